@@ -1,0 +1,86 @@
+# Everything lives in .venv; `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# How the engine is built. Add -DGGML_CUDA=on on a machine with CUDA (docs/gpu.md).
+CMAKE_ARGS ?= -DGGML_RPC=on
+PORT ?= 11434
+GRPC_PORT ?= 11435
+PUNA_HOME_DIR ?= $(HOME)/.puna
+PART ?= all
+PYTEST := $(BIN)/pytest
+SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench behaviours deps-system clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Puna needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	CMAKE_ARGS="$(CMAKE_ARGS)" $(BIN)/pip install --quiet --require-hashes --no-binary llama-cpp-python -r requirements-dev.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+# A wheel that pip cached may have been built with other CMAKE_ARGS: build again if it lacks what Puna needs.
+	$(BIN)/python -m tools.check_engine || { \
+	  awk '/^llama-cpp-python==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements-dev.lock > $(VENV)/engine.lock && \
+	  CMAKE_ARGS="$(CMAKE_ARGS)" $(BIN)/pip install --quiet --no-cache-dir --force-reinstall --no-deps --require-hashes \
+	    --no-binary llama-cpp-python -r $(VENV)/engine.lock && $(BIN)/python -m tools.check_engine; }
+	touch $@
+
+setup: $(VENV)/.ready ## create .venv and build the engine (about 5 minutes the first time)
+
+up: setup ## serve the demo model on this machine; Ctrl-C stops everything
+	$(BIN)/puna up --port $(PORT) --grpc-port $(GRPC_PORT) --home $(PUNA_HOME_DIR)
+
+down: setup ## stop what `make up` started
+	$(BIN)/puna down --home $(PUNA_HOME_DIR)
+
+protos: setup ## generate the gRPC stubs from protos/*.proto
+	$(BIN)/python -m tools.protos
+
+fmt: setup ## format the code
+	$(BIN)/ruff check --fix --quiet $(SOURCES) || true
+	$(BIN)/ruff format $(SOURCES)
+
+lint: setup ## check style
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: setup ## check types
+	$(BIN)/mypy
+
+imports: setup ## check who may import whom
+	$(BIN)/lint-imports
+
+unit: setup ## tests of the pure parts, seconds
+	$(PYTEST) tests/unit
+
+integration: setup ## tests with real processes and the real engine
+	$(PYTEST) tests/integration
+
+e2e: setup ## tests of the whole cluster, containers included
+	$(PYTEST) tests/e2e
+
+check: protos lint types imports unit integration ## everything that must be green before a commit
+
+test: setup ## every test
+	$(PYTEST)
+
+bench: setup ## measure against llama-server of the same build
+	tools/peers/build_llama_server.sh
+	$(BIN)/python -m bench.gateway_vs_llama_server
+
+behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
+	$(BIN)/python -m tools.behaviours $(PART)
+
+deps-system: ## Debian packages that some tests need (as root)
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	  docker.io docker-compose debootstrap iptables iproute2
+
+clean: ## remove everything that was generated
+	rm -rf $(VENV) build dist wheels test-artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f protos/*_pb2.py protos/*_pb2.pyi protos/*_pb2_grpc.py protos/*_pb2_grpc.pyi

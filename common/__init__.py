@@ -1,0 +1,1 @@
+"""What every process needs and no service owns: errors, gRPC set-up, logs, metrics, settings, clock, ids."""

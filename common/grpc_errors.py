@@ -1,0 +1,91 @@
+"""Domain errors over gRPC: out as google.rpc.Status with ErrorInfo, in again as the same Python type."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc import aio
+from grpc_status import rpc_status
+
+from common.errors import (
+    InternalError,
+    ModelUnavailable,
+    PunaError,
+    RequestCanceled,
+    RequestTimeout,
+    error_types,
+    row_of,
+)
+
+DOMAIN = "puna"
+
+Message = TypeVar("Message")
+
+
+def to_status(error: PunaError) -> grpc.Status:
+    """The gRPC status of a domain error, with ErrorInfo (reason, param) and RetryInfo where it applies."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    if error.param is not None:
+        info.metadata["param"] = error.param
+    details = [_packed(info)]
+    if error.retry_after_s is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(round(error.retry_after_s * 1000))
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+    code = code_pb2.Code.Value(row_of(error).grpc.name)
+    return rpc_status.to_status(status_pb2.Status(code=code, message=error.message, details=details))
+
+
+def from_rpc_error(error: aio.AioRpcError) -> PunaError:
+    """The domain error that the other side raised, or the nearest one for errors of the transport."""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # the stub knows only the sync call type
+    if status is not None:
+        info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+        for detail in status.details:
+            if detail.Is(info.DESCRIPTOR):
+                detail.Unpack(info)
+            elif detail.Is(retry.DESCRIPTOR):
+                detail.Unpack(retry)
+        kind = error_types().get(info.reason) if info.domain == DOMAIN else None
+        if kind is not None:
+            retry_after_s = retry.retry_delay.ToMilliseconds() / 1000 if retry.HasField("retry_delay") else None
+            return kind(status.message, param=info.metadata.get("param"), retry_after_s=retry_after_s)
+    return _from_transport(error)
+
+
+def _from_transport(error: aio.AioRpcError) -> PunaError:
+    text = error.details() or error.code().name
+    match error.code():
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return RequestTimeout("request timed out")
+        case grpc.StatusCode.CANCELLED:
+            return RequestCanceled("request canceled")
+        case grpc.StatusCode.UNAVAILABLE:
+            return ModelUnavailable(f"service unreachable: {text}", retry_after_s=1.0)
+        case _:
+            return InternalError(text)
+
+
+@contextmanager
+def domain_errors() -> Iterator[None]:
+    """Turn gRPC errors of the calls inside into domain errors."""
+    try:
+        yield
+    except aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+
+
+async def received(call: AsyncIterable[Message]) -> AsyncIterator[Message]:
+    """The messages of a streaming call, with domain errors instead of gRPC ones."""
+    with domain_errors():
+        async for message in call:
+            yield message
+
+
+def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed

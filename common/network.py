@@ -1,0 +1,46 @@
+"""Addresses as Puna writes them: `host:port`, `[v6]:port` or `unix:/path`."""
+
+import ipaddress
+import socket
+
+UNIX_PREFIX = "unix:"
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Split `host:port`; brackets around an IPv6 host are removed.
+
+    Raises:
+        ValueError: no port, or not a number from 0 to 65535.
+    """
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_private_listener(address: str) -> bool:
+    """True if only this machine can reach the address: a Unix socket or a loopback host."""
+    if address.startswith(UNIX_PREFIX):
+        return True
+    host, _ = split_host_port(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_taken(address: str) -> bool:
+    """True if a TCP listener already has `host:port`. Port 0 is never taken."""
+    host, port = split_host_port(address)
+    if port == 0:
+        return False
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,48 @@
+"""The life of a service process: start, run until a signal, stop; failures to start in one line."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import uvloop
+
+from common.errors import StartupError
+from common.logs import configure_logs, get_logger
+from common.settings import PunaSettings
+
+log = get_logger()
+
+S = TypeVar("S", bound=PunaSettings)
+
+
+def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.Event], Awaitable[None]]) -> int:
+    """Run `serve(settings, stop)` until it returns; `stop` is set at SIGTERM or SIGINT, a second one ends the process.
+
+    Returns the exit status: 0 after an orderly stop, 1 when the process could not start.
+    """
+    try:
+        settings = settings_type.load()
+        configure_logs(service=name, debug=settings.debug)
+        uvloop.run(_until_stopped(serve, settings))
+    except StartupError as error:
+        print(f"puna {name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _until_stopped(serve: Callable[[S, asyncio.Event], Awaitable[None]], settings: S) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            sys.exit(128 + number)
+        log.info("service.stopping", signal=signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await serve(settings, stop)
+    log.info("service.stopped")

@@ -1,0 +1,1 @@
+"""What builds, checks and feeds the project; nothing here runs in production."""
