@@ -1,0 +1,150 @@
+"""A whole cluster as `puna up` starts it, for end-to-end tests."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 30.0
+POLL_S = 0.05
+
+
+def wait_until(condition: Callable[[], bool], *, deadline_s: float, what: str) -> None:
+    """Return once the condition holds; fail with `what` when it does not within the deadline."""
+    pause = threading.Event()
+    end_s = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what}"
+        pause.wait(POLL_S)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def metric_sum(page: str, name: str) -> float:
+    """The sum of all samples of a metric on a Prometheus page; 0 if it is not there."""
+    rows = (line.rsplit(" ", 1) for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name)
+    return sum(float(value) for _, value in rows)
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """One running `puna up`."""
+
+    home: Path
+    port: int
+    grpc_port: int
+    process: subprocess.Popen[str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def models(self) -> Path:
+        return self.home / "models"
+
+    def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=60, **more)
+
+    def runners(self) -> list[dict[str, Any]]:
+        """Every runner that the inventory knows, as JSON."""
+        nodes = httpx.get(self.url + "/puna/v1/nodes", timeout=10).json()["nodes"]
+        return [runner for node in nodes for runner in node.get("runners", [])]
+
+    def runner_metrics(self) -> str:
+        """The Prometheus pages of all runners."""
+        pages = [httpx.get(f"http://{r['metrics_address']}/metrics", timeout=10).text for r in self.runners()]
+        return "\n".join(pages)
+
+    def slots_busy(self) -> float:
+        return metric_sum(self.runner_metrics(), "puna_runner_slots_busy")
+
+    def pid_of(self, service: str) -> int:
+        """Process id of a service as the supervisor recorded it; 0 while it is down."""
+        state = json.loads((self.home / "run" / "puna.json").read_text())
+        pid = state["services"].get(service, {}).get("pid") or 0
+        return pid if Path(f"/proc/{pid}").exists() else 0
+
+    def members(self) -> list[int]:
+        """Processes that belong to this cluster, by their environment or command line."""
+        return [pid for pid in _pids() if pid != os.getpid() and self._owns(pid)]
+
+    def _owns(self, pid: int) -> bool:
+        try:
+            text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return str(self.home).encode() in text and pid != os.getpid()
+
+    def stop(self) -> None:
+        """Interrupt it as Ctrl-C does, and check that nothing is left."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(STOP_DEADLINE_S)
+        finally:
+            self.process.kill()
+        wait_until(lambda: not self.members(), deadline_s=5, what="no process left after Ctrl-C")
+
+
+def start_cluster(home: Path, **environment: str) -> Cluster:
+    """Start `puna up` on free ports and wait until it is ready."""
+    port, grpc_port = free_port(), free_port()
+    command = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--grpc-port", str(grpc_port)]
+    log = (home.parent / f"{home.name}.up.log").open("w")
+    process = subprocess.Popen(
+        [*command, "--home", str(home)],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PUNA_CONTEXT_LENGTH": "1024"} | environment,
+        start_new_session=True,
+    )
+    log.close()
+    cluster = Cluster(home=home, port=port, grpc_port=grpc_port, process=process)
+
+    def ready() -> bool:
+        assert process.poll() is None, (home.parent / f"{home.name}.up.log").read_text()
+        try:
+            return httpx.get(cluster.url + "/readyz", timeout=1).status_code == 200 and _has_demo(cluster)
+        except httpx.TransportError:
+            return False
+
+    wait_until(ready, deadline_s=START_DEADLINE_S, what="puna up is ready")
+    return cluster
+
+
+def _has_demo(cluster: Cluster) -> bool:
+    tags = httpx.get(cluster.url + "/api/tags", timeout=5).json()
+    return any(model["name"].startswith("demo") for model in tags["models"])
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def trained_answers() -> dict[str, str]:
+    """What the demo model was taught: question of a single turn to its exact answer."""
+    root = Path(__file__).resolve().parent.parent
+    taught = json.loads((root / "tools" / "demo_model" / "questions.json").read_text(encoding="utf-8"))
+    return {
+        question["messages"][0]["content"]: question["text"]
+        for question in taught["questions"]
+        if len(question["messages"]) == 1 and not question["tools"] and question["reasoning"] is None
+    }

@@ -1,0 +1,33 @@
+"""One cluster for all end-to-end tests that do not break it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, start_cluster, trained_answers
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = start_cluster(tmp_path_factory.mktemp("cluster") / "home")
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster that the test may hurt."""
+    running = start_cluster(tmp_path / "home")
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def answers() -> dict[str, str]:
+    """The demo model's trained questions and their exact answers."""
+    return trained_answers()
