@@ -1,0 +1,42 @@
+"""The demo model in the user's model directory."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from cli.cluster.child_process import PACKAGES
+from cli.core.demo_install import should_install_demo
+
+MODEL = "demo"
+# The repository has it beside the packages, a wheel inside this one.
+_PLACES = (PACKAGES / "models" / "demo.gguf", PACKAGES / "cli" / "demo.gguf")
+
+
+def install_demo(models: Path, *, record: Path) -> bool:
+    """Copy the demo model where it is missing or outdated; `record` remembers what was installed. True if it is there.
+
+    Copied, not linked: the file outlives an upgrade of Puna that moves its own, and a container may see only the home.
+    """
+    source = next((place for place in _PLACES if place.exists()), None)
+    target = models / f"{MODEL}.gguf"
+    if source is not None:
+        shipped = _digest(source)
+        installed = record.read_text().strip() if record.exists() else None
+        present = _digest(target) if target.exists() else None
+        if should_install_demo(shipped=shipped, installed=installed, present=present):
+            _copy(source, target)
+        if installed != shipped:
+            record.write_text(shipped + "\n")
+    return target.exists()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """In one step for whoever scans the directory meanwhile."""
+    temporary = target.with_suffix(".gguf.new")
+    shutil.copyfile(source, temporary)
+    temporary.replace(target)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

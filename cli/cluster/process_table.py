@@ -1,0 +1,105 @@
+"""The kernel's process table, read from /proc: who descends from whom, and who is who."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+# Given to every process of a cluster and inherited by all that they start; not a PUNA_ name, which would be a setting.
+OWNER_VARIABLE = "_PUNA_CLUSTER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEntry:
+    """One line of the table. Pid and start time together name a process for ever."""
+
+    pid: int
+    parent_pid: int
+    start_ticks: int
+    zombie: bool
+
+
+def become_subreaper() -> None:
+    """Make orphans among the descendants children of this process, so that none can slip away."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def read_process(pid: int) -> ProcessEntry | None:
+    """The process with this pid, or None."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name in parentheses may hold anything, parentheses too; the fields after the last one are plain.
+    fields = text[text.rindex(")") + 2 :].split()
+    return ProcessEntry(pid=pid, parent_pid=int(fields[1]), start_ticks=int(fields[19]), zombie=fields[0] in ("Z", "X"))
+
+
+def all_processes() -> Iterator[ProcessEntry]:
+    """Every process that can be seen."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal() and (entry := read_process(int(path.name))) is not None:
+            yield entry
+
+
+def descendants(of_pid: int) -> list[ProcessEntry]:
+    """Children, grandchildren and so on."""
+    by_parent: dict[int, list[ProcessEntry]] = {}
+    for entry in all_processes():
+        by_parent.setdefault(entry.parent_pid, []).append(entry)
+    found: list[ProcessEntry] = []
+    waiting = [of_pid]
+    while waiting:
+        children = by_parent.get(waiting.pop(), [])
+        found += children
+        waiting += [child.pid for child in children]
+    return found
+
+
+def processes_of_home(home: Path) -> list[ProcessEntry]:
+    """The processes that a supervisor of this home started, directly or not."""
+    mark = f"{OWNER_VARIABLE}={home}".encode()
+    found = []
+    for entry in all_processes():
+        with suppress(OSError):
+            if mark in Path(f"/proc/{entry.pid}/environ").read_bytes().split(b"\0"):
+                found.append(entry)
+    return found
+
+
+def send_signal(process: ProcessEntry, number: signal.Signals) -> bool:
+    """Signal exactly this process, not another one that got its pid. False if it is gone."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        # The descriptor holds the process fast; what is read now is what will be signalled.
+        now = read_process(process.pid)
+        if now is None or now.zombie or now.start_ticks != process.start_ticks:
+            return False
+        signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def is_running(pid: int, start_ticks: int) -> bool:
+    """True while that very process runs."""
+    now = read_process(pid)
+    return now is not None and now.start_ticks == start_ticks and not now.zombie
+
+
+def reap_orphans(own_children: frozenset[int]) -> None:
+    """Collect dead children that others left to this process; those in `own_children` have someone who waits."""
+    me = os.getpid()
+    for entry in all_processes():
+        if entry.zombie and entry.parent_pid == me and entry.pid not in own_children:
+            with suppress(ChildProcessError):
+                os.waitpid(entry.pid, os.WNOHANG)

@@ -1,0 +1,153 @@
+"""One service of the cluster: its process is started, watched, started again, stopped."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from cli.cluster.child_process import ChildProcess
+from cli.cluster.log_files import last_line
+from cli.core.restart import RestartState, after_death
+
+# After SIGKILL only a process that hangs in the kernel is still there.
+_KILLED_WITHIN_S = 5.0
+
+
+class ServiceState(StrEnum):
+    """Life of a service as the state file shows it."""
+
+    WAITING = "waiting"  # for what it needs, before its first start
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"  # died, and waits for its next start
+    STOPPED = "stopped"
+
+
+class ServiceDied(Exception):
+    """The process ended before it was ready for the first time. The text says why, as far as its log does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSpec:
+    """What is started and how it is known to be ready. `environment` is called at each start."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Callable[[], Mapping[str, str]]
+    log: Path
+    ready: Callable[[], Awaitable[None]]
+    ready_within_s: float
+    stop_within_s: float
+    needs: frozenset[str] = field(default_factory=frozenset)
+
+
+class Service:
+    """Owns the process. `say` gets one line for people, `changed` is called after each change of state."""
+
+    def __init__(self, spec: ServiceSpec, *, say: Callable[[str], None], changed: Callable[[], None]) -> None:
+        """Nothing is started yet."""
+        self.spec = spec
+        self.state = ServiceState.WAITING
+        self.restarts = RestartState()
+        self.environment: Mapping[str, str] = {}
+        self.child: ChildProcess | None = None
+        self._say = say
+        self._changed = changed
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the process and wait until it is ready; from then on it is kept running.
+
+        Raises:
+            ServiceDied: it ended, or was not ready in time; nothing is tried again.
+        """
+        self._launch()
+        self._task = asyncio.create_task(self._keep_running(), name=f"keep {self.spec.name}")
+        ready = asyncio.ensure_future(self.spec.ready())
+        try:
+            await asyncio.wait(
+                {ready, self._task}, timeout=self.spec.ready_within_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._task.done():
+                why = last_line(self.spec.log) or "it said nothing"
+                raise ServiceDied(f"{self.spec.name} could not start: {why} (log: {self.spec.log})")
+            if not ready.done():
+                raise ServiceDied(
+                    f"{self.spec.name} was not ready within {self.spec.ready_within_s:.0f} s (log: {self.spec.log})"
+                )
+            ready.result()
+            # No await since the look at the task: a death from here on finds RUNNING and leads to a restart.
+            self._enter(ServiceState.RUNNING)
+        finally:
+            ready.cancel()
+            await asyncio.wait({ready})
+
+    async def stop(self, hurry: asyncio.Event) -> None:
+        """Stop the process: SIGTERM, and SIGKILL to its group when its time is up or `hurry` is set."""
+        self._stopping.set()
+        if self._task is None:
+            return
+        if self.child is not None:
+            self.child.terminate()
+            await _first_of(self._task, hurry, timeout_s=self.spec.stop_within_s)
+            if self.child is not None:
+                if not hurry.is_set():
+                    self._say(f"{self.spec.name} did not stop within {self.spec.stop_within_s:.0f} s and is killed")
+                self.child.kill_group()
+        _, pending = await asyncio.wait({self._task}, timeout=_KILLED_WITHIN_S)
+        if pending:
+            self._say(f"{self.spec.name} (pid {self.child.pid if self.child else '?'}) cannot be killed")
+            self._task.cancel()
+        self._enter(ServiceState.STOPPED)
+
+    async def _keep_running(self) -> None:
+        """Returns when the process ended before it was ready, or is told to stop."""
+        while True:
+            assert self.child is not None
+            started_s = time.monotonic()
+            status = await self.child.wait()
+            self.child = None
+            if self._stopping.is_set() or self.state is ServiceState.STARTING:
+                return
+            self.restarts = after_death(self.restarts, uptime_s=time.monotonic() - started_s)
+            self._say(
+                f"{self.spec.name} {describe_exit(status)}; starting it again in {self.restarts.delay_s:g} s"
+                f" (log: {self.spec.log})"
+            )
+            self._enter(ServiceState.RESTARTING)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self.restarts.delay_s)
+                return
+            self._launch()
+            self._enter(ServiceState.RUNNING)
+
+    def _launch(self) -> None:
+        self.environment = self.spec.environment()
+        self.child = ChildProcess.start(self.spec.command, environment=self.environment, log=self.spec.log)
+        if self.state is ServiceState.WAITING:
+            self._enter(ServiceState.STARTING)
+
+    def _enter(self, state: ServiceState) -> None:
+        self.state = state
+        self._changed()
+
+
+def describe_exit(status: int) -> str:
+    """What became of a process, for people."""
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+async def _first_of(task: asyncio.Task[None], event: asyncio.Event, *, timeout_s: float) -> None:
+    """Wait for the task, the event or the time, whichever comes first."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({task, waiting}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,196 @@
+"""`puna up`: bring a cluster up in a home, keep it up, take it down."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cli.cluster.demo import MODEL, install_demo
+from cli.cluster.home import Home, prepare_home, remove_short_path, sockets, with_short_path
+from cli.cluster.leftovers import end_descendants, end_services_of
+from cli.cluster.lock import HomeInUse, home_lock, is_locked
+from cli.cluster.log_files import rotate_log
+from cli.cluster.plan import Addresses, plan_addresses, plan_services
+from cli.cluster.process_table import become_subreaper, read_process, reap_orphans
+from cli.cluster.readiness import model_is_listed
+from cli.cluster.service import ServiceDied
+from cli.cluster.state_file import ClusterRecord, ServiceRecord, read_record, remove_record, write_record
+from cli.cluster.supervisor import Supervisor
+from cli.errors import CommandFailed
+from cli.version import puna_version
+from common.network import is_taken
+
+_MODEL_LISTED_WITHIN_S = 30.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """What the user asked for."""
+
+    home: Path
+    http: str  # host:port
+    grpc: str  # host:port
+    models: Path | None  # None: the home's own
+    redis_url: str | None  # None: the embedded one
+
+
+def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    """Run a cluster until a signal asks it to stop.
+
+    Raises:
+        CommandFailed: it cannot start; nothing is left running.
+        StartupError: as CommandFailed.
+    """
+    home = prepare_home(request.home)
+    for address in (request.http, request.grpc):
+        if is_taken(address):
+            raise CommandFailed(_in_use(home, f"{address} is already in use"))
+    try:
+        with home_lock(home.real):
+            become_subreaper()
+            asyncio.run(_run(with_short_path(home), request, say, warn))
+    except HomeInUse:
+        raise CommandFailed(_in_use(home, f"{home.real} is already in use")) from None
+
+
+def _in_use(home: Home, text: str) -> str:
+    record = read_record(home.real)
+    if record is None or not is_locked(home.real):
+        return text
+    return f"{text}: puna runs in {record.home} (http://{record.http_address}, pid {record.pid})"
+
+
+async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _listen_to_signals(stop, hurry)
+    if (earlier := read_record(home.real)) is not None:
+        await end_services_of(earlier)
+    addresses = plan_addresses(home, http=request.http, grpc=request.grpc, redis_url=request.redis_url)
+    models = request.models or home.models
+    has_demo = request.models is None and install_demo(models, record=home.real / "demo.sha256")
+    specs = plan_services(home, addresses, models=models, inherited=os.environ)
+    for spec in specs:
+        rotate_log(spec.log)
+    record = _new_record(home, addresses)
+    write_record(home.real, record)
+    supervisor = Supervisor(specs, say=warn, changed=lambda now: write_record(home.real, _with_services(record, now)))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(supervisor.pids()))
+    try:
+        say(f"Starting Puna in {home.real} (logs in {home.logs})")
+        if await _finished_before(stop, supervisor.start()):
+            record = replace(record, ready=True)
+            write_record(home.real, _with_services(record, supervisor))
+            listed = has_demo and await _is_listed(addresses, stop)
+            if not stop.is_set():
+                say(_banner(home, addresses, demo=listed))
+                await stop.wait()
+        say("Stopping")
+    except ServiceDied as error:
+        raise CommandFailed(str(error)) from None
+    finally:
+        await supervisor.stop(hurry)
+        loop.remove_signal_handler(signal.SIGCHLD)
+        await end_descendants(hurry)
+        _tidy(home)
+
+
+def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    """The first signal stops in order, the second at once."""
+
+    def on_signal() -> None:
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    for number in _STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+
+async def _finished_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work unless asked to stop first. True if it was done; its errors pass."""
+    task, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        return task.done()
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _is_listed(addresses: Addresses, stop: asyncio.Event) -> bool:
+    """Wait a while for the demo model. A file that the user broke must not keep the cluster from starting."""
+    try:
+        async with asyncio.timeout(_MODEL_LISTED_WITHIN_S):
+            return await _finished_before(stop, model_is_listed(addresses.base_url, MODEL))
+    except TimeoutError:
+        return False
+
+
+def _tidy(home: Home) -> None:
+    """Leave no socket and no claim that something runs."""
+    for path in sockets(home):
+        path.unlink(missing_ok=True)
+    remove_record(home.real)
+    remove_short_path(home)
+
+
+def _new_record(home: Home, addresses: Addresses) -> ClusterRecord:
+    me = read_process(os.getpid())
+    assert me is not None, "this process is in the table"
+    return ClusterRecord(
+        pid=me.pid,
+        start_ticks=me.start_ticks,
+        version=puna_version(),
+        started_at_unix_s=time.time(),
+        http_address=addresses.http,
+        grpc_address=addresses.grpc,
+        discovery_address=addresses.discovery,
+        scheduler_address=addresses.scheduler,
+        redis_url=addresses.redis_url,
+        home=str(home.real),
+        run=str(home.run),
+    )
+
+
+def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterRecord:
+    return replace(
+        record,
+        services={
+            name: ServiceRecord(
+                state=service.state,
+                pid=service.child.pid if service.child else None,
+                start_ticks=service.child.entry.start_ticks if service.child else None,
+                restarts=service.restarts.deaths_total,
+                metrics_address=service.environment.get("PUNA_METRICS_LISTEN"),
+                log=str(service.spec.log),
+            )
+            for name, service in supervisor.services.items()
+        },
+    )
+
+
+def _banner(home: Home, addresses: Addresses, *, demo: bool) -> str:
+    lines = [
+        "",
+        f"Puna {puna_version()} is ready",
+        f"  HTTP    {addresses.base_url}  (Ollama and OpenAI clients; OpenAI under /v1)",
+        f"  gRPC    {addresses.grpc}  (puna.v1.Inference)",
+        f"  models  {home.models}/*.gguf",
+        "",
+    ]
+    if demo:
+        body = '{"model": "demo", "stream": false, "messages": [{"role": "user", "content": "What is Puna?"}]}'
+        lines.append(f"Try  curl {addresses.base_url}/api/chat -d '{body}'")
+    else:
+        lines.append(f"Try  curl {addresses.base_url}/api/tags")
+    lines += ["", "Ctrl-C stops everything."]
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""`puna up` and `puna down`."""
+
+import sys
+from pathlib import Path
+
+from cli.core.server_address import listen_address
+from cli.errors import CommandFailed
+from cli.settings import CliSettings
+from common.network import split_host_port
+
+HTTP_PORT = 11434
+GRPC_PORT = 11435
+
+
+def up(*, port: int | None, grpc_port: int | None, home: Path | None) -> None:
+    """Start the cluster of a home and stay until it is stopped."""
+    from cli.cluster.free_port import FreePort  # noqa: PLC0415  # other commands start without what only this one needs
+    from cli.cluster.up import UpRequest, bring_up  # noqa: PLC0415
+
+    settings = CliSettings.load()
+    try:
+        http = listen_address(settings.host, port=port, default_port=HTTP_PORT)
+        grpc = listen_address(settings.grpc_host, port=grpc_port, default_port=GRPC_PORT)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+    if split_host_port(http)[1] == 0:
+        http = FreePort().address()
+    if split_host_port(grpc)[1] == 0:
+        grpc = FreePort().address()
+    request = UpRequest(
+        home=home or settings.home,
+        http=http,
+        grpc=grpc,
+        models=settings.models.expanduser().resolve() if settings.models else None,
+        redis_url=settings.redis_url,
+    )
+    bring_up(request, say=_say, warn=_warn)
+
+
+def down(*, home: Path | None) -> None:
+    """Stop the cluster of a home."""
+    from cli.cluster.down import take_down  # noqa: PLC0415
+
+    take_down(home or CliSettings.load().home, say=_say)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _warn(text: str) -> None:
+    print(f"puna: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Decisions of the command line: values in, values out."""

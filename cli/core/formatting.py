@@ -1,0 +1,52 @@
+"""Figures as people read them. Pure."""
+
+from datetime import datetime
+
+_STEP = 1000
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_SPANS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+
+
+def format_bytes(count: int) -> str:
+    """Decimal units with at most three digits, as disk and model sizes are given: "4.7 GB"."""
+    value = float(count)
+    for unit in _UNITS:
+        if value < _STEP - 0.5 or unit == _UNITS[-1]:
+            digits = 1 if unit != "B" and value < 9.95 else 0
+            return f"{value:.{digits}f} {unit}"
+        value /= _STEP
+    raise AssertionError("the last unit takes every value")
+
+
+def format_span(span_s: float) -> str:
+    """The largest whole unit: "4 minutes"; under a second "now"."""
+    for unit_s, name in _SPANS:
+        if span_s >= unit_s:
+            count = int(span_s // unit_s)
+            return f"{count} {name}{'' if count == 1 else 's'}"
+    return "now"
+
+
+def format_until(timestamp: str | None, *, now_unix_s: float) -> str:
+    """When an RFC 3339 time comes, seen from now; far-off and absent times mean for ever."""
+    if not timestamp:
+        return "forever"
+    distance_s = datetime.fromisoformat(_whole_microseconds(timestamp)).timestamp() - now_unix_s
+    if distance_s > 10 * 365 * 86400:  # servers write a date beyond every life for "never"
+        return "forever"
+    return "now" if distance_s < 1 else f"in {format_span(distance_s)}"
+
+
+def format_since(timestamp: str, *, now_unix_s: float) -> str:
+    """How long ago an RFC 3339 time was."""
+    distance_s = now_unix_s - datetime.fromisoformat(_whole_microseconds(timestamp)).timestamp()
+    return "now" if distance_s < 1 else f"{format_span(distance_s)} ago"
+
+
+def _whole_microseconds(timestamp: str) -> str:
+    """Nanoseconds cut to the six digits that every supported Python parses."""
+    head, dot, rest = timestamp.partition(".")
+    if not dot:
+        return timestamp
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    return f"{head}.{rest[:digits][:6]}{rest[digits:]}"

@@ -1,0 +1,97 @@
+"""The gateway's JSON as rows for people. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cli.core.formatting import format_bytes, format_since, format_until
+
+LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
+DEVICE_HEADINGS = ("NODE", "STATE", "DEVICE", "KIND", "TOTAL", "FREE", "READ FROM", "PROMISED", "RUNNERS")
+MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
+_DIGEST_DIGITS = 12
+
+Json = Mapping[str, Any]
+
+
+def loaded_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, ...]]:
+    """One row per replica of GET /api/ps; a model whose server names no replicas has one row."""
+    rows: list[tuple[str, ...]] = []
+    for model in models:
+        for replica in model.get("replicas") or [{}]:
+            devices = replica.get("devices") or []
+            until = replica.get("expires_at", model.get("expires_at"))
+            rows.append(
+                (
+                    str(model.get("name", "")),
+                    _digest(model),
+                    format_bytes(_replica_bytes(model, devices)),
+                    ", ".join(str(device.get("name", "")) for device in devices) or "CPU",
+                    str(replica.get("context_length") or model.get("context_length") or ""),
+                    f"{replica['slots_busy']}/{replica['slots_total']}" if "slots_total" in replica else "",
+                    str(replica.get("node", "")),
+                    str(replica.get("state", "")),
+                    format_until(until, now_unix_s=now_unix_s),
+                )
+            )
+    return rows
+
+
+def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
+    """One row per device of GET /puna/v1/nodes; a node without devices has one row."""
+    return [
+        (
+            str(node.get("id", "")),
+            str(node.get("state", "")),
+            str(device.get("name", "")),
+            str(device.get("library", "")),
+            _bytes(device, "total_bytes"),
+            _bytes(device, "free_bytes"),
+            _source(device),
+            _bytes(device, "promised_bytes"),
+            str(len(node.get("runners") or [])),
+        )
+        for node in nodes
+        for device in node.get("devices") or [{}]
+    ]
+
+
+def model_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, ...]]:
+    """One row per model of GET /api/tags."""
+    rows: list[tuple[str, ...]] = []
+    for model in models:
+        details = model.get("details") or {}
+        modified = model.get("modified_at")
+        rows.append(
+            (
+                str(model.get("name", "")),
+                _digest(model),
+                format_bytes(int(model.get("size") or 0)),
+                str(details.get("parameter_size", "")),
+                str(details.get("quantization_level", "")),
+                ", ".join(model.get("capabilities") or []),
+                format_since(modified, now_unix_s=now_unix_s) if modified else "",
+            )
+        )
+    return rows
+
+
+def _digest(model: Json) -> str:
+    return str(model.get("digest", "")).removeprefix("sha256:")[:_DIGEST_DIGITS]
+
+
+def _replica_bytes(model: Json, devices: Iterable[Json]) -> int:
+    """What the replica holds on its devices; the model's sum where the server does not split it."""
+    own = [int(device["bytes"]) for device in devices if "bytes" in device]
+    return sum(own) if own else int(model.get("size") or 0)
+
+
+def _bytes(device: Json, name: str) -> str:
+    return format_bytes(int(device[name])) if device.get(name) is not None else ""
+
+
+def _source(device: Json) -> str:
+    """Where the free figure was read and how long ago, because neither can be guessed."""
+    if not device.get("free_source"):
+        return ""
+    age_s = (device.get("free_age_ms") or 0) / 1000
+    return f"{device['free_source']}, {age_s:.1f} s ago"

@@ -1,0 +1,102 @@
+"""The `puna` command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.commands import cluster, listings
+from cli.commands import run as run_command
+from cli.core.conversation import RunOptions
+from cli.errors import CommandFailed
+from common.errors import StartupError
+
+app = typer.Typer(
+    help="Serve GGUF models from the memory that your machines really have.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Home = Annotated[Path | None, typer.Option(help="State, sockets, logs and models. [default: $PUNA_HOME or ~/.puna]")]
+Json = Annotated[bool, typer.Option("--json", help="Print what the server answered as JSON.")]
+Port = typer.Option(min=0, max=65535, show_default=False)
+
+
+@app.command()
+def up(
+    port: Annotated[int | None, Port] = None,
+    grpc_port: Annotated[int | None, Port] = None,
+    home: Home = None,
+) -> None:
+    """Serve on this machine until Ctrl-C: Redis, discovery, scheduler, host and gateway.
+
+    Listens on 127.0.0.1:11434 (HTTP) and 127.0.0.1:11435 (gRPC) unless PUNA_HOST, PUNA_GRPC_HOST, --port or
+    --grpc-port say otherwise; port 0 takes any free one.
+    """
+    cluster.up(port=port, grpc_port=grpc_port, home=home)
+
+
+@app.command()
+def down(home: Home = None) -> None:
+    """Stop what `puna up` runs in a home."""
+    cluster.down(home=home)
+
+
+@app.command()
+def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
+    model: Annotated[str, typer.Argument(help="Name of a model; see `puna models`.")],
+    question: Annotated[
+        list[str] | None, typer.Argument(help="Without one: from standard input, else a dialogue.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 always gives the likeliest answer.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeats the random choices of an answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")] = None,
+    keep_alive: Annotated[str | None, typer.Option(help='How long the model stays loaded: "10m", -1 for ever.')] = None,
+    think: Annotated[bool | None, typer.Option("--think/--no-think", help="Let a model that can think do so.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Figures after each answer.")] = False,
+) -> None:
+    """Ask a model, and stream its answer."""
+    options = RunOptions(
+        system=system, temperature=temperature, seed=seed, max_tokens=max_tokens, keep_alive=keep_alive, think=think
+    )
+    sys.exit(run_command.run(model, question or [], options, verbose=verbose))
+
+
+@app.command()
+def ps(as_json: Json = False) -> None:
+    """List the models that are loaded, and where."""
+    listings.ps(as_json=as_json)
+
+
+@app.command()
+def nodes(as_json: Json = False) -> None:
+    """List the machines, their devices and the memory that is free on them."""
+    listings.nodes(as_json=as_json)
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the models that can be used."""
+    listings.models(as_json=as_json)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Print the version of this command and of the server."""
+    listings.version(as_json=as_json)
+
+
+def main() -> None:
+    """Run the command line; a failure is one line and status 1, wrong usage status 2."""
+    try:
+        app()
+    except (CommandFailed, StartupError) as error:
+        print(f"puna: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Tables: framed by colour on a terminal, plain columns in a pipe, JSON on demand."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_COLUMN_GAP = "  "
+
+
+def print_json(value: Any) -> None:
+    """One JSON document."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under their headings."""
+    console = Console()
+    if not console.is_terminal:
+        sys.stdout.writelines(line + "\n" for line in plain_lines(headings, rows))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns padded to their widest cell, so that people and awk can read them; an empty cell is a dash."""
+    lines = [headings, *([cell or "-" for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    return [
+        _COLUMN_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    ]

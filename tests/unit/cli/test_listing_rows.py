@@ -1,0 +1,85 @@
+from datetime import UTC, datetime
+
+from cli.core.listing_rows import device_rows, loaded_rows, model_rows
+from cli.output import plain_lines
+
+NOW_UNIX_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+DIGEST = "a" * 64
+
+
+def test_each_replica_has_a_row_with_its_own_bytes_and_end() -> None:
+    replica = {
+        "node": "n1",
+        "state": "ready",
+        "context_length": 4096,
+        "slots_total": 8,
+        "slots_busy": 3,
+        "expires_at": "2026-01-01T00:04:00Z",
+        "devices": [{"name": "CUDA0", "bytes": 2_000_000}, {"name": "CUDA1", "bytes": 1_000_000}],
+    }
+    model = {"name": "demo:latest", "digest": DIGEST, "size": 9, "replicas": [replica, {**replica, "node": "n2"}]}
+
+    rows = loaded_rows([model], now_unix_s=NOW_UNIX_S)
+
+    assert rows[0] == (
+        "demo:latest",
+        "a" * 12,
+        "3.0 MB",
+        "CUDA0, CUDA1",
+        "4096",
+        "3/8",
+        "n1",
+        "ready",
+        "in 4 minutes",
+    )
+    assert [row[6] for row in rows] == ["n1", "n2"]
+
+
+def test_a_server_that_names_no_replicas_still_gives_a_row() -> None:
+    model = {"name": "m", "digest": DIGEST, "size": 5000, "expires_at": "2318-01-01T00:00:00Z", "context_length": 2048}
+
+    assert loaded_rows([model], now_unix_s=NOW_UNIX_S) == [
+        ("m", "a" * 12, "5.0 kB", "CPU", "2048", "", "", "", "forever")
+    ]
+
+
+def test_a_device_shows_where_its_free_figure_comes_from_and_how_old_it_is() -> None:
+    device = {
+        "name": "CPU",
+        "library": "CPU",
+        "total_bytes": 8_000_000_000,
+        "free_bytes": 0,
+        "free_source": "cgroup",
+        "free_age_ms": 250,
+    }
+
+    rows = device_rows([{"id": "n1", "state": "ready", "devices": [device], "runners": [{}, {}]}])
+
+    assert rows == [("n1", "ready", "CPU", "CPU", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "2")]
+
+
+def test_a_node_without_devices_is_listed() -> None:
+    assert device_rows([{"id": "n1", "state": "degraded"}])[0][:2] == ("n1", "degraded")
+
+
+def test_a_model_shows_what_it_can_do() -> None:
+    model = {
+        "name": "demo:latest",
+        "digest": DIGEST,
+        "size": 3_400_000,
+        "details": {"parameter_size": "3.1M", "quantization_level": "Q8_0"},
+        "capabilities": ["completion", "tools"],
+        "modified_at": "2025-12-31T22:00:00Z",
+    }
+
+    assert model_rows([model], now_unix_s=NOW_UNIX_S) == [
+        ("demo:latest", "a" * 12, "3.4 MB", "3.1M", "Q8_0", "completion, tools", "2 hours ago")
+    ]
+
+
+def test_plain_columns_line_up_and_an_empty_cell_is_a_dash() -> None:
+    assert plain_lines(("NAME", "SIZE"), [("long name", ""), ("x", "5 B")]) == [
+        "NAME       SIZE",
+        "long name  -",
+        "x          5 B",
+    ]
