@@ -1,0 +1,1 @@
+"""The inventory: which nodes exist, what devices, models and runners they have."""

@@ -1,0 +1,44 @@
+"""Puts discovery together and runs it."""
+
+import asyncio
+
+from common.clock import SystemClock
+from common.grpc_server import bind_server
+from common.logs import get_logger
+from common.metrics import serve_metrics
+from discovery.registry import Registry
+from discovery.servicer import DiscoveryServicer
+from discovery.settings import DiscoverySettings
+from protos import discovery_pb2, discovery_pb2_grpc
+
+log = get_logger()
+
+# Registration and watch streams never end by themselves: at a stop they are cut after this time, and hosts dial again.
+STOP_GRACE_S = 0.2
+
+
+async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set.
+
+    Raises:
+        StartupError: an address is taken.
+    """
+    clock = SystemClock()
+    registry = Registry(clock)
+    server = bind_server(
+        settings.discovery_listen,
+        register=lambda grpc_server: discovery_pb2_grpc.add_DiscoveryServicer_to_server(
+            DiscoveryServicer(registry, clock), grpc_server
+        ),
+        services=[discovery_pb2.DESCRIPTOR.services_by_name["Discovery"].full_name],
+        insecure=settings.insecure,
+    )
+    metrics_address = serve_metrics(settings.metrics_listen)
+    silence = asyncio.create_task(registry.watch_silence())
+    try:
+        await server.start()
+        log.info("discovery.ready", address=server.address, metrics_address=metrics_address)
+        await stop.wait()
+    finally:
+        silence.cancel()
+        await server.stop(STOP_GRACE_S)

@@ -1,0 +1,49 @@
+"""How other services follow the inventory: one stream, renewed for as long as the caller listens."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+
+from common.errors import PunaError
+from common.grpc_client import call_metadata, open_channel
+from common.grpc_errors import received
+from common.logs import get_logger
+from protos import discovery_pb2, discovery_pb2_grpc
+
+log = get_logger()
+
+# Reconnects are spread, so that a restarted discovery is not met by everybody in the same instant.
+RECONNECT_S_MIN = 0.1
+RECONNECT_S_MAX = 2.0
+
+
+async def watch_inventory(
+    address: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
+) -> AsyncGenerator[discovery_pb2.Inventory, None]:
+    """Yield the inventory on connect and after every change; ends only when the caller stops iterating.
+
+    While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
+    `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
+    """
+    pause_s, told_of_loss = RECONNECT_S_MIN, False
+    async with open_channel(address) as channel:
+        stub = discovery_pb2_grpc.DiscoveryStub(channel)
+        while True:
+            connected = False
+            call = stub.WatchInventory(discovery_pb2.WatchInventoryRequest(), metadata=call_metadata())
+            try:
+                async for inventory in received(call):
+                    if not connected:
+                        connected, told_of_loss, pause_s = True, False, RECONNECT_S_MIN
+                        on_connection(True)
+                    yield inventory
+            except PunaError as error:
+                if not told_of_loss:  # once per outage, not once per attempt
+                    log.warning("inventory.lost", address=address, text=error.message)
+                told_of_loss = True
+            finally:
+                call.cancel()
+                if connected:
+                    on_connection(False)
+            await asyncio.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, RECONNECT_S_MAX)

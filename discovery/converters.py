@@ -1,0 +1,73 @@
+"""Protos to the core's values and back."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from common.errors import InvalidRequest
+from discovery.core.membership import Membership, Node, Report, Section
+from protos import cluster_pb2, discovery_pb2
+
+Content = TypeVar("Content")
+
+ID_LENGTH_MAX = 128
+NODE_ITEMS_MAX = 10_000  # models or runners of one node; far above any real one, far below what could exhaust us
+
+
+def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
+    """Check one message of a registration stream and take it apart.
+
+    Raises:
+        InvalidRequest: without ids, or absurdly long.
+    """
+    for name, value in (("node_id", message.node_id), ("incarnation", message.incarnation)):
+        if not value or len(value) > ID_LENGTH_MAX:
+            raise InvalidRequest(f"{name} must have 1 to {ID_LENGTH_MAX} characters", param=name)
+    sections: dict[Section, object] = {}
+    if message.HasField("facts"):
+        sections[Section.FACTS] = message.facts
+    if message.HasField("devices"):
+        sections[Section.DEVICES] = message.devices
+    if message.HasField("models"):
+        sections[Section.MODELS] = message.models
+    if message.HasField("runners"):
+        sections[Section.RUNNERS] = message.runners
+    if len(message.models.models) > NODE_ITEMS_MAX or len(message.runners.runners) > NODE_ITEMS_MAX:
+        raise InvalidRequest(f"more than {NODE_ITEMS_MAX} models or runners on one node")
+    return Report(
+        node_id=message.node_id,
+        incarnation=message.incarnation,
+        started_at_unix_ms=message.started_at_unix_ms,
+        stream=stream,
+        sections=sections,
+    )
+
+
+def to_inventory(membership: Membership, *, now_s: float, started_at_s: float) -> discovery_pb2.Inventory:
+    """The whole inventory as watchers get it, ages computed at this moment."""
+    return discovery_pb2.Inventory(
+        version=membership.version,
+        uptime_ms=round((now_s - started_at_s) * 1000),
+        nodes=[_to_node(membership.nodes[node_id], now_s=now_s) for node_id in sorted(membership.nodes)],
+    )
+
+
+def _to_node(node: Node, *, now_s: float) -> cluster_pb2.Node:
+    facts = _section(node.sections, Section.FACTS, discovery_pb2.HostFacts)
+    return cluster_pb2.Node(
+        id=node.node_id,
+        incarnation=node.incarnation,
+        address=facts.address,
+        metrics_address=facts.metrics_address,
+        engine_build=facts.engine_build,
+        devices=_section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices,
+        models=_section(node.sections, Section.MODELS, discovery_pb2.ModelList).models,
+        runners=_section(node.sections, Section.RUNNERS, discovery_pb2.RunnerList).runners,
+        suspect=node.suspect,
+        report_age_ms=max(0, round((now_s - node.reported_at_s) * 1000)),
+    )
+
+
+def _section(sections: Mapping[Section, object], section: Section, kind: type[Content]) -> Content:
+    content = sections[section]
+    assert isinstance(content, kind)  # to_report put it there
+    return content

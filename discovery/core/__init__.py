@@ -1,0 +1,1 @@
+"""Pure membership: reports in, inventory out."""

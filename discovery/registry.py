@@ -1,0 +1,69 @@
+"""The one owner of the membership: feeds it events and tells watchers."""
+
+import asyncio
+
+from common.changes import Changes
+from common.clock import Clock
+from common.logs import get_logger
+from discovery import metrics
+from discovery.core import membership as core
+from discovery.core.membership import Membership, Report
+
+log = get_logger()
+
+# Two reports at the interval that hosts are asked for.
+SILENCE_S_MAX = 2.0
+
+
+class Registry:
+    """Membership plus the clock. All methods run on the event loop, none waits while it changes state."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.started_at_s = clock.now_s()
+        self.membership = Membership()
+        self.changes = Changes()
+        self._streams = 0
+
+    def new_stream(self) -> int:
+        """A number for a registration stream; later ones are higher."""
+        self._streams += 1
+        return self._streams
+
+    def report(self, report: Report) -> None:
+        """Take in a report. Raises what `apply_report` raises."""
+        known = self.membership.nodes.get(report.node_id)
+        self._set(core.apply_report(self.membership, report, now_s=self._clock.now_s()))
+        if known is None or known.stream != report.stream:
+            log.info("node.registered", node=report.node_id, incarnation=report.incarnation, again=known is not None)
+
+    def disconnect(self, node_id: str, stream: int) -> None:
+        """The stream broke: the node leaves the inventory if it was its present one."""
+        after = core.apply_disconnect(self.membership, node_id=node_id, stream=stream)
+        if after is not self.membership:
+            log.info("node.left", node=node_id)
+        self._set(after)
+
+    async def watch_silence(self) -> None:
+        """Mark silent nodes as suspect when their time is up; runs for ever."""
+        while True:
+            due_s = core.next_check_s(self.membership, silence_s_max=SILENCE_S_MAX)
+            now_s = self._clock.now_s()
+            wait_s = SILENCE_S_MAX if due_s is None else max(0.0, due_s - now_s) + 0.01
+            await asyncio.sleep(wait_s)
+            before = self.membership
+            self._set(core.apply_time(before, now_s=self._clock.now_s(), silence_s_max=SILENCE_S_MAX))
+            for node in self.membership.nodes.values():
+                if node.suspect and not before.nodes[node.node_id].suspect:
+                    log.warning("node.suspect", node=node.node_id, silence_s=SILENCE_S_MAX)
+
+    def _set(self, membership: Membership) -> None:
+        visible = membership.version != self.membership.version
+        self.membership = membership
+        if not visible:
+            return
+        suspects = sum(node.suspect for node in membership.nodes.values())
+        metrics.NODES.labels(state="ok").set(len(membership.nodes) - suspects)
+        metrics.NODES.labels(state="suspect").set(suspects)
+        metrics.VERSION.set(membership.version)
+        self.changes.notify()

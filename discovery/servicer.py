@@ -1,0 +1,77 @@
+"""puna.v1.Discovery over gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from grpc import aio
+
+from common.clock import Clock
+from common.errors import InvalidRequest, PlacementMismatch
+from discovery import metrics
+from discovery.converters import to_inventory, to_report
+from discovery.core.membership import IncompleteReport, ReplacedByNewer
+from discovery.registry import Registry
+from protos import discovery_pb2, discovery_pb2_grpc
+
+REPORT_INTERVAL_MS = 1000
+# A burst of reports (many hosts, one instant) becomes one inventory.
+INVENTORY_INTERVAL_S_MIN = 0.02
+
+
+class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
+    """Registrations in, inventories out."""
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._registry = registry
+        self._clock = clock
+
+    async def Register(  # noqa: N802  # the name is the proto's
+        self,
+        request_iterator: AsyncIterator[discovery_pb2.HostReport],
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> AsyncIterator[discovery_pb2.RegisterAck]:
+        """Keep a node in the inventory for as long as the stream is open."""
+        stream = self._registry.new_stream()
+        node_id = ""
+        try:
+            async for message in request_iterator:
+                if node_id and message.node_id != node_id:
+                    raise InvalidRequest("node_id must not change within a stream", param="node_id")
+                self._take(message, stream)
+                if not node_id:
+                    node_id = message.node_id
+                    yield discovery_pb2.RegisterAck(report_interval_ms=REPORT_INTERVAL_MS)
+        finally:
+            if node_id:
+                self._registry.disconnect(node_id, stream)
+
+    async def WatchInventory(  # noqa: N802  # the name is the proto's
+        self,
+        request: discovery_pb2.WatchInventoryRequest,  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> AsyncIterator[discovery_pb2.Inventory]:
+        """The newest inventory on connect and after changes."""
+        registry = self._registry
+        seen = 0
+        metrics.WATCHERS.inc()
+        try:
+            while True:
+                seen = registry.changes.version
+                yield to_inventory(registry.membership, now_s=self._clock.now_s(), started_at_s=registry.started_at_s)
+                await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)
+                await registry.changes.beyond(seen)
+        finally:
+            metrics.WATCHERS.dec()
+
+    def _take(self, message: discovery_pb2.HostReport, stream: int) -> None:
+        result = "refused"
+        try:
+            self._registry.report(to_report(message, stream=stream))
+            result = "accepted"
+        except IncompleteReport as error:
+            raise InvalidRequest(f"the first report lacks {error}") from error
+        except ReplacedByNewer as error:
+            raise PlacementMismatch(f"a newer host process speaks for this node: {error}") from error
+        finally:
+            metrics.REPORTS.labels(result=result).inc()
