@@ -1,0 +1,100 @@
+"""Puts what the engine counts per buffer together as bytes per device and class. Pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassBytes:
+    """Bytes by class. `cache_bytes` is KV cells and recurrent state, `graph_bytes` the worst-case compute buffers."""
+
+    weights_bytes: int = 0
+    cache_bytes: int = 0
+    graph_bytes: int = 0
+
+    def plus(self, other: "ClassBytes") -> "ClassBytes":
+        """Class by class."""
+        return ClassBytes(
+            weights_bytes=self.weights_bytes + other.weights_bytes,
+            cache_bytes=self.cache_bytes + other.cache_bytes,
+            graph_bytes=self.graph_bytes + other.graph_bytes,
+        )
+
+    @property
+    def total_bytes(self) -> int:
+        """All classes."""
+        return self.weights_bytes + self.cache_bytes + self.graph_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferUse:
+    """One line of the engine's breakdown. `device_id` is None for what lies in host RAM."""
+
+    buffer_type: str
+    device_id: str | None
+    bytes: ClassBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Bytes per device, in the order of the layout, and in host RAM."""
+
+    devices: tuple[tuple[str, ClassBytes], ...]
+    host: ClassBytes
+
+
+def sum_by_device(buffers: Iterable[BufferUse], *, device_ids: Sequence[str]) -> MemoryUse:
+    """Sum over buffer types. Devices of the layout come first and always, others that hold something after them."""
+    by_device = {device_id: ClassBytes() for device_id in device_ids}
+    host = ClassBytes()
+    for buffer in buffers:
+        if buffer.device_id is None:
+            host = host.plus(buffer.bytes)
+        else:
+            by_device[buffer.device_id] = by_device.get(buffer.device_id, ClassBytes()).plus(buffer.bytes)
+    return MemoryUse(devices=tuple(by_device.items()), host=host)
+
+
+def extrapolate(small: MemoryUse, large: MemoryUse, *, small_cells: int, large_cells: int, cells: int) -> MemoryUse:
+    """Bytes at `cells` on the line through two measurements; caches and graphs grow linearly with the context."""
+
+    def at(first: int, second: int) -> int:
+        return max(0, second + (second - first) * (cells - large_cells) // (large_cells - small_cells))
+
+    def line(first: ClassBytes, second: ClassBytes) -> ClassBytes:
+        return ClassBytes(
+            weights_bytes=at(first.weights_bytes, second.weights_bytes),
+            cache_bytes=at(first.cache_bytes, second.cache_bytes),
+            graph_bytes=at(first.graph_bytes, second.graph_bytes),
+        )
+
+    smaller = dict(small.devices)
+    devices = tuple((device, line(smaller.get(device, ClassBytes()), use)) for device, use in large.devices)
+    return MemoryUse(devices=devices, host=line(small.host, large.host))
+
+
+# llama.cpp's lines, formats stable for years: `load_tensors:   CPU_Mapped model buffer size =    57.20 MiB`,
+# `llama_kv_cache:        CPU KV buffer size = …`, `llama_context:        CPU  output buffer size = …`.
+_LINE = re.compile(r":\s+(\S+)\s+(model|KV|RS|output|compute) buffer size =\s+([0-9.]+) MiB")
+_CLASS_FIELDS = {
+    "model": "weights_bytes",
+    "KV": "cache_bytes",
+    "RS": "cache_bytes",
+    "output": "cache_bytes",  # where the engine's own breakdown counts it
+    "compute": "graph_bytes",
+}
+
+
+def parse_buffer_lines(lines: Iterable[str]) -> list[tuple[str, ClassBytes]]:
+    """Bytes by buffer type from the log of a load, rounded as logged; for machines without the exact breakdown."""
+    found: dict[str, ClassBytes] = {}
+    for line in lines:
+        match = _LINE.search(line)
+        if match is not None:
+            buffer_type, word, mebibytes = match.groups()
+            size = ClassBytes(**{_CLASS_FIELDS[word]: round(float(mebibytes) * MIB)})
+            found[buffer_type] = found.get(buffer_type, ClassBytes()).plus(size)
+    return list(found.items())

@@ -1,0 +1,145 @@
+"""ggml and gguf functions, bound by hand.
+
+The symbols always come from the library that llama_cpp loaded: `llama_cpp/_ggml.py` loads a second copy of libggml
+with a device registry of its own, whose pointers mean nothing to libllama.
+"""
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+import llama_cpp.llama_cpp as llama
+
+library: ctypes.CDLL = llama._lib  # the one handle whose dependency tree holds every ggml library
+
+Function = Callable[..., Any]
+
+
+def bind(symbol: str, result: Any, *arguments: Any) -> Function:
+    """A function of the library with its own prototype, so that nobody else's declarations are changed.
+
+    Raises:
+        AttributeError: this build has no such symbol.
+    """
+    function: Function = ctypes.CFUNCTYPE(result, *arguments)((symbol, library))
+    return function
+
+
+def bind_optional(symbol: str, result: Any, *arguments: Any) -> Function | None:
+    """As `bind`, or None where this build lacks the symbol."""
+    try:
+        return bind(symbol, result, *arguments)
+    except AttributeError:
+        return None
+
+
+class DeviceCapabilities(ctypes.Structure):
+    """struct ggml_backend_dev_caps."""
+
+    _fields_ = [
+        (name, c_bool) for name in ("asynchronous", "host_buffer", "buffer_from_host_ptr", "events", "mmap_support")
+    ]
+
+
+class DeviceProperties(ctypes.Structure):
+    """struct ggml_backend_dev_props."""
+
+    name: bytes
+    description: bytes
+    memory_free: int
+    memory_total: int
+    type: int
+    device_id: bytes | None  # lower-case PCI address; NULL for CPU and RPC
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("description", c_char_p),
+        ("memory_free", c_size_t),
+        ("memory_total", c_size_t),
+        ("type", c_int),
+        ("device_id", c_char_p),
+        ("capabilities", DeviceCapabilities),
+    ]
+
+
+DEVICE_TYPE_CPU, DEVICE_TYPE_GPU, DEVICE_TYPE_INTEGRATED, DEVICE_TYPE_ACCELERATOR = range(4)
+
+device_count = bind("ggml_backend_dev_count", c_size_t)
+device_get = bind("ggml_backend_dev_get", c_void_p, c_size_t)
+device_name = bind("ggml_backend_dev_name", c_char_p, c_void_p)
+device_properties = bind("ggml_backend_dev_get_props", None, c_void_p, POINTER(DeviceProperties))
+device_registry = bind("ggml_backend_dev_backend_reg", c_void_p, c_void_p)
+device_type = bind("ggml_backend_dev_type", c_int, c_void_p)
+registry_count = bind("ggml_backend_reg_count", c_size_t)
+registry_get = bind("ggml_backend_reg_get", c_void_p, c_size_t)
+registry_name = bind("ggml_backend_reg_name", c_char_p, c_void_p)
+registry_device_count = bind("ggml_backend_reg_dev_count", c_size_t, c_void_p)
+registry_device_get = bind("ggml_backend_reg_dev_get", c_void_p, c_void_p, c_size_t)
+buffer_type_name = bind("ggml_backend_buft_name", c_char_p, c_void_p)
+buffer_type_is_host = bind("ggml_backend_buft_is_host", c_bool, c_void_p)
+buffer_type_device = bind("ggml_backend_buft_get_device", c_void_p, c_void_p)
+# Only where the engine was built with GGML_RPC=on. Aborts the process if nobody answers: say hello first (rpc_hello).
+rpc_add_server = bind_optional("ggml_backend_rpc_add_server", c_void_p, c_char_p)
+
+TYPE_COUNT: int = llama.GGML_TYPE_COUNT
+type_name = bind("ggml_type_name", c_char_p, c_int)
+type_size_bytes = bind("ggml_type_size", c_size_t, c_int)
+type_block_elements = bind("ggml_blck_size", c_int64, c_int)
+
+
+class GgufInitParams(ctypes.Structure):
+    """struct gguf_init_params."""
+
+    _fields_ = [("no_alloc", c_bool), ("ctx", c_void_p)]
+
+
+gguf_init_from_file = bind("gguf_init_from_file", c_void_p, c_char_p, GgufInitParams)
+gguf_free = bind("gguf_free", None, c_void_p)
+gguf_data_offset = bind("gguf_get_data_offset", c_size_t, c_void_p)
+gguf_key_count = bind("gguf_get_n_kv", c_int64, c_void_p)
+gguf_key = bind("gguf_get_key", c_char_p, c_void_p, c_int64)
+gguf_value_type = bind("gguf_get_kv_type", c_int, c_void_p, c_int64)
+gguf_array_type = bind("gguf_get_arr_type", c_int, c_void_p, c_int64)
+gguf_array_count = bind("gguf_get_arr_n", c_size_t, c_void_p, c_int64)
+gguf_array_data = bind("gguf_get_arr_data", c_void_p, c_void_p, c_int64)
+gguf_array_string = bind("gguf_get_arr_str", c_char_p, c_void_p, c_int64, c_size_t)
+gguf_tensor_count = bind("gguf_get_n_tensors", c_int64, c_void_p)
+gguf_tensor_name = bind("gguf_get_tensor_name", c_char_p, c_void_p, c_int64)
+gguf_tensor_offset = bind("gguf_get_tensor_offset", c_size_t, c_void_p, c_int64)
+gguf_tensor_type = bind("gguf_get_tensor_type", c_int, c_void_p, c_int64)
+gguf_tensor_size_bytes = bind("gguf_get_tensor_size", c_size_t, c_void_p, c_int64)
+gguf_tensor_shape = bind("gguf_get_tensor_ne", POINTER(c_int64), c_void_p, c_int64)
+
+# gguf_type -> the element's C type; strings (8) and arrays (9) are read by other functions.
+GGUF_STRING, GGUF_ARRAY = 8, 9
+GGUF_SCALARS: dict[int, Any] = {
+    0: ctypes.c_uint8,
+    1: ctypes.c_int8,
+    2: ctypes.c_uint16,
+    3: ctypes.c_int16,
+    4: c_uint32,
+    5: ctypes.c_int32,
+    6: c_float,
+    7: c_bool,
+    10: c_uint64,
+    11: c_int64,
+    12: c_double,
+}
+gguf_value_string = bind("gguf_get_val_str", c_char_p, c_void_p, c_int64)
+gguf_scalar_readers: dict[int, Function] = {
+    kind: bind(f"gguf_get_val_{name}", GGUF_SCALARS[kind], c_void_p, c_int64)
+    for kind, name in {
+        0: "u8",
+        1: "i8",
+        2: "u16",
+        3: "i16",
+        4: "u32",
+        5: "i32",
+        6: "f32",
+        7: "bool",
+        10: "u64",
+        11: "i64",
+        12: "f64",
+    }.items()
+}

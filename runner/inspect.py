@@ -1,0 +1,79 @@
+"""`python -m runner inspect PATH`: describe a GGUF file from its header, as JSON.
+
+A throw-away process: a hostile file can at worst end this one.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import orjson
+from google.protobuf import json_format
+
+from common.errors import BadModelFile
+from protos import cluster_pb2
+from runner.core.description import Description, describe, named_token_ids
+from runner.engine.gguf_header import open_gguf_header, special_tokens
+
+EXIT_BAD_FILE = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of this mode."""
+    parser.add_argument("path", type=Path, metavar="PATH")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print puna.v1.ModelDescription as JSON; exit 3 and one JSON line {"reason", "message"} for an unusable file."""
+    try:
+        description = describe_file(args.path)
+    except BadModelFile as error:
+        print(orjson.dumps({"reason": error.reason, "message": error.message}).decode())
+        return EXIT_BAD_FILE
+    sys.stdout.write(json_format.MessageToJson(description, preserving_proto_field_name=True, indent=None) + "\n")
+    return 0
+
+
+def describe_file(path: Path) -> cluster_pb2.ModelDescription:
+    """Read the header and describe the model.
+
+    Raises:
+        BadModelFile: the engine could not load this file.
+    """
+    with open_gguf_header(path) as header:
+        metadata = header.metadata()
+        special = special_tokens(header)
+        named = {index: header.token_text(index) for index in named_token_ids(metadata)}
+        tensors = header.tensors()
+        description = describe(
+            metadata,
+            tensors,
+            token_texts={**named, **special},
+            special_token_ids=special,
+            vocabulary_size=header.vocabulary_size(),
+        )
+    if not description.architecture:
+        raise BadModelFile(f"{path}: the header names no architecture")
+    if not tensors:
+        raise BadModelFile(f"{path}: the file holds no tensors, only a vocabulary")
+    return to_proto(description)
+
+
+def to_proto(description: Description) -> cluster_pb2.ModelDescription:
+    """The description as it travels."""
+    return cluster_pb2.ModelDescription(
+        architecture=description.architecture,
+        title=description.title,
+        parameter_count=description.parameter_count,
+        quantization=description.quantization,
+        context_tokens=description.context_tokens,
+        embedding_length=description.embedding_length,
+        layer_count=description.layer_count,
+        vocabulary_size=description.vocabulary_size,
+        capabilities=[capability.value for capability in description.capabilities],
+        chat_template=description.chat_template,
+        bos_token=description.bos_token,
+        eos_token=description.eos_token,
+        special_tokens=description.special_tokens,
+        metadata_json=orjson.dumps(dict(description.metadata)).decode(),
+    )

@@ -1,0 +1,134 @@
+"""`python -m runner probe`: what the engine of this build can compute on. Loads no model and ends at once.
+
+A separate, short-lived process, because initialising a GPU backend takes some hundred MiB of its memory until the
+process ends, and because an unsupported GPU aborts it.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from typing import Any
+
+import uvloop
+from google.protobuf import json_format
+from grpc import aio
+
+from common.errors import ModelUnavailable, StartupError
+from common.grpc_server import bind_server
+from common.logs import configure_logs
+from protos import cluster_pb2, probe_pb2, probe_pb2_grpc
+from runner.core.devices import HOST_POOL, DeviceType
+from runner.core.memory import HostMemory
+from runner.engine import devices as engine
+from runner.engine.rpc_hello import RpcUnusable
+from runner.ram import read_host_memory
+
+_TYPES = {
+    DeviceType.CPU: cluster_pb2.DEVICE_TYPE_CPU,
+    DeviceType.GPU: cluster_pb2.DEVICE_TYPE_GPU,
+    DeviceType.INTEGRATED: cluster_pb2.DEVICE_TYPE_INTEGRATED,
+    DeviceType.ACCELERATOR: cluster_pb2.DEVICE_TYPE_ACCELERATOR,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of this mode."""
+    parser.add_argument("--listen", metavar="ADDRESS", help="serve puna.v1.Probe there instead of printing once")
+    parser.add_argument("--insecure", action="store_true", help="allow an address that other machines can reach")
+    parser.add_argument(
+        "--rpc", action="append", default=[], metavar="HOST:PORT", help="also list the devices lent by this RPC server"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report as JSON, or serve it. 0 success, 1 an address or an RPC server is unusable."""
+    if not engine.has_rpc():
+        print(f"puna runner probe: warning: {engine.RPC_MISSING}", file=sys.stderr)
+    try:
+        report = list_devices(args.rpc)
+        if args.listen is None:
+            print(json_format.MessageToJson(report, preserving_proto_field_name=True))
+        else:
+            configure_logs(service="probe")
+            uvloop.run(_serve(args.listen, args.rpc, insecure=args.insecure))
+    except (StartupError, RpcUnusable, ValueError) as error:
+        print(f"puna runner probe: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def list_devices(rpc_endpoints: list[str]) -> probe_pb2.ProbeReport:
+    """Ask the engine, and the kernel about RAM.
+
+    Raises:
+        RpcUnusable, ValueError: as `open_devices`.
+    """
+    opened = engine.open_devices(rpc_endpoints)
+    ram = read_host_memory()
+    return probe_pb2.ProbeReport(
+        engine_build=engine.engine_build(),
+        backends=engine.backends(),
+        devices=[_to_device(device, ram) for device in opened],
+    )
+
+
+def _to_device(device: engine.OpenDevice, ram: HostMemory) -> cluster_pb2.Device:
+    facts, identity = device.facts, device.identity
+    message = cluster_pb2.Device(
+        id=identity.id,
+        name=facts.name,
+        backend=facts.backend,
+        description=facts.description,
+        pci_id=facts.pci_id,
+        type=_TYPES[facts.type],
+        total_bytes=facts.total_bytes,
+        free_bytes=facts.free_bytes,
+        free_source="rpc" if facts.endpoint else "ggml",
+        trust=cluster_pb2.TRUST_MEASURED,
+        pool_id=identity.pool_id,
+        state=cluster_pb2.DEVICE_STATE_OK,
+        id_stable=identity.stable,
+    )
+    if identity.pool_id == HOST_POOL:
+        # The engine's CPU device says that all physical RAM is free.
+        message.total_bytes = min(ram.total_bytes, facts.total_bytes) if facts.total_bytes else ram.total_bytes
+        message.free_bytes = min(ram.free_bytes, message.total_bytes)
+        message.free_source = ram.source
+    return message
+
+
+class ProbeServicer(probe_pb2_grpc.ProbeServicer):
+    """puna.v1.Probe. Each call asks anew, off the event loop."""
+
+    def __init__(self, rpc_endpoints: list[str]) -> None:
+        self._rpc_endpoints = rpc_endpoints
+
+    async def ListDevices(  # noqa: N802  # the name is the proto's
+        self,
+        request: probe_pb2.ListDevicesRequest,  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> probe_pb2.ProbeReport:
+        """The devices, with memory as it is now."""
+        try:
+            return await asyncio.to_thread(list_devices, self._rpc_endpoints)
+        except RpcUnusable as error:
+            raise ModelUnavailable(str(error), retry_after_s=1.0) from error
+
+
+async def _serve(listen: str, rpc_endpoints: list[str], *, insecure: bool) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = bind_server(
+        listen,
+        register=lambda grpc_server: probe_pb2_grpc.add_ProbeServicer_to_server(
+            ProbeServicer(rpc_endpoints), grpc_server
+        ),
+        services=[probe_pb2.DESCRIPTOR.services_by_name["Probe"].full_name],
+        insecure=insecure,
+    )
+    await server.start()
+    print(server.address, flush=True)
+    await stop.wait()
+    await server.stop(0.2)
