@@ -1,0 +1,49 @@
+"""Why a runner's process ended, from its exit code and the end of its log. Pure."""
+
+import signal
+from dataclasses import dataclass
+
+LINES_KEPT = 5
+MESSAGE_LENGTH_MAX = 1000
+# Said by llama.cpp, ggml and the C library when memory runs out.
+_OUT_OF_MEMORY = ("out of memory", "unable to allocate", "failed to allocate", "cannot allocate memory", "bad_alloc")
+_BAD_FILE = ("invalid magic", "tensor data is not within", "gguf_init_from", "unknown model architecture")
+_TELLING = ("error", "abort", "assert", "terminate", "exception", "failed", "fatal", *_OUT_OF_MEMORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCause:
+    """`reason` names a row of the error table."""
+
+    reason: str
+    message: str
+
+
+def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> ExitCause:
+    """Classify the end of a process. `exit_code` is negative for a signal, None where it could not be read."""
+    how = _how(exit_code)
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
+    lowered = log_tail.lower()
+    if any(sign in lowered for sign in _OUT_OF_MEMORY):
+        reason = "device_memory_exhausted"
+    elif not was_ready and any(sign in lowered for sign in _BAD_FILE):
+        reason = "bad_model_file"
+    else:
+        reason = "runner_lost"
+    telling = [line for line in lines if any(sign in line.lower() for sign in _TELLING)] or lines
+    detail = " | ".join(telling[-LINES_KEPT:])
+    phase = "" if was_ready else " while loading"
+    message = f"the runner {how}{phase}" + (f": {detail}" if detail else "")
+    return ExitCause(reason=reason, message=message[:MESSAGE_LENGTH_MAX])
+
+
+def _how(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "is gone"
+    if exit_code >= 0:
+        return f"exited with status {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = "?"
+    return f"was ended by signal {-exit_code} ({name})"

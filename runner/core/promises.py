@@ -1,0 +1,61 @@
+"""Whether a node's devices still have the memory that a placement was planned with. Pure.
+
+The scheduler's figures are a moment old when Start arrives; the host checks them against what is free now, less what
+the runners that are still loading will take.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Bytes by device id. `later_bytes` come after the weights: cache and graph."""
+
+    weights_bytes: Mapping[str, int] = field(default_factory=dict)
+    later_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def total_bytes(self) -> dict[str, int]:
+        """Everything, by device."""
+        devices = self.weights_bytes.keys() | self.later_bytes.keys()
+        return {
+            device: self.weights_bytes.get(device, 0) + self.later_bytes.get(device, 0) for device in sorted(devices)
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """A runner that has not taken all of its memory yet. `fraction` of its weights is there."""
+
+    need: Need
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """The first device that lacks room."""
+
+    device_id: str
+    needed_bytes: int
+    available_bytes: int
+
+
+def outstanding_bytes(loading: Iterable[Loading]) -> dict[str, int]:
+    """What runners that are loading will still take, by device."""
+    outstanding: dict[str, int] = {}
+    for runner in loading:
+        missing_share = 1.0 - min(1.0, max(0.0, runner.fraction))
+        for device, total in runner.need.total_bytes().items():
+            taken = runner.need.weights_bytes.get(device, 0) * (1.0 - missing_share)
+            outstanding[device] = outstanding.get(device, 0) + max(0, total - int(taken))
+    return outstanding
+
+
+def find_shortfall(need: Need, *, free_bytes: Mapping[str, int], loading: Iterable[Loading]) -> Shortfall | None:
+    """The first device without enough room, or None if everything fits. A device that is not listed has none."""
+    promised = outstanding_bytes(loading)
+    for device, needed in need.total_bytes().items():
+        available = max(0, free_bytes.get(device, 0) - promised.get(device, 0))
+        if needed > available:
+            return Shortfall(device_id=device, needed_bytes=needed, available_bytes=available)
+    return None

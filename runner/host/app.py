@@ -1,0 +1,160 @@
+"""Puts the host together and runs it. `python -m runner host`."""
+
+import argparse
+import asyncio
+
+from common.changes import Changes
+from common.clock import MS_PER_S, SystemClock
+from common.errors import PlacementMismatch, StartupError
+from common.grpc_server import bind_server
+from common.ids import new_incarnation
+from common.logs import get_logger
+from common.metrics import serve_metrics
+from common.network import UNIX_PREFIX, is_private_listener
+from common.service import run_service
+from protos import discovery_pb2, host_pb2, host_pb2_grpc
+from runner.host.devices import Devices
+from runner.host.fence_store import FenceStore
+from runner.host.home import Home
+from runner.host.measurements import Measurements
+from runner.host.model_files import ModelFiles
+from runner.host.reporter import Identity, Reporter
+from runner.host.servicer import HostServicer
+from runner.host.settings import HostSettings
+from runner.host.supervisor import Supervisor
+
+log = get_logger()
+
+# Small model directories are known before the node shows itself; large ones follow while it already serves.
+FIRST_SCAN_S = 10.0
+STOP_GRACE_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The host is configured by its environment alone."""
+    parser.epilog = "Settings come from PUNA_ variables of the environment; see docs/architecture.md."
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001  # as every mode
+    """Run the host until a signal; 0 after an orderly stop, 1 if it cannot start."""
+    return run_service("host", HostSettings, serve)
+
+
+async def serve(settings: HostSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then stop every runner.
+
+    Raises:
+        StartupError: an address is taken, or another host owns the directory.
+    """
+    _check_runner_listener(settings)
+    with Home(settings.home_directory) as home:
+        await _serve_from(home, settings, stop)
+
+
+async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -> None:
+    clock = SystemClock()
+    identity = Identity(
+        node_id=home.node_id(settings.node_id),
+        incarnation=new_incarnation(),
+        started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
+    )
+    settings.models_directory.mkdir(parents=True, exist_ok=True)
+    devices = Devices(clock)
+    models = ModelFiles(settings.models_directory, home.cache_directory)
+    supervisor = Supervisor(
+        home=home,
+        fences=FenceStore(home.fence_path),
+        models=models,
+        free_bytes=devices.free_bytes,
+        clock=clock,
+        runner_listen=settings.runner_listen,
+        runner_advertise=settings.runner_advertise,
+    )
+    servicer = HostServicer(supervisor, Measurements(models), devices)
+    server = bind_server(
+        settings.node_listen,
+        register=lambda grpc_server: host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server),
+        services=[host_pb2.DESCRIPTOR.services_by_name["Host"].full_name],
+        insecure=settings.insecure,
+    )
+    metrics_address = serve_metrics(settings.metrics_listen)
+    facts = discovery_pb2.HostFacts(address=settings.node_advertise or server.address, metrics_address=metrics_address)
+    changes = Changes()
+
+    def snapshot() -> discovery_pb2.HostReport:
+        facts.engine_build = devices.engine_build
+        report = discovery_pb2.HostReport(facts=facts)
+        report.devices.devices.extend(devices.devices())
+        report.models.models.extend(models.models())
+        report.runners.runners.extend(supervisor.records())
+        for section in (report.devices, report.models, report.runners):
+            section.SetInParent()  # an empty list is a report too
+        return report
+
+    await supervisor.adopt()
+    tasks = [asyncio.create_task(models.watch())]
+    try:
+        await asyncio.gather(devices.probe(), _first_scan(models))
+        await server.start()
+        reporter = Reporter(settings.discovery_address, identity, snapshot, changes)
+        tasks += [
+            asyncio.create_task(devices.watch()),
+            *(asyncio.create_task(_forward(source.changes, changes)) for source in (devices, models, supervisor)),
+        ]
+        reporting = asyncio.create_task(reporter.run())
+        tasks.append(reporting)
+        log.info("host.ready", node=identity.node_id, address=server.address, metrics_address=metrics_address)
+        await _until(stop, reporting)
+    finally:
+        await supervisor.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop(STOP_GRACE_S)
+
+
+async def _until(stop: asyncio.Event, reporting: asyncio.Task[None]) -> None:
+    """Wait for the signal; being replaced by a newer host of the same node ends this one, too."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopped, reporting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if reporting.done():
+        try:
+            reporting.result()
+        except PlacementMismatch as error:
+            raise StartupError(error.message) from error
+
+
+async def _first_scan(models: ModelFiles) -> None:
+    try:
+        async with asyncio.timeout(FIRST_SCAN_S):
+            await models.scanned.wait()
+    except TimeoutError:
+        log.info("models.scan_continues", after_s=FIRST_SCAN_S)
+
+
+async def _forward(source: Changes, target: Changes) -> None:
+    seen = source.version
+    while True:
+        seen = await source.beyond(seen)
+        target.notify()
+
+
+def _check_runner_listener(settings: HostSettings) -> None:
+    listen = settings.runner_listen
+    if listen == UNIX_PREFIX:
+        return
+    try:
+        private = is_private_listener(listen)
+    except ValueError as error:
+        raise StartupError(f"PUNA_RUNNER_LISTEN: {error}") from error
+    if listen.startswith(UNIX_PREFIX) or not listen.endswith(":0"):
+        raise StartupError(
+            'PUNA_RUNNER_LISTEN must be "unix:" or a host with port 0, because each runner needs its own'
+        )
+    if not private and not settings.insecure:
+        raise StartupError(
+            f"{listen} can be reached from other machines; set PUNA_INSECURE=1 to allow that without TLS"
+        )

@@ -1,0 +1,81 @@
+"""How the scheduler speaks to hosts: one channel per address, domain errors instead of gRPC ones."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from grpc import aio
+
+from common.grpc_client import call_metadata, open_channel
+from common.grpc_errors import domain_errors, received
+from protos import cluster_pb2, host_pb2, host_pb2_grpc
+
+# A host answers a measurement within its own limit of 20 s, or after one that is already running.
+MEASURE_TIMEOUT_S = 45.0
+# Beyond the drain: SIGTERM, grace and SIGKILL on the host, and the way there and back.
+STOP_EXTRA_S = 20.0
+
+
+class HostClient:
+    """Commands to hosts by address. Channels are opened when first used and closed by `close` or `forget`."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, aio.Channel] = {}
+
+    async def measure(self, address: str, *, model_digest: str, layout: cluster_pb2.Layout) -> cluster_pb2.MemoryReport:
+        """Count the memory that a model with a layout takes on that node.
+
+        Raises:
+            ModelNotFound: the node has no such file; measure on another one.
+            BadModelFile: the engine refuses the file; no node will take it.
+            ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
+        """
+        request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout)
+        with domain_errors():
+            response: host_pb2.MeasureResponse = await self._stub(address).Measure(
+                request, timeout=MEASURE_TIMEOUT_S, metadata=call_metadata()
+            )
+        return response.report
+
+    async def start(self, address: str, request: host_pb2.StartRequest) -> AsyncIterator[cluster_pb2.RunnerRecord]:
+        """Start a runner or attach to the one that runs; yields its record until READY, NO_SLOTS or ERROR.
+
+        Leaving the iteration never stops the load.
+
+        Raises:
+            StaleFence: another scheduler leads; stop acting.
+            DeviceMemoryExhausted: less free memory than planned; plan again.
+            PlacementMismatch, ModelNotFound, BadModelFile, InvalidRequest: as their docstrings say.
+        """
+        call = self._stub(address).Start(request, metadata=call_metadata())
+        try:
+            async for event in received(call):
+                yield event.runner
+        finally:
+            call.cancel()
+
+    async def stop(self, address: str, request: host_pb2.StopRequest) -> None:
+        """Drain and stop a runner; returns when its process is gone.
+
+        Raises:
+            StaleFence: another scheduler leads; stop acting.
+            PlacementMismatch: a newer generation runs; look again.
+        """
+        timeout_s = request.drain_ms / 1000 + STOP_EXTRA_S
+        with domain_errors():
+            await self._stub(address).Stop(request, timeout=timeout_s, metadata=call_metadata())
+
+    async def forget(self, address: str) -> None:
+        """Close the channel to a host that left."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    async def close(self) -> None:
+        """Close every channel."""
+        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+
+    def _stub(self, address: str) -> "host_pb2_grpc.HostAsyncStub":
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return host_pb2_grpc.HostStub(channel)

@@ -1,0 +1,51 @@
+"""The highest fence that this host has seen, on disk before the first act of a new term."""
+
+from pathlib import Path
+
+import orjson
+
+from common.errors import StaleFence, StartupError
+from common.logs import get_logger
+from runner.core.fences import NO_FENCE, Fence, is_accepted
+from runner.host.home import write_durably
+
+log = get_logger()
+
+
+class FenceStore:
+    """Owned by the task that executes commands."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what was kept.
+
+        Raises:
+            StartupError: the file is there and unreadable. Guessing a low fence would let an old leader command.
+        """
+        self._path = path
+        self._highest = NO_FENCE
+        try:
+            kept = orjson.loads(path.read_bytes())
+            self._highest = Fence(number=int(kept["number"]), leader_id=str(kept["leader_id"]))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StartupError(f"cannot read the fence kept in {path}: {error}") from error
+
+    @property
+    def highest(self) -> Fence:
+        """The highest fence seen."""
+        return self._highest
+
+    def accept(self, fence: Fence) -> None:
+        """Check a command's fence and remember it durably.
+
+        Raises:
+            StaleFence: another scheduler leads by now.
+        """
+        if not is_accepted(fence, highest=self._highest):
+            raise StaleFence(f"fence {fence.number} is not valid any more, the highest seen is {self._highest.number}")
+        if fence == self._highest:
+            return
+        write_durably(self._path, orjson.dumps({"number": fence.number, "leader_id": fence.leader_id}))
+        self._highest = fence
+        log.info("fence.raised", number=fence.number, leader=fence.leader_id)

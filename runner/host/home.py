@@ -1,0 +1,100 @@
+"""The host's directory: who owns it, the node's id, and where everything lies."""
+
+import errno
+import fcntl
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from common.errors import StartupError
+from common.ids import random_id
+
+NODE_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# sockaddr_un has 108 bytes with the final NUL.
+SOCKET_PATH_BYTES_MAX = 107
+LOGS_KEPT = 64
+
+
+class Home:
+    """PUNA_HOME, owned by one host at a time. Use as a context manager: leaving gives the directory back."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the directory.
+
+        Raises:
+            StartupError: it cannot be created, its path is too long for sockets, or another host owns it.
+        """
+        self.directory = directory
+        self.run_directory = directory / "run"
+        self.logs_directory = directory / "logs"
+        self.cache_directory = directory / "cache"
+        self.fence_path = directory / "fence.json"
+        try:
+            for path in (directory, self.run_directory, self.logs_directory, self.cache_directory):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(directory / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StartupError(f"cannot use {directory}: {error.strerror}") from error
+        if len(os.fsencode(self.socket_path("0" * 12))) > SOCKET_PATH_BYTES_MAX:
+            raise StartupError(f"{directory} is too long a path for Unix sockets; set PUNA_HOME to a shorter one")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            if error.errno == errno.EWOULDBLOCK:
+                raise StartupError(f"another host already runs in {directory}") from error
+            raise StartupError(f"cannot lock {directory}: {error.strerror}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+
+    def node_id(self, wanted: str) -> str:
+        """The id of this node: `wanted`, else the one that was drawn when this directory was first used.
+
+        Raises:
+            StartupError: `wanted` cannot be an id.
+        """
+        if wanted:
+            if not NODE_ID_PATTERN.fullmatch(wanted):
+                raise StartupError("PUNA_NODE_ID may have letters, digits, dots, dashes and underscores, at most 63")
+            return wanted
+        path = self.directory / "node-id"
+        if path.exists():
+            kept = path.read_text().strip()
+            if NODE_ID_PATTERN.fullmatch(kept):
+                return kept
+        drawn = random_id("node-", 10)
+        write_durably(path, drawn.encode())
+        return drawn
+
+    def socket_path(self, short_name: str) -> Path:
+        """The Unix socket of a runner."""
+        return self.run_directory / f"{short_name}.sock"
+
+    def prune_logs(self) -> None:
+        """Keep the newest logs of runners; each start adds one."""
+        logs = sorted(self.logs_directory.glob("runner-*.log"), key=lambda path: path.stat().st_mtime_ns)
+        for path in logs[:-LOGS_KEPT]:
+            path.unlink(missing_ok=True)
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file so that after a crash either the old or the new content is there, never a mixture."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

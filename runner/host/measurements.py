@@ -1,0 +1,77 @@
+"""Answers Measure through a runner in measure mode, one at a time, and remembers what it said."""
+
+import asyncio
+from collections import OrderedDict
+
+from google.protobuf import json_format
+
+from common.errors import BadModelFile, InvalidRequest, ModelUnavailable
+from protos import cluster_pb2
+from runner.host import metrics
+from runner.host.children import run_child
+from runner.host.model_files import ModelFiles
+
+MEASURE_TIMEOUT_S = 20.0
+REPORTS_MAX = 512
+
+
+class Measurements:
+    """A cache by everything that the figures depend on. Failures are not kept."""
+
+    def __init__(self, models: ModelFiles) -> None:
+        self._models = models
+        self._reports: OrderedDict[bytes, cluster_pb2.MemoryReport] = OrderedDict()
+        # While it runs, a measurement holds a context on each device: one at a time per node.
+        self._turn = asyncio.Lock()
+
+    async def measure(
+        self, *, model_digest: str, layout: cluster_pb2.Layout, engine_build: str
+    ) -> cluster_pb2.MemoryReport:
+        """Bytes that the model takes with the layout.
+
+        Raises:
+            ModelNotFound, BadModelFile: no usable file here.
+            InvalidRequest: no engine can have this layout.
+            ModelUnavailable: the measurement crashed or ran over its time; estimate instead.
+        """
+        key = _cache_key(model_digest, layout, engine_build)
+        path = self._models.find(model_digest).path
+        async with self._turn:
+            known = self._reports.get(key)
+            if known is not None:
+                self._reports.move_to_end(key)
+                metrics.MEASURES.labels(source="cache").inc()
+                return known
+            text = json_format.MessageToJson(layout, preserving_proto_field_name=True, indent=None)
+            with metrics.MEASURE_SECONDS.time():
+                result = await run_child(
+                    "measure", ["--model", str(path), "--layout", text], timeout_s=MEASURE_TIMEOUT_S
+                )
+            if result.exit_code != 0:
+                metrics.MEASURES.labels(source="failed").inc()
+                raise _failure(result.exit_code, result.failure())
+            metrics.MEASURES.labels(source="engine").inc()
+            report = json_format.Parse(result.output, cluster_pb2.MemoryReport())
+            self._reports[key] = report
+            if len(self._reports) > REPORTS_MAX:
+                self._reports.popitem(last=False)
+            return report
+
+
+def _failure(exit_code: int | None, text: str) -> BadModelFile | InvalidRequest | ModelUnavailable:
+    match exit_code:
+        case 3:  # as runner.measure ends; importing it here would load the engine
+            return BadModelFile(text)
+        case 4:
+            return InvalidRequest(text, param="layout")
+        case _:
+            return ModelUnavailable(f"the measurement failed: {text}")
+
+
+def _cache_key(model_digest: str, layout: cluster_pb2.Layout, engine_build: str) -> bytes:
+    shape = cluster_pb2.Layout()
+    shape.CopyFrom(layout)
+    # Neither changes a byte count: threads, how weights are read, and which loop drives the engine.
+    for field in ("threads", "use_mmap", "engine"):
+        shape.ClearField(field)
+    return b"\0".join((model_digest.encode(), engine_build.encode(), shape.SerializeToString(deterministic=True)))

@@ -1,0 +1,321 @@
+"""One runner from its start to its end, as the host sees it.
+
+One task owns each runner: it spawns (or adopts) the process, follows what the runner says about itself, and notices the
+end. Everybody else reads `record()` and waits on `changes`.
+"""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import orjson
+
+from common.changes import Changes
+from common.clock import MS_PER_S, Clock
+from common.errors import DiskFull, InternalError, PunaError
+from common.logs import get_logger
+from common.network import UNIX_PREFIX
+from protos import cluster_pb2
+from runner.core.exits import explain_exit
+from runner.host import metrics
+from runner.host.children import runner_command
+from runner.host.home import Home
+from runner.host.process import RunnerProcess, read_log_tail, spawn_runner, start_ticks, take_lock
+from runner.host.runner_link import is_placement, watch_pings, watch_status
+from runner.host.runner_notes import RunnerNote, write_note
+from runner.host.runner_spec import RunnerSpec, advertised
+from runner.host.stopping import Drain, kill_process, stop_process
+
+log = get_logger()
+
+# Interpreter, imports and a bound port; the load itself comes after the hello. Generous, because disks may be cold.
+HELLO_TIMEOUT_S = 30.0
+DYING_S = 1.0  # from the end of its output to the end of the process
+SILENT_AFTER_S = 2.5  # two missed pings
+HUNG_AFTER_S = 10.0
+# After the exit: what the runner said last may still be on its way.
+LAST_WORDS_S = 0.2
+
+_SETTLED = frozenset(
+    {cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS, cluster_pb2.RUNNER_STATE_ERROR}
+)
+
+
+class Runner:
+    """See the module. `ended` is set when the process is gone and its files are removed."""
+
+    def __init__(self, spec: RunnerSpec, home: Home, clock: Clock) -> None:
+        self.spec = spec
+        self.changes = Changes()
+        self.ended = asyncio.Event()
+        self.stop_requested = False
+        self._home = home
+        self._clock = clock
+        self._process: RunnerProcess | None = None
+        self._record = cluster_pb2.RunnerRecord(
+            placement=cluster_pb2.PlacementRef(placement_id=spec.placement_id, generation=spec.generation),
+            model_name=spec.model_name,
+            model_digest=spec.model_digest,
+            layout=spec.layout,
+            status=cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_LAUNCHED),
+        )
+        self._socket_path = ""
+        self._log_path = home.logs_directory / f"runner-{spec.placement_id}-{spec.generation}.log"
+        self._status_at_s = clock.now_s()
+        self._heard_at_s = clock.now_s()
+        self._was_ready = False
+        self._drain = Drain(clock)
+        self._stopping: asyncio.Task[None] | None = None
+        self._life: asyncio.Task[None] | None = None
+
+    # -- what others read ---------------------------------------------------------------------------------------------
+
+    def record(self) -> cluster_pb2.RunnerRecord:
+        """A copy of the runner's record as of now: idle time grows between the runner's own reports."""
+        record = cluster_pb2.RunnerRecord()
+        record.CopyFrom(self._record)
+        status = record.status
+        if status.state == cluster_pb2.RUNNER_STATE_READY and not status.slots_busy and not status.queued:
+            status.idle_ms += max(0, round((self._clock.now_s() - self._status_at_s) * MS_PER_S))
+        if self._is_silent() and status.state in (
+            cluster_pb2.RUNNER_STATE_LOADING,
+            cluster_pb2.RUNNER_STATE_READY,
+            cluster_pb2.RUNNER_STATE_NO_SLOTS,
+        ):
+            status.state = cluster_pb2.RUNNER_STATE_NOT_RESPONDING
+        return record
+
+    @property
+    def state(self) -> "cluster_pb2.RunnerState.ValueType":
+        """State as the runner last said, or ERROR after its end."""
+        return self._record.status.state
+
+    @property
+    def load_fraction(self) -> float:
+        """0..1."""
+        return self._record.status.load_fraction
+
+    @property
+    def is_settled(self) -> bool:
+        """The start is over, for better or worse."""
+        return self.state in _SETTLED
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file of the run directory belongs to this runner."""
+        return str(path) == self._socket_path or path in (self._note_path, self._lock_path)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, *, predecessor: "Runner | None", listen: str, advertise: str) -> None:
+        """Spawn the process once `predecessor` is gone, and follow it."""
+        self._life = asyncio.create_task(self._live(predecessor, listen, advertise))
+
+    def adopt(self, process: RunnerProcess, note: RunnerNote) -> None:
+        """Follow a process that an earlier host started."""
+        self._process = process
+        self._record.CopyFrom(note.record)
+        self._record.status.state = cluster_pb2.RUNNER_STATE_LAUNCHED
+        self._socket_path = note.socket_path
+        self._log_path = Path(note.log_path)
+        self._life = asyncio.create_task(self._live_adopted(process))
+
+    async def stop(self, *, drain_s: float) -> None:
+        """Drain, SIGTERM, grace, SIGKILL; returns when the process is gone. Callers may leave: the stop goes on.
+
+        A second call may shorten the drain of the first.
+        """
+        self.stop_requested = True
+        self._drain.allow(drain_s)
+        if self._process is None and self._life is not None:
+            self._life.cancel()  # still waits for its predecessor; _live cleans up
+        elif self._stopping is None and self._process is not None:
+            self._stopping = asyncio.create_task(stop_process(self._process, self._drain))
+        await self.ended.wait()
+
+    async def _live(self, predecessor: "Runner | None", listen: str, advertise: str) -> None:
+        try:
+            if predecessor is not None:
+                await predecessor.stop(drain_s=0)
+            await self._spawn(listen, advertise)
+            assert self._process is not None  # _spawn returned
+            await self._follow(self._process)
+        except PunaError as error:
+            self._fail(error.reason, error.message, None)
+        except OSError as error:
+            reason = DiskFull.reason if error.errno == errno.ENOSPC else InternalError.reason
+            self._fail(reason, f"cannot start a runner: {error}", None)
+        finally:
+            await self._finish()
+
+    async def _live_adopted(self, process: RunnerProcess) -> None:
+        try:
+            address = self._record.address  # empty: the earlier host died before the hello
+            if address and await is_placement(address, self._record.placement, clock=self._clock):
+                log.info("runner.adopted", placement=self.spec.placement_id, pid=process.pid)
+                await self._follow(process)
+            else:
+                log.warning("runner.not_ours", placement=self.spec.placement_id, pid=process.pid)
+                await kill_process(process)
+                self._fail("runner_lost", "the runner did not answer to the new host", None)
+        finally:
+            await self._finish()
+
+    async def _spawn(self, listen: str, advertise: str) -> None:
+        """Start the process, note it, and read its hello. Sets `_process`."""
+        spec = self.spec
+        if listen == UNIX_PREFIX:
+            self._socket_path = str(self._home.socket_path(spec.short_name()))
+        lock = take_lock(self._lock_path)
+        command = runner_command("serve", spec.arguments(self._socket_path, listen=listen))
+        spawned = spawn_runner(command, log_path=self._log_path, lock=lock)
+        self._process = spawned.process
+        self._record.pid = spawned.process.pid
+        log.info(
+            "runner.spawned",
+            placement=spec.placement_id,
+            generation=spec.generation,
+            model=spec.model_name,
+            pid=spawned.process.pid,
+        )
+        await self._write_note()
+        line = await spawned.hello(HELLO_TIMEOUT_S)
+        try:
+            hello = orjson.loads(line)
+            self._record.address = advertised(str(hello["address"]), advertise)
+            self._record.metrics_address = advertised(str(hello["metrics_address"]), advertise)
+            self._record.placement.incarnation = str(hello["incarnation"])
+        except (ValueError, KeyError, TypeError):
+            if not await spawned.process.wait(DYING_S):
+                await kill_process(spawned.process)
+            return  # _follow explains the end from exit code and log
+        self._hear()
+        await self._write_note()
+        self.changes.notify()
+
+    async def _follow(self, process: RunnerProcess) -> None:
+        """Watch the runner until its process is gone; then say why it ended."""
+        address = self._record.address
+        watches = [asyncio.create_task(watch_status(address, take=self._take_status, gone=process.exited))]
+        if address:
+            watches += [
+                asyncio.create_task(watch_pings(address, heard=self._hear, gone=process.exited)),
+                asyncio.create_task(self._watch_silence(process)),
+            ]
+        try:
+            await process.exited.wait()
+            await asyncio.wait(watches[:1], timeout=LAST_WORDS_S)
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+        said = self._record.status.error if self.state == cluster_pb2.RUNNER_STATE_ERROR else None
+        if self.stop_requested:
+            self._fail("shutting_down", "the runner was stopped", process.exit_code)
+        elif said is not None and said.reason:
+            self._fail(said.reason, said.message, process.exit_code)
+        else:
+            cause = explain_exit(process.exit_code, read_log_tail(self._log_path), was_ready=self._was_ready)
+            self._fail(cause.reason, cause.message, process.exit_code)
+
+    async def _watch_silence(self, process: RunnerProcess) -> None:
+        """A runner that answers nothing for HUNG_AFTER_S is killed; slow ones answer pings and are left alone."""
+        was_silent = False
+        while not process.exited.is_set():
+            await asyncio.sleep(SILENT_AFTER_S / 5)
+            if self._is_silent() != was_silent:
+                was_silent = not was_silent
+                log.warning("runner.silent" if was_silent else "runner.answers", placement=self.spec.placement_id)
+                self.changes.notify()
+            if self._clock.now_s() - self._heard_at_s > HUNG_AFTER_S:
+                log.error("runner.hung", placement=self.spec.placement_id, silence_s=HUNG_AFTER_S)
+                self._record.status.state = cluster_pb2.RUNNER_STATE_ERROR
+                self._record.status.error.reason = "runner_lost"
+                self._record.status.error.message = f"the runner did not answer for {HUNG_AFTER_S:g} s"
+                await kill_process(process)
+                return
+
+    async def _finish(self) -> None:
+        """However the life ended: nothing of the runner is left behind."""
+        process = self._process
+        if process is not None and not process.exited.is_set():
+            await kill_process(process)  # only when our own task is cancelled: the host goes down in disorder
+        if not self._record.status.HasField("error"):
+            self._fail("shutting_down", "the runner was stopped", None if process is None else process.exit_code)
+        self._remove_files()
+        self.ended.set()
+        self.changes.notify()
+
+    # -- pieces -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _note_path(self) -> Path:
+        return self._home.run_directory / f"{self.spec.placement_id}.json"
+
+    @property
+    def _lock_path(self) -> Path:
+        return self._home.run_directory / f"{self.spec.placement_id}.lock"
+
+    def _remove_files(self) -> None:
+        for path in (self._note_path, self._lock_path):
+            path.unlink(missing_ok=True)
+        if self._socket_path:
+            Path(self._socket_path).unlink(missing_ok=True)
+
+    def _hear(self) -> None:
+        self._heard_at_s = self._clock.now_s()
+
+    def _is_silent(self) -> bool:
+        return self._clock.now_s() - self._heard_at_s > SILENT_AFTER_S and bool(self._record.address)
+
+    async def _write_note(self) -> None:
+        ticks = start_ticks(self._record.pid)
+        if ticks is None:
+            return  # already gone, nothing to adopt
+        kept = cluster_pb2.RunnerRecord()
+        kept.CopyFrom(self._record)
+        note = RunnerNote(
+            pid=kept.pid,
+            start_ticks=ticks,
+            socket_path=self._socket_path,
+            log_path=str(self._log_path),
+            model_path=str(self.spec.model_path),
+            record=kept,
+            planned=self.spec.planned,
+        )
+        await asyncio.to_thread(write_note, self._note_path, note)
+
+    def _take_status(self, status: cluster_pb2.RunnerStatus) -> None:
+        before, self._status_at_s = self.state, self._clock.now_s()
+        self._hear()
+        fraction = max(status.load_fraction, self.load_fraction)
+        self._record.status.CopyFrom(status)
+        self._record.status.load_fraction = fraction
+        if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
+            self._was_ready = True
+        if status.state != before:
+            log.info(
+                "runner.state",
+                placement=self.spec.placement_id,
+                state=cluster_pb2.RunnerState.Name(status.state).removeprefix("RUNNER_STATE_").lower(),
+            )
+        self.changes.notify()
+
+    def _fail(self, reason: str, message: str, exit_code: int | None) -> None:
+        """The end, as everybody will read it."""
+        status = self._record.status
+        status.state = cluster_pb2.RUNNER_STATE_ERROR
+        status.slots_busy = status.queued = 0
+        status.error.reason, status.error.message = reason, message
+        if exit_code is not None:
+            status.error.exit_code = exit_code
+        metrics.RUNNER_ENDS.labels(reason=reason).inc()
+        log.info(
+            "runner.ended",
+            placement=self.spec.placement_id,
+            generation=self.spec.generation,
+            model=self.spec.model_name,
+            reason=reason,
+            exit_code=exit_code,
+            text=message,
+        )
+        self.changes.notify()

@@ -1,0 +1,66 @@
+"""What a host writes down about each runner, so that the next host can adopt it."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from google.protobuf import json_format
+
+from common.logs import get_logger
+from protos import cluster_pb2
+from runner.host.home import write_durably
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerNote:
+    """One runner: what it was started with, and what names its process beyond doubt."""
+
+    pid: int
+    start_ticks: int
+    socket_path: str  # empty where it listens on TCP
+    log_path: str
+    model_path: str
+    record: cluster_pb2.RunnerRecord  # placement, model, layout, addresses; its status is not kept
+    planned: cluster_pb2.MemoryReport
+
+
+def write_note(path: Path, note: RunnerNote) -> None:
+    """Keep a note durably."""
+    kept = cluster_pb2.RunnerRecord()
+    kept.CopyFrom(note.record)
+    kept.ClearField("status")
+    content = {
+        "pid": note.pid,
+        "start_ticks": note.start_ticks,
+        "socket_path": note.socket_path,
+        "log_path": note.log_path,
+        "model_path": note.model_path,
+        "record": json_format.MessageToDict(kept, preserving_proto_field_name=True),
+        "planned": json_format.MessageToDict(note.planned, preserving_proto_field_name=True),
+    }
+    write_durably(path, orjson.dumps(content))
+
+
+def read_notes(directory: Path) -> dict[Path, RunnerNote]:
+    """Every note of an earlier host. What cannot be read is logged and removed: nothing can be adopted by it."""
+    notes: dict[Path, RunnerNote] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            content = orjson.loads(path.read_bytes())
+            notes[path] = RunnerNote(
+                pid=int(content["pid"]),
+                start_ticks=int(content["start_ticks"]),
+                socket_path=str(content["socket_path"]),
+                log_path=str(content["log_path"]),
+                model_path=str(content["model_path"]),
+                record=json_format.ParseDict(content["record"], cluster_pb2.RunnerRecord()),
+                planned=json_format.ParseDict(content["planned"], cluster_pb2.MemoryReport()),
+            )
+        except (OSError, ValueError, KeyError, TypeError, json_format.ParseError) as error:
+            log.warning("runner.note_unreadable", path=str(path), text=str(error))
+            with contextlib.suppress(OSError):
+                path.unlink()
+    return notes

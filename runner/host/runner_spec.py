@@ -1,0 +1,49 @@
+"""What a runner is started with, and the command line that says so."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from common.network import UNIX_PREFIX, split_host_port
+from protos import cluster_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSpec:
+    """What a runner is started with."""
+
+    placement_id: str
+    generation: int
+    model_name: str
+    model_digest: str
+    model_path: Path
+    layout: cluster_pb2.Layout
+    planned: cluster_pb2.MemoryReport
+
+    def fingerprint(self) -> bytes:
+        """Equal for two starts that mean the same runner."""
+        return self.model_digest.encode() + b"\0" + self.layout.SerializeToString(deterministic=True)
+
+    def short_name(self) -> str:
+        """Short enough for the path of a Unix socket, different for every generation."""
+        return hashlib.sha256(f"{self.placement_id}/{self.generation}".encode()).hexdigest()[:12]
+
+    def arguments(self, socket_path: str, *, listen: str) -> list[str]:
+        """The command line after `runner serve`: it listens on its own socket, or on a free port of `listen`'s host."""
+        layout = json_format.MessageToJson(self.layout, preserving_proto_field_name=True, indent=None)
+        address = f"{UNIX_PREFIX}{socket_path}" if socket_path else listen
+        metrics_host = "127.0.0.1" if socket_path else split_host_port(listen)[0]
+        return [
+            *("--model", str(self.model_path), "--name", self.model_name, "--digest", self.model_digest),
+            *("--placement", self.placement_id, "--generation", str(self.generation), "--layout", layout),
+            *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
+        ]
+
+
+def advertised(address: str, advertise: str) -> str:
+    """What others dial: the runner's own address, with the host name that they know it by if one is set."""
+    if not advertise or not address or address.startswith(UNIX_PREFIX):
+        return address
+    return f"{advertise}:{split_host_port(address)[1]}"

@@ -1,0 +1,225 @@
+"""All runners of the node: executes the scheduler's commands in order, adopts what an earlier host left, stops all."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+
+from common.changes import Changes
+from common.clock import Clock
+from common.errors import DeviceMemoryExhausted, InvalidRequest, ShuttingDown
+from common.logs import get_logger
+from protos import cluster_pb2, host_pb2
+from runner.core.commands import Running, StartAction, check_stop, decide_start
+from runner.core.fences import Fence
+from runner.core.promises import Loading, find_shortfall
+from runner.host import converters, metrics
+from runner.host.fence_store import FenceStore
+from runner.host.home import Home
+from runner.host.model_files import ModelFiles
+from runner.host.process import RunnerProcess, find_runners_of
+from runner.host.runner import Runner
+from runner.host.runner_notes import read_notes
+from runner.host.runner_spec import RunnerSpec
+
+log = get_logger()
+
+ERROR_KEPT_S = 30.0  # how long an ended runner stays in the reports, so that everybody learns why
+RUNNERS_MAX = 256
+DRAIN_AT_EXIT_S = 5.0
+PLACEMENT_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class Supervisor:
+    """Owner of the node's runners. Commands that change something pass one after another through `_commands`."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        fences: FenceStore,
+        models: ModelFiles,
+        free_bytes: Callable[[], dict[str, int]],
+        clock: Clock,
+        runner_listen: str,
+        runner_advertise: str,
+    ) -> None:
+        """`free_bytes` reads live free memory by device id."""
+        self.changes = Changes()
+        self._home = home
+        self._fences = fences
+        self._models = models
+        self._free_bytes = free_bytes
+        self._clock = clock
+        self._listen = runner_listen
+        self._advertise = runner_advertise
+        self._runners: dict[str, Runner] = {}
+        # Fair, and therefore the queue of commands: held while one is decided and noted, never while a runner loads.
+        self._commands = asyncio.Lock()
+        self._closing = False
+        self._watches: set[asyncio.Task[None]] = set()
+
+    def records(self) -> list[cluster_pb2.RunnerRecord]:
+        """Every runner, ended ones for a while too, by placement id."""
+        return [self._runners[placement_id].record() for placement_id in sorted(self._runners)]
+
+    async def start(self, request: host_pb2.StartRequest) -> Runner:
+        """Execute a Start; returns the runner, which goes on by itself.
+
+        Raises:
+            StaleFence, PlacementMismatch, ModelNotFound, BadModelFile, DeviceMemoryExhausted, InvalidRequest,
+            ShuttingDown: nothing was started.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        async with self._commands:
+            self._refuse_if_closing()
+            await asyncio.to_thread(self._fences.accept, fence)
+            known = self._runners.get(placement_id)
+            file = self._models.find(request.model_digest) if known is None else None
+            spec = RunnerSpec(
+                placement_id=placement_id,
+                generation=generation,
+                model_name=request.model_name or (file.model.name if file is not None else ""),
+                model_digest=request.model_digest,
+                model_path=file.path if file is not None else self._home.directory,
+                layout=request.layout,
+                planned=request.planned,
+            )
+            action = decide_start(_running(known), generation=generation, spec=spec.fingerprint())
+            if action is StartAction.ATTACH:
+                assert known is not None  # there is nothing else to attach to
+                metrics.RUNNER_STARTS.labels(result="attached").inc()
+                return known
+            return self._launch(spec, request, predecessor=known)
+
+    async def stop(self, request: host_pb2.StopRequest) -> None:
+        """Execute a Stop; returns when the process is gone.
+
+        Raises:
+            StaleFence, PlacementMismatch, InvalidRequest: nothing was stopped.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        async with self._commands:
+            await asyncio.to_thread(self._fences.accept, fence)
+            runner = self._runners.get(placement_id)
+            if runner is None:
+                return
+            check_stop(_known_running(runner), generation=generation)
+        log.info("runner.stopping", placement=placement_id, drain_ms=request.drain_ms)
+        await runner.stop(drain_s=request.drain_ms / 1000)
+
+    async def adopt(self) -> None:
+        """Take over the runners that an earlier host left, and end those that nobody can know any more."""
+        noted: set[str] = set()
+        for path, note in read_notes(self._home.run_directory).items():
+            process = RunnerProcess.adopt(note.pid, note.start_ticks)
+            if process is None:
+                path.unlink(missing_ok=True)
+                continue
+            spec = converters.spec_from_note(note)
+            noted.add(spec.placement_id)
+            runner = Runner(spec, self._home, self._clock)
+            self._enter(runner)
+            runner.adopt(process, note)
+        for placement_id, pid in find_runners_of(self._home.run_directory).items():
+            if placement_id not in noted:
+                log.warning("runner.orphan_killed", placement=placement_id, pid=pid)
+                os.killpg(pid, signal.SIGKILL)
+        for leftover in [*self._home.run_directory.glob("*.sock"), *self._home.run_directory.glob("*.lock")]:
+            if not any(runner.owns(leftover) for runner in self._runners.values()):
+                leftover.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Stop every runner; nothing starts from here on."""
+        async with self._commands:
+            self._closing = True
+        await asyncio.gather(*(runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._runners.values()))
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+
+    def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
+        if predecessor is not None:
+            file = self._models.find(spec.model_digest)
+            spec = converters.with_file(spec, file.path, file.model.name)
+        elif len(self._runners) >= RUNNERS_MAX:
+            raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
+        self._check_memory(request.planned, replaced=predecessor)
+        self._home.prune_logs()
+        runner = Runner(spec, self._home, self._clock)
+        self._enter(runner)
+        runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise)
+        metrics.RUNNER_STARTS.labels(result="spawned").inc()
+        return runner
+
+    def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: Runner | None) -> None:
+        """The host's own look before it acts.
+
+        Raises:
+            DeviceMemoryExhausted: less is free than planned.
+        """
+        loading = [
+            Loading(need=converters.to_need(runner.spec.planned), fraction=runner.load_fraction)
+            for runner in self._runners.values()
+            if runner is not replaced and not runner.is_settled
+        ]
+        need = converters.to_need(planned)
+        if replaced is not None:  # what it holds comes back before its successor starts
+            need = converters.less(need, converters.to_need(replaced.spec.planned))
+        shortfall = find_shortfall(need, free_bytes=self._free_bytes(), loading=loading)
+        if shortfall is not None:
+            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
+            raise DeviceMemoryExhausted(
+                f"device {shortfall.device_id} has {shortfall.available_bytes} bytes free,"
+                f" {shortfall.needed_bytes} are needed"
+            )
+
+    def _enter(self, runner: Runner) -> None:
+        self._runners[runner.spec.placement_id] = runner
+        watch = asyncio.create_task(self._watch(runner))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        metrics.RUNNERS.inc()
+        self.changes.notify()
+
+    async def _watch(self, runner: Runner) -> None:
+        """Pass the runner's changes on; forget it some time after its end, at once after an orderly one."""
+        seen = 0
+        while not runner.ended.is_set():
+            seen = await runner.changes.beyond(seen)
+            self.changes.notify()
+        metrics.RUNNERS.dec()
+        self.changes.notify()
+        if not runner.stop_requested:
+            await asyncio.sleep(ERROR_KEPT_S)
+        if self._runners.get(runner.spec.placement_id) is runner:
+            del self._runners[runner.spec.placement_id]
+            self.changes.notify()
+
+    def _refuse_if_closing(self) -> None:
+        if self._closing:
+            raise ShuttingDown("this node is going down")
+
+
+def _running(runner: Runner | None) -> Running | None:
+    return None if runner is None else _known_running(runner)
+
+
+def _known_running(runner: Runner) -> Running:
+    return Running(generation=runner.spec.generation, spec=runner.spec.fingerprint())
+
+
+def _checked(fence: host_pb2.Fence, placement: cluster_pb2.PlacementRef) -> tuple[Fence, str, int]:
+    """The parts of a command that become file names or decide who is obeyed.
+
+    Raises:
+        InvalidRequest: one of them is missing or malformed.
+    """
+    if fence.number == 0 or not fence.leader_id:
+        raise InvalidRequest("a command needs a fence", param="fence")
+    if not PLACEMENT_ID_PATTERN.fullmatch(placement.placement_id):
+        raise InvalidRequest("placement_id must be a UUID", param="placement.placement_id")
+    if placement.generation == 0:
+        raise InvalidRequest("generations start at 1", param="placement.generation")
+    return Fence(number=fence.number, leader_id=fence.leader_id), placement.placement_id, placement.generation
