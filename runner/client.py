@@ -1,0 +1,92 @@
+"""A runner as other services call it. Domain errors come out, gRPC ones do not."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from common.grpc_client import call_metadata, open_channel
+from common.grpc_errors import domain_errors, received
+from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+
+CALL_TIMEOUT_S = 30.0
+
+
+class RunnerClient:
+    """One channel to one runner; any number of calls at the same time."""
+
+    def __init__(self, address: str) -> None:
+        """`address` is the runner's gRPC target; connects with the first call."""
+        self.address = address
+        self._channel = open_channel(address)
+        self._stub = runner_pb2_grpc.RunnerStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every call and the channel."""
+        await self._channel.close()
+
+    async def generate(
+        self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
+    ) -> AsyncIterator[runner_pb2.GenerateEvent]:
+        """The events of one sequence. Leaving the iteration cancels the call and frees the slot.
+
+        Raises:
+            PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
+        """
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=call_metadata())
+        try:
+            async for event in received(call):
+                yield event
+        finally:
+            call.cancel()
+
+    async def tokenize(
+        self, request: runner_pb2.TokenizeRequest, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> runner_pb2.TokenizeResponse:
+        """Text to token ids.
+
+        Raises:
+            PunaError: as the runner raised it.
+        """
+        with domain_errors():
+            return await self._stub.Tokenize(request, timeout=timeout_s, metadata=call_metadata())
+
+    async def detokenize(self, ids: list[int], *, timeout_s: float = CALL_TIMEOUT_S) -> bytes:
+        """Token ids to bytes.
+
+        Raises:
+            PunaError: as the runner raised it.
+        """
+        with domain_errors():
+            request = runner_pb2.DetokenizeRequest(ids=ids)
+            response = await self._stub.Detokenize(request, timeout=timeout_s, metadata=call_metadata())
+        return response.text
+
+    async def info(self, *, timeout_s: float = CALL_TIMEOUT_S) -> runner_pb2.RunnerInfo:
+        """What is loaded, and how.
+
+        Raises:
+            PunaError: the runner cannot be reached.
+        """
+        with domain_errors():
+            return await self._stub.GetInfo(runner_pb2.GetInfoRequest(), timeout=timeout_s, metadata=call_metadata())
+
+    async def watch_load(self, *, timeout_s: float | None = None) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+        """Status on connect and on every change; ends after an error status.
+
+        Raises:
+            PunaError: the runner cannot be reached or died.
+        """
+        call = self._stub.WatchLoad(runner_pb2.WatchLoadRequest(), timeout=timeout_s, metadata=call_metadata())
+        try:
+            async for status in received(call):
+                yield status
+        finally:
+            call.cancel()

@@ -1,0 +1,107 @@
+"""What a runner is started with, and the sizes that follow from it. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from common.errors import InvalidRequest
+
+DEFAULT_CONTEXT_TOKENS = 4096
+DEFAULT_SLOTS = 8
+DEFAULT_BATCH_TOKENS = 512
+SLOTS_MAX = 256  # LLAMA_MAX_SEQ
+CACHE_TYPES = ("f16", "q8_0", "q4_0")
+_CELL_STEP = 256  # llama.cpp pads contexts to this
+_CELLS_MAX = 2**31 - 1  # positions and cells are numbered by 32-bit integers
+
+
+class FlashAttention(StrEnum):
+    """Whether attention runs in the fused kernel."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchLayout:
+    """Which layers lie where, and the sizes of everything else. 0 and "" mean: chosen by `resolve_layout`."""
+
+    devices: tuple[tuple[str, int], ...] = ()  # (device id, layers) in layer order; empty: everything in host RAM
+    context_tokens: int = 0  # of one slot
+    slots: int = 0
+    batch_tokens: int = 0
+    cache_type_k: str = ""
+    cache_type_v: str = ""
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    threads: int = 0
+    use_mmap: bool | None = None
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedLayout:
+    """A layout without automatic values, and why some differ from what was asked."""
+
+    layout: LaunchLayout
+    warnings: tuple[str, ...]
+
+
+def resolve_layout(layout: LaunchLayout, *, trained_context_tokens: int, physical_cores: int) -> ResolvedLayout:
+    """Fill in what the layout leaves open.
+
+    Raises:
+        InvalidRequest: a size that no engine can have; the caller corrects the layout.
+    """
+    warnings: list[str] = []
+    slots = layout.slots or DEFAULT_SLOTS
+    if slots > SLOTS_MAX:
+        raise InvalidRequest(f"a runner has at most {SLOTS_MAX} slots", param="slots")
+    context_tokens = layout.context_tokens
+    if context_tokens == 0:
+        context_tokens = min(DEFAULT_CONTEXT_TOKENS, trained_context_tokens or DEFAULT_CONTEXT_TOKENS)
+    if context_tokens * slots > _CELLS_MAX - _CELL_STEP:
+        raise InvalidRequest(
+            f"{slots} slots of {context_tokens} tokens are more cells than the engine can number",
+            param="context_tokens",
+        )
+    cache_types: list[str] = []
+    for name in (layout.cache_type_k or "f16", layout.cache_type_v or "f16"):
+        if name not in CACHE_TYPES:
+            raise InvalidRequest(f"cache type {name!r} is none of {', '.join(CACHE_TYPES)}", param="cache_type")
+        if name != "f16" and layout.flash_attention is FlashAttention.OFF:
+            warnings.append(f"cache type {name} needs flash attention; f16 is used")
+            cache_types.append("f16")
+        else:
+            cache_types.append(name)
+    resolved = LaunchLayout(
+        devices=layout.devices,
+        context_tokens=context_tokens,
+        slots=slots,
+        batch_tokens=layout.batch_tokens or DEFAULT_BATCH_TOKENS,
+        cache_type_k=cache_types[0],
+        cache_type_v=cache_types[1],
+        flash_attention=layout.flash_attention,
+        threads=layout.threads or physical_cores,
+        use_mmap=layout.use_mmap,
+        engine=layout.engine or "batched",
+    )
+    return ResolvedLayout(layout=resolved, warnings=tuple(warnings))
+
+
+def cache_cells(layout: LaunchLayout) -> int:
+    """Cells of the unified cache: one context for each slot, padded as llama.cpp pads it."""
+    wanted = layout.context_tokens * layout.slots
+    return -(-wanted // _CELL_STEP) * _CELL_STEP
+
+
+def slot_context_tokens(cells: int, slots: int) -> int:
+    """The context of one slot when `cells` are shared out.
+
+    Raises:
+        InvalidRequest: less than one cell for each slot.
+    """
+    if cells < slots:
+        raise InvalidRequest(
+            f"must have at least one kv cache entry per parallel sequence (kv: {cells} parallel: {slots})"
+        )
+    return cells // slots

@@ -1,0 +1,136 @@
+"""Choose the slot of a new sequence by what the slots' caches hold. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SlotPolicy(StrEnum):
+    """How a slot is chosen. `longest` suits one user, `best` many."""
+
+    LONGEST = "longest"
+    BEST = "best"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRules:
+    """What the engine's memory allows for this model."""
+
+    erases_tail: bool = True  # False: recurrent state; only a whole sequence can be erased
+    window_tokens: int = 0  # sliding attention window; 0: none. Positions before it may be gone
+    can_move: bool = True  # positions can be renumbered (context shift)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotView:
+    """What the choice looks at."""
+
+    slot_id: int
+    held: list[int]  # inputs in the cache, in order
+    busy: bool
+    last_used: int  # grows with every use
+    first_position: int = 0  # the oldest position still in the cache; > 0 only with a sliding window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotChoice:
+    """Use `slot_id` with the first `prefix_tokens` of the prompt taken from the cache of `source_id`.
+
+    `source_id` differs from `slot_id` when the prefix is copied (a fork).
+    """
+
+    slot_id: int
+    source_id: int
+    prefix_tokens: int
+
+
+def common_prefix_tokens(left: list[int], right: list[int]) -> int:
+    """Length of the common start of two input lists. Compares slices, since prompts have thousands of inputs."""
+    length = min(len(left), len(right))
+    if left[:length] == right[:length]:
+        return length
+    low, high = 0, length  # left[:low] == right[:low]; left[:high] != right[:high]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def usable_prefix_tokens(slot: SlotView, prompt: list[int], rules: MemoryRules) -> int:
+    """How many leading inputs of the prompt a sequence can take from a slot's cache.
+
+    One input is always left to compute, because its logits are wanted.
+    """
+    prefix = min(common_prefix_tokens(slot.held, prompt), len(prompt) - 1)
+    if not rules.erases_tail and prefix < len(slot.held):
+        return 0
+    # A token at position p sees positions > p - window; the first one still held must be no later.
+    if rules.window_tokens and slot.first_position > max(0, prefix + 1 - rules.window_tokens):
+        return 0
+    return prefix
+
+
+def choose_slot(
+    slots: Sequence[SlotView], prompt: list[int], *, policy: SlotPolicy, rules: MemoryRules, reuse: bool = True
+) -> SlotChoice | None:
+    """Choose a slot for a prompt; None if every slot is busy.
+
+    Args:
+        slots: all slots, by id.
+        prompt: inputs of the new sequence, at least one.
+        policy: which idle slot wins, and whether a prefix may be copied from another slot.
+        rules: what the memory can do.
+        reuse: False takes nothing from the cache; the policy still chooses the slot.
+    """
+    idle = [slot for slot in slots if not slot.busy]
+    if not idle:
+        return None
+    prefixes = {slot.slot_id: usable_prefix_tokens(slot, prompt, rules) for slot in slots}
+    if policy is SlotPolicy.LONGEST:
+        chosen = max(idle, key=lambda slot: (prefixes[slot.slot_id], -slot.slot_id))
+        source = chosen
+    else:
+        # On equal prefixes an idle slot wins over a busy one: it may need no copy.
+        source = max(slots, key=lambda slot: (prefixes[slot.slot_id], not slot.busy, -slot.slot_id))
+        if not source.busy and prefixes[source.slot_id] == len(source.held) > 0:
+            chosen = source
+        else:
+            chosen = min(idle, key=lambda slot: (slot.last_used, slot.slot_id))
+    prefix = prefixes[source.slot_id] if reuse else 0
+    return SlotChoice(
+        slot_id=chosen.slot_id, source_id=source.slot_id if prefix else chosen.slot_id, prefix_tokens=prefix
+    )
+
+
+class SharedCells:
+    """Which slots use the same cells, and how many inputs from the start on. The engine's thread owns it.
+
+    In a unified cache a fork shares cells, and moving them in one slot moves them in the other.
+    """
+
+    def __init__(self) -> None:
+        self._shared: dict[frozenset[int], int] = {}
+
+    def fork(self, source_id: int, copy_id: int, tokens: int) -> None:
+        """`copy_id` (erased before) now uses the first `tokens` cells of `source_id`, and of all that share those."""
+        for pair, shared in list(self._shared.items()):
+            if source_id in pair:
+                (other,) = pair - {source_id}
+                self._shared[frozenset((copy_id, other))] = min(shared, tokens)
+        self._shared[frozenset((source_id, copy_id))] = tokens
+
+    def cut(self, slot_id: int, kept_tokens: int) -> None:
+        """`slot_id` gave up its cells from `kept_tokens` on (or moved them, which also ends the sharing)."""
+        for pair, shared in list(self._shared.items()):
+            if slot_id in pair:
+                if kept_tokens == 0:
+                    del self._shared[pair]
+                else:
+                    self._shared[pair] = min(shared, kept_tokens)
+
+    def shared_tokens(self, slot_id: int) -> int:
+        """How many inputs from the start of a slot some other slot uses too."""
+        return max((shared for pair, shared in self._shared.items() if slot_id in pair), default=0)

@@ -1,0 +1,59 @@
+"""The arrays of one decode call, kept for the life of the context and filled through numpy."""
+
+import ctypes
+from collections.abc import Sequence
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+
+
+class Batch:
+    """A llama_batch of tokens. One sequence per input."""
+
+    def __init__(self, *, capacity: int, slots: int) -> None:
+        """`capacity` is the context's n_batch."""
+        self.capacity = capacity
+        self.size = 0
+        self.outputs = 0
+        # C reads these arrays during decode: they are owned here and never replaced.
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._sequence_counts = np.ones(capacity, np.int32)
+        self._slot_ids = np.arange(slots, dtype=np.int32)
+        self._sequences = np.zeros(capacity, np.uint64)  # addresses into _slot_ids
+        self._wanted = np.zeros(capacity, np.int8)
+        self._slot_addresses = [self._slot_ids.ctypes.data + 4 * slot for slot in range(slots)]
+        self.struct = llama.llama_batch(
+            0,
+            self._tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            None,
+            self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def clear(self) -> None:
+        """Start a new call."""
+        self.size = 0
+        self.outputs = 0
+
+    def add(self, slot_id: int, position: int, tokens: Sequence[int], *, wants_logits: bool) -> int:
+        """Append inputs of one slot from `position` on; return the index of the last, where its logits will be."""
+        start, stop = self.size, self.size + len(tokens)
+        assert tokens, "an empty row"
+        assert stop <= self.capacity, "batch over capacity: llama.cpp would abort"
+        if stop - start == 1:
+            self._tokens[start] = tokens[0]
+            self._positions[start] = position
+            self._sequences[start] = self._slot_addresses[slot_id]
+        else:
+            self._tokens[start:stop] = tokens
+            self._positions[start:stop] = np.arange(position, position + len(tokens), dtype=np.int32)
+            self._sequences[start:stop] = self._slot_addresses[slot_id]
+            self._wanted[start:stop] = 0
+        self._wanted[stop - 1] = wants_logits
+        self.size = stop
+        self.outputs += wants_logits
+        self.struct.n_tokens = stop
+        return stop - 1

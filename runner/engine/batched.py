@@ -1,0 +1,229 @@
+"""The default engine: continuous batching of many sequences in one llama.cpp context."""
+
+import contextvars
+import gc
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
+
+from common.errors import InsufficientMemory, PunaError
+from common.logs import get_logger
+from runner.core.layout import LaunchLayout, resolve_layout, slot_context_tokens
+from runner.core.requests import GenerationRequest, check_request, prepare_prompt
+from runner.core.slots import MemoryRules, SlotPolicy
+from runner.engine.batch import Batch
+from runner.engine.context import Context, EngineFailure
+from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.library import engine_log, start_engine
+from runner.engine.loop import Cancel, Cut, Loop, LoopOptions, Pause, Stop, Submit
+from runner.engine.model import Model, load_failure, load_model
+from runner.engine.parameters import context_parameters
+from runner.engine.sequence import Sequence
+from runner.engine.slot_table import SlotTable
+from runner.engine.vocabulary import Vocabulary
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedOptions:
+    """What does not come from the layout."""
+
+    policy: SlotPolicy = SlotPolicy.BEST
+    overlap: bool = True
+    verify: bool = False
+    repeats_max: int = 30  # a sequence that says the same token more often ends; 0: never
+
+
+class BatchedEngine:
+    """Loads one model in a thread of its own and serves it there; see `runner.engine.engine.Engine`."""
+
+    def __init__(self, path: Path, layout: LaunchLayout, options: BatchedOptions | None = None) -> None:
+        self._path = path
+        self._layout = layout
+        self._options = options or BatchedOptions()
+        self._thread: threading.Thread | None = None
+        self._stop_load = threading.Event()
+        self._model: Model | None = None
+        self._loop: Loop | None = None
+        self._slot_context_tokens = 0
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Only once loaded."""
+        assert self._model is not None, "still loading"
+        return self._model.vocabulary
+
+    def start(self, listener: EngineListener) -> None:
+        """Begin to load in the engine thread."""
+        self._thread = threading.Thread(
+            # Context variables do not cross threads by themselves, and the log's fields are in them.
+            target=contextvars.copy_context().run,
+            args=(self._run, listener),
+            name="engine",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def submit(self, sequence_id: int, request: GenerationRequest) -> None:
+        """Check and run a request.
+
+        Raises:
+            InvalidRequest: no runner of this model could do it.
+            PromptTooLong: it may not be cut, and is longer than the context.
+        """
+        assert self._loop is not None, "still loading"
+        vocabulary = self.vocabulary
+        check_request(request, vocabulary_size=vocabulary.size)
+        prepared = prepare_prompt(request, slot_context_tokens=self._slot_context_tokens, adds_bos=vocabulary.adds_bos)
+        sequence = Sequence(
+            sequence_id,
+            request,
+            prepared,
+            end_tokens=vocabulary.end_tokens,
+            suppressed=vocabulary.suppressed,
+            repeats_max=self._options.repeats_max,
+        )
+        self._loop.post(Submit(sequence))
+
+    def cancel(self, sequence_id: int) -> None:
+        """Free the slot of a sequence before the next decode call."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(Cancel(sequence_id))
+
+    def cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """End a sequence and keep only so many of its generated tokens in the cache."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(Cut(sequence_id, generated_tokens))
+
+    def pause(self, sequence_id: int, paused: bool) -> None:
+        """Leave a sequence out of the batches while its reader is behind."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(Pause(sequence_id, paused))
+
+    def stop(self) -> None:
+        """Abort the load, or drop every sequence and free the model."""
+        self._stop_load.set()
+        if self._loop is not None:
+            self._loop.post(Stop())
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the engine thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def _run(self, listener: EngineListener) -> None:
+        """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
+        try:
+            context = self._load(listener)
+        except PunaError as error:
+            listener.load_failed(error)
+            return
+        except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded
+            listener.died(error)
+            return
+        try:
+            assert self._loop is not None
+            if not self._stop_load.is_set():
+                self._loop.run()
+        except BaseException as error:  # noqa: BLE001  # as above
+            listener.died(error)
+            return
+        context.close()
+        assert self._model is not None
+        self._model.close()
+
+    def _load(self, listener: EngineListener) -> Context:
+        start_engine()
+
+        def on_progress(fraction: float) -> bool:
+            # 1.0 is said when everything is there, the context too.
+            listener.load_progressed(min(fraction, 0.99))
+            return not self._stop_load.is_set()
+
+        model = load_model(
+            self._path, self._asked_layout(), device_pointers=self._device_pointers(), on_progress=on_progress
+        )
+        resolved = resolve_layout(
+            self._layout, trained_context_tokens=model.trained_context_tokens, physical_cores=physical_cores()
+        )
+        layout = resolved.layout
+        parameters = context_parameters(layout)
+        engine_log.clear()
+        try:
+            context = Context(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
+        except MemoryError:
+            failure = load_failure(self._path.name)
+            model.close()
+            raise InsufficientMemory(failure.message) from None
+        self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
+        rules = self._warm_up(context, model)
+        slots = SlotTable(context, policy=self._options.policy, rules=rules)
+        options = LoopOptions(
+            batch_tokens=layout.batch_tokens, overlap=self._options.overlap, verify=self._options.verify
+        )
+        self._model = model
+        self._loop = Loop(context, slots, listener, options)
+        # What lives as long as the process need not be looked at by every collection.
+        gc.collect()
+        gc.freeze()
+        loaded = LoadedModel(
+            layout=layout,
+            warnings=resolved.warnings,
+            vocabulary_size=model.vocabulary.size,
+            slot_context_tokens=self._slot_context_tokens,
+            weights_bytes=model.size_bytes,
+        )
+        log.info(
+            "engine.system",
+            info=llama.llama_print_system_info().decode(),
+            threads=layout.threads,
+            **rules_fields(rules),
+        )
+        listener.load_progressed(1.0)
+        listener.loaded(loaded)
+        return context
+
+    def _asked_layout(self) -> LaunchLayout:
+        return resolve_layout(self._layout, trained_context_tokens=0, physical_cores=physical_cores()).layout
+
+    def _device_pointers(self) -> dict[str, int]:
+        if not self._layout.devices:
+            return {}
+        from runner.engine.devices import open_devices  # noqa: PLC0415  # opens every GPU of the node
+
+        return {device.identity.id: device.pointer for device in open_devices()}
+
+    def _warm_up(self, context: Context, model: Model) -> MemoryRules:
+        """Evaluate two tokens and erase one: backends reach their working size, and the memory shows what it can."""
+        token_id = model.vocabulary.bos if model.vocabulary.bos >= 0 else 0
+        batch = Batch(capacity=context.batch_tokens, slots=context.slots)
+        batch.add(0, 0, [token_id, token_id][: context.batch_tokens], wants_logits=True)
+        if context.decode(batch) != 0:
+            raise EngineFailure("the first decode found no cells")
+        context.synchronize()
+        erases_tail = context.erase(0, 1)
+        context.erase(0, 0)
+        return MemoryRules(erases_tail=erases_tail, window_tokens=model.window_tokens, can_move=context.can_shift)
+
+
+def rules_fields(rules: MemoryRules) -> dict[str, object]:
+    """The memory's abilities as log fields."""
+    return {"erases_tail": rules.erases_tail, "window_tokens": rules.window_tokens, "can_shift": rules.can_move}
+
+
+def physical_cores() -> int:
+    """Cores this process may run on, hardware threads of one core counted once."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(siblings.read_text().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))

@@ -1,0 +1,324 @@
+"""The engine thread: schedule → decode → collect, for as long as the process lives.
+
+Of one step, only sampling and planning lie between two decode calls. What was sampled is reported right before the next
+call, which gives the interpreter away: text work happens while the next step computes.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never
+
+from common.errors import PunaError, QueueFull
+from runner.core.batching import BatchPlan, BatchRow, Demand, plan_batch
+from runner.core.context_shift import plan_context_shift
+from runner.core.endings import CONTEXT_FULL, LENGTH
+from runner.engine.batch import Batch
+from runner.engine.context import Context, DecodeResult
+from runner.engine.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
+from runner.engine.sequence import Sequence
+from runner.engine.slot_table import Slot, SlotTable
+
+
+class Submit(NamedTuple):
+    """Run a sequence."""
+
+    sequence: Sequence
+
+
+class Cancel(NamedTuple):
+    """Drop a sequence."""
+
+    sequence_id: int
+
+
+class Cut(NamedTuple):
+    """End a sequence and keep only so many of its generated tokens."""
+
+    sequence_id: int
+    generated_tokens: int
+
+
+class Pause(NamedTuple):
+    """Leave a sequence out of the batches, or take it in again."""
+
+    sequence_id: int
+    paused: bool
+
+
+class Stop(NamedTuple):
+    """Drop everything and return."""
+
+
+Command = Submit | Cancel | Cut | Pause | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """How the loop runs."""
+
+    batch_tokens: int
+    overlap: bool = True  # False: text work of a step is done before the next one is planned
+    verify: bool = False  # check the slots' bookkeeping against the engine's after every step
+
+
+class Loop:
+    """Owns context and slots. `post` may be called from any thread, everything else is the engine thread's."""
+
+    def __init__(self, context: Context, slots: SlotTable, listener: EngineListener, options: LoopOptions) -> None:
+        self._context = context
+        self._slots = slots
+        self._listener = listener
+        self._options = options
+        self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
+        self._inbox: deque[Command] = deque()
+        self._wake = threading.Event()
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[int, Sequence] = {}
+        self._report = StepReport()
+        self._reported = (0, 0)  # busy and waiting as last reported
+        self._next_start = 0
+        self._sampling_ns = 0
+        self._stopping = False
+
+    def post(self, command: Command) -> None:
+        """Hand a command to the engine thread."""
+        self._inbox.append(command)
+        self._wake.set()
+
+    def run(self) -> None:
+        """Serve until `Stop`.
+
+        Raises:
+            EngineFailure: the engine broke.
+        """
+        while True:
+            self._wake.clear()
+            while self._inbox:
+                self._handle(self._inbox.popleft())
+            if self._stopping:
+                break
+            self._admit()
+            rows = self._plan()
+            if rows:
+                self._step(rows)
+            else:
+                self._tell()
+                self._wake.wait()
+        for sequence in [*self._running.values(), *self._waiting]:
+            self._drop(sequence)
+        self._tell()
+
+    def _handle(self, command: Command) -> None:
+        match command:
+            case Submit(sequence):
+                self._waiting.append(sequence)
+            case Cancel(sequence_id):
+                found = self._find(sequence_id)
+                if found is not None:
+                    self._drop(found)
+            case Cut(sequence_id, generated_tokens):
+                self._cut(sequence_id, generated_tokens)
+            case Pause(sequence_id, paused):
+                found = self._find(sequence_id)
+                if found is not None:
+                    found.paused = paused
+            case Stop():
+                self._stopping = True
+            case _:
+                assert_never(command)
+
+    def _find(self, sequence_id: int) -> Sequence | None:
+        running = self._running.get(sequence_id)
+        if running is not None:
+            return running
+        return next((sequence for sequence in self._waiting if sequence.id == sequence_id), None)
+
+    def _drop(self, sequence: Sequence) -> None:
+        """Cancelled or failed: free what it has."""
+        if sequence.slot_id < 0:
+            self._waiting.remove(sequence)
+            sequence.sampler.close()
+            self._report.outcomes.append(Freed(sequence.id, None))
+        else:
+            self._free(sequence, unheld_tokens=len(sequence.pending) if sequence.generating else 0)
+
+    def _free(self, sequence: Sequence, *, unheld_tokens: int) -> None:
+        """Give the slot back. `unheld_tokens` of the generated ones never reached the cache."""
+        slot = self._slots.slots[sequence.slot_id]
+        slot.generated_held = max(0, sequence.rules.generated - unheld_tokens)
+        self._slots.free(slot)
+        del self._running[sequence.id]
+        sequence.sampler.close()
+        self._report.outcomes.append(Freed(sequence.id, sequence.times()))
+
+    def _cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """A stop string was found: the tokens from it on leave the cache. The sequence may have ended by itself."""
+        sequence = self._running.get(sequence_id)
+        if sequence is not None:
+            self._free(sequence, unheld_tokens=len(sequence.pending))
+        for slot in self._slots.slots:
+            if slot.last_sequence_id == sequence_id and slot.sequence is None:
+                excess = max(0, slot.generated_held - generated_tokens)
+                self._slots.erase_tail(slot, max(0, len(slot.held) - excess))
+                slot.generated_held -= excess
+
+    def _admit(self) -> None:
+        """Give waiting sequences slots, first come first served."""
+        while self._waiting and self._slots.busy < self._context.slots:
+            sequence = self._waiting.popleft()
+            sequence.slot_ns = time.monotonic_ns()
+            slot = self._slots.take(sequence, sequence.prepared.inputs, reuse=sequence.request.cache_prompt)
+            assert slot is not None, "a slot was free"
+            self._running[sequence.id] = sequence
+
+    def _plan(self) -> tuple[BatchRow, ...]:
+        """Rows of the next call; makes room in full contexts first."""
+        while True:
+            plan = self._plan_once()
+            if not plan.full:
+                self._next_start = plan.next_start
+                return plan.rows
+            for slot_id in plan.full:
+                self._make_room(self._slots.slots[slot_id])
+
+    def _plan_once(self) -> BatchPlan:
+        demands = []
+        for slot in self._slots.slots:
+            sequence = slot.sequence
+            if sequence is not None and not sequence.paused:
+                room = sequence.prepared.context_tokens - len(slot.held)
+                demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
+        return plan_batch(demands, batch_tokens=self._options.batch_tokens, start=self._next_start)
+
+    def _make_room(self, slot: Slot) -> None:
+        sequence = slot.sequence
+        assert sequence is not None
+        if not sequence.request.shift:
+            self._report.outcomes.append(Ended(sequence.id, CONTEXT_FULL))
+            self._free(sequence, unheld_tokens=len(sequence.pending))
+            return
+        try:
+            plan = plan_context_shift(
+                held_tokens=len(slot.held),
+                context_tokens=sequence.prepared.context_tokens,
+                kept_tokens=sequence.prepared.kept_tokens,
+                can_move=self._context.can_shift,
+                shared_tokens=self._slots.shared_tokens(slot),
+            )
+        except PunaError as error:
+            self._fail(sequence, error)
+            return
+        assert plan is not None, "a full context always has something to drop"
+        self._slots.shift(slot, sequence, plan)
+        # With inputs to compute again the sequence shares the batch like a prompt.
+        sequence.generating = len(sequence.pending) == 1
+
+    def _fail(self, sequence: Sequence, error: PunaError) -> None:
+        self._report.outcomes.append(Failed(sequence.id, error))
+        self._drop(sequence)
+
+    def _step(self, planned: tuple[BatchRow, ...]) -> None:
+        started_ns = time.monotonic_ns()
+        rows, outputs = self._decode(planned, started_ns)
+        if not rows:
+            return
+        self._context.synchronize()
+        synced_ns = time.monotonic_ns()
+        report = self._report
+        report.decode_calls += 1
+        report.decode_s += (synced_ns - started_ns) / 1e9
+        report.batch_sequences = len(rows)
+        for row, output in zip(rows, outputs, strict=True):
+            self._collect(row, output, synced_ns)
+        self._sampling_ns += time.monotonic_ns() - synced_ns
+        if self._options.verify:
+            self._slots.check()
+        if not self._options.overlap:
+            self._tell()
+
+    def _decode(self, rows: tuple[BatchRow, ...], started_ns: int) -> tuple[tuple[BatchRow, ...], list[int]]:
+        """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
+        while rows:
+            outputs = self._fill(rows, started_ns)
+            self._tell()
+            if self._context.decode(self._batch) == DecodeResult.DONE:
+                return rows, outputs
+            if self._slots.evict_oldest_idle():
+                continue
+            if len(rows) == 1:
+                (row,) = rows
+                sequence = self._slots.slots[row.key].sequence
+                assert sequence is not None
+                self._fail(sequence, QueueFull("the cache has no free cell for this sequence"))
+                return (), []
+            rows = tuple(row for row in rows if row is not self._newest(rows))
+        return (), []
+
+    def _newest(self, rows: tuple[BatchRow, ...]) -> BatchRow:
+        """What is left out first when cells run out: the newest prompt, else the newest sequence."""
+
+        def age(row: BatchRow) -> tuple[bool, int]:
+            sequence = self._slots.slots[row.key].sequence
+            assert sequence is not None
+            return not sequence.generating, sequence.id
+
+        return max(rows, key=age)
+
+    def _fill(self, rows: tuple[BatchRow, ...], started_ns: int) -> list[int]:
+        batch = self._batch
+        batch.clear()
+        outputs = []
+        for row in rows:
+            slot = self._slots.slots[row.key]
+            sequence = slot.sequence
+            assert sequence is not None
+            if not sequence.first_batch_ns:
+                sequence.first_batch_ns = started_ns
+            tokens = sequence.pending if row.complete else sequence.pending[: row.tokens]
+            last = batch.add(slot.id, len(slot.held), tokens, wants_logits=row.complete)
+            outputs.append(last if row.complete else -1)
+        return outputs
+
+    def _collect(self, row: BatchRow, output: int, synced_ns: int) -> None:
+        """Book what was evaluated, and sample where logits were wanted."""
+        slot = self._slots.slots[row.key]
+        sequence = slot.sequence
+        assert sequence is not None
+        report = self._report
+        slot.held += sequence.pending[: row.tokens]
+        del sequence.pending[: row.tokens]
+        if not sequence.generating:
+            report.prompt_tokens += row.tokens
+            if not sequence.first_token_ns:
+                total = len(sequence.prepared.inputs)
+                done = total - len(sequence.pending)
+                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_tokens))
+        if output < 0:
+            return
+        if sequence.rules.exhausted:
+            report.outcomes.append(Ended(sequence.id, LENGTH))
+            self._free(sequence, unheld_tokens=0)
+            return
+        logits = self._context.logits(output).copy() if sequence.request.top_logprobs is not None else None
+        token_id = sequence.sampler.sample(self._context, output, sequence.rules.generated)
+        sequence.stamp_token(synced_ns=synced_ns, sampling_ns=self._sampling_ns)
+        ending = sequence.rules.count(token_id)
+        report.generated_tokens += 1
+        report.outcomes.append(Sampled(sequence.id, token_id, logits, ending))
+        if ending is None:
+            sequence.pending.append(token_id)
+            sequence.generating = True
+        else:
+            self._free(sequence, unheld_tokens=1)
+
+    def _tell(self) -> None:
+        """Report what happened, if anything did."""
+        report = self._report
+        report.slots_busy, report.waiting = self._slots.busy, len(self._waiting)
+        now = (report.slots_busy, report.waiting)
+        if report.outcomes or now != self._reported:
+            self._reported = now
+            self._report = StepReport()
+            self._listener.stepped(report)

@@ -1,0 +1,83 @@
+"""Load a model's weights, with progress."""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
+
+from common.errors import BadModelFile, InsufficientMemory, PunaError
+from runner.core.layout import LaunchLayout
+from runner.engine.library import engine_log
+from runner.engine.parameters import model_parameters
+from runner.engine.vocabulary import Vocabulary
+
+# What llama.cpp logs when a buffer was refused, as opposed to a file it cannot read.
+_MEMORY_WORDS = ("unable to allocate", "failed to allocate", "out of memory", "alloc_tensor_range", "cudaMalloc")
+
+
+class Model:
+    """Loaded weights. Freed by `close`, after every context."""
+
+    def __init__(self, pointer: int) -> None:
+        """`pointer` is an owned llama_model."""
+        self.pointer = pointer
+        self.vocabulary = Vocabulary(llama.llama_model_get_vocab(pointer))
+        self.trained_context_tokens: int = llama.llama_model_n_ctx_train(pointer)
+        self.window_tokens: int = max(0, llama.llama_model_n_swa(pointer))
+        self.recurrent: bool = llama.llama_model_is_recurrent(pointer) or llama.llama_model_is_hybrid(pointer)
+        self.size_bytes: int = llama.llama_model_size(pointer)
+
+    def close(self) -> None:
+        """Free the weights."""
+        llama.llama_model_free(self.pointer)
+
+
+def load_model(
+    path: Path, layout: LaunchLayout, *, device_pointers: Mapping[str, int], on_progress: Callable[[float], bool]
+) -> Model:
+    """Read a model file into memory as the layout says.
+
+    Args:
+        path: GGUF file.
+        layout: resolved layout.
+        device_pointers: ggml device of each device id of the layout.
+        on_progress: called with 0..1, never falling; False stops the load.
+
+    Raises:
+        BadModelFile: missing, unreadable, truncated, or nothing the engine can load.
+        InsufficientMemory: a buffer was refused.
+    """
+    if not path.is_file():
+        raise BadModelFile(f"{path.name}: no such file")
+    parameters = model_parameters(layout, device_pointers)
+    progress = _Progress(on_progress)
+    parameters.struct.progress_callback = progress.callback
+    engine_log.clear()
+    pointer = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
+    if not pointer:
+        raise load_failure(path.name)
+    return Model(pointer)
+
+
+def load_failure(name: str) -> PunaError:
+    """What the engine's last log lines say about a load that failed."""
+    text = "; ".join(line for line in engine_log.errors if line)[-600:] or "the engine gave no reason"
+    memory = any(word in line for line in engine_log.errors for word in _MEMORY_WORDS)
+    return InsufficientMemory(f"{name}: {text}") if memory else BadModelFile(f"{name}: {text}")
+
+
+class _Progress:
+    """The callback that llama.cpp calls on the loading thread; no exception may cross into C."""
+
+    def __init__(self, on_progress: Callable[[float], bool]) -> None:
+        self._on_progress = on_progress
+        self._highest = 0.0
+        self.callback = llama.llama_progress_callback(self._call)
+
+    def _call(self, fraction: float, _: ctypes.c_void_p | None) -> bool:
+        try:
+            self._highest = max(self._highest, min(fraction, 1.0))
+            return self._on_progress(self._highest)
+        except BaseException:  # noqa: BLE001  # an undefined return value would go on loading
+            return False

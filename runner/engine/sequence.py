@@ -1,0 +1,107 @@
+"""A sequence while the engine thread has it."""
+
+import time
+
+from runner.core.endings import EndRules, generated_tokens_max
+from runner.core.requests import GenerationRequest, PreparedPrompt
+from runner.engine.engine import SequenceTimes
+from runner.engine.sampler import Sampler
+
+
+class Sequence:
+    """One request from submit to freed. Only the engine thread touches it after `submit`."""
+
+    __slots__ = (
+        "cached_tokens",
+        "first_batch_ns",
+        "first_token_ns",
+        "generating",
+        "id",
+        "last_token_ns",
+        "paused",
+        "pending",
+        "prepared",
+        "request",
+        "rules",
+        "sampler",
+        "sampling_first_ns",
+        "sampling_last_ns",
+        "slot_id",
+        "slot_ns",
+        "submitted_ns",
+    )
+
+    def __init__(
+        self,
+        sequence_id: int,
+        request: GenerationRequest,
+        prepared: PreparedPrompt,
+        *,
+        end_tokens: frozenset[int],
+        suppressed: frozenset[int],
+        repeats_max: int,
+    ) -> None:
+        """Made in the caller's thread, so that the engine thread has less to do.
+
+        Args:
+            sequence_id: never used before.
+            request: checked.
+            prepared: what the slot has to hold.
+            end_tokens: of the vocabulary.
+            suppressed: tokens that the model file forbids.
+            repeats_max: how often a token may repeat; 0: without limit.
+        """
+        self.id = sequence_id
+        self.request = request
+        self.prepared = prepared
+        self.rules = EndRules(
+            end_tokens=frozenset() if request.ignore_eos else end_tokens,
+            limit=generated_tokens_max(request.max_tokens, prepared.context_tokens),
+            # Who asks to go on after an end token wants every token up to the limit.
+            repeats_max=0 if request.ignore_eos else repeats_max,
+            resumed=request.resumed,
+        )
+        self.sampler = Sampler(
+            request.sampling,
+            suppressed=suppressed,
+            context_tokens=prepared.context_tokens,
+            earlier=(*request.prompt, *request.resumed),
+        )
+        self.slot_id = -1
+        self.pending: list[int] = []  # inputs that are not in the cache yet
+        self.generating = False  # the one pending input is the token sampled last
+        self.paused = False
+        self.cached_tokens = 0
+        self.submitted_ns = time.monotonic_ns()
+        self.slot_ns = 0
+        self.first_batch_ns = 0
+        self.first_token_ns = 0
+        self.last_token_ns = 0
+        self.sampling_first_ns = 0  # the engine's total sampling time before the first and before the last token
+        self.sampling_last_ns = 0
+
+    def stamp_token(self, *, synced_ns: int, sampling_ns: int) -> None:
+        """A token was sampled from the results of `synced_ns`; `sampling_ns` is the engine's total before it."""
+        if not self.first_token_ns:
+            self.first_token_ns = synced_ns
+            self.sampling_first_ns = sampling_ns
+        self.last_token_ns = synced_ns
+        self.sampling_last_ns = sampling_ns
+
+    def times(self) -> SequenceTimes | None:
+        """What was measured; None if the sequence never had a slot."""
+        if self.slot_id < 0:
+            return None
+        prompt_ns = generate_ns = 0
+        if self.first_token_ns:
+            prompt_ns = self.first_token_ns - self.first_batch_ns
+            sampling_ns = self.sampling_last_ns - self.sampling_first_ns
+            generate_ns = max(0, self.last_token_ns - self.first_token_ns - sampling_ns)
+        return SequenceTimes(
+            queue_ns=self.slot_ns - self.submitted_ns,
+            prompt_ns=prompt_ns,
+            generate_ns=generate_ns,
+            prompt_tokens=self.prepared.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            slot_id=self.slot_id,
+        )

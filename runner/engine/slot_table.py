@@ -1,0 +1,134 @@
+"""The slots of a context: who holds what. Applies to llama.cpp's memory what the core decided."""
+
+from dataclasses import dataclass, field
+
+from common.logs import get_logger
+from runner.core.context_shift import ContextShift, ShiftMethod
+from runner.core.slots import MemoryRules, SharedCells, SlotChoice, SlotPolicy, SlotView, choose_slot
+from runner.engine.context import Context
+from runner.engine.sequence import Sequence
+
+log = get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """One KV sequence of the context. `held` are the inputs in its cells, position by position."""
+
+    id: int
+    held: list[int] = field(default_factory=list)
+    sequence: Sequence | None = None
+    last_used: int = 0
+    last_sequence_id: int = -1  # whose tokens the end of `held` is, also after it ended
+    generated_held: int = 0  # how many of them were generated, once it ended
+
+
+class SlotTable:
+    """Owns the slots. Only the engine thread may use it."""
+
+    def __init__(self, context: Context, *, policy: SlotPolicy, rules: MemoryRules) -> None:
+        self._context = context
+        self._policy = policy
+        self._rules = rules
+        self._shared = SharedCells()
+        self._uses = 0
+        self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
+
+    @property
+    def busy(self) -> int:
+        """How many slots serve a sequence."""
+        return sum(slot.sequence is not None for slot in self.slots)
+
+    def take(self, sequence: Sequence, inputs: list[int], *, reuse: bool) -> Slot | None:
+        """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
+        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self._rules, reuse=reuse)
+        if choice is None:
+            return None
+        slot = self.slots[choice.slot_id]
+        assert slot.sequence is None, "a busy slot was chosen"
+        slot.sequence = sequence
+        self._uses += 1
+        slot.last_used = self._uses
+        slot.last_sequence_id = sequence.id
+        slot.generated_held = 0
+        sequence.slot_id = slot.id
+        prefix = self._prepare(slot, choice, inputs)
+        sequence.pending = list(inputs[prefix:])
+        sequence.cached_tokens = prefix
+        return slot
+
+    def free(self, slot: Slot) -> None:
+        """The slot serves nobody now; what it holds stays for the next prompt that begins the same."""
+        slot.sequence = None
+
+    def erase_tail(self, slot: Slot, kept_tokens: int) -> None:
+        """Forget inputs from `kept_tokens` on; all of them where the memory can only erase whole sequences."""
+        if kept_tokens >= len(slot.held):
+            return
+        if kept_tokens == 0 or not self._context.erase(slot.id, kept_tokens):
+            self._context.erase(slot.id, 0)
+            kept_tokens = 0
+        del slot.held[kept_tokens:]
+        self._shared.cut(slot.id, kept_tokens)
+
+    def shared_tokens(self, slot: Slot) -> int:
+        """Inputs at the start whose cells another slot uses too."""
+        return self._shared.shared_tokens(slot.id)
+
+    def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
+        """Make room in a full context; what must be computed again goes in front of what is pending."""
+        if plan.method is ShiftMethod.MOVE and self._context.erase(slot.id, plan.drop_start, plan.drop_stop):
+            distance = plan.drop_start - plan.drop_stop
+            self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)
+            del slot.held[plan.drop_start : plan.drop_stop]
+            self._shared.cut(slot.id, plan.drop_start)
+            return
+        before = list(slot.held)
+        # A sliding window may have lost what the first input after the head has to see.
+        self.erase_tail(slot, 0 if self._rules.window_tokens else plan.drop_start)
+        again = before[len(slot.held) : plan.drop_start] + before[plan.drop_stop :]
+        sequence.pending = again + sequence.pending
+
+    def evict_oldest_idle(self) -> bool:
+        """Empty the idle slot used longest ago; False if no idle slot holds anything."""
+        idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
+        if not idle:
+            return False
+        slot = min(idle, key=lambda candidate: candidate.last_used)
+        log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+        self.erase_tail(slot, 0)
+        return True
+
+    def check(self) -> None:
+        """Assert that every slot holds what its bookkeeping says."""
+        for slot in self.slots:
+            last = self._context.last_position(slot.id)
+            assert last + 1 == len(slot.held), f"slot {slot.id}: position {last}, {len(slot.held)} inputs held"
+
+    def _views(self) -> list[SlotView]:
+        windowed = self._rules.window_tokens > 0
+        return [
+            SlotView(
+                slot_id=slot.id,
+                held=slot.held,
+                busy=slot.sequence is not None,
+                last_used=slot.last_used,
+                first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
+            )
+            for slot in self.slots
+        ]
+
+    def _prepare(self, slot: Slot, choice: SlotChoice, inputs: list[int]) -> int:
+        """Bring the chosen prefix into the slot's cells; return its length."""
+        prefix = choice.prefix_tokens
+        if choice.source_id == slot.id:
+            self.erase_tail(slot, prefix)
+            return len(slot.held)
+        if slot.held:
+            log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+        self.erase_tail(slot, 0)
+        self._context.copy(choice.source_id, slot.id, prefix)
+        self._shared.fork(choice.source_id, slot.id, prefix)
+        slot.held = list(inputs[:prefix])
+        log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
+        return prefix

@@ -1,0 +1,208 @@
+"""`python -m runner serve`: load one model and serve it until told to stop."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.clock import SystemClock
+from common.errors import InvalidRequest, PunaError, StartupError
+from common.grpc_server import GrpcServer, bind_server
+from common.ids import new_incarnation
+from common.logs import get_logger
+from common.metrics import serve_metrics
+from common.service import run_service
+from common.settings import PunaSettings
+from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner import metrics
+from runner.core.slots import SlotPolicy
+from runner.engine.batched import BatchedEngine, BatchedOptions
+from runner.engine.devices import engine_build
+from runner.engine.engine import Engine, LoadedModel, StepReport
+from runner.serve.converters import layout_to_proto, parse_layout
+from runner.serve.servicer import Identity, RunnerServicer
+from runner.serve.status import StatusBoard
+from runner.serve.streams import Bridge, StreamTable
+
+log = get_logger()
+
+SERVICE = runner_pb2.DESCRIPTOR.services_by_name["Runner"].full_name
+EXIT_LOAD_FAILED = 3
+EXIT_ENGINE_DIED = 70
+# How long a failed runner stays up for those who want to read why.
+ERROR_SHOWN_S = 5.0
+DRAIN_S = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line. Everything but --model has a default, for use by hand."""
+    parser.add_argument("--model", required=True, type=Path, help="GGUF file")
+    parser.add_argument("--name", default="", help="what people call the model (default: the file's name)")
+    parser.add_argument("--digest", default="", help="sha256 of the file")
+    parser.add_argument("--placement", default="by-hand", help="placement id")
+    parser.add_argument("--generation", default=0, type=int, help="generation of the placement")
+    parser.add_argument("--layout", default="{}", help="Layout as proto JSON")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="gRPC: host:port or unix:/path")
+    parser.add_argument("--metrics-listen", default=None, help="Prometheus page: host:port")
+    parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
+    parser.add_argument("--repeat-limit", default=30, type=int, help="end after so many equal tokens; 0: never")
+    parser.add_argument("--no-overlap", action="store_true", help="do the text work of a step before the next one")
+    parser.add_argument("--verify", action="store_true", help="check the slots against the engine after every step")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The process's exit status, decided while it runs."""
+
+    status: int = 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; 0 after a drain, 1 if it cannot start, 3 if the model cannot be loaded."""
+    outcome = Outcome()
+
+    async def serve(settings: PunaSettings, stop: asyncio.Event) -> None:
+        try:
+            runner = RunnerProcess(args, settings, outcome)
+        except InvalidRequest as error:
+            raise StartupError(error.message) from error
+        await runner.serve(stop)
+
+    return run_service("runner", PunaSettings, serve) or outcome.status
+
+
+class RunnerProcess:
+    """Wires the engine to the server."""
+
+    def __init__(self, args: argparse.Namespace, settings: PunaSettings, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._settings = settings
+        self._args = args
+        options = BatchedOptions(
+            policy=SlotPolicy(args.policy),
+            overlap=not args.no_overlap,
+            verify=args.verify,
+            repeats_max=args.repeat_limit,
+        )
+        self._engine: Engine = BatchedEngine(args.model, parse_layout(args.layout), options)
+        self._board = StatusBoard(SystemClock())
+        self._streams = StreamTable(self._engine, on_change=self._board.changed)
+        self._board.streams = self._streams
+        self._incarnation = new_incarnation()
+        identity = Identity(
+            placement=cluster_pb2.PlacementRef(
+                placement_id=args.placement, generation=args.generation, incarnation=self._incarnation
+            ),
+            model_name=args.name or args.model.stem,
+            model_digest=args.digest,
+            engine_build=engine_build(),
+            description=None,
+        )
+        self._servicer = RunnerServicer(self._engine, self._streams, self._board, identity)
+        self._load_ended = asyncio.Event()
+        self._server: GrpcServer | None = None
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Listen, say where, load, serve until `stop`, drain."""
+        server = self._server = bind_server(
+            self._args.listen,
+            register=lambda server: runner_pb2_grpc.add_RunnerServicer_to_server(self._servicer, server),
+            services=[SERVICE],
+            insecure=self._settings.insecure,
+        )
+        metrics_address = serve_metrics(self._args.metrics_listen or self._settings.metrics_listen)
+        await server.set_serving(False)
+        await server.server.start()
+        self._say_hello(server.address, metrics_address)
+        bridge = Bridge(
+            asyncio.get_running_loop(),
+            overlap=not self._args.no_overlap,
+            on_step=self._step,
+            on_progress=self._board.progressed,
+            on_loaded=self._loaded,
+            on_load_failed=self._load_failed,
+            on_death=die,
+        )
+        self._engine.start(bridge)
+        await _first(stop.wait(), self._load_ended.wait())
+        if self._load_ended.is_set() and self._board.error is None:
+            await server.set_serving(True)
+            await stop.wait()
+        if self._board.error is not None:
+            await _first(stop.wait(), asyncio.sleep(ERROR_SHOWN_S), self._board.error_told.wait())
+            self._outcome.status = EXIT_LOAD_FAILED
+        await self._shut_down(server)
+
+    async def _shut_down(self, server: GrpcServer) -> None:
+        self._board.drain()
+        await server.set_serving(False)
+        await _first(self._streams.idle.wait(), asyncio.sleep(DRAIN_S))
+        self._engine.stop()
+        await server.stop(1.0)
+        if not await asyncio.to_thread(self._engine.join, 5.0):
+            log.warning("engine.stuck")
+            os._exit(EXIT_ENGINE_DIED)
+
+    def _step(self, report: StepReport) -> None:
+        try:
+            self._streams.apply(report)
+        except Exception as error:  # noqa: BLE001  # streams would hang silently
+            die(error)
+
+    def _loaded(self, model: LoadedModel) -> None:
+        self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
+        self._streams.slots = model.layout.slots
+        metrics.SLOTS.set(model.layout.slots)
+        self._board.load_bytes_total = model.weights_bytes
+        for warning in model.warnings:
+            log.warning("model.layout_changed", text=warning)
+        self._board.ready()
+        self._load_ended.set()
+        log.info(
+            "model.loaded",
+            model=self._args.name,
+            slots=model.layout.slots,
+            context_tokens=model.slot_context_tokens,
+            weights_bytes=model.weights_bytes,
+        )
+
+    def _load_failed(self, error: PunaError) -> None:
+        log.error("model.load_failed", model=self._args.name, reason=error.reason, text=error.message)
+        self._board.failed(error)
+        self._load_ended.set()
+
+    def _say_hello(self, address: str, metrics_address: str) -> None:
+        """One line for whoever started us, then silence: nobody may read the pipe any more."""
+        hello = {
+            "address": address,
+            "metrics_address": metrics_address,
+            "pid": os.getpid(),
+            "incarnation": self._incarnation,
+        }
+        print(json.dumps(hello), flush=True)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, sys.stdout.fileno())
+        os.close(quiet)
+
+
+def die(error: BaseException) -> None:
+    """The engine's state is unknown: end the process at once, whatever else goes on in it."""
+    log.critical("engine.died", kind=type(error).__name__, text=str(error), exc_info=error)
+    sys.stderr.flush()
+    os._exit(EXIT_ENGINE_DIED)
+
+
+async def _first(*awaitables: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of several is done; the others are cancelled."""
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,159 @@
+"""Protos to the runner's own values and back. Nothing else here."""
+
+from collections.abc import Iterable
+
+from google.protobuf import json_format
+
+from common.errors import InvalidRequest
+from protos import cluster_pb2, runner_pb2
+from runner.core.endings import EndReason
+from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
+from runner.core.sampling import SamplingParameters
+from runner.core.text_stream import TextToken
+from runner.engine.engine import TokenTable
+
+_FLASH_ATTENTION = {
+    cluster_pb2.FLASH_ATTENTION_UNSPECIFIED: FlashAttention.AUTO,
+    cluster_pb2.FLASH_ATTENTION_AUTO: FlashAttention.AUTO,
+    cluster_pb2.FLASH_ATTENTION_ON: FlashAttention.ON,
+    cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
+}
+_FLASH_ATTENTION_PROTO = {
+    FlashAttention.AUTO: cluster_pb2.FLASH_ATTENTION_AUTO,
+    FlashAttention.ON: cluster_pb2.FLASH_ATTENTION_ON,
+    FlashAttention.OFF: cluster_pb2.FLASH_ATTENTION_OFF,
+}
+DONE_REASONS = {
+    EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
+    EndReason.STOP_STRING: runner_pb2.DONE_REASON_STOP_STRING,
+    EndReason.LENGTH: runner_pb2.DONE_REASON_LENGTH,
+}
+
+
+def parse_layout(text: str) -> LaunchLayout:
+    """A layout from its proto JSON.
+
+    Raises:
+        InvalidRequest: not JSON, or not of this shape.
+    """
+    try:
+        return layout_from_proto(json_format.Parse(text, cluster_pb2.Layout()))
+    except json_format.ParseError as error:
+        raise InvalidRequest(f"layout: {error}") from error
+
+
+def layout_from_proto(layout: cluster_pb2.Layout) -> LaunchLayout:
+    """A layout as the engine takes it; unset fields stay open."""
+    return LaunchLayout(
+        devices=tuple((device.device_id, device.layer_count) for device in layout.devices),
+        context_tokens=layout.context_tokens,
+        slots=layout.slots,
+        batch_tokens=layout.batch_tokens,
+        cache_type_k=layout.cache_type_k,
+        cache_type_v=layout.cache_type_v,
+        flash_attention=_FLASH_ATTENTION.get(layout.flash_attention, FlashAttention.AUTO),
+        threads=layout.threads,
+        use_mmap=layout.use_mmap if layout.HasField("use_mmap") else None,
+        engine=layout.engine,
+    )
+
+
+def layout_to_proto(layout: LaunchLayout) -> cluster_pb2.Layout:
+    """A layout as others see it."""
+    return cluster_pb2.Layout(
+        devices=[cluster_pb2.DeviceLayers(device_id=name, layer_count=layers) for name, layers in layout.devices],
+        context_tokens=layout.context_tokens,
+        slots=layout.slots,
+        batch_tokens=layout.batch_tokens,
+        cache_type_k=layout.cache_type_k,
+        cache_type_v=layout.cache_type_v,
+        flash_attention=_FLASH_ATTENTION_PROTO[layout.flash_attention],
+        threads=layout.threads,
+        use_mmap=layout.use_mmap,
+        engine=layout.engine,
+    )
+
+
+def sampling_from_proto(sampling: runner_pb2.Sampling) -> SamplingParameters:
+    """Sampling parameters; unset fields take the defaults of the protocol."""
+    optional = (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "typical_p",
+        "repeat_last_n",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+    )
+    given = {name: getattr(sampling, name) for name in optional if sampling.HasField(name)}  # type: ignore[arg-type]
+    return SamplingParameters(**given, seed=sampling.seed, logit_bias=dict(sampling.logit_bias))
+
+
+def request_from_proto(request: runner_pb2.GenerateRequest, prompt: list[int]) -> GenerationRequest:
+    """A request as the engine takes it, with its prompt already tokenized."""
+    return GenerationRequest(
+        prompt=tuple(prompt),
+        sampling=sampling_from_proto(request.sampling),
+        max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
+        top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
+        context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+        keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else KEEP_TOKENS_DEFAULT,
+        truncate=request.truncate,
+        shift=request.shift,
+        cache_prompt=request.cache_prompt if request.HasField("cache_prompt") else True,
+        resumed=tuple(request.resume_token_ids),
+        ignore_eos=request.ignore_eos,
+    )
+
+
+def token_to_proto(token: TextToken, pieces: list[bytes]) -> runner_pb2.Token:
+    """A generated token with its own bytes, shown or not."""
+    logprobs = token.logprobs
+    if logprobs is None:
+        return runner_pb2.Token(id=token.token_id, piece=pieces[token.token_id])
+    return runner_pb2.Token(
+        id=token.token_id,
+        piece=pieces[token.token_id],
+        logprob=logprobs.chosen,
+        top=[
+            runner_pb2.Alternative(id=token_id, piece=pieces[token_id], logprob=logprob)
+            for token_id, logprob in logprobs.top
+        ],
+    )
+
+
+def tokenize_segments(segments: list[runner_pb2.Segment], *, add_bos: bool, vocabulary: TokenTable) -> list[int]:
+    """Token ids of a prompt: its pieces one by one, and the begin token where the model wants one.
+
+    Raises:
+        InvalidRequest: an empty piece kind, or an id outside of the vocabulary.
+    """
+    ids: list[int] = []
+    for segment in segments:
+        match segment.WhichOneof("kind"):
+            case "text":
+                ids += vocabulary.tokenize(segment.text.encode(), parse_special=True)
+            case "literal":
+                ids += vocabulary.tokenize(segment.literal.encode(), parse_special=False)
+            case "token_ids":
+                check_ids(segment.token_ids.ids, vocabulary)
+                ids += segment.token_ids.ids
+            case None:
+                raise InvalidRequest("a segment needs text, literal or token_ids", param="prompt")
+    if add_bos and vocabulary.adds_bos and ids[:1] != [vocabulary.bos]:
+        ids.insert(0, vocabulary.bos)
+    return ids
+
+
+def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
+    """Refuse ids that the vocabulary does not have.
+
+    Raises:
+        InvalidRequest: names the first one.
+    """
+    for token_id in ids:
+        if token_id >= vocabulary.size:
+            raise InvalidRequest(f"token {token_id} is outside of the vocabulary of {vocabulary.size}", param="ids")

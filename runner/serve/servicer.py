@@ -1,0 +1,194 @@
+# ruff: noqa: ARG002  # gRPC hands every method a context
+"""The Runner service: protos in and out, everything else elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from grpc import aio
+
+from common.errors import PlacementMismatch
+from common.logs import get_logger
+from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner import metrics
+from runner.core.text_stream import Release, check_stop_strings
+from runner.engine.engine import Engine, Progressed
+from runner.serve.converters import (
+    DONE_REASONS,
+    check_ids,
+    request_from_proto,
+    token_to_proto,
+    tokenize_segments,
+)
+from runner.serve.status import StatusBoard
+from runner.serve.streams import Finished, Stream, StreamTable
+
+log = get_logger()
+
+# Tokenizing less text than this takes less time than a thread switch.
+INLINE_TEXT_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this runner is."""
+
+    placement: cluster_pb2.PlacementRef
+    model_name: str
+    model_digest: str
+    engine_build: str
+    description: cluster_pb2.ModelDescription | None
+
+
+class RunnerServicer(runner_pb2_grpc.RunnerServicer):
+    """One loaded model."""
+
+    def __init__(self, engine: Engine, streams: StreamTable, board: StatusBoard, identity: Identity) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._board = board
+        self._identity = identity
+        self.layout = cluster_pb2.Layout()  # resolved once loaded
+
+    async def Generate(  # noqa: N802  # gRPC's name
+        self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[runner_pb2.GenerateEvent]:
+        """Stream one sequence."""
+        self._check_placement(request)
+        self._board.check_accepting()
+        self._board.used()
+        if request.HasField("keep_alive_ms"):
+            self._board.keep_alive_ms = request.keep_alive_ms
+        stops = check_stop_strings(request.stop)
+        prompt = await self._tokenize(request.prompt, add_bos=request.add_bos)
+        # Another caller may have taken the last place while this one tokenized.
+        self._board.check_accepting()
+        generation = request_from_proto(request, prompt)
+        stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
+        outcome = "cancelled"
+        finished: Finished | None = None
+        try:
+            async for event in stream.events():
+                if isinstance(event, Finished):
+                    finished = event
+                    outcome = event.ending.reason.value
+                yield self._to_proto(event)
+                self._streams.drained(stream)
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            self._streams.close(stream)
+            self._account(stream, outcome, finished)
+
+    async def Tokenize(  # noqa: N802
+        self, request: runner_pb2.TokenizeRequest, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.TokenizeResponse:
+        """Text to ids, as Generate reads it."""
+        self._board.check_accepting()
+        ids = await self._tokenize(request.segments, add_bos=request.add_bos)
+        pieces = self._engine.vocabulary.pieces
+        return runner_pb2.TokenizeResponse(ids=ids, pieces=[pieces[token_id] for token_id in ids])
+
+    async def Detokenize(  # noqa: N802
+        self, request: runner_pb2.DetokenizeRequest, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.DetokenizeResponse:
+        """Ids to bytes."""
+        self._board.check_accepting()
+        check_ids(request.ids, self._engine.vocabulary)
+        return runner_pb2.DetokenizeResponse(text=self._engine.vocabulary.detokenize(list(request.ids)))
+
+    async def GetInfo(  # noqa: N802
+        self, request: runner_pb2.GetInfoRequest, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.RunnerInfo:
+        """Who runs here, and what is loaded."""
+        identity = self._identity
+        return runner_pb2.RunnerInfo(
+            placement=identity.placement,
+            model_name=identity.model_name,
+            model_digest=identity.model_digest,
+            layout=self.layout,
+            description=identity.description,
+            engine_build=identity.engine_build,
+            memory=self._board.memory,
+        )
+
+    async def WatchLoad(  # noqa: N802
+        self, request: runner_pb2.WatchLoadRequest, context: aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+        """Status now and on every change."""
+        async for status in self._board.watch():
+            yield status
+
+    def _check_placement(self, request: runner_pb2.GenerateRequest) -> None:
+        if not request.HasField("placement"):
+            return
+        asked, own = request.placement, self._identity.placement
+        other_life = asked.incarnation and asked.incarnation != own.incarnation
+        if (asked.placement_id, asked.generation) != (own.placement_id, own.generation) or other_life:
+            raise PlacementMismatch("another placement runs here")
+
+    async def _tokenize(self, segments: Any, *, add_bos: bool) -> list[int]:
+        vocabulary = self._engine.vocabulary
+        text_bytes = sum(len(segment.text) + len(segment.literal) for segment in segments)
+        if text_bytes <= INLINE_TEXT_BYTES:
+            return tokenize_segments(segments, add_bos=add_bos, vocabulary=vocabulary)
+        return await asyncio.to_thread(tokenize_segments, segments, add_bos=add_bos, vocabulary=vocabulary)
+
+    def _to_proto(self, event: Progressed | Release | Finished) -> runner_pb2.GenerateEvent:
+        match event:
+            case Release():
+                pieces = self._engine.vocabulary.pieces
+                tokens = [token_to_proto(token, pieces) for token in event.tokens]
+                return runner_pb2.GenerateEvent(tokens=runner_pb2.TokenChunk(text=event.text, tokens=tokens))
+            case Progressed():
+                return runner_pb2.GenerateEvent(
+                    prompt=runner_pb2.PromptProgress(
+                        done_tokens=event.done_tokens,
+                        total_tokens=event.total_tokens,
+                        cached_tokens=event.cached_tokens,
+                    )
+                )
+            case Finished():
+                return runner_pb2.GenerateEvent(final=_final(event))
+
+    def _account(self, stream: Stream, outcome: str, finished: Finished | None) -> None:
+        """Metrics and the one line that each request leaves in the log; never a prompt."""
+        metrics.REQUESTS.labels(reason=outcome).inc()
+        times = stream.times
+        if times is not None:
+            metrics.CACHED_TOKENS.inc(times.cached_tokens)
+        log.info(
+            "request.done",
+            reason=outcome,
+            detail=finished.ending.detail if finished is not None else "",
+            prompt_tokens=times.prompt_tokens if times is not None else len(stream.request.prompt),
+            cached_tokens=times.cached_tokens if times is not None else 0,
+            generated_tokens=stream.text.counted,
+            queue_ms=_ms(times.queue_ns) if times is not None else None,
+            prompt_ms=_ms(times.prompt_ns) if times is not None else None,
+            generate_ms=_ms(times.generate_ns) if times is not None else None,
+            slot=times.slot_id if times is not None else None,
+        )
+
+
+def _final(finished: Finished) -> runner_pb2.Final:
+    times = finished.times
+    final = runner_pb2.Final(
+        reason=DONE_REASONS[finished.ending.reason],
+        stop_string=finished.ending.stop_string,
+        generated_tokens=finished.generated_tokens,
+        detail=finished.ending.detail,
+    )
+    if times is not None:
+        final.prompt_tokens = times.prompt_tokens
+        final.cached_tokens = times.cached_tokens
+        final.prompt_duration_ns = times.prompt_ns
+        final.generate_duration_ns = times.generate_ns
+        final.queue_duration_ns = times.queue_ns
+    return final
+
+
+def _ms(duration_ns: int) -> float:
+    return round(duration_ns / 1e6, 3)

@@ -1,0 +1,153 @@
+"""What a runner says about itself, and who listens."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from common.clock import MS_PER_S, Clock
+from common.errors import ModelLoading, PunaError, ShuttingDown
+from protos import cluster_pb2
+from runner import metrics
+from runner.serve.streams import StreamTable
+
+# A ready runner's status is pushed at most this often; a load's every hundredth is.
+PUSH_INTERVAL_S = 0.05
+_UNREAD_MAX = 256
+
+
+class StatusBoard:
+    """The runner's state. Owned by the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._state = cluster_pb2.RUNNER_STATE_LOADING
+        self._draining = False
+        self._fraction = 0.0
+        self._busy_until_s = clock.now_s()
+        self._watchers: set[_Watcher] = set()
+        self.error_told = asyncio.Event()
+        self.error: cluster_pb2.RunnerError | None = None
+        self.streams: StreamTable | None = None
+        self.keep_alive_ms: int | None = None
+        self.memory: cluster_pb2.MemoryReport | None = None
+        self.load_bytes_total = 0
+
+    def progressed(self, fraction: float) -> None:
+        """Part of the model is loaded."""
+        self._fraction = max(self._fraction, fraction)
+        metrics.LOAD_FRACTION.set(self._fraction)
+        self.changed()
+
+    def ready(self) -> None:
+        """The model is loaded."""
+        self._fraction = 1.0
+        self._state = cluster_pb2.RUNNER_STATE_READY
+        self._busy_until_s = self._clock.now_s()
+        self.changed()
+
+    def failed(self, error: PunaError, attempted: cluster_pb2.MemoryReport | None = None) -> None:
+        """The load failed; this is the last status."""
+        self._state = cluster_pb2.RUNNER_STATE_ERROR
+        self.error = cluster_pb2.RunnerError(reason=error.reason, message=error.message, attempted=attempted)
+        self.changed()
+        if not self._watchers:
+            self.error_told.clear()
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+        self._draining = True
+        self.changed()
+
+    def check_accepting(self) -> None:
+        """Refuse while loading or draining.
+
+        Raises:
+            ModelLoading: not loaded yet, or never will be.
+            ShuttingDown: draining.
+        """
+        if self._draining:
+            raise ShuttingDown("this runner is shutting down")
+        if self._state != cluster_pb2.RUNNER_STATE_READY:
+            raise ModelLoading("the model is still loading", retry_after_s=1.0)
+
+    def changed(self) -> None:
+        """Tell everyone who watches."""
+        if self.streams is not None and self.streams.slots_busy:
+            self._busy_until_s = self._clock.now_s()
+        status = self.snapshot()
+        for watcher in self._watchers:
+            watcher.add(status)
+
+    def used(self) -> None:
+        """A request came, even if it never got a slot."""
+        self._busy_until_s = self._clock.now_s()
+
+    def snapshot(self) -> cluster_pb2.RunnerStatus:
+        """The status now."""
+        streams = self.streams
+        busy = streams.slots_busy if streams is not None else 0
+        idle_ms = 0
+        if self._state == cluster_pb2.RUNNER_STATE_READY and (streams is None or streams.inside == 0):
+            idle_ms = round((self._clock.now_s() - self._busy_until_s) * MS_PER_S)
+        return cluster_pb2.RunnerStatus(
+            state=self._shown_state(busy),
+            load_fraction=self._fraction,
+            load_bytes_total=self.load_bytes_total,
+            slots_total=streams.slots if streams is not None else 0,
+            slots_busy=busy,
+            queued=streams.waiting if streams is not None else 0,
+            idle_ms=idle_ms,
+            keep_alive_ms=self.keep_alive_ms,
+            requests_total=streams.accepted if streams is not None else 0,
+            memory=self.memory,
+            error=self.error,
+        )
+
+    async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+        """The status now and after every change; ends after an error."""
+        watcher = _Watcher()
+        watcher.add(self.snapshot())
+        self._watchers.add(watcher)
+        try:
+            while True:
+                await watcher.wait()
+                for status in watcher.take():
+                    yield status
+                    if status.state == cluster_pb2.RUNNER_STATE_ERROR:
+                        self.error_told.set()
+                        return
+                if self._state == cluster_pb2.RUNNER_STATE_READY:
+                    await asyncio.sleep(PUSH_INTERVAL_S)
+        finally:
+            self._watchers.discard(watcher)
+
+    def _shown_state(self, busy: int) -> cluster_pb2.RunnerState.ValueType:
+        if self._state == cluster_pb2.RUNNER_STATE_READY:
+            if self._draining:
+                return cluster_pb2.RUNNER_STATE_DRAINING
+            if self.streams is not None and busy >= self.streams.slots > 0:
+                return cluster_pb2.RUNNER_STATE_NO_SLOTS
+        return self._state
+
+
+class _Watcher:
+    """What one reader has not read yet: every step of a load, else only the newest status."""
+
+    def __init__(self) -> None:
+        self._unread: deque[cluster_pb2.RunnerStatus] = deque(maxlen=_UNREAD_MAX)
+        self._event = asyncio.Event()
+
+    def add(self, status: cluster_pb2.RunnerStatus) -> None:
+        if self._unread and self._unread[-1].state != cluster_pb2.RUNNER_STATE_LOADING:
+            self._unread.pop()
+        self._unread.append(status)
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    def take(self) -> list[cluster_pb2.RunnerStatus]:
+        self._event.clear()
+        unread = list(self._unread)
+        self._unread.clear()
+        return unread

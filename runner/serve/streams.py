@@ -1,0 +1,280 @@
+"""The requests of a runner as its event loop sees them: from the engine's outcomes to text that may be sent."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from common.errors import PunaError, QueueFull, RequestCanceled
+from common.logs import get_logger
+from runner import metrics
+from runner.core.endings import Ending, EndReason
+from runner.core.logprobs import token_logprobs
+from runner.core.requests import GenerationRequest
+from runner.core.text_stream import Release, TextStream, TextToken
+from runner.engine.engine import (
+    Ended,
+    Engine,
+    EngineListener,
+    Failed,
+    Freed,
+    LoadedModel,
+    Progressed,
+    Sampled,
+    SequenceTimes,
+    StepReport,
+)
+
+log = get_logger()
+
+# Requests that wait inside the runner for a slot; the gateway queues before that.
+WAITING_MAX = 16
+# A reader that is this many tokens behind is not waited for: its sequence leaves the batches until it has caught up.
+BACKLOG_TOKENS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a stream."""
+
+    ending: Ending
+    generated_tokens: int
+    times: SequenceTimes | None
+
+
+StreamEvent = Progressed | Release | Finished
+
+
+class Stream:
+    """One request: takes outcomes in, gives events out. Lives on the event loop."""
+
+    def __init__(self, sequence_id: int, request: GenerationRequest, text: TextStream, visible: frozenset[int]) -> None:
+        self.id = sequence_id
+        self.request = request
+        self.text = text
+        self.visible = visible
+        self.error: PunaError | None = None
+        self.ending: Ending | None = None
+        self.freed = False
+        self.times: SequenceTimes | None = None
+        self.paused = False
+        self.backlog_tokens = 0
+        self._events: deque[Progressed | Release] = deque()
+        self._changed = asyncio.Event()
+
+    def add(self, event: Progressed | Release) -> None:
+        """Queue an event for the reader; the newest progress replaces an older one."""
+        if isinstance(event, Release):
+            self.backlog_tokens += len(event.tokens)
+        elif self._events and isinstance(self._events[-1], Progressed):
+            self._events.pop()
+        self._events.append(event)
+        self._changed.set()
+
+    def wake(self) -> None:
+        """Let the reader look again."""
+        self._changed.set()
+
+    async def events(self) -> AsyncIterator[StreamEvent]:
+        """Progress and text as they come, then exactly one `Finished`.
+
+        Releases that gathered while the reader was away are joined into one.
+
+        Raises:
+            PunaError: the sequence cannot go on.
+        """
+        while True:
+            while self._events:
+                yield self._take()
+            if self.error is not None:
+                raise self.error
+            if self.freed:
+                if self.ending is None:
+                    raise RequestCanceled("request canceled")
+                yield Finished(self.ending, self.text.counted, self.times)
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _take(self) -> Progressed | Release:
+        event = self._events.popleft()
+        if isinstance(event, Release):
+            while self._events and isinstance(following := self._events[0], Release):
+                self._events.popleft()
+                event = Release(event.text + following.text, event.tokens + following.tokens, following.ending)
+            self.backlog_tokens = 0
+        return event
+
+
+class StreamTable:
+    """Every request inside the runner. Owned by the event loop."""
+
+    def __init__(self, engine: Engine, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when busy slots or waiting requests changed."""
+        self._engine = engine
+        self._on_change = on_change
+        self._streams: dict[int, Stream] = {}
+        self._next_id = 0
+        self.slots = 0
+        self.slots_busy = 0
+        self.waiting = 0
+        self.accepted = 0
+        self.idle = asyncio.Event()  # set while no request is inside
+        self.idle.set()
+
+    @property
+    def inside(self) -> int:
+        """Requests that have a slot or wait for one."""
+        return len(self._streams)
+
+    def open(self, request: GenerationRequest, *, stops: tuple[bytes, ...], visible: frozenset[int]) -> Stream:
+        """Hand a request to the engine.
+
+        Raises:
+            QueueFull: every slot and every waiting place is taken.
+            PunaError: the request can never succeed.
+        """
+        if self.inside >= self.slots + WAITING_MAX:
+            raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
+        self._next_id += 1
+        text = TextStream(stops, resumed=len(request.resumed))
+        stream = Stream(self._next_id, request, text, visible)
+        self._engine.submit(stream.id, request)
+        self._streams[stream.id] = stream
+        self.idle.clear()
+        self.accepted += 1
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        """The reader is gone; what the engine still does for it is dropped."""
+        if not stream.freed:
+            self._engine.cancel(stream.id)
+
+    def drained(self, stream: Stream) -> None:
+        """The reader took what was there."""
+        if stream.paused and not stream.freed:
+            stream.paused = False
+            self._engine.pause(stream.id, False)
+
+    def apply(self, report: StepReport) -> None:
+        """Do the text work of one step."""
+        for outcome in report.outcomes:
+            stream = self._streams.get(outcome.sequence_id)
+            assert stream is not None, "an outcome after the sequence was freed"
+            match outcome:
+                case Sampled():
+                    self._sampled(stream, outcome)
+                case Progressed():
+                    if outcome.done_tokens < outcome.total_tokens:
+                        stream.add(outcome)
+                case Ended():
+                    self._release(stream, stream.text.finish(outcome.ending))
+                case Failed():
+                    stream.error = outcome.error
+                case Freed():
+                    stream.freed = True
+                    stream.times = outcome.times
+                    del self._streams[stream.id]
+                    stream.wake()
+                    if not self._streams:
+                        self.idle.set()
+                case _:
+                    assert_never(outcome)
+        self._count(report)
+
+    def _sampled(self, stream: Stream, sampled: Sampled) -> None:
+        if stream.text.ended:
+            return  # computed before the engine heard of the stop string
+        token_id = sampled.token_id
+        vocabulary = self._engine.vocabulary
+        shown = token_id not in vocabulary.control or token_id in stream.visible
+        logprobs = None
+        if sampled.logits is not None:
+            logprobs = token_logprobs(sampled.logits, token_id, stream.request.top_logprobs or 0)
+        token = TextToken(token_id, vocabulary.pieces[token_id] if shown else b"", logprobs)
+        self._release(stream, stream.text.push(token, sampled.ending))
+
+    def _release(self, stream: Stream, release: Release) -> None:
+        if release.ending is not None:
+            stream.ending = release.ending
+            if release.ending.reason is EndReason.STOP_STRING:
+                self._engine.cut(stream.id, stream.text.delivered)
+        if release.tokens or release.text:
+            stream.add(release)
+            if stream.backlog_tokens > BACKLOG_TOKENS_MAX and not stream.paused:
+                stream.paused = True
+                self._engine.pause(stream.id, True)
+
+    def _count(self, report: StepReport) -> None:
+        if report.decode_calls:
+            metrics.DECODE_CALLS.inc(report.decode_calls)
+            metrics.DECODE_SECONDS.inc(report.decode_s)
+            metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
+            metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
+            metrics.GENERATED_TOKENS.inc(report.generated_tokens)
+        if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
+            self.slots_busy, self.waiting = report.slots_busy, report.waiting
+            metrics.SLOTS_BUSY.set(report.slots_busy)
+            metrics.QUEUE_DEPTH.set(report.waiting)
+            self._on_change()
+
+
+class Bridge(EngineListener):
+    """Carries the engine's reports to the event loop: one wake-up per step."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        overlap: bool,
+        on_step: Callable[[StepReport], None],
+        on_progress: Callable[[float], None],
+        on_loaded: Callable[[LoadedModel], None],
+        on_load_failed: Callable[[PunaError], None],
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        """The callbacks run on the event loop, apart from `on_death`, which runs on the engine thread."""
+        self._loop = loop
+        self._overlap = overlap
+        self._on_step = on_step
+        self._on_progress = on_progress
+        self._on_loaded = on_loaded
+        self._on_load_failed = on_load_failed
+        self._on_death = on_death
+        self._last_fraction = -1.0
+
+    def load_progressed(self, fraction: float) -> None:
+        """Passed on in whole hundredths; a large model calls thousands of times."""
+        if fraction - self._last_fraction >= 0.01 or fraction >= 1.0:
+            self._last_fraction = fraction
+            self._loop.call_soon_threadsafe(self._on_progress, fraction)
+
+    def loaded(self, model: LoadedModel) -> None:
+        """Pass on."""
+        self._loop.call_soon_threadsafe(self._on_loaded, model)
+
+    def load_failed(self, error: PunaError) -> None:
+        """Pass on."""
+        self._loop.call_soon_threadsafe(self._on_load_failed, error)
+
+    def stepped(self, report: StepReport) -> None:
+        """Pass on; without overlap, wait until the text work is done."""
+        if self._overlap:
+            self._loop.call_soon_threadsafe(self._on_step, report)
+            return
+        done = threading.Event()
+
+        def step() -> None:
+            try:
+                self._on_step(report)
+            finally:
+                done.set()
+
+        self._loop.call_soon_threadsafe(step)
+        done.wait()
+
+    def died(self, error: BaseException) -> None:
+        """At once, on this thread: the event loop may be what is stuck."""
+        self._on_death(error)

@@ -1,0 +1,38 @@
+"""Log-probabilities from raw logits."""
+
+import numpy as np
+import pytest
+
+from runner.core.logprobs import log_softmax, token_logprobs
+
+
+@pytest.mark.behaviour("B-110")
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
+def test_probabilities_sum_to_one(scale: float) -> None:
+    logits = np.random.default_rng(1).normal(scale=scale, size=128_000).astype(np.float32)
+    assert np.exp(log_softmax(logits)).sum() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.behaviour("B-110")
+def test_the_chosen_value_is_its_value_in_the_list() -> None:
+    logits = np.random.default_rng(2).normal(size=1000).astype(np.float32)
+    chosen = int(logits.argmax())
+    result = token_logprobs(logits, chosen, 20)
+    assert result.top[0] == (chosen, result.chosen)
+    assert len(result.top) == 20
+    assert [value for _, value in result.top] == sorted((value for _, value in result.top), reverse=True)
+
+
+@pytest.mark.behaviour("B-110")
+def test_ties_go_to_the_lowest_ids_also_at_the_end_of_the_list() -> None:
+    logits = np.array([1, 3, 2, 3, 2, 2, 0], np.float32)
+    assert [token_id for token_id, _ in token_logprobs(logits, 6, 4).top] == [1, 3, 2, 4]
+
+
+def test_no_alternatives_when_none_are_asked_for() -> None:
+    assert token_logprobs(np.zeros(8, np.float32), 3, 0).top == ()
+    assert token_logprobs(np.zeros(8, np.float32), 3, 0).chosen == pytest.approx(-np.log(8))
+
+
+def test_more_alternatives_than_the_vocabulary_has_are_all_of_it() -> None:
+    assert len(token_logprobs(np.zeros(5, np.float32), 0, 20).top) == 5

@@ -1,0 +1,64 @@
+"""Limits of the sampling parameters, and the seed of each draw."""
+
+from typing import Any
+
+import pytest
+
+from common.errors import InvalidRequest
+from runner.core.sampling import SamplingParameters, check_sampling, draw_seed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"min_p": -1.0}, "min_p"),
+        ({"typical_p": float("-inf")}, "typical_p"),
+        ({"repeat_penalty": 0.0}, "repeat_penalty"),
+        ({"repeat_last_n": -2}, "repeat_last_n"),
+        ({"logit_bias": {100: 1.0}}, "logit_bias"),
+        ({"logit_bias": {1: float("nan")}}, "logit_bias"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused_by_name(wrong: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_sampling(SamplingParameters(**wrong), vocabulary_size=100)
+    assert refused.value.param == param
+
+
+def test_the_defaults_are_accepted() -> None:
+    check_sampling(SamplingParameters(), vocabulary_size=100)
+
+
+def test_a_draw_depends_on_seed_and_position_alone() -> None:
+    assert [draw_seed(42, position) for position in range(50)] == [draw_seed(42, position) for position in range(50)]
+
+
+def test_draws_differ_between_positions_and_between_neighbouring_seeds() -> None:
+    seeds = {draw_seed(seed, position) for seed in range(100) for position in range(100)}
+    assert len(seeds) == 100 * 100
+
+
+def test_a_draw_never_asks_llama_cpp_for_a_random_seed() -> None:
+    assert all(0 <= draw_seed(seed, position) < 0xFFFFFFFF for seed in (0, 1, 2**64 - 1) for position in range(1000))
+
+
+def test_greedy_means_no_temperature() -> None:
+    assert SamplingParameters(temperature=0.0).greedy
+    assert not SamplingParameters(temperature=0.1).greedy
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, False),
+        ({"repeat_penalty": 1.1}, True),
+        ({"presence_penalty": 0.5}, True),
+        ({"frequency_penalty": -0.5}, True),
+        ({"repeat_penalty": 1.1, "repeat_last_n": 0}, False),
+    ],
+)
+def test_penalties_are_off_unless_one_of_them_does_something(parameters: dict[str, Any], expected: bool) -> None:
+    assert SamplingParameters(**parameters).penalised is expected
