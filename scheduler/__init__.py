@@ -1,0 +1,1 @@
+"""Decides which model runs where, and tells gateways."""

@@ -1,0 +1,119 @@
+"""Puts the scheduler together and runs it."""
+
+import asyncio
+import uuid
+
+from common.clock import Clock, SystemClock
+from common.grpc_server import GrpcServer, bind_server
+from common.ids import new_incarnation
+from common.logs import get_logger
+from common.metrics import serve_metrics
+from discovery.client import watch_inventory
+from protos import scheduler_pb2, scheduler_pb2_grpc
+from runner.host.client import HostClient
+from scheduler import metrics
+from scheduler.callers import Callers
+from scheduler.core.events import InventoryLost, LeadershipGained, LeadershipLost
+from scheduler.core.state import SchedulerCore
+from scheduler.leadership import Leadership
+from scheduler.loop import CoreLoop
+from scheduler.performer import Performer
+from scheduler.redis_store import RedisStore
+from scheduler.routes import RouteBoard
+from scheduler.servicer import SchedulerServicer
+from scheduler.settings import SchedulerSettings
+
+log = get_logger()
+
+# Watch streams never end by themselves: at a stop they are cut after this time, and gateways dial again.
+STOP_GRACE_S = 0.2
+
+
+class SchedulerApp:
+    """Everything of one scheduler process."""
+
+    def __init__(self, settings: SchedulerSettings, clock: Clock) -> None:
+        """Binds the listener, connects to nothing yet.
+
+        Raises:
+            StartupError: an address is taken, or a setting is of no use.
+        """
+        self._settings = settings
+        board = RouteBoard(clock)
+        callers = Callers()
+        self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()))
+        self._loop = CoreLoop(self.core, clock, board)
+        self._store = RedisStore(settings.redis_url, clock)
+        self._server: GrpcServer = bind_server(
+            settings.scheduler_listen,
+            register=lambda server: scheduler_pb2_grpc.add_SchedulerServicer_to_server(
+                SchedulerServicer(self._loop, callers, board), server
+            ),
+            services=[scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"].full_name],
+            insecure=settings.insecure,
+        )
+        self.address = self._server.address
+        self._hosts = HostClient()
+        self._leadership = Leadership(
+            self._store, clock, f"{new_incarnation()}@{self.address}", on_change=self._on_leadership
+        )
+        self._performer = Performer(
+            loop=self._loop,
+            hosts=self._hosts,
+            store=self._store,
+            leadership=self._leadership,
+            callers=callers,
+            board=board,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. A standby serves too: its routes are as good as the leader's."""
+        core = asyncio.create_task(self._loop.run(self._performer.perform), name="core")
+        tasks = [
+            core,
+            asyncio.create_task(self._performer.run_writes(), name="writes"),
+            asyncio.create_task(self._leadership.run(), name="leadership"),
+            asyncio.create_task(self._watch_inventory(), name="inventory"),
+        ]
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await self._server.start()
+            log.info("scheduler.ready", address=self.address, leader_id=self._leadership.leader_id)
+            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # one of ours ended: a bug, which ends the process
+        finally:
+            await self._leadership.resign()
+            await self._server.stop(STOP_GRACE_S)
+            for task in [stopped, *tasks]:
+                task.cancel()
+            await asyncio.gather(stopped, *tasks, return_exceptions=True)
+            await self._performer.close()
+            await self._hosts.close()
+            await self._store.close()
+
+    async def _watch_inventory(self) -> None:
+        async for inventory in watch_inventory(self._settings.discovery_address, on_connection=self._on_connection):
+            await self._loop.post_inventory(inventory)
+
+    def _on_connection(self, connected: bool) -> None:
+        metrics.INVENTORY_UP.set(connected)
+        if not connected:
+            self._loop.post_soon(InventoryLost())
+
+    def _on_leadership(self, event: LeadershipGained | LeadershipLost) -> None:
+        if isinstance(event, LeadershipLost):
+            self._performer.stop_commanding()
+        self._loop.post_soon(event)
+
+
+async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set.
+
+    Raises:
+        StartupError: an address is taken, or a setting is of no use.
+    """
+    app = SchedulerApp(settings, SystemClock())
+    metrics_address = serve_metrics(settings.metrics_listen)
+    log.info("scheduler.metrics", metrics_address=metrics_address)
+    await app.run(stop)

@@ -1,0 +1,124 @@
+"""Everybody who waits for an answer of the core. Progress is newest-only, the outcome is never lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from common.errors import PunaError
+from common.ids import random_id
+from protos import scheduler_pb2
+from scheduler import metrics
+from scheduler.converters import error_of
+from scheduler.core.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerUnloading
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(slots=True, kw_only=True)
+class Caller(Generic[Outcome]):
+    """One waiting call. Exactly one outcome."""
+
+    id: str
+    progress: scheduler_pb2.EnsureModelEvent | None = None
+    outcome: asyncio.Future[Outcome] = field(default_factory=asyncio.Future)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, progress: scheduler_pb2.EnsureModelEvent) -> None:
+        """Something newer to say."""
+        self.progress = progress
+        self.changed.set()
+
+    def answer(self, outcome: Outcome) -> None:
+        """The end."""
+        assert not self.outcome.done(), f"caller {self.id} was answered twice"
+        self.outcome.set_result(outcome)
+        self.changed.set()
+
+    def refuse(self, error: PunaError) -> None:
+        """The end, too."""
+        assert not self.outcome.done(), f"caller {self.id} was answered twice"
+        self.outcome.set_exception(error)
+        self.changed.set()
+
+    async def news(self) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
+        """Progress until there is an outcome."""
+        while not self.outcome.done():
+            await self.changed.wait()
+            self.changed.clear()
+            if self.progress is not None:
+                progress, self.progress = self.progress, None
+                yield progress
+
+
+class Callers:
+    """The waiting room."""
+
+    def __init__(self) -> None:
+        self._loads: dict[str, Caller[scheduler_pb2.ModelRoute]] = {}
+        self._unloads: dict[str, Caller[int]] = {}
+
+    @contextmanager
+    def waiting_for_load(self) -> Iterator[Caller[scheduler_pb2.ModelRoute]]:
+        """Be there for the core's answers as long as the call lasts."""
+        caller = Caller[scheduler_pb2.ModelRoute](id=random_id("call-", 16))
+        self._loads[caller.id] = caller
+        metrics.WAITERS.set(len(self._loads))
+        try:
+            yield caller
+        finally:
+            del self._loads[caller.id]
+            metrics.WAITERS.set(len(self._loads))
+            _settle(caller)
+
+    @contextmanager
+    def waiting_for_unload(self) -> Iterator[Caller[int]]:
+        """As `waiting_for_load`."""
+        caller = Caller[int](id=random_id("call-", 16))
+        self._unloads[caller.id] = caller
+        try:
+            yield caller
+        finally:
+            del self._unloads[caller.id]
+            _settle(caller)
+
+    def tell(self, effect: AnswerQueued | AnswerLoading) -> None:
+        """Pass progress on to those who are still there."""
+        if isinstance(effect, AnswerQueued):
+            event = scheduler_pb2.EnsureModelEvent(queued=scheduler_pb2.Queued(position=effect.position))
+        else:
+            event = scheduler_pb2.EnsureModelEvent(
+                loading=scheduler_pb2.Loading(
+                    fraction=effect.fraction, bytes_done=effect.bytes_done, bytes_total=effect.bytes_total
+                )
+            )
+        for caller_id in effect.callers:
+            if (caller := self._loads.get(caller_id)) is not None:
+                caller.tell(event)
+
+    def answer_ready(self, callers: tuple[str, ...], route: scheduler_pb2.ModelRoute) -> None:
+        """The model runs."""
+        for caller_id in callers:
+            if (caller := self._loads.get(caller_id)) is not None:
+                caller.answer(route)
+
+    def answer_failed(self, effect: AnswerFailed) -> None:
+        """It does not. Each caller gets an exception of its own."""
+        for caller_id in effect.callers:
+            caller = self._loads.get(caller_id) or self._unloads.get(caller_id)
+            if caller is not None:
+                caller.refuse(error_of(effect.fault))
+
+    def answer_unloading(self, effect: AnswerUnloading) -> None:
+        """The stops are ordered."""
+        if (caller := self._unloads.get(effect.caller_id)) is not None:
+            caller.answer(effect.replicas)
+
+
+def _settle(caller: Caller[Outcome]) -> None:
+    """A caller that left did not read its outcome; that is no forgotten error."""
+    if caller.outcome.done():
+        caller.outcome.exception()
+    else:
+        caller.outcome.cancel()

@@ -1,0 +1,122 @@
+"""How gateways and the command line speak to the scheduler: any of several addresses, domain errors only."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from grpc import aio
+
+from common.errors import ModelUnavailable, PunaError
+from common.grpc_client import call_metadata, open_channel
+from common.grpc_errors import domain_errors, received
+from common.logs import get_logger
+from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
+
+log = get_logger()
+
+CALL_TIMEOUT_S = 5.0
+# Reconnects are spread, so that a restarted scheduler is not met by everybody in the same instant.
+RECONNECT_S_MIN = 0.1
+RECONNECT_S_MAX = 2.0
+
+
+class SchedulerClient:
+    """Commands go to the scheduler that leads: the others refuse, and then the next address is tried."""
+
+    def __init__(self, addresses: str) -> None:
+        """`addresses`: one, or several with commas between them. Channels connect when first used."""
+        self._channels: list[aio.Channel] = [open_channel(one.strip()) for one in addresses.split(",")]
+        self._preferred = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; running calls end."""
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+
+    async def ensure_model(
+        self, request: scheduler_pb2.EnsureModelRequest
+    ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
+        """Have a replica of a model; the last event is `ready`. Leaving the iteration aborts no load.
+
+        Raises:
+            ModelNotFound, BadModelFile, InsufficientMemory: it will not work.
+            ModelUnavailable, QueueFull: not now; try again after `retry_after_s`.
+        """
+        for attempt in range(len(self._channels)):
+            call = self._stub().EnsureModel(request, metadata=call_metadata())
+            heard = False
+            try:
+                async for event in received(call):
+                    heard = True
+                    yield event
+            except ModelUnavailable:
+                if heard or not self._try_next(attempt):
+                    raise
+            else:
+                return
+            finally:
+                call.cancel()
+
+    async def watch_routes(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
+        """The newest routing table, again after every change; reconnects by itself and never ends."""
+        pause_s = RECONNECT_S_MIN
+        while True:
+            call = self._stub().WatchRoutes(scheduler_pb2.WatchRoutesRequest(), metadata=call_metadata())
+            try:
+                async for table in received(call):
+                    pause_s = RECONNECT_S_MIN
+                    yield table
+            except PunaError as error:
+                log.info("routes.stream_lost", reason=error.reason, text=error.message)
+                self._preferred = (self._preferred + 1) % len(self._channels)
+            finally:
+                call.cancel()
+            await asyncio.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, RECONNECT_S_MAX)
+
+    async def unload_model(self, name: str) -> int:
+        """Stop the replicas of a model once they are idle; how many were told to.
+
+        Raises:
+            ModelNotFound: there is no such model.
+            ModelUnavailable: nobody leads now.
+        """
+        request = scheduler_pb2.UnloadModelRequest(model_name=name)
+        attempt = 0
+        while True:
+            try:
+                with domain_errors():
+                    response: scheduler_pb2.UnloadModelResponse = await self._stub().UnloadModel(
+                        request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()
+                    )
+            except ModelUnavailable:
+                if not self._try_next(attempt):
+                    raise
+                attempt += 1
+            else:
+                return response.replicas
+
+    async def list_nodes(self) -> discovery_pb2.Inventory:
+        """The inventory as the scheduler sees it."""
+        with domain_errors():
+            inventory: discovery_pb2.Inventory = await self._stub().ListNodes(
+                scheduler_pb2.ListNodesRequest(), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
+            )
+        return inventory
+
+    def _stub(self) -> "scheduler_pb2_grpc.SchedulerAsyncStub":
+        return scheduler_pb2_grpc.SchedulerStub(self._channels[self._preferred])
+
+    def _try_next(self, attempt: int) -> bool:
+        """Turn to the next address; False: all were tried."""
+        self._preferred = (self._preferred + 1) % len(self._channels)
+        return attempt + 1 < len(self._channels)

@@ -1,0 +1,238 @@
+"""Protos to the core's values and back. Unknown enum values of a newer peer become the harmless one."""
+
+from common.errors import PunaError, error_types
+from protos import cluster_pb2, discovery_pb2, scheduler_pb2
+from scheduler.core.faults import Fault
+from scheduler.core.layouts import DeviceLayers, FlashAttention, Layout
+from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.routing_table import ReplicaRoute
+from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
+
+_KINDS = {
+    cluster_pb2.DEVICE_TYPE_CPU: DeviceKind.CPU,
+    cluster_pb2.DEVICE_TYPE_GPU: DeviceKind.GPU,
+    cluster_pb2.DEVICE_TYPE_INTEGRATED: DeviceKind.INTEGRATED,
+    cluster_pb2.DEVICE_TYPE_ACCELERATOR: DeviceKind.ACCELERATOR,
+}
+_TRUSTS = {
+    cluster_pb2.TRUST_MEASURED: Trust.MEASURED,
+    cluster_pb2.TRUST_PREDICTED: Trust.PREDICTED,
+    cluster_pb2.TRUST_STALE: Trust.STALE,
+}
+_STATES = {
+    cluster_pb2.RUNNER_STATE_LAUNCHED: RunnerState.LAUNCHED,
+    cluster_pb2.RUNNER_STATE_LOADING: RunnerState.LOADING,
+    cluster_pb2.RUNNER_STATE_READY: RunnerState.READY,
+    cluster_pb2.RUNNER_STATE_NO_SLOTS: RunnerState.NO_SLOTS,
+    cluster_pb2.RUNNER_STATE_NOT_RESPONDING: RunnerState.NOT_RESPONDING,
+    cluster_pb2.RUNNER_STATE_ERROR: RunnerState.ERROR,
+    cluster_pb2.RUNNER_STATE_DRAINING: RunnerState.DRAINING,
+}
+_STATES_BACK = {state: number for number, state in _STATES.items()}
+_ORIGINS = {
+    cluster_pb2.MEMORY_ORIGIN_MEASURED: MemoryOrigin.MEASURED,
+    cluster_pb2.MEMORY_ORIGIN_ALLOCATED: MemoryOrigin.ALLOCATED,
+    cluster_pb2.MEMORY_ORIGIN_ATTEMPTED: MemoryOrigin.ATTEMPTED,
+    cluster_pb2.MEMORY_ORIGIN_ESTIMATED: MemoryOrigin.ESTIMATED,
+}
+_ORIGINS_BACK = {origin: number for number, origin in _ORIGINS.items()}
+_FLASH = {
+    cluster_pb2.FLASH_ATTENTION_AUTO: FlashAttention.AUTO,
+    cluster_pb2.FLASH_ATTENTION_ON: FlashAttention.ON,
+    cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
+}
+_FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
+
+
+def to_nodes(inventory: discovery_pb2.Inventory) -> tuple[NodeView, ...]:
+    """An inventory as the core sees it."""
+    return tuple(_to_node(node) for node in inventory.nodes)
+
+
+def _to_node(node: cluster_pb2.Node) -> NodeView:
+    return NodeView(
+        id=node.id,
+        address=node.address,
+        engine_build=node.engine_build,
+        devices=tuple(_to_device(device) for device in node.devices),
+        models=tuple(_to_model(model) for model in node.models),
+        runners=tuple(to_runner(runner) for runner in node.runners),
+        suspect=node.suspect,
+        report_age_s=node.report_age_ms / 1000,
+    )
+
+
+def _to_device(device: cluster_pb2.Device) -> DeviceView:
+    return DeviceView(
+        id=device.id,
+        name=device.name,
+        kind=_KINDS.get(device.type, DeviceKind.UNKNOWN),
+        backend=device.backend,
+        description=device.description,
+        pool_id=device.pool_id or device.id,
+        total_bytes=device.total_bytes,
+        free_bytes=device.free_bytes,
+        free_source=device.free_source,
+        free_age_s=device.free_age_ms / 1000,
+        trust=_TRUSTS.get(device.trust, Trust.UNKNOWN),
+        usable=device.state == cluster_pb2.DEVICE_STATE_OK,
+        state_reason=device.state_reason,
+    )
+
+
+def _to_model(model: cluster_pb2.Model) -> ModelFile:
+    error = model.error
+    if not error and not model.HasField("description"):
+        error = "its header has not been read"
+    return ModelFile(
+        name=model.name,
+        digest=model.digest,
+        size_bytes=model.size_bytes,
+        modified_at_unix_s=model.modified_at_unix_s,
+        trained_context_tokens=model.description.context_tokens,
+        layer_count=model.description.layer_count,
+        error=error,
+    )
+
+
+def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
+    """A runner as its host reports it."""
+    status = record.status
+    return RunnerView(
+        placement_id=record.placement.placement_id,
+        generation=record.placement.generation,
+        incarnation=record.placement.incarnation,
+        model_name=record.model_name,
+        model_digest=record.model_digest,
+        layout=to_layout(record.layout),
+        address=record.address,
+        state=_STATES.get(status.state, RunnerState.UNKNOWN),
+        load_fraction=status.load_fraction,
+        load_bytes_total=status.load_bytes_total,
+        slots_total=status.slots_total,
+        slots_busy=status.slots_busy,
+        queued=status.queued,
+        idle_ms=status.idle_ms,
+        keep_alive_ms=status.keep_alive_ms if status.HasField("keep_alive_ms") else None,
+        requests_total=status.requests_total,
+        memory=to_report(status.memory) if status.HasField("memory") else None,
+        fault=to_fault(status.error) if status.HasField("error") else None,
+    )
+
+
+def to_fault(error: cluster_pb2.RunnerError) -> Fault:
+    """A runner's own error."""
+    attempted = to_report(error.attempted) if error.HasField("attempted") else None
+    return Fault(reason=error.reason or "runner_lost", message=error.message, attempted=attempted)
+
+
+def fault_of(error: PunaError) -> Fault:
+    """A domain error as a value."""
+    return Fault(reason=error.reason, message=error.message, retry_after_s=error.retry_after_s)
+
+
+def error_of(fault: Fault) -> PunaError:
+    """A fault as the error that callers get. A reason that this build does not know is a bug of somebody's."""
+    kind = error_types().get(fault.reason, error_types()["internal_error"])
+    return kind(fault.message, retry_after_s=fault.retry_after_s)
+
+
+def to_layout(layout: cluster_pb2.Layout) -> Layout:
+    """A layout."""
+    return Layout(
+        devices=tuple(
+            DeviceLayers(device_id=device.device_id, layer_count=device.layer_count) for device in layout.devices
+        ),
+        context_tokens=layout.context_tokens,
+        slots=layout.slots,
+        batch_tokens=layout.batch_tokens,
+        cache_type_k=layout.cache_type_k,
+        cache_type_v=layout.cache_type_v,
+        flash_attention=_FLASH.get(layout.flash_attention, FlashAttention.AUTO),
+        threads=layout.threads,
+        use_mmap=layout.use_mmap if layout.HasField("use_mmap") else None,
+        engine=layout.engine,
+    )
+
+
+def from_layout(layout: Layout) -> cluster_pb2.Layout:
+    """A layout for the wire."""
+    return cluster_pb2.Layout(
+        devices=[
+            cluster_pb2.DeviceLayers(device_id=device.device_id, layer_count=device.layer_count)
+            for device in layout.devices
+        ],
+        context_tokens=layout.context_tokens,
+        slots=layout.slots,
+        batch_tokens=layout.batch_tokens,
+        cache_type_k=layout.cache_type_k,
+        cache_type_v=layout.cache_type_v,
+        flash_attention=_FLASH_BACK[layout.flash_attention],
+        threads=layout.threads,
+        use_mmap=layout.use_mmap,
+        engine=layout.engine,
+    )
+
+
+def to_report(report: cluster_pb2.MemoryReport) -> MemoryReport:
+    """A memory report."""
+    return MemoryReport(
+        origin=_ORIGINS.get(report.origin, MemoryOrigin.UNKNOWN),
+        devices=tuple(_to_bytes(device) for device in report.devices),
+        host=_to_bytes(report.host),
+    )
+
+
+def from_report(report: MemoryReport) -> cluster_pb2.MemoryReport:
+    """A memory report for the wire."""
+    return cluster_pb2.MemoryReport(
+        origin=_ORIGINS_BACK.get(report.origin, cluster_pb2.MEMORY_ORIGIN_UNSPECIFIED),
+        devices=[_from_bytes(device) for device in report.devices],
+        host=_from_bytes(report.host),
+    )
+
+
+def _to_bytes(memory: cluster_pb2.DeviceMemory) -> DeviceBytes:
+    return DeviceBytes(
+        device_id=memory.device_id,
+        weights_bytes=memory.weights_bytes,
+        cache_bytes=memory.cache_bytes,
+        graph_bytes=memory.graph_bytes,
+    )
+
+
+def _from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
+    return cluster_pb2.DeviceMemory(
+        device_id=memory.device_id,
+        weights_bytes=memory.weights_bytes,
+        cache_bytes=memory.cache_bytes,
+        graph_bytes=memory.graph_bytes,
+    )
+
+
+def from_replica(replica: ReplicaRoute, *, expires_at_unix_ms: int | None) -> scheduler_pb2.Replica:
+    """A replica for the wire."""
+    runner = replica.runner
+    status = cluster_pb2.RunnerStatus(
+        state=_STATES_BACK.get(runner.state, cluster_pb2.RUNNER_STATE_UNSPECIFIED),
+        load_fraction=runner.load_fraction,
+        load_bytes_total=runner.load_bytes_total,
+        slots_total=runner.slots_total,
+        slots_busy=runner.slots_busy,
+        queued=runner.queued,
+        idle_ms=runner.idle_ms,
+        keep_alive_ms=runner.keep_alive_ms,
+        requests_total=runner.requests_total,
+        memory=from_report(runner.memory) if runner.memory is not None else None,
+    )
+    return scheduler_pb2.Replica(
+        placement=cluster_pb2.PlacementRef(
+            placement_id=runner.placement_id, generation=runner.generation, incarnation=runner.incarnation
+        ),
+        node_id=replica.node_id,
+        address=runner.address,
+        layout=from_layout(runner.layout),
+        status=status,
+        device_names=replica.device_names,
+        expires_at_unix_ms=expires_at_unix_ms,
+    )

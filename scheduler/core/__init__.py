@@ -1,0 +1,1 @@
+"""The decisions, pure: events in, effects out."""

@@ -1,0 +1,86 @@
+"""What callers who wait for a load are told, and how a load ends for all of them."""
+
+from scheduler.core.books import Books, Failures
+from scheduler.core.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerReady, RemoveDesired
+from scheduler.core.faults import Fault
+from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
+from scheduler.core.replicas import serving_replicas
+
+
+def attach(books: Books, job: LoadJob, caller_id: str) -> None:
+    """Let a caller wait for a load, and tell it where that stands."""
+    job.callers[caller_id] = None
+    if job.state in ON_HOST:
+        books.emit(loading_answer(job, (caller_id,)))
+    elif job.position:
+        books.emit(AnswerQueued(callers=(caller_id,), position=job.position))
+
+
+def tell_positions(books: Books) -> None:
+    """Tell callers whose place among the waiting loads has changed."""
+    waiting = [job for job in books.jobs_by_age() if job.state in UNPLACED]
+    for position, job in enumerate(waiting, start=1):
+        if job.position != position:
+            job.position = position
+            if job.callers:
+                books.emit(AnswerQueued(callers=tuple(job.callers), position=position))
+
+
+def loading_answer(job: LoadJob, callers: tuple[str, ...]) -> AnswerLoading:
+    """How far a load is, for these callers."""
+    progress = job.progress
+    return AnswerLoading(
+        callers=callers,
+        fraction=progress.fraction,
+        bytes_done=progress.bytes_done,
+        bytes_total=progress.bytes_total,
+    )
+
+
+def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
+    """End a load and tell everybody why. What was started is stopped by whoever calls."""
+    job.move(LoadState.FAILED, now_s)
+    books.jobs.pop(job.id, None)
+    record = job.record
+    if record is not None:
+        if record.placement_id not in books.stops:
+            _forget(books, record.placement_id)
+        known = books.failures.get(job.model_digest)
+        count = 1 if known is None else known.count + 1
+        pause_s = min(books.policy.restart_backoff_s * 2 ** (count - 1), books.policy.restart_backoff_s_max)
+        books.failures[job.model_digest] = Failures(count=count, until_s=now_s + pause_s)
+    books.note(
+        "model.load_failed", model=job.model_name, reason=fault.reason, text=fault.message, attempts=job.attempts,
+        load_s=round(now_s - job.created_s, 3), callers=len(job.callers),
+    )  # fmt: skip
+    callers = job.take_callers()
+    if callers:
+        books.emit(AnswerFailed(callers=callers, fault=fault))
+
+
+def _forget(books: Books, placement_id: str) -> None:
+    if books.desired.pop(placement_id, None) is not None and books.leadership is not None:
+        books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=placement_id))
+
+
+def end_if_served(books: Books, job: LoadJob, now_s: float) -> bool:
+    """A replica that will do has appeared by itself (its node is back, a former leader's load is done)."""
+    found = [
+        runner
+        for _, runner in serving_replicas(books, job.model_digest)
+        if (job.wanted_tokens or 0) <= runner.layout.context_tokens
+    ]
+    if not found:
+        return False
+    if job.state is not LoadState.WAITING:
+        job.move(LoadState.WAITING, now_s)
+    job.move(LoadState.READY, now_s)
+    del books.jobs[job.id]
+    for runner in found:
+        memo = books.memos.get(runner.placement_id)
+        if memo is not None:
+            memo.send_caller(runner, now_s)
+    callers = job.take_callers()
+    if callers:
+        books.emit(AnswerReady(callers=callers, model_name=job.model_name))
+    return True

@@ -1,0 +1,125 @@
+"""The core's state: one owner, plain data. What may be done with it is in the modules beside this one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduler.core.candidates import Candidate, MeasureKey, Placement, Refusal
+from scheduler.core.desired import DesiredPlacement
+from scheduler.core.effects import Effect, Note
+from scheduler.core.keep_alive import ReplicaMemo
+from scheduler.core.ledger import Promise
+from scheduler.core.load_jobs import LoadJob
+from scheduler.core.memory import MemoryReport
+from scheduler.core.observed import Observed
+from scheduler.core.policy import Policy
+from scheduler.core.routing_table import ModelRoute
+from scheduler.core.view import NodeView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """The right to command."""
+
+    fence: int
+    leader_id: str
+
+
+class StopState(StrEnum):
+    """How far a stop is."""
+
+    DRAINING = "draining"  # takes nothing new; running sequences end
+    SAVING = "saving"
+    COMMANDED = "commanded"
+    RECOVERING = "recovering"  # the process is gone, its memory not yet seen to be back
+
+
+@dataclass(slots=True, kw_only=True)
+class Stop:
+    """A replica on its way out. Its routes are withdrawn, its bytes stay promised to the end."""
+
+    placement_id: str
+    generation: int
+    node_id: str
+    reason: str
+    forced: bool  # do not wait for running sequences
+    promise: Promise
+    state: StopState = StopState.DRAINING
+    retry_at_s: float | None = None
+    free_bytes_before: dict[str, int] = field(default_factory=dict)
+    recover_until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The last placement decision about a model, kept for people who ask why."""
+
+    at_s: float
+    outcome: str
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Failures:
+    """How often a model's load failed lately, and until when the next one waits."""
+
+    count: int
+    until_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Books:
+    """Everything the core knows."""
+
+    policy: Policy
+    new_id: Callable[[], str]  # randomness is given, so that a run can be replayed
+    observed: Observed
+    leadership: Leadership | None = None
+    no_leader_why: str = "leadership has not been settled yet"
+    desired: dict[str, DesiredPlacement] = field(default_factory=dict)
+    desired_unseen_since_s: dict[str, float] = field(default_factory=dict)  # placements whose node is not known
+    jobs: dict[int, LoadJob] = field(default_factory=dict)
+    jobs_begun: int = 0
+    stops: dict[str, Stop] = field(default_factory=dict)
+    memos: dict[str, ReplicaMemo] = field(default_factory=dict)
+    reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
+    measuring: dict[str, MeasureKey] = field(default_factory=dict)  # node id → what it counts now
+    failures: dict[str, Failures] = field(default_factory=dict)  # by model digest
+    replaced_at_s: dict[str, float] = field(default_factory=dict)  # by model digest
+    decisions: dict[str, Decision] = field(default_factory=dict)  # by model name
+    routes: tuple[ModelRoute, ...] = ()
+    routes_version: int = 0
+    effects: list[Effect] = field(default_factory=list)
+
+    def emit(self, effect: Effect) -> None:
+        """Ask the shell for something."""
+        self.effects.append(effect)
+
+    def note(self, event: str, **fields: object) -> None:
+        """Have something logged and counted."""
+        self.effects.append(Note(event=event, fields=fields))
+
+    def node(self, node_id: str) -> NodeView | None:
+        """A node by id."""
+        return self.observed.nodes.get(node_id)
+
+    def jobs_by_age(self) -> list[LoadJob]:
+        """Oldest first: that is the order in which they are served."""
+        return sorted(self.jobs.values(), key=lambda job: job.id)
+
+    def job_of(self, placement_id: str, generation: int) -> LoadJob | None:
+        """The load that this placement belongs to."""
+        for job in self.jobs.values():
+            record = job.record
+            if record is not None and (record.placement_id, record.generation) == (placement_id, generation):
+                return job
+        return None
+
+    def waiters(self) -> int:
+        """Callers that wait for any load."""
+        return sum(len(job.callers) for job in self.jobs.values())
+
+    def remember_decision(self, job: LoadJob, outcome: Placement | Refusal, now_s: float) -> None:
+        """Keep why, for people who ask."""
+        text = "placed" if isinstance(outcome, Placement) else outcome.kind.value
+        self.decisions[job.model_name] = Decision(at_s=now_s, outcome=text, candidates=outcome.candidates)

@@ -1,0 +1,40 @@
+"""When the core has to look again although nothing has happened."""
+
+from collections.abc import Iterator
+
+from scheduler.core.books import Books, StopState
+from scheduler.core.load_jobs import UNPLACED
+from scheduler.core.reconcile import expiry_of
+from scheduler.core.view import SERVING_STATES
+
+
+def wake_at_s(books: Books, now_s: float) -> float | None:
+    """The earliest moment after `now_s` at which time alone changes a decision."""
+    moments = [books.observed.wake_at_s()]
+    if books.leadership is not None:
+        moments += [*_loads(books), *_stops(books), *_expiries(books)]
+        moments += [since_s + books.policy.node_forgotten_s for since_s in books.desired_unseen_since_s.values()]
+    return min((moment for moment in moments if moment is not None and moment > now_s), default=None)
+
+
+def _loads(books: Books) -> Iterator[float | None]:
+    for job in books.jobs.values():
+        yield job.moved_s + books.policy.load_stall_s
+        yield job.resend_at_s
+        if job.state in UNPLACED:
+            yield job.not_before_s
+        if job.busy_since_s is not None:
+            yield job.busy_since_s + books.policy.starve_s
+
+
+def _stops(books: Books) -> Iterator[float | None]:
+    for stop in books.stops.values():
+        yield stop.retry_at_s
+        if stop.state is StopState.RECOVERING:
+            yield stop.recover_until_s
+
+
+def _expiries(books: Books) -> Iterator[float | None]:
+    for node_id, runner in books.observed.replicas():
+        if runner.state in SERVING_STATES and runner.placement_id not in books.stops:
+            yield expiry_of(books, runner) if books.observed.is_current(node_id) else None

@@ -1,0 +1,146 @@
+"""Everything that the scheduler's core can ask of the world. The shell performs; outcomes come back as events."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.core.candidates import MeasureKey
+from scheduler.core.desired import DesiredPlacement
+from scheduler.core.faults import Fault
+from scheduler.core.layouts import Layout
+from scheduler.core.routing_table import ModelRoute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerQueued:
+    """Tell callers that their load waits for others."""
+
+    callers: tuple[str, ...]
+    position: int  # 1 is next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerLoading:
+    """Tell callers how far their load is."""
+
+    callers: tuple[str, ...]
+    fraction: float
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReady:
+    """Final: the model's route has a replica for them."""
+
+    callers: tuple[str, ...]
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFailed:
+    """Final: it did not work."""
+
+    callers: tuple[str, ...]
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerUnloading:
+    """Final: so many replicas were told to stop."""
+
+    caller_id: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Have a host count a layout."""
+
+    node_id: str
+    address: str
+    key: MeasureKey
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveDesired:
+    """Write a record before acting on it."""
+
+    fence: int
+    record: DesiredPlacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDesired:
+    """Forget a record; nothing depends on the outcome."""
+
+    fence: int
+    placement_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRunner:
+    """Have a host start a runner, or attach to the one that it has already."""
+
+    fence: int
+    leader_id: str
+    address: str
+    record: DesiredPlacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRunner:
+    """Have a host drain and stop a runner."""
+
+    fence: int
+    leader_id: str
+    address: str
+    placement_id: str
+    generation: int
+    drain_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRoutes:
+    """Give every watcher this table."""
+
+    version: int
+    routes: tuple[ModelRoute, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropLeadership:
+    """A host obeys somebody else: stop leading, and lead again only above `high_water`."""
+
+    high_water: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLeadership:
+    """The store no longer holds our fence: find out now, not at the next renewal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Log and count something that happened."""
+
+    event: str
+    fields: Mapping[str, object]
+
+
+Effect = (
+    AnswerQueued
+    | AnswerLoading
+    | AnswerReady
+    | AnswerFailed
+    | AnswerUnloading
+    | Measure
+    | SaveDesired
+    | RemoveDesired
+    | StartRunner
+    | StopRunner
+    | PublishRoutes
+    | DropLeadership
+    | CheckLeadership
+    | Note
+)

@@ -1,0 +1,159 @@
+"""Everything that can happen to the scheduler's core. Failures are events too."""
+
+from dataclasses import dataclass
+
+from scheduler.core.candidates import MeasureKey
+from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.faults import Fault
+from scheduler.core.memory import MemoryReport
+from scheduler.core.view import NodeView, RunnerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventorySeen:
+    """Discovery sent its inventory."""
+
+    nodes: tuple[NodeView, ...]
+    uptime_s: float  # of the discovery process: a young one may not know every node yet
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryLost:
+    """The watch on discovery broke; the last view stays true until contradicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsureRequested:
+    """A caller wants a replica of a model."""
+
+    caller_id: str
+    model_name: str
+    context_tokens: int | None = None
+    keep_alive_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerLeft:
+    """A caller does not wait any longer."""
+
+    caller_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadRequested:
+    """A caller wants every replica of a model stopped."""
+
+    caller_id: str
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A host has counted."""
+
+    node_id: str
+    key: MeasureKey
+    report: MemoryReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureFailed:
+    """A host could not count."""
+
+    node_id: str
+    key: MeasureKey
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredSaved:
+    """The store holds the record in this phase."""
+
+    placement_id: str
+    generation: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredSaveFailed:
+    """The store did not take the record; STALE_FENCE if somebody else may lead."""
+
+    placement_id: str
+    generation: int
+    phase: Phase
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerReported:
+    """A host told how a start that we ordered goes."""
+
+    node_id: str
+    runner: RunnerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFailed:
+    """A start was refused, or its stream ended without an outcome."""
+
+    placement_id: str
+    generation: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopDone:
+    """The process is gone."""
+
+    placement_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFailed:
+    """The host did not stop it, or did not answer."""
+
+    placement_id: str
+    generation: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipGained:
+    """This scheduler leads with this fence; `desired` is what the store holds."""
+
+    fence: int
+    leader_id: str
+    desired: tuple[DesiredPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipLost:
+    """This scheduler does not lead, and why nothing can be commanded here."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A moment that the core asked for (`wake_at_s`) has come."""
+
+
+Event = (
+    InventorySeen
+    | InventoryLost
+    | EnsureRequested
+    | CallerLeft
+    | UnloadRequested
+    | Measured
+    | MeasureFailed
+    | DesiredSaved
+    | DesiredSaveFailed
+    | RunnerReported
+    | StartFailed
+    | StopDone
+    | StopFailed
+    | LeadershipGained
+    | LeadershipLost
+    | TimePassed
+)

@@ -1,0 +1,73 @@
+"""What a runner is started with, and how a request's wishes become it."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+CONTEXT_TOKENS_MIN = 4
+CONTEXT_TOKENS_AUTO = 4096
+SLOTS_AUTO = (8, 4, 2, 1)
+
+
+class FlashAttention(StrEnum):
+    """Whether attention runs fused."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLayers:
+    """How many layers (the output counts as one) lie on a device."""
+
+    device_id: str
+    layer_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Which layers lie where, and the sizes of everything else. No devices: everything lies in host RAM."""
+
+    devices: tuple[DeviceLayers, ...] = ()
+    context_tokens: int  # of one slot
+    slots: int
+    batch_tokens: int
+    cache_type_k: str = ""
+    cache_type_v: str = ""
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    threads: int = 0
+    use_mmap: bool | None = None
+    engine: str = ""
+
+    def with_slots(self, slots: int) -> "Layout":
+        """The same with another number of slots."""
+        return replace(self, slots=slots)
+
+    def without_devices(self) -> "Layout":
+        """The same with everything in host RAM."""
+        return replace(self, devices=())
+
+    def on(self, device_id: str, layer_count: int) -> "Layout":
+        """The same with all layers on one device."""
+        return replace(self, devices=(DeviceLayers(device_id=device_id, layer_count=layer_count),))
+
+
+def wanted_context_tokens(asked: int | None, *, trained: int) -> int | None:
+    """The context a request needs of a replica: at least the minimum, at most what was trained; None: any will do."""
+    if asked is None:
+        return None
+    wanted = max(asked, CONTEXT_TOKENS_MIN)
+    return min(wanted, trained) if trained else wanted
+
+
+def chosen_context_tokens(wanted: int | None, *, configured: int, trained: int) -> int:
+    """The context of a new replica: what was asked, else what is configured, else a modest automatic value."""
+    if wanted is not None:
+        return wanted
+    tokens = configured or CONTEXT_TOKENS_AUTO
+    return min(tokens, trained) if trained else tokens
+
+
+def slot_steps(num_parallel: int) -> tuple[int, ...]:
+    """Numbers of slots to try, best first. An explicit number is never changed."""
+    return (num_parallel,) if num_parallel else SLOTS_AUTO

@@ -1,0 +1,118 @@
+"""One load of one model, and everybody who waits for it.
+
+    waiting → measuring → (evicting →) planned → starting → loading → ready | failed
+
+A job belongs to the leader, not to a caller: callers attach and leave, and one that leaves changes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduler.core.candidates import MeasureKey, Placement
+from scheduler.core.desired import DesiredPlacement
+from scheduler.core.faults import Fault
+
+
+class LoadState(StrEnum):
+    """Where a load stands."""
+
+    WAITING = "waiting"
+    MEASURING = "measuring"
+    EVICTING = "evicting"
+    PLANNED = "planned"  # being written down
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+
+
+_S = LoadState
+TRANSITIONS: Mapping[LoadState, frozenset[LoadState]] = {
+    # A load that a former leader began is taken up where it stands.
+    _S.WAITING: frozenset({_S.MEASURING, _S.EVICTING, _S.PLANNED, _S.STARTING, _S.READY, _S.FAILED}),
+    _S.MEASURING: frozenset({_S.WAITING, _S.FAILED}),
+    _S.EVICTING: frozenset({_S.WAITING, _S.FAILED}),
+    _S.PLANNED: frozenset({_S.STARTING, _S.WAITING, _S.FAILED}),
+    _S.STARTING: frozenset({_S.LOADING, _S.READY, _S.WAITING, _S.FAILED}),
+    _S.LOADING: frozenset({_S.READY, _S.STARTING, _S.WAITING, _S.FAILED}),
+    _S.READY: frozenset(),
+    _S.FAILED: frozenset(),
+}
+# Nothing is promised on a device yet.
+UNPLACED = frozenset({_S.WAITING, _S.MEASURING, _S.EVICTING})
+# A host has been told, or may have been.
+ON_HOST = frozenset({_S.STARTING, _S.LOADING})
+DONE = frozenset({_S.READY, _S.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a load is. Never falls within one load."""
+
+    fraction: float = 0.0
+    bytes_total: int = 0
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes of weights that are in place."""
+        return int(self.bytes_total * self.fraction)
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadJob:
+    """Mutable; owned by the core."""
+
+    id: int
+    model_name: str
+    model_digest: str
+    context_tokens: int
+    wanted_tokens: int | None = None  # what callers asked for; None: any replica will do
+    keep_alive_ms: int | None
+    created_s: float
+    moved_s: float  # last sign of progress; re-arms the stall timer
+    state: LoadState = LoadState.WAITING
+    callers: dict[str, None] = field(default_factory=dict)  # in order of arrival
+    progress: Progress = field(default_factory=Progress)
+    attempts: int = 0  # loads that were refused for memory, or hosts that did not answer
+    backoff: dict[tuple[str, str], float] = field(default_factory=dict)
+    not_before_s: float = 0.0
+    resend_at_s: float | None = None  # the host did not answer
+    waits_for: str = ""
+    busy_since_s: float | None = None  # only busy replicas could make room
+    measuring: MeasureKey | None = None
+    measure_faults: dict[MeasureKey, Fault] = field(default_factory=dict)
+    placement: Placement | None = None
+    record: DesiredPlacement | None = None
+    position: int = 0  # last told to the callers
+
+    def move(self, state: LoadState, now_s: float) -> None:
+        """Change state.
+
+        Raises:
+            AssertionError: the table does not know this step; the text tells the job's story.
+        """
+        assert state in TRANSITIONS[self.state], (
+            f"load {self.id} of {self.model_name}: {self.state} -> {state} "
+            f"(attempt {self.attempts}, {self.waits_for!r})"
+        )
+        # Steps among the states in which nothing has begun are no progress.
+        if not {self.state, state} <= UNPLACED:
+            self.moved_s = now_s
+        self.state = state
+
+    def advance(self, fraction: float, bytes_total: int, now_s: float) -> bool:
+        """Take in progress; True if it is news."""
+        fraction = min(1.0, max(self.progress.fraction, fraction))
+        bytes_total = max(self.progress.bytes_total, bytes_total)
+        if (fraction, bytes_total) == (self.progress.fraction, self.progress.bytes_total):
+            return False
+        self.progress = Progress(fraction=fraction, bytes_total=bytes_total)
+        self.moved_s = now_s
+        return True
+
+    def take_callers(self) -> tuple[str, ...]:
+        """Everybody who waits; they are answered now and wait no longer."""
+        callers = tuple(self.callers)
+        self.callers.clear()
+        return callers

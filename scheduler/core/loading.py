@@ -1,0 +1,179 @@
+"""What drives a load job from one state to the next.
+
+1. Not now: it waits for a back-off, or for an older load of the same model.
+2. Plan on a fresh snapshot. A report is missing: have it measured, then plan again.
+3. It fits: write the placement down. It fits after evicting: order the stops, then plan again.
+4. It would fit once busy ones are gone: wait; after `starve_s` the least used of them drain.
+5. It cannot fit: tell everybody, with the numbers.
+What happens once it is written is in `starting`.
+"""
+
+from scheduler.core.answers import end_if_served, fail, tell_positions
+from scheduler.core.books import Books
+from scheduler.core.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
+from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.effects import Measure, SaveDesired
+from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
+from scheduler.core.layouts import Layout, slot_steps
+from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
+from scheduler.core.placement import plan_placement
+from scheduler.core.snapshot import cluster_view
+from scheduler.core.stopping import order_stop
+
+
+def pump(books: Books, now_s: float) -> None:
+    """Take every load as far as it comes now, oldest first."""
+    if books.leadership is None:
+        return
+    for job in books.jobs_by_age():
+        if job.state in UNPLACED and not end_if_served(books, job, now_s):
+            _advance_unplaced(books, job, now_s)
+    tell_positions(books)
+
+
+def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
+    if now_s < job.not_before_s:
+        return
+    older = (other for other in books.jobs.values() if other.id < job.id)
+    if any(other.model_digest == job.model_digest for other in older):
+        job.waits_for = "an older load of the model"
+        return
+    if job.state is LoadState.MEASURING:
+        if job.measuring is not None:
+            return  # the answer is on its way
+        job.move(LoadState.WAITING, now_s)
+    if job.state is LoadState.EVICTING:
+        assert job.placement is not None, "what evicts knows for what"
+        if any(victim in books.stops for victim in job.placement.victims):
+            return
+        job.placement = None
+        job.move(LoadState.WAITING, now_s)
+    _plan(books, job, now_s)
+
+
+def _plan(books: Books, job: LoadJob, now_s: float) -> None:
+    policy = books.policy
+    request = PlacementRequest(
+        model_digest=job.model_digest,
+        layout=Layout(
+            context_tokens=job.context_tokens, slots=1, batch_tokens=policy.batch_tokens, engine=policy.engine
+        ),
+        slot_steps=slot_steps(policy.num_parallel),
+        backoff=job.backoff,
+    )
+    view = cluster_view(books, now_s, job=job)
+    outcome = plan_placement(request, view, {**books.reports, **job.measure_faults}, policy)
+    match outcome:
+        case MeasureFirst():
+            _measure(books, job, outcome, now_s)
+        case Placement(victims=()):
+            books.remember_decision(job, outcome, now_s)
+            _write_down(books, job, outcome, now_s)
+        case Placement():
+            books.remember_decision(job, outcome, now_s)
+            _evict(books, job, outcome, now_s)
+        case Refusal():
+            books.remember_decision(job, outcome, now_s)
+            _refused(books, job, outcome, now_s)
+
+
+def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> None:
+    """One measurement at a time per node: each holds a context on the devices."""
+    node = books.node(wanted.node_id)
+    assert node is not None, "plans name nodes of the view"
+    job.move(LoadState.MEASURING, now_s)
+    if wanted.node_id in books.measuring:
+        job.waits_for = "another measurement"
+        return
+    job.measuring = wanted.key
+    books.measuring[wanted.node_id] = wanted.key
+    books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
+
+
+def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) -> None:
+    assert books.leadership is not None, "jobs end with leadership"
+    before = job.record or _lost_record(books, job)
+    job.placement = placement
+    job.busy_since_s = None
+    job.waits_for = ""
+    job.record = DesiredPlacement(
+        placement_id=before.placement_id if before is not None else books.new_id(),
+        generation=before.generation + 1 if before is not None else 1,
+        phase=Phase.STARTING,
+        node_id=placement.node_id,
+        model_name=job.model_name,
+        model_digest=job.model_digest,
+        layout=placement.layout,
+        planned=placement.report,
+        keep_alive_ms=job.keep_alive_ms,
+    )
+    books.desired[job.record.placement_id] = job.record
+    job.move(LoadState.PLANNED, now_s)
+    books.emit(SaveDesired(fence=books.leadership.fence, record=job.record))
+    books.note(
+        "model.placed",
+        model=job.model_name,
+        placement=job.record.placement_id,
+        generation=job.record.generation,
+        node=placement.node_id,
+        devices=[layers.device_id for layers in placement.layout.devices] or ["host"],
+        slots=placement.layout.slots,
+        context_tokens=placement.layout.context_tokens,
+        need_bytes=sum(need.total_bytes for need in placement.needs),
+    )
+
+
+def _lost_record(books: Books, job: LoadJob) -> DesiredPlacement | None:
+    """The placement of the model whose runner died: the new runner is its next generation."""
+    taken = {other.record.placement_id for other in books.jobs.values() if other.record is not None}
+    lost = (
+        record
+        for record in books.desired.values()
+        if record.model_digest == job.model_digest and record.phase is Phase.LOST and record.placement_id not in taken
+    )
+    return min(lost, key=lambda record: record.placement_id, default=None)
+
+
+def _evict(books: Books, job: LoadJob, placement: Placement, now_s: float) -> None:
+    job.placement = placement
+    job.waits_for = "evicted models"
+    job.move(LoadState.EVICTING, now_s)
+    for victim in placement.victims:
+        found = books.observed.replica(victim)
+        if found is not None and found[1].model_digest == job.model_digest:
+            books.replaced_at_s[job.model_digest] = now_s
+        order_stop(books, victim, reason="memory", now_s=now_s)
+
+
+def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None:
+    match refusal.kind:
+        case RefusalKind.BUSY:
+            job.waits_for = refusal.message
+            job.busy_since_s = now_s if job.busy_since_s is None else job.busy_since_s
+            if now_s >= job.busy_since_s + books.policy.starve_s:
+                _drain_one(books, job, now_s)
+        case RefusalKind.INSUFFICIENT_MEMORY:
+            fail(books, job, insufficient_memory(refusal.message), now_s)
+        case RefusalKind.NO_DEVICE:
+            fail(books, job, unavailable(refusal.message), now_s)
+        case RefusalKind.MEASURE_FAILED:
+            fault = refusal.fault
+            if fault is not None and fault.reason == "bad_model_file":
+                fault = bad_model_file(job.model_name, fault.message)
+            fail(books, job, fault or unavailable(refusal.message), now_s)
+
+
+def _drain_one(books: Books, job: LoadJob, now_s: float) -> None:
+    """A load has waited too long for busy replicas: one of them takes nothing new and goes when it is done."""
+    job.busy_since_s = now_s
+    if any(stop.reason == "starved" for stop in books.stops.values()):
+        return
+    policy = books.policy
+    loading = {other.record.placement_id for other in books.jobs.values() if other.record is not None}
+    found = [
+        (memo.keep_alive_ms(runner, policy.keep_alive_ms) < 0, memo.ready_since_s, runner.placement_id)
+        for _, runner in books.observed.replicas()
+        if (memo := books.memos.get(runner.placement_id)) is not None and runner.placement_id not in loading
+    ]
+    if found:
+        order_stop(books, min(found)[2], reason="starved", now_s=now_s)

@@ -1,0 +1,55 @@
+"""Bytes a model takes with a layout, and how the scheduler counts them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class MemoryOrigin(StrEnum):
+    """How the figures of a report came about."""
+
+    MEASURED = "measured"
+    ALLOCATED = "allocated"
+    ATTEMPTED = "attempted"
+    ESTIMATED = "estimated"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBytes:
+    """Bytes by class on one device, or in host RAM (then `device_id` is empty)."""
+
+    device_id: str = ""
+    weights_bytes: int = 0
+    cache_bytes: int = 0
+    graph_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """All classes together."""
+        return self.weights_bytes + self.cache_bytes + self.graph_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """Bytes per device of the layout, in its order, and in host RAM."""
+
+    origin: MemoryOrigin
+    devices: tuple[DeviceBytes, ...]
+    host: DeviceBytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything, for people; never compared with one device."""
+        return self.host.total_bytes + sum(device.total_bytes for device in self.devices)
+
+
+def bytes_text(count: int) -> str:
+    """Bytes for people, as in "9.5 GiB"."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"

@@ -1,0 +1,129 @@
+"""What hosts and discovery report, and for how long silence does not contradict it.
+
+- A broken watch freezes the view: nothing disappears, figures age.
+- A node that left the inventory stays as suspect for `node_lost_s`: its runners may well live on, and its host may be
+  back in a moment. A young discovery does not know everybody yet, so its silence does not count at all.
+- A runner that its host reported ready counts at once, before the inventory shows it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from scheduler.core.policy import Policy
+from scheduler.core.view import STARTING_STATES, NodeView, RunnerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    node_id: str
+    runner: RunnerView
+    until_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """Mutable; owned by the core."""
+
+    policy: Policy
+    nodes: dict[str, NodeView] = field(default_factory=dict)
+    was_seen: bool = False
+    received_at_s: float = 0.0
+    uptime_s: float = 0.0
+    frozen_since_s: float | None = None
+    _missing: dict[str, float] = field(default_factory=dict)  # node id → when it left the inventory
+    _started: dict[str, _Started] = field(default_factory=dict)
+
+    def see_inventory(self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float) -> None:
+        """Take in an inventory."""
+        present = {node.id: node for node in nodes}
+        for node_id, node in self.nodes.items():
+            if node_id not in present:
+                self._missing.setdefault(node_id, now_s)
+                present[node_id] = replace(node, suspect=True)
+        for node in nodes:
+            self._missing.pop(node.id, None)
+            for runner in node.runners:
+                self._catch_up(runner)
+        self.nodes = present
+        self.was_seen = True
+        self.received_at_s, self.uptime_s, self.frozen_since_s = now_s, uptime_s, None
+        self.expire(now_s)
+
+    def lose_inventory(self, now_s: float) -> None:
+        """The watch broke."""
+        if self.frozen_since_s is None:
+            self.frozen_since_s = now_s
+
+    def see_start(self, node_id: str, runner: RunnerView, now_s: float) -> None:
+        """A host reported on a start, ahead of the inventory."""
+        until_s = now_s + self.policy.start_seen_s
+        self._started[runner.placement_id] = _Started(node_id=node_id, runner=runner, until_s=until_s)
+
+    def forget_start(self, placement_id: str) -> None:
+        """What was reported about a start is no longer true."""
+        self._started.pop(placement_id, None)
+
+    def expire(self, now_s: float) -> None:
+        """Let go of what was contradicted for long enough."""
+        for node_id in [node_id for node_id in self._missing if now_s >= self._lost_at_s(node_id)]:
+            if self.frozen_since_s is None:
+                del self._missing[node_id]
+                del self.nodes[node_id]
+        for placement_id in [one for one, started in self._started.items() if now_s >= started.until_s]:
+            del self._started[placement_id]
+
+    def wake_at_s(self) -> float | None:
+        """When `expire` has something to do."""
+        moments = [started.until_s for started in self._started.values()]
+        if self.frozen_since_s is None:
+            moments += [self._lost_at_s(node_id) for node_id in self._missing]
+        return min(moments, default=None)
+
+    def _lost_at_s(self, node_id: str) -> float:
+        grown_up_s = self.received_at_s + max(0.0, self.policy.discovery_young_s - self.uptime_s)
+        return max(self._missing[node_id] + self.policy.node_lost_s, grown_up_s)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether discovery may not know every node yet."""
+        return self.uptime_s < self.policy.discovery_young_s
+
+    def is_current(self, node_id: str) -> bool:
+        """Whether the node's reports are live: only then does their silence about a runner mean that it is gone."""
+        node = self.nodes.get(node_id)
+        return self.frozen_since_s is None and node is not None and not node.suspect
+
+    def node_views(self, now_s: float) -> tuple[NodeView, ...]:
+        """The nodes with the ages that their figures have by now."""
+        frozen_s = 0.0 if self.frozen_since_s is None else now_s - self.frozen_since_s
+        if frozen_s == 0.0:
+            return tuple(self.nodes.values())
+        return tuple(replace(node, report_age_s=node.report_age_s + frozen_s) for node in self.nodes.values())
+
+    def replicas(self) -> Iterator[tuple[str, RunnerView]]:
+        """Every runner and its node. What a start reported counts until the inventory has caught up."""
+        seen = set()
+        for node in self.nodes.values():
+            for runner in node.runners:
+                seen.add(runner.placement_id)
+                yield node.id, self._newer(runner)
+        for placement_id, started in self._started.items():
+            if placement_id not in seen and started.node_id in self.nodes:
+                yield started.node_id, started.runner
+
+    def replica(self, placement_id: str) -> tuple[str, RunnerView] | None:
+        """One runner and its node."""
+        return next((found for found in self.replicas() if found[1].placement_id == placement_id), None)
+
+    def _catch_up(self, runner: RunnerView) -> None:
+        """The inventory knows as much as the start's own reports: from here on it alone counts."""
+        started = self._started.get(runner.placement_id)
+        if started is not None and self._newer(runner) is runner:
+            del self._started[runner.placement_id]
+
+    def _newer(self, runner: RunnerView) -> RunnerView:
+        started = self._started.get(runner.placement_id)
+        if started is None or started.runner.generation < runner.generation:
+            return runner
+        is_behind = runner.generation < started.runner.generation or runner.state in STARTING_STATES
+        return started.runner if is_behind else runner

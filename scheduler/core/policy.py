@@ -1,0 +1,56 @@
+"""Every number that the scheduler's decisions use, with where it comes from (docs/architecture.md)."""
+
+from dataclasses import dataclass
+
+from scheduler.core.memory import GIB, MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Settings of the core. Defaults are the product's."""
+
+    # What a model is started with.
+    context_tokens: int = 0  # 0: automatic
+    num_parallel: int = 0  # 0: automatic
+    batch_tokens: int = 512
+    engine: str = ""  # empty: the runner's default
+
+    # Memory. A process on a GPU holds a context of a few hundred MiB that no report contains.
+    device_reserve_bytes: int = 457 * MIB
+    metal_reserve_bytes: int = 512 * MIB
+    host_process_reserve_bytes: int = 64 * MIB
+    device_overhead_bytes: int = 0
+    host_reserve_bytes_min: int = 1 * GIB
+    host_reserve_fraction: float = 0.05
+    # Until enough loads of a kind were seen to know how far measurement and reality differ.
+    margin_bytes: int = 64 * MIB
+    backoff_step: float = 0.1
+
+    # Figures older than this are discounted, and older than the second one not used.
+    figures_stale_s: float = 2.0
+    figures_unusable_s: float = 5.0
+
+    # Loads.
+    load_attempts_max: int = 3
+    load_waiters_max: int = 512
+    load_stall_s: float = 300.0
+    loads_per_node_max: int = 2  # they share one disk
+    restart_backoff_s: float = 0.5
+    restart_backoff_s_max: float = 30.0
+    reload_cooldown_s: float = 60.0
+    report_cache_max: int = 4096
+
+    # Keeping and evicting.
+    keep_alive_ms: int = 300_000
+    dwell_s_min: float = 10.0
+    starve_s: float = 30.0
+    drain_s: float = 30.0
+    recovery_s: float = 5.0
+    recovery_fraction: float = 0.75
+    stop_retry_s: float = 1.0
+
+    # Silence is a suspicion, not a fact.
+    node_lost_s: float = 5.0
+    node_forgotten_s: float = 60.0
+    discovery_young_s: float = 10.0
+    start_seen_s: float = 3.0  # until the inventory must show a runner that its host has reported ready

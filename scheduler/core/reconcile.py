@@ -1,0 +1,227 @@
+"""Holds what is wanted against what hosts report. Runners are the truth about what is loaded.
+
+- Reported and not wanted: adopted. The store forgot, or another leader started it.
+- Wanted as starting, nobody loads it: Start is sent again with the same id, which attaches to what runs.
+- Wanted as running and gone from live reports: lost. Nothing restarts it unasked; the next load is its next generation.
+- Wanted as stopping: stopped again.
+"""
+
+from scheduler.core.books import Books
+from scheduler.core.candidates import Placement
+from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.effects import RemoveDesired, SaveDesired
+from scheduler.core.events import LeadershipGained, StartFailed
+from scheduler.core.faults import Fault
+from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
+from scheduler.core.ledger import needs_of
+from scheduler.core.load_jobs import LoadJob
+from scheduler.core.starting import begin_start, on_start_failed, take_report
+from scheduler.core.stopping import advance_stop, order_stop
+from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerState, RunnerView
+
+GONE = Fault(reason="runner_lost", message="model runner has unexpectedly stopped")
+
+
+def gain(books: Books, event: LeadershipGained) -> None:
+    """Lead from here on. What this scheduler itself wanted a moment ago outlives a store that forgot it."""
+    stored = {record.placement_id: record for record in event.desired}
+    if books.leadership is not None:
+        for placement_id, record in books.desired.items():
+            if placement_id not in stored:
+                books.emit(SaveDesired(fence=event.fence, record=record))
+        stored |= books.desired
+    books.desired = stored
+    for placement_id, record in stored.items():
+        memo = books.memos.get(placement_id)
+        if memo is not None and memo.asked_ms is None:
+            memo.asked_ms = record.keep_alive_ms
+
+
+def see_replicas(books: Books, now_s: float) -> None:
+    """Remember since when each replica serves and idles; forget those that are gone."""
+    present = set()
+    for _, runner in books.observed.replicas():
+        present.add((runner.placement_id, runner.generation))
+        if runner.state in SERVING_STATES:
+            see_replica(books, runner, now_s)
+    for placement_id, memo in list(books.memos.items()):
+        if (placement_id, memo.generation) not in present:
+            del books.memos[placement_id]
+
+
+def see_replica(books: Books, runner: RunnerView, now_s: float) -> None:
+    """Take in one fresh report."""
+    memo = books.memos.get(runner.placement_id)
+    if memo is None or memo.generation != runner.generation:
+        record = books.desired.get(runner.placement_id)
+        memo = ReplicaMemo(
+            generation=runner.generation,
+            ready_since_s=now_s - runner.idle_ms / 1000,
+            idle_since_s=None,
+            asked_ms=record.keep_alive_ms if record is not None else None,
+        )
+        books.memos[runner.placement_id] = memo
+    memo.see(runner, now_s)
+
+
+def follow_loads(books: Books, now_s: float) -> None:
+    """The inventory also tells how loads go, if a start's stream is lost."""
+    for _, runner in list(books.observed.replicas()):
+        job = books.job_of(runner.placement_id, runner.generation)
+        if job is None:
+            continue
+        if runner.state is RunnerState.ERROR:
+            failed = StartFailed(
+                placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or GONE
+            )
+            on_start_failed(books, failed, now_s)
+        else:
+            take_report(books, job, runner, now_s)
+
+
+def reconcile(books: Books, now_s: float) -> None:
+    """Close every gap between wanted and reported that live reports show."""
+    if books.leadership is None or not books.observed.was_seen:
+        return
+    loading = {job.record.placement_id for job in books.jobs.values() if job.record is not None}
+    _adopt(books, loading)
+    for record in list(books.desired.values()):
+        if record.placement_id in loading or record.placement_id in books.stops:
+            continue
+        if books.node(record.node_id) is None:
+            _forget_in_time(books, record, now_s)
+            continue
+        books.desired_unseen_since_s.pop(record.placement_id, None)
+        found = books.observed.replica(record.placement_id)
+        runner = found[1] if found is not None and found[1].generation >= record.generation else None
+        match record.phase:
+            case Phase.STARTING:
+                _resume_start(books, record, runner, now_s)
+            case Phase.RUNNING:
+                _check_running(books, record, runner)
+            case Phase.STOPPING:
+                _resume_stop(books, record, runner, now_s)
+            case Phase.LOST:
+                pass
+
+
+def _save(books: Books, record: DesiredPlacement) -> None:
+    assert books.leadership is not None, "only a leader writes"
+    books.desired[record.placement_id] = record
+    books.emit(SaveDesired(fence=books.leadership.fence, record=record))
+
+
+def _remove(books: Books, record: DesiredPlacement) -> None:
+    assert books.leadership is not None, "only a leader writes"
+    del books.desired[record.placement_id]
+    books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=record.placement_id))
+
+
+def _adopt(books: Books, loading: set[str]) -> None:
+    for node_id, runner in books.observed.replicas():
+        if runner.placement_id in loading or runner.placement_id in books.stops or not runner.placement_id:
+            continue
+        known = books.desired.get(runner.placement_id)
+        if known is not None and known.generation >= runner.generation:
+            continue
+        if runner.state in SERVING_STATES:
+            books.note("replica.adopted", model=runner.model_name, placement=runner.placement_id, node=node_id)
+            _save(
+                books,
+                DesiredPlacement(
+                    placement_id=runner.placement_id,
+                    generation=runner.generation,
+                    phase=Phase.RUNNING,
+                    node_id=node_id,
+                    model_name=runner.model_name,
+                    model_digest=runner.model_digest,
+                    layout=runner.layout,
+                ),
+            )
+
+
+def _forget_in_time(books: Books, record: DesiredPlacement, now_s: float) -> None:
+    since_s = books.desired_unseen_since_s.setdefault(record.placement_id, now_s)
+    if now_s >= since_s + books.policy.node_forgotten_s and books.observed.frozen_since_s is None:
+        books.desired_unseen_since_s.pop(record.placement_id)
+        books.note("replica.forgotten", model=record.model_name, placement=record.placement_id, node=record.node_id)
+        _remove(books, record)
+
+
+def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:
+    if runner is not None and runner.state in SERVING_STATES:
+        _save(books, record.in_phase(Phase.RUNNING))
+        return
+    if (runner is not None and runner.state not in STARTING_STATES) or not books.observed.is_current(record.node_id):
+        return
+    node = books.node(record.node_id)
+    if node is None or record.planned is None:
+        _remove(books, record)
+        return
+    books.jobs_begun += 1
+    job = LoadJob(
+        id=books.jobs_begun,
+        model_name=record.model_name,
+        model_digest=record.model_digest,
+        context_tokens=record.layout.context_tokens,
+        keep_alive_ms=record.keep_alive_ms,
+        created_s=now_s,
+        moved_s=now_s,
+        record=record,
+        placement=Placement(
+            node_id=record.node_id,
+            layout=record.layout,
+            report=record.planned,
+            needs=needs_of(node, record.layout, record.planned, books.policy) or (),
+            victims=(),
+            candidates=(),
+        ),
+    )
+    books.jobs[job.id] = job
+    books.note("load.resumed", model=record.model_name, placement=record.placement_id, node=record.node_id)
+    begin_start(books, job, now_s)
+
+
+def _check_running(books: Books, record: DesiredPlacement, runner: RunnerView | None) -> None:
+    if runner is not None and runner.state is not RunnerState.ERROR:
+        return
+    if books.observed.is_current(record.node_id):
+        fault = runner.fault if runner is not None and runner.fault is not None else GONE
+        books.note(
+            "replica.lost", model=record.model_name, placement=record.placement_id, node=record.node_id,
+            reason=fault.reason, text=fault.message,
+        )  # fmt: skip
+        _save(books, record.in_phase(Phase.LOST))
+
+
+def _resume_stop(books: Books, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:
+    if not books.observed.is_current(record.node_id):
+        return
+    if runner is None or runner.state is RunnerState.ERROR:
+        _remove(books, record)
+    else:
+        order_stop(books, record.placement_id, reason="resumed", now_s=now_s)
+
+
+def expire_idle(books: Books, now_s: float) -> None:
+    """Stop what has been idle for as long as it was asked to stay. A frozen view expires nothing."""
+    for node_id, runner in list(books.observed.replicas()):
+        if runner.state not in SERVING_STATES or not books.observed.is_current(node_id):
+            continue
+        expiry_s = expiry_of(books, runner)
+        if expiry_s is not None and now_s >= expiry_s:
+            order_stop(books, runner.placement_id, reason="keep_alive", now_s=now_s)
+
+
+def expiry_of(books: Books, runner: RunnerView) -> float | None:
+    """When keep_alive ends for a replica; None: never, or it is busy."""
+    memo = books.memos.get(runner.placement_id)
+    if memo is None or runner.state not in SERVING_STATES:
+        return None
+    return expires_at_s(memo, runner, default_ms=books.policy.keep_alive_ms, grace_s=books.policy.dwell_s_min)
+
+
+def advance_stops(books: Books, now_s: float) -> None:
+    """Take every stop as far as it comes now."""
+    for stop in list(books.stops.values()):
+        advance_stop(books, stop, now_s)

@@ -1,0 +1,132 @@
+"""What the scheduler sees of the cluster: nodes, their devices, model files and runners. Values only."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler.core.faults import Fault
+from scheduler.core.layouts import Layout
+from scheduler.core.memory import MemoryReport
+
+
+class DeviceKind(StrEnum):
+    """What a device is; the order of preference lives in `placement`."""
+
+    GPU = "gpu"
+    INTEGRATED = "integrated"
+    CPU = "cpu"
+    ACCELERATOR = "accelerator"  # holds no layers of its own
+    UNKNOWN = "unknown"
+
+
+class Trust(StrEnum):
+    """How far a figure of free memory may be relied on."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+    STALE = "stale"
+    UNKNOWN = "unknown"
+
+
+class RunnerState(StrEnum):
+    """Life of a runner as its host reports it."""
+
+    UNKNOWN = "unknown"
+    LAUNCHED = "launched"
+    LOADING = "loading"
+    READY = "ready"
+    NO_SLOTS = "no_slots"
+    NOT_RESPONDING = "not_responding"
+    ERROR = "error"
+    DRAINING = "draining"
+
+
+SERVING_STATES = frozenset({RunnerState.READY, RunnerState.NO_SLOTS})
+STARTING_STATES = frozenset({RunnerState.LAUNCHED, RunnerState.LOADING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """One device and its memory as last reported."""
+
+    id: str
+    name: str
+    kind: DeviceKind
+    backend: str
+    description: str
+    pool_id: str  # devices of a node with the same pool draw from the same memory
+    total_bytes: int
+    free_bytes: int
+    free_source: str
+    free_age_s: float  # when the inventory was received
+    trust: Trust
+    usable: bool
+    state_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model file as a node has it. `error` says why it cannot be used; empty: it can."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    modified_at_unix_s: int
+    trained_context_tokens: int  # 0: not given
+    layer_count: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerView:
+    """One runner as its host reports it."""
+
+    placement_id: str
+    generation: int
+    incarnation: str
+    model_name: str
+    model_digest: str
+    layout: Layout
+    address: str
+    state: RunnerState
+    load_fraction: float = 0.0
+    load_bytes_total: int = 0
+    slots_total: int = 0
+    slots_busy: int = 0
+    queued: int = 0
+    idle_ms: int = 0
+    keep_alive_ms: int | None = None
+    requests_total: int = 0
+    memory: MemoryReport | None = None
+    fault: Fault | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """A sequence runs or waits."""
+        return self.slots_busy > 0 or self.queued > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One machine with devices."""
+
+    id: str
+    address: str
+    engine_build: str
+    devices: tuple[DeviceView, ...]
+    models: tuple[ModelFile, ...]
+    runners: tuple[RunnerView, ...]
+    suspect: bool = False
+    report_age_s: float = 0.0  # when the inventory was received
+
+    def device(self, device_id: str) -> DeviceView | None:
+        """The device of this id, if the node has it."""
+        return next((device for device in self.devices if device.id == device_id), None)
+
+    @property
+    def host_device(self) -> DeviceView | None:
+        """The device that stands for the node's RAM."""
+        return next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
+
+    def model(self, digest: str) -> ModelFile | None:
+        """The usable file of this digest, if the node has it."""
+        return next((model for model in self.models if model.digest == digest and not model.error), None)

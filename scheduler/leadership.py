@@ -1,0 +1,127 @@
+"""Keeps or seeks leadership. The lease is for efficiency; what makes two leaders harmless is the fence."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+from common.clock import Clock
+from common.logs import get_logger
+from scheduler import metrics
+from scheduler.core.events import LeadershipGained, LeadershipLost
+from scheduler.redis_store import Lease, RedisStore, StoreUnavailableError
+
+log = get_logger()
+
+RENEW_S = 1.5
+# Less than the lease's 5 s, so that clocks whose rates differ by up to 1.43 do not make two leaders.
+SELF_STOP_S = 3.5
+STANDBY_POLL_S = 1.0
+RETRY_S = 0.3
+JITTER = 0.2
+
+
+class Leadership:
+    """One task runs it; `may_act` is asked before every command."""
+
+    def __init__(
+        self,
+        store: RedisStore,
+        clock: Clock,
+        leader_id: str,
+        *,
+        on_change: Callable[[LeadershipGained | LeadershipLost], None],
+    ) -> None:
+        """`leader_id` ends with "@address", which is where others are sent."""
+        self._store = store
+        self._clock = clock
+        self._on_change = on_change
+        self._high_water = 0
+        self._valid_until_s = 0.0
+        self._why = ""
+        self._poke = asyncio.Event()
+        self.leader_id = leader_id
+        self.fence = 0  # 0: does not lead
+
+    def may_act(self, fence: int) -> bool:
+        """Whether a command with this fence may still be sent."""
+        return fence == self.fence and fence != 0 and self._clock.now_s() < self._valid_until_s
+
+    def check_now(self) -> None:
+        """Ask the store at once."""
+        self._poke.set()
+
+    def drop(self, high_water: int) -> None:
+        """A host has seen a higher fence: lead again only above it."""
+        self._high_water = max(self._high_water, high_water)
+        self._poke.set()
+
+    async def run(self) -> None:
+        """Seek, keep, lose, seek again; until cancelled."""
+        while True:
+            pause_s = await self._step()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._poke.wait()
+            self._poke.clear()
+
+    async def resign(self) -> None:
+        """An orderly stop: the next leader need not wait for the lease to end."""
+        if self.fence:
+            self._lose("this scheduler is going down")
+            with contextlib.suppress(StoreUnavailableError):
+                await self._store.release(self.leader_id)
+
+    async def _step(self) -> float:
+        """One question to the store; returns the pause before the next."""
+        asked_at_s = self._clock.now_s()
+        left_s = self._valid_until_s - asked_at_s if self.fence else None
+        try:
+            async with asyncio.timeout(None if left_s is None else max(0.0, left_s)):
+                lease = await self._store.acquire(self.leader_id, high_water=self._high_water)
+                if lease.is_mine and lease.fence != self.fence:
+                    await self._lead(lease, asked_at_s)
+                elif lease.is_mine:
+                    self._valid_until_s = asked_at_s + SELF_STOP_S
+        except StoreUnavailableError as error:
+            return self._without_store(str(error))
+        except TimeoutError:
+            return self._without_store("state store unreachable: the lease could not be renewed in time")
+        if not lease.is_mine:
+            self._lose(f"another scheduler leads: {lease.holder.rpartition('@')[2] or lease.holder}")
+            return _jittered(STANDBY_POLL_S)
+        return _jittered(RENEW_S)
+
+    async def _lead(self, lease: Lease, asked_at_s: float) -> None:
+        desired = await self._store.load()
+        self._valid_until_s = asked_at_s + SELF_STOP_S
+        log.info("leadership.gained", fence=lease.fence, before=self.fence, placements=len(desired))
+        self.fence, self._why = lease.fence, ""
+        metrics.LEADER.set(1)
+        metrics.FENCE.set(lease.fence)
+        self._on_change(LeadershipGained(fence=lease.fence, leader_id=self.leader_id, desired=desired))
+
+    def _without_store(self, why: str) -> float:
+        """A leader goes on until its time is up, and tries more often."""
+        left_s = self._valid_until_s - self._clock.now_s()
+        if self.fence and left_s > 0:
+            log.warning("leadership.renewal_failed", text=why, left_s=round(left_s, 2))
+            return min(_jittered(RETRY_S), left_s)
+        self._lose(why)
+        return _jittered(STANDBY_POLL_S)
+
+    def _lose(self, why: str) -> None:
+        if self.fence:
+            log.warning("leadership.lost", fence=self.fence, text=why)
+        elif why != self._why:
+            log.warning("leadership.absent", text=why)
+        if self.fence or why != self._why:
+            self.fence, self._valid_until_s, self._why = 0, 0.0, why
+            metrics.LEADER.set(0)
+            metrics.FENCE.set(0)
+            self._on_change(LeadershipLost(why=why))
+
+
+def _jittered(pause_s: float) -> float:
+    """Never longer than named: the timers of the lease are upper bounds."""
+    return pause_s * (1 - JITTER * random.random())

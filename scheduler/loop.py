@@ -1,0 +1,89 @@
+"""One task owns the core: one event in, its effects out, in order. Nothing here waits for an effect."""
+
+import asyncio
+from collections.abc import Callable
+
+from common.clock import Clock
+from protos import discovery_pb2
+from scheduler import metrics
+from scheduler.converters import to_nodes
+from scheduler.core.effects import Effect
+from scheduler.core.events import Event, InventorySeen, TimePassed
+from scheduler.core.snapshot import promises
+from scheduler.core.state import SchedulerCore
+from scheduler.routes import RouteBoard
+
+EVENTS_MAX = 4096
+
+
+class CoreLoop:
+    """The core and its queue of events."""
+
+    def __init__(self, core: SchedulerCore, clock: Clock, board: RouteBoard) -> None:
+        self._core = core
+        self._clock = clock
+        self._board = board
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=EVENTS_MAX)
+        self._inventory: discovery_pb2.Inventory | None = None
+        self._posts: set[asyncio.Task[None]] = set()
+
+    async def post(self, event: Event) -> None:
+        """Hand an event to the core; waits while the queue is full."""
+        await self._events.put(event)
+
+    def post_soon(self, event: Event) -> None:
+        """The same from where nothing can wait."""
+        try:
+            self._events.put_nowait(event)
+        except asyncio.QueueFull:
+            task = asyncio.create_task(self._events.put(event))
+            self._posts.add(task)
+            task.add_done_callback(self._posts.discard)
+
+    async def post_inventory(self, inventory: discovery_pb2.Inventory) -> None:
+        """Newest-only: an inventory that has not been looked at is replaced."""
+        waiting = self._inventory is not None
+        self._inventory = inventory
+        if not waiting:
+            await self._events.put(None)
+
+    async def run(self, perform: Callable[[Effect], None]) -> None:
+        """Until cancelled. A bug in the core ends the process: its state is rebuilt from hosts and store."""
+        while True:
+            event = await self._next()
+            now_s = self._clock.now_s()
+            effects = self._core.handle(event, now_s)
+            metrics.EVENT_SECONDS.observe(self._clock.now_s() - now_s)
+            metrics.EVENT_QUEUE.set(self._events.qsize())
+            for effect in effects:
+                perform(effect)
+            if isinstance(event, InventorySeen):
+                self._show_promises()
+
+    async def _next(self) -> Event:
+        now_s = self._clock.now_s()
+        wake_at_s = self._core.wake_at_s(now_s)
+        try:
+            async with asyncio.timeout(None if wake_at_s is None else wake_at_s - now_s):
+                event = await self._events.get()
+        except TimeoutError:
+            return TimePassed()
+        if event is not None:
+            return event
+        inventory, self._inventory = self._inventory, None
+        assert inventory is not None, "announced when it was put there"
+        metrics.INVENTORY_AT.set(self._clock.wall_unix_s())
+        self._board.see_inventory(inventory)
+        return InventorySeen(nodes=to_nodes(inventory), uptime_s=inventory.uptime_ms / 1000)
+
+    def _show_promises(self) -> None:
+        promised: dict[tuple[str, str], int] = {}
+        for node in self._core.books.observed.nodes.values():
+            promised |= {(node.id, device.id): 0 for device in node.devices}
+        for promise in promises(self._core.books):
+            for device_id, count in promise.device_bytes.items():
+                key = (promise.node_id, device_id)
+                promised[key] = promised.get(key, 0) + count
+        metrics.PROMISED_BYTES.clear()
+        for (node_id, device_id), count in promised.items():
+            metrics.PROMISED_BYTES.labels(node=node_id, device=device_id).set(count)

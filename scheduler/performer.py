@@ -1,0 +1,252 @@
+"""Does what the core asks for. Everything that waits runs as a task; its outcome comes back as an event."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import assert_never
+
+from common.errors import ModelUnavailable, PunaError, StaleFence
+from common.logs import get_logger
+from protos import cluster_pb2, host_pb2
+from runner.host.client import HostClient
+from scheduler import metrics
+from scheduler.callers import Callers
+from scheduler.converters import fault_of, from_layout, from_report, to_report, to_runner
+from scheduler.core.effects import (
+    AnswerFailed,
+    AnswerLoading,
+    AnswerQueued,
+    AnswerReady,
+    AnswerUnloading,
+    CheckLeadership,
+    DropLeadership,
+    Effect,
+    Measure,
+    Note,
+    PublishRoutes,
+    RemoveDesired,
+    SaveDesired,
+    StartRunner,
+    StopRunner,
+)
+from scheduler.core.events import (
+    DesiredSaved,
+    DesiredSaveFailed,
+    Measured,
+    MeasureFailed,
+    RunnerReported,
+    StartFailed,
+    StopDone,
+    StopFailed,
+)
+from scheduler.core.faults import Fault
+from scheduler.core.view import SERVING_STATES, RunnerState
+from scheduler.leadership import Leadership
+from scheduler.loop import CoreLoop
+from scheduler.redis_store import RedisStore, StoreUnavailableError
+from scheduler.routes import RouteBoard
+
+log = get_logger()
+
+WRITES_MAX = 4096
+
+
+class Performer:
+    """The acting half. `perform` never waits."""
+
+    def __init__(
+        self,
+        *,
+        loop: CoreLoop,
+        hosts: HostClient,
+        store: RedisStore,
+        leadership: Leadership,
+        callers: Callers,
+        board: RouteBoard,
+    ) -> None:
+        self._loop = loop
+        self._hosts = hosts
+        self._store = store
+        self._leadership = leadership
+        self._callers = callers
+        self._board = board
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writes: asyncio.Queue[SaveDesired | RemoveDesired] = asyncio.Queue(maxsize=WRITES_MAX)
+
+    def perform(self, effect: Effect) -> None:
+        """Begin one effect."""
+        match effect:
+            case Measure():
+                self._spawn(self._measure(effect))
+            case StartRunner():
+                self._spawn(self._start(effect))
+            case StopRunner():
+                self._spawn(self._stop(effect))
+            case SaveDesired() | RemoveDesired():
+                self._enqueue_write(effect)
+            case DropLeadership():
+                self._leadership.drop(effect.high_water)
+            case CheckLeadership():
+                self._leadership.check_now()
+            case _:
+                self._tell(effect)
+
+    def _tell(
+        self,
+        effect: AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | AnswerUnloading | PublishRoutes | Note,
+    ) -> None:
+        match effect:
+            case AnswerQueued() | AnswerLoading():
+                self._callers.tell(effect)
+            case AnswerReady():
+                self._callers.answer_ready(effect.callers, self._board.route(effect.model_name))
+            case AnswerFailed():
+                self._callers.answer_failed(effect)
+            case AnswerUnloading():
+                self._callers.answer_unloading(effect)
+            case PublishRoutes():
+                self._board.publish(effect)
+            case Note():
+                _note(effect)
+            case _:
+                assert_never(effect)
+
+    async def run_writes(self) -> None:
+        """One write at a time, in order; until cancelled."""
+        while True:
+            effect = await self._writes.get()
+            match effect:
+                case SaveDesired():
+                    await self._save(effect)
+                case RemoveDesired():
+                    await self._remove(effect)
+
+    def stop_commanding(self) -> None:
+        """Leadership is over: whatever is still on its way is dropped. Loads go on at their hosts."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """End every task."""
+        self.stop_commanding()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("effect.bug", exc_info=task.exception())
+
+    def _enqueue_write(self, effect: SaveDesired | RemoveDesired) -> None:
+        try:
+            self._writes.put_nowait(effect)
+        except asyncio.QueueFull:
+            if isinstance(effect, SaveDesired):
+                fault = Fault(reason=ModelUnavailable.reason, message="state store unreachable: too many writes wait")
+                self._loop.post_soon(_save_failed(effect, fault))
+
+    async def _save(self, effect: SaveDesired) -> None:
+        record = effect.record
+        try:
+            self._check(effect.fence)
+            await self._store.save(effect.fence, record)
+        except StoreUnavailableError as error:
+            fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
+            await self._loop.post(_save_failed(effect, fault))
+        except StaleFence as error:
+            await self._loop.post(_save_failed(effect, fault_of(error)))
+        else:
+            saved = DesiredSaved(placement_id=record.placement_id, generation=record.generation, phase=record.phase)
+            await self._loop.post(saved)
+
+    async def _remove(self, effect: RemoveDesired) -> None:
+        try:
+            self._check(effect.fence)
+            await self._store.remove(effect.fence, effect.placement_id)
+        except (StoreUnavailableError, StaleFence) as error:
+            # The next leader finds a record without a runner, and drops it.
+            log.warning("store.remove_failed", placement=effect.placement_id, text=str(error))
+
+    async def _measure(self, effect: Measure) -> None:
+        try:
+            report = await self._hosts.measure(
+                effect.address, model_digest=effect.key.model_digest, layout=from_layout(effect.layout)
+            )
+        except PunaError as error:
+            fault = fault_of(error)
+            await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
+        else:
+            await self._loop.post(Measured(node_id=effect.node_id, key=effect.key, report=to_report(report)))
+
+    async def _start(self, effect: StartRunner) -> None:
+        record = effect.record
+        request = host_pb2.StartRequest(
+            fence=host_pb2.Fence(number=effect.fence, leader_id=effect.leader_id),
+            placement=cluster_pb2.PlacementRef(placement_id=record.placement_id, generation=record.generation),
+            model_name=record.model_name,
+            model_digest=record.model_digest,
+            layout=from_layout(record.layout),
+            planned=from_report(record.planned) if record.planned is not None else None,
+        )
+        state = RunnerState.UNKNOWN
+        fault = Fault(reason=ModelUnavailable.reason, message="the host ended the call before the load was over")
+        try:
+            self._check(effect.fence)
+            async for reported in self._hosts.start(effect.address, request):
+                runner = to_runner(reported)
+                state = runner.state
+                await self._loop.post(RunnerReported(node_id=record.node_id, runner=runner))
+        except PunaError as error:
+            fault = fault_of(error)
+        if state not in SERVING_STATES and state is not RunnerState.ERROR:
+            failed = StartFailed(placement_id=record.placement_id, generation=record.generation, fault=fault)
+            await self._loop.post(failed)
+
+    async def _stop(self, effect: StopRunner) -> None:
+        request = host_pb2.StopRequest(
+            fence=host_pb2.Fence(number=effect.fence, leader_id=effect.leader_id),
+            placement=cluster_pb2.PlacementRef(placement_id=effect.placement_id, generation=effect.generation),
+            drain_ms=effect.drain_ms,
+        )
+        try:
+            self._check(effect.fence)
+            await self._hosts.stop(effect.address, request)
+        except PunaError as error:
+            fault = fault_of(error)
+            failed = StopFailed(placement_id=effect.placement_id, generation=effect.generation, fault=fault)
+            await self._loop.post(failed)
+        else:
+            await self._loop.post(StopDone(placement_id=effect.placement_id, generation=effect.generation))
+
+    def _check(self, fence: int) -> None:
+        """Before every command. Between the check and its arrival only the host's own check protects."""
+        if not self._leadership.may_act(fence):
+            raise StaleFence(f"this scheduler does not lead with fence {fence} any more")
+
+
+def _save_failed(effect: SaveDesired, fault: Fault) -> DesiredSaveFailed:
+    record = effect.record
+    return DesiredSaveFailed(
+        placement_id=record.placement_id, generation=record.generation, phase=record.phase, fault=fault
+    )
+
+
+def _note(note: Note) -> None:
+    """Log it, and count what has a metric."""
+    fields = dict(note.fields)
+    log.info(note.event, **fields)
+    match note.event:
+        case "model.placed":
+            metrics.PLACEMENTS.inc()
+        case "model.ready" | "model.load_failed":
+            metrics.LOADS.labels(outcome=str(fields.get("reason", "ready"))).inc()
+            load_s = fields.get("load_s")
+            if isinstance(load_s, float):
+                metrics.LOAD_SECONDS.observe(load_s)
+        case "model.evicted":
+            metrics.EVICTIONS.labels(reason=str(fields["reason"])).inc()
+        case "replica.lost":
+            metrics.REPLICAS_LOST.inc()

@@ -1,0 +1,85 @@
+"""Desired placements as the store keeps them: JSON that only grows. Unknown fields of a newer build are ignored."""
+
+from typing import Any
+
+import orjson
+
+from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.layouts import DeviceLayers, FlashAttention, Layout
+from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+
+
+def encode(record: DesiredPlacement) -> str:
+    """A record as JSON."""
+    fields = {
+        "placement_id": record.placement_id,
+        "generation": record.generation,
+        "phase": record.phase,
+        "spec_digest": record.spec_digest,
+        "node_id": record.node_id,
+        "model_name": record.model_name,
+        "model_digest": record.model_digest,
+        "layout": record.layout,
+        "planned": record.planned,
+        "keep_alive_ms": record.keep_alive_ms,
+    }
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def decode(text: str | bytes) -> DesiredPlacement:
+    """A record from JSON.
+
+    Raises:
+        ValueError: it is none; nothing can be concluded from it.
+    """
+    try:
+        fields = orjson.loads(text)
+        planned = fields.get("planned")
+        return DesiredPlacement(
+            placement_id=str(fields["placement_id"]),
+            generation=int(fields["generation"]),
+            phase=Phase(fields["phase"]),
+            node_id=str(fields["node_id"]),
+            model_name=str(fields["model_name"]),
+            model_digest=str(fields["model_digest"]),
+            layout=_layout(fields["layout"]),
+            planned=_report(planned) if planned is not None else None,
+            keep_alive_ms=fields.get("keep_alive_ms"),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a placement record: {error}") from error
+
+
+def _layout(fields: dict[str, Any]) -> Layout:
+    return Layout(
+        devices=tuple(
+            DeviceLayers(device_id=str(one["device_id"]), layer_count=int(one["layer_count"]))
+            for one in fields["devices"]
+        ),
+        context_tokens=int(fields["context_tokens"]),
+        slots=int(fields["slots"]),
+        batch_tokens=int(fields["batch_tokens"]),
+        cache_type_k=str(fields.get("cache_type_k", "")),
+        cache_type_v=str(fields.get("cache_type_v", "")),
+        flash_attention=FlashAttention(fields.get("flash_attention", FlashAttention.AUTO)),
+        threads=int(fields.get("threads", 0)),
+        use_mmap=fields.get("use_mmap"),
+        engine=str(fields.get("engine", "")),
+    )
+
+
+def _report(fields: dict[str, Any]) -> MemoryReport:
+    return MemoryReport(
+        origin=MemoryOrigin(fields["origin"]),
+        devices=tuple(_bytes(one) for one in fields["devices"]),
+        host=_bytes(fields["host"]),
+    )
+
+
+def _bytes(fields: dict[str, Any]) -> DeviceBytes:
+    return DeviceBytes(
+        device_id=str(fields["device_id"]),
+        weights_bytes=int(fields["weights_bytes"]),
+        cache_bytes=int(fields["cache_bytes"]),
+        graph_bytes=int(fields["graph_bytes"]),
+    )

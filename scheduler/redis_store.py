@@ -1,0 +1,151 @@
+"""Leadership and desired placements in Redis. Every command has a deadline; a Redis that is away is not waited for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from common.clock import Clock
+from common.errors import StaleFence, StartupError
+from common.logs import get_logger
+from scheduler import metrics, redis_scripts
+from scheduler.core.desired import DesiredPlacement
+from scheduler.records import decode, encode
+
+log = get_logger()
+
+COMMAND_TIMEOUT_S = 0.5
+LEASE_TTL_S = 5.0
+# After so many failures in a row nothing is tried for a second: callers get their refusal at once.
+CIRCUIT_FAILURES = 3
+CIRCUIT_OPEN_S = 1.0
+
+Result = TypeVar("Result")
+
+
+class StoreUnavailableError(Exception):
+    """The store did not answer, or not with what was asked. The caller's move: try again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who leads, as the store says."""
+
+    is_mine: bool
+    holder: str
+    fence: int
+
+
+class RedisStore:
+    """Owned by the scheduler's event loop. Methods raise `StoreUnavailableError`; none takes longer than a second."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        """Connects when first used.
+
+        Raises:
+            StartupError: the URL is none.
+        """
+        try:
+            self._redis: Any = Redis.from_url(
+                url,
+                socket_timeout=COMMAND_TIMEOUT_S,
+                socket_connect_timeout=COMMAND_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),
+                decode_responses=True,
+                max_connections=8,
+            )
+        except ValueError as error:
+            raise StartupError(f"PUNA_REDIS_URL: {error}") from error
+        self._clock = clock
+        self._versions: dict[str, int] = {}
+        self._failures = 0
+        self._closed_until_s = 0.0
+        self._acquire = self._redis.register_script(redis_scripts.ACQUIRE)
+        self._release = self._redis.register_script(redis_scripts.RELEASE)
+        self._write = self._redis.register_script(redis_scripts.WRITE)
+
+    async def acquire(self, leader_id: str, *, high_water: int) -> Lease:
+        """Take or renew the lease."""
+        keys = [redis_scripts.LEADER, redis_scripts.FENCE, redis_scripts.SCHEMA]
+        arguments: list[str | int] = [leader_id, round(LEASE_TTL_S * 1000), high_water, redis_scripts.SCHEMA_VERSION]
+        status, holder, fence = await self._ask(lambda: self._acquire(keys=keys, args=arguments))
+        if status == -1:
+            raise StoreUnavailableError(
+                f"state store has schema {holder}, this build speaks {redis_scripts.SCHEMA_VERSION}"
+            )
+        return Lease(is_mine=status == 1, holder=holder, fence=int(fence))
+
+    async def release(self, leader_id: str) -> None:
+        """Give the lease back, if it is ours."""
+        await self._ask(lambda: self._release(keys=[redis_scripts.LEADER], args=[leader_id]))
+
+    async def load(self) -> tuple[DesiredPlacement, ...]:
+        """Every desired placement. What cannot be read is left where it is."""
+        stored: dict[str, str] = await self._ask(lambda: self._redis.hgetall(redis_scripts.PLACEMENTS))
+        versions: dict[str, int] = {}
+        records: list[DesiredPlacement] = []
+        for placement_id, text in stored.items():
+            try:
+                fields = orjson.loads(text)
+                versions[placement_id] = int(fields["version"])
+                records.append(decode(orjson.dumps(fields["record"])))
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("store.unreadable_record", placement=placement_id, text=str(error))
+        self._versions = versions
+        return tuple(records)
+
+    async def save(self, fence: int, record: DesiredPlacement) -> None:
+        """Write a record if `fence` is still current.
+
+        Raises:
+            StaleFence: it is not, or somebody else wrote the record.
+        """
+        await self._put(fence, record.placement_id, encode(record))
+
+    async def remove(self, fence: int, placement_id: str) -> None:
+        """Forget a record; raises as `save`."""
+        if placement_id in self._versions:
+            await self._put(fence, placement_id, "")
+
+    async def _put(self, fence: int, placement_id: str, text: str) -> None:
+        keys = [redis_scripts.FENCE, redis_scripts.PLACEMENTS]
+        arguments: list[str | int] = [fence, placement_id, self._versions.get(placement_id, 0), text]
+        status, answer = await self._ask(lambda: self._write(keys=keys, args=arguments))
+        if status == 0:
+            raise StaleFence(f"the state store is at fence {answer or 'none'}, not {fence}")
+        if status == -1:
+            raise StaleFence(f"placement {placement_id} was written by somebody else")
+        if text:
+            self._versions[placement_id] = int(answer)
+        else:
+            self._versions.pop(placement_id, None)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._redis.aclose()
+
+    async def _ask(self, command: Callable[[], Awaitable[Result]]) -> Result:
+        if self._clock.now_s() < self._closed_until_s:
+            raise StoreUnavailableError("state store unreachable: waiting before the next attempt")
+        try:
+            async with asyncio.timeout(2 * COMMAND_TIMEOUT_S):  # a connect and a command
+                answer = await command()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._failed()
+            text = str(error) or type(error).__name__
+            raise StoreUnavailableError(f"state store unreachable: {text}") from error
+        self._failures = 0
+        metrics.STORE_UP.set(1)
+        return answer
+
+    def _failed(self) -> None:
+        metrics.STORE_UP.set(0)
+        self._failures += 1
+        if self._failures >= CIRCUIT_FAILURES:
+            self._closed_until_s = self._clock.now_s() + CIRCUIT_OPEN_S

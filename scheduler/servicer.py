@@ -1,0 +1,89 @@
+"""puna.v1.Scheduler over gRPC. Reads are answered by every scheduler, commands only by the leader."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from grpc import aio
+
+from common.errors import InvalidRequest
+from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
+from scheduler import metrics
+from scheduler.callers import Callers
+from scheduler.core.events import CallerLeft, EnsureRequested, UnloadRequested
+from scheduler.loop import CoreLoop
+from scheduler.routes import RouteBoard
+
+MODEL_NAME_LENGTH_MAX = 512
+
+
+class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
+    """Requests in, answers of the core out."""
+
+    def __init__(self, loop: CoreLoop, callers: Callers, board: RouteBoard) -> None:
+        self._loop = loop
+        self._callers = callers
+        self._board = board
+
+    async def EnsureModel(  # noqa: N802  # the name is the proto's
+        self,
+        request: scheduler_pb2.EnsureModelRequest,
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
+        """Wait for a replica; leaving changes nothing for the others."""
+        name = _checked_name(request.model_name)
+        with self._callers.waiting_for_load() as caller:
+            event = EnsureRequested(
+                caller_id=caller.id,
+                model_name=name,
+                context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+                keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
+            )
+            await self._loop.post(event)
+            try:
+                async for progress in caller.news():
+                    yield progress
+                route = await caller.outcome
+            finally:
+                if not caller.outcome.done() or caller.outcome.cancelled():
+                    self._loop.post_soon(CallerLeft(caller_id=caller.id))
+            yield scheduler_pb2.EnsureModelEvent(ready=scheduler_pb2.Ready(route=route))
+
+    async def WatchRoutes(  # noqa: N802  # the name is the proto's
+        self,
+        request: scheduler_pb2.WatchRoutesRequest,  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> AsyncIterator[scheduler_pb2.RouteTable]:
+        """The newest table now and after every change."""
+        metrics.ROUTE_WATCHERS.inc()
+        try:
+            async for table in self._board.watch():
+                yield table
+        finally:
+            metrics.ROUTE_WATCHERS.dec()
+
+    async def UnloadModel(  # noqa: N802  # the name is the proto's
+        self,
+        request: scheduler_pb2.UnloadModelRequest,
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> scheduler_pb2.UnloadModelResponse:
+        """Order every replica of a model to go."""
+        name = _checked_name(request.model_name)
+        with self._callers.waiting_for_unload() as caller:
+            await self._loop.post(UnloadRequested(caller_id=caller.id, model_name=name))
+            return scheduler_pb2.UnloadModelResponse(replicas=await caller.outcome)
+
+    async def ListNodes(  # noqa: N802  # the name is the proto's
+        self,
+        request: scheduler_pb2.ListNodesRequest,  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> discovery_pb2.Inventory:
+        """The inventory that decisions are made on."""
+        return self._board.inventory
+
+
+def _checked_name(name: str) -> str:
+    if not name:
+        raise InvalidRequest("model is required", param="model_name")
+    if len(name) > MODEL_NAME_LENGTH_MAX:
+        raise InvalidRequest(f"model must have at most {MODEL_NAME_LENGTH_MAX} characters", param="model_name")
+    return name
