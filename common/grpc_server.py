@@ -1,5 +1,6 @@
 """How every gRPC server of Puna is set up: errors, request ids, health, reflection, keepalive."""
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,11 @@ def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
     async def guarded(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                async for message in behaviour(request, context):
+                answers = behaviour(request, context)
+                if inspect.isawaitable(answers):  # it calls context.write itself, as the health service's Watch does
+                    await answers
+                    return
+                async for message in answers:
                     yield message
             except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
                 await _abort(context, error, method)
