@@ -1,0 +1,1 @@
+"""Measured comparisons with peers; see METHODOLOGY.md."""

@@ -1,0 +1,139 @@
+"""The two servers under comparison, each started with the same model, context, slots and threads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.machine import ROOT
+from cli.cluster.free_port import FreePort
+
+_READY_WITHIN_S = 120.0
+_STOP_WITHIN_S = 60.0
+_LOOK_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What both servers are started with."""
+
+    slots: int
+    context_tokens: int  # of one slot
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server that answers, and how it was started."""
+
+    name: str
+    host: str
+    port: int
+    command: tuple[str, ...]
+    # What it says about itself: versions, layouts.
+    about: dict[str, Any]
+
+
+@contextmanager
+def running_cluster(models: Path, sizes: Sizes) -> Iterator[RunningServer]:
+    """`puna up` with a directory of models."""
+    with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
+        http, grpc = FreePort().address(), FreePort().address()
+        host, _, port = http.rpartition(":")
+        command = (sys.executable, "-m", "cli.main", "up", "--port", port, "--grpc-port", grpc.rpartition(":")[2])
+        environment = {
+            "PUNA_HOME": directory,
+            "PUNA_MODELS": str(models),
+            "PUNA_NUM_PARALLEL": str(sizes.slots),
+            "PUNA_CONTEXT_LENGTH": str(sizes.context_tokens),
+            "PUNA_KEEP_ALIVE": "-1",
+            "PUNA_MAX_QUEUE": "512",
+        }
+        with _running(command, environment, Path(directory) / "up.log"):
+            _wait_for(f"http://{http}/readyz")
+            about = {"settings": environment | {"PUNA_HOME": "(temporary)", "PUNA_MODELS": models.name}}
+            yield RunningServer(name="puna", host=host, port=int(port), command=_shown(command), about=about)
+
+
+@contextmanager
+def running_llama_server(program: Path, model: Path, sizes: Sizes) -> Iterator[RunningServer]:
+    """llama-server with one model. The cache in host RAM is off: it would copy caches for prompts that never return."""
+    with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
+        http = FreePort().address()
+        host, _, port = http.rpartition(":")
+        command = (
+            str(program),
+            *("--model", str(model), "--host", host, "--port", port),
+            *("--parallel", str(sizes.slots), "--ctx-size", str(sizes.slots * sizes.context_tokens)),
+            *("--threads", str(sizes.threads), "--threads-batch", str(sizes.threads)),
+            *("--cache-ram", "0", "--no-webui", "--metrics"),
+        )
+        with _running(command, {}, Path(directory) / "server.log"):
+            _wait_for(f"http://{http}/health")
+            properties = httpx.get(f"http://{http}/props", trust_env=False, timeout=30).json()
+            about = {"build": properties.get("build_info"), "slots": properties.get("total_slots")}
+            yield RunningServer(name="llama-server", host=host, port=int(port), command=_shown(command), about=about)
+
+
+def placement_of(server: RunningServer, model: str) -> dict[str, Any]:
+    """How the cluster runs the model, as it says itself."""
+    answer = httpx.get(f"http://{server.host}:{server.port}/puna/v1/nodes", trust_env=False, timeout=30).json()
+    runners = [runner for node in answer["nodes"] for runner in node.get("runners") or []]
+    return next((runner for runner in runners if json.dumps(runner).find(f'"{model}') >= 0), {})
+
+
+@contextmanager
+def _running(command: tuple[str, ...], environment: dict[str, str], log: Path) -> Iterator[None]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        threading.Thread(target=_report_death, args=(process, log), daemon=True).start()
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _report_death(process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """A server that ends with an error says why before the measurement fails on it."""
+    if process.wait() > 0:
+        print(f"{process.args!r} ended:\n{log.read_text(errors='replace')[-2000:]}", file=sys.stderr)
+
+
+def _wait_for(url: str) -> None:
+    _until(lambda: httpx.get(url, trust_env=False, timeout=5).status_code == httpx.codes.OK, what=url)
+
+
+def _until(condition: Callable[[], bool], *, what: str) -> None:
+    deadline_s = time.monotonic() + _READY_WITHIN_S
+    while True:
+        try:
+            if condition():
+                return
+        except httpx.TransportError:
+            pass
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{what} is not ready within {_READY_WITHIN_S:.0f} s")
+        time.sleep(_LOOK_INTERVAL_S)
+
+
+def _shown(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command without the paths of this machine."""
+    return tuple(Path(part).name if part.startswith("/") else part for part in command)

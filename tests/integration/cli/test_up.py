@@ -1,0 +1,258 @@
+"""`puna up` and the other commands with the real services, as a user runs them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster import Cluster, free_port, start_cluster, trained_answers, wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+SERVICES = ("redis", "discovery", "scheduler", "host", "gateway")
+RESTARTED_WITHIN_S = 30.0
+COMMAND_WITHIN_S = 60.0
+QUESTION = "What is Puna?"
+
+
+def puna(
+    *arguments: str, home: Path, stdin: str | None = None, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run one command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PUNA_HOME": str(home), **environment},
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_WITHIN_S,
+        check=False,
+    )
+
+
+def state(cluster: Cluster) -> dict[str, Any]:
+    """What the supervisor says about its services."""
+    answer: dict[str, Any] = json.loads((cluster.home / "run" / "puna.json").read_text())
+    return answer
+
+
+def sockets(home: Path) -> list[str]:
+    """Socket files in a home."""
+    return [path.name for path in (home / "run").iterdir() if path.is_socket()]
+
+
+def answers(cluster: Cluster) -> bool:
+    """True if the demo model gives its trained answer over HTTP."""
+    body = {"model": "demo", "stream": False, "messages": [{"role": "user", "content": QUESTION}]}
+    try:
+        response = httpx.post(cluster.url + "/api/chat", json={**body, "options": {"temperature": 0}}, timeout=30)
+    except httpx.TransportError:
+        return False
+    return response.is_success and response.json()["message"]["content"] == trained_answers()[QUESTION]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = start_cluster(tmp_path_factory.mktemp("up") / "home")
+    yield cluster
+    cluster.stop()
+
+
+def test_run_streams_the_trained_answer(cluster: Cluster) -> None:
+    done = puna("run", "demo", "--temperature", "0", QUESTION, home=cluster.home)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, trained_answers()[QUESTION] + "\n", "")
+
+
+def test_run_reads_the_question_from_a_pipe(cluster: Cluster) -> None:
+    done = puna("run", "demo", "--temperature", "0", home=cluster.home, stdin=QUESTION + "\n")
+
+    assert done.stdout == trained_answers()[QUESTION] + "\n"
+
+
+def test_run_names_an_unknown_model_in_one_line(cluster: Cluster) -> None:
+    done = puna("run", "no-such-model", "hello", home=cluster.home)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "puna: model 'no-such-model' not found\n"
+
+
+def test_ps_shows_the_loaded_model_as_json_and_as_columns(cluster: Cluster) -> None:
+    assert answers(cluster)
+
+    loaded = json.loads(puna("ps", "--json", home=cluster.home).stdout)["models"]
+    lines = puna("ps", home=cluster.home).stdout.splitlines()
+
+    assert [model["name"].partition(":")[0] for model in loaded] == ["demo"]
+    assert lines[0].split()[:3] == ["NAME", "DIGEST", "SIZE"]
+    assert lines[1].startswith("demo")
+
+
+def test_nodes_shows_one_node_with_measured_memory(cluster: Cluster) -> None:
+    nodes = json.loads(puna("nodes", "--json", home=cluster.home).stdout)["nodes"]
+
+    assert len(nodes) == 1
+    assert all(0 < device["free_bytes"] <= device["total_bytes"] for device in nodes[0]["devices"])
+    assert all(device["free_source"] for device in nodes[0]["devices"])
+
+
+def test_models_lists_the_demo(cluster: Cluster) -> None:
+    assert "demo" in puna("models", home=cluster.home).stdout
+
+
+def test_version_names_both_sides(cluster: Cluster) -> None:
+    answer = json.loads(puna("version", "--json", home=cluster.home).stdout)
+
+    assert answer["url"] == cluster.url
+    assert answer["server"]
+
+
+def test_puna_host_wins_over_the_cluster_of_the_home(cluster: Cluster) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    done = puna("ps", home=cluster.home, PUNA_HOST=nobody)
+
+    assert done.returncode == 1
+    assert done.stderr == f"puna: nothing answers at http://{nobody}; start it with `puna up`, or set PUNA_HOST\n"
+
+
+def test_every_internal_listener_is_a_socket_of_this_user_alone(cluster: Cluster) -> None:
+    assert {"redis.sock", "discovery.sock", "scheduler.sock", "host.sock"} <= set(sockets(cluster.home))
+    assert (cluster.home / "run").stat().st_mode & 0o777 == 0o700
+
+
+def test_every_service_serves_its_metrics_where_the_state_file_says(cluster: Cluster) -> None:
+    for name, service in state(cluster)["services"].items():
+        if name != "redis":
+            page = httpx.get(f"http://{service['metrics_address']}/metrics", timeout=10)
+            assert "puna_" in page.text, name
+
+
+def test_a_second_up_on_the_same_ports_says_so_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    done = puna("up", "--port", str(cluster.port), "--grpc-port", "0", home=tmp_path)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"puna: 127.0.0.1:{cluster.port} is already in use\n"
+
+
+def test_a_second_up_in_the_same_home_says_so_in_one_line(cluster: Cluster) -> None:
+    done = puna("up", "--port", "0", "--grpc-port", "0", home=cluster.home)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert f"puna runs in {cluster.home} ({cluster.url}, pid {cluster.process.pid})" in done.stderr
+    assert answers(cluster)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_killed_service_comes_back_and_the_model_answers(cluster: Cluster, service: str) -> None:
+    before = state(cluster)["services"][service]
+    os.kill(before["pid"], signal.SIGKILL)
+
+    def is_back() -> bool:
+        now: dict[str, Any] = state(cluster)["services"][service]
+        return bool(
+            now["state"] == "running" and now["pid"] != before["pid"] and now["restarts"] == before["restarts"] + 1
+        )
+
+    wait_until(is_back, deadline_s=RESTARTED_WITHIN_S, what=f"{service} is back")
+    wait_until(lambda: answers(cluster), deadline_s=RESTARTED_WITHIN_S, what=f"an answer after the death of {service}")
+
+
+def test_a_foreign_listener_on_the_grpc_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = puna("up", "--port", "0", "--grpc-port", str(port), home=tmp_path)
+
+    assert (done.returncode, done.stderr) == (1, f"puna: 127.0.0.1:{port} is already in use\n")
+
+
+def test_a_misspelt_setting_stops_the_start(tmp_path: Path) -> None:
+    done = puna("up", "--port", "0", "--grpc-port", "0", home=tmp_path, PUNA_KEEPALIVE="1m")
+
+    assert (done.returncode, done.stderr) == (1, "puna: unknown setting PUNA_KEEPALIVE\n")
+
+
+def test_a_service_that_cannot_start_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    done = puna("up", "--port", "0", "--grpc-port", "0", home=tmp_path, PUNA_KEEP_ALIVE_MAX="soon")
+
+    assert done.returncode == 1
+    assert "could not start" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sockets(tmp_path) == []
+
+
+def test_wrong_usage_has_status_2(tmp_path: Path) -> None:
+    assert puna("up", "--port", "high", home=tmp_path).returncode == 2
+    assert puna("fly", home=tmp_path).returncode == 2
+
+
+def test_down_where_nothing_runs_is_no_failure(tmp_path: Path) -> None:
+    done = puna("down", home=tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, f"nothing runs in {tmp_path}\n")
+
+
+def test_down_stops_a_cluster_and_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path / "home")
+    assert answers(cluster)
+    done = puna("down", home=cluster.home)
+
+    assert (done.returncode, done.stdout) == (0, f"stopped the cluster in {cluster.home}\n")
+    assert cluster.process.wait(COMMAND_WITHIN_S) == 0
+    assert cluster.members() == []
+    assert sockets(cluster.home) == []
+
+
+def test_ctrl_c_ends_everything_even_when_services_hang(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path / "home")
+    assert answers(cluster)
+    for service in ("discovery", "host"):
+        os.kill(state(cluster)["services"][service]["pid"], signal.SIGSTOP)
+    cluster.process.send_signal(signal.SIGINT)
+    wait_until(lambda: "Stopping" in log_of(cluster), deadline_s=COMMAND_WITHIN_S, what="it stops")
+    cluster.process.send_signal(signal.SIGINT)  # the second one does not wait for those that hang
+
+    assert cluster.process.wait(COMMAND_WITHIN_S) == 0
+    assert cluster.members() == []
+    assert sockets(cluster.home) == []
+
+
+def test_a_killed_supervisor_takes_its_services_along_and_the_next_start_works(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path / "home")
+    assert answers(cluster)
+    cluster.process.kill()
+    cluster.process.wait()
+    wait_until(lambda: not cluster.members(), deadline_s=COMMAND_WITHIN_S, what="no process left")
+
+    again = start_cluster(cluster.home)
+    assert answers(again)
+    again.stop()
+
+
+def test_a_home_with_a_long_and_odd_path_works(tmp_path: Path) -> None:
+    directory = tmp_path / ("long name % " + "x" * 90)
+    directory.mkdir()
+    cluster = start_cluster(directory / "home")
+    assert answers(cluster)
+    alias = Path(state(cluster)["run"]).parent
+    assert alias.readlink() == cluster.home
+
+    cluster.stop()
+    assert not alias.parent.exists()
+    assert sockets(cluster.home) == []
+
+
+def log_of(cluster: Cluster) -> str:
+    """What `puna up` printed."""
+    return (cluster.home.parent / f"{cluster.home.name}.up.log").read_text()
