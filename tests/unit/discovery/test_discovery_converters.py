@@ -1,0 +1,47 @@
+"""Messages of hosts are checked at the border."""
+
+import pytest
+
+from common.errors import InvalidRequest
+from discovery.converters import ID_LENGTH_MAX, to_inventory, to_report
+from discovery.core.membership import Membership, Section, apply_report
+from protos import cluster_pb2, discovery_pb2
+
+
+def host_report() -> discovery_pb2.HostReport:
+    message = discovery_pb2.HostReport(node_id="a", incarnation="x", started_at_unix_ms=1)
+    message.facts.address = "h:1"
+    message.devices.devices.add(id="cpu")
+    message.models.SetInParent()
+    message.runners.SetInParent()
+    return message
+
+
+def test_an_empty_list_is_a_section_and_a_missing_one_is_not() -> None:
+    message = host_report()
+    assert set(to_report(message, stream=1).sections) == set(Section)
+    message.ClearField("models")
+    assert Section.MODELS not in to_report(message, stream=1).sections
+
+
+@pytest.mark.parametrize("field", ["node_id", "incarnation"])
+@pytest.mark.parametrize("value", ["", "n" * (ID_LENGTH_MAX + 1)])
+def test_ids_that_are_missing_or_too_long_are_refused(field: str, value: str) -> None:
+    message = host_report()
+    setattr(message, field, value)
+    with pytest.raises(InvalidRequest) as caught:
+        to_report(message, stream=1)
+    assert caught.value.param == field
+
+
+def test_the_inventory_shows_nodes_by_id_with_the_age_of_their_last_report() -> None:
+    membership = Membership()
+    for node_id, stream in (("b", 1), ("a", 2)):
+        message = host_report()
+        message.node_id = node_id
+        membership = apply_report(membership, to_report(message, stream=stream), now_s=10.0)
+    inventory = to_inventory(membership, now_s=10.5, started_at_s=4.0)
+    assert [node.id for node in inventory.nodes] == ["a", "b"]
+    assert inventory.nodes[0].report_age_ms == 500
+    assert inventory.nodes[0].devices == [cluster_pb2.Device(id="cpu")]
+    assert inventory.uptime_ms == 6500

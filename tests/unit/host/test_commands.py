@@ -1,0 +1,39 @@
+"""Start and Stop of a placement that may already be here."""
+
+import pytest
+
+from common.errors import PlacementMismatch
+from runner.core.commands import Running, StartAction, check_stop, decide_start
+
+RUNNING = Running(generation=2, spec=b"spec")
+
+
+def test_an_unknown_placement_is_spawned() -> None:
+    assert decide_start(None, generation=1, spec=b"spec") is StartAction.SPAWN
+
+
+@pytest.mark.behaviour("B-86")
+def test_the_same_start_again_attaches_to_the_running_one() -> None:
+    assert decide_start(RUNNING, generation=2, spec=b"spec") is StartAction.ATTACH
+
+
+@pytest.mark.behaviour("B-86")
+def test_another_spec_under_the_same_generation_is_refused() -> None:
+    with pytest.raises(PlacementMismatch):
+        decide_start(RUNNING, generation=2, spec=b"other")
+
+
+def test_a_higher_generation_replaces_the_running_one() -> None:
+    assert decide_start(RUNNING, generation=3, spec=b"other") is StartAction.REPLACE
+
+
+def test_a_lower_generation_is_refused() -> None:
+    with pytest.raises(PlacementMismatch):
+        decide_start(RUNNING, generation=1, spec=b"spec")
+
+
+def test_a_stop_needs_the_same_or_a_higher_generation() -> None:
+    check_stop(RUNNING, generation=2)
+    check_stop(RUNNING, generation=3)
+    with pytest.raises(PlacementMismatch):
+        check_stop(RUNNING, generation=1)

@@ -1,0 +1,41 @@
+"""Why a runner ended, in words."""
+
+import pytest
+
+from common.errors import ERROR_TABLE
+from runner.core.exits import MESSAGE_LENGTH_MAX, explain_exit
+
+
+def test_a_signal_is_named() -> None:
+    cause = explain_exit(-9, "", was_ready=True)
+    assert cause.reason == "runner_lost"
+    assert cause.message == "the runner was ended by signal 9 (SIGKILL)"
+
+
+def test_an_exit_while_loading_says_so_with_the_telling_lines_of_the_log() -> None:
+    cause = explain_exit(1, "starting\nerror: no such thing\nbye\n", was_ready=False)
+    assert cause.message == "the runner exited with status 1 while loading: error: no such thing"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 99 MiB: out of memory", "device_memory_exhausted"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "device_memory_exhausted"),
+        ("gguf_init_from_file_impl: invalid magic characters", "bad_model_file"),
+        ("GGML_ASSERT(n > 0) failed", "runner_lost"),
+    ],
+)
+def test_known_last_words_decide_the_reason(line: str, reason: str) -> None:
+    cause = explain_exit(-6, line, was_ready=False)
+    assert cause.reason == reason
+    assert line in cause.message
+
+
+def test_every_reason_is_one_of_the_error_table() -> None:
+    for tail in ("", "out of memory", "invalid magic"):
+        assert explain_exit(None, tail, was_ready=False).reason in ERROR_TABLE
+
+
+def test_a_flood_of_errors_is_cut() -> None:
+    assert len(explain_exit(1, "error " * 10_000, was_ready=True).message) == MESSAGE_LENGTH_MAX

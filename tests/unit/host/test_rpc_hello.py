@@ -1,0 +1,86 @@
+"""The look at an RPC server before the engine may."""
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from runner.engine.rpc_hello import RpcMemory, RpcUnusable, rpc_hello
+
+
+@contextmanager
+def server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A listener on loopback that hands its one connection to `serve`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):  # a client that is not pleased hangs up
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def answering(*answers: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        for answer in answers:
+            _, length = struct.unpack("<BQ", connection.recv(9, socket.MSG_WAITALL))
+            if length:
+                connection.recv(length, socket.MSG_WAITALL)
+            connection.sendall(struct.pack("<Q", len(answer)) + answer)
+        connection.recv(1)
+
+    return serve
+
+
+def test_memory_of_every_lent_device_is_told() -> None:
+    answers = (bytes([7, 0, 0]), struct.pack("<I", 2), struct.pack("<QQ", 1, 2), struct.pack("<QQ", 3, 4))
+    with server(answering(*answers)) as port:
+        assert rpc_hello("127.0.0.1", port, timeout_s=5) == (
+            RpcMemory(free_bytes=1, total_bytes=2),
+            RpcMemory(free_bytes=3, total_bytes=4),
+        )
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ([bytes([6, 0, 0])], "protocol"),
+        ([bytes([7, 0, 0]), struct.pack("<I", 1000)], "claims 1000 devices"),
+        ([bytes([7, 0, 0]), b"??"], "no usable RPC server"),
+        ([bytes(65)], "answer of 65 bytes"),
+    ],
+)
+def test_other_answers_are_refused(answers: list[bytes], words: str) -> None:
+    with server(answering(*answers)) as port, pytest.raises(RpcUnusable, match=words):
+        rpc_hello("127.0.0.1", port, timeout_s=5)
+
+
+def test_a_server_that_is_busy_with_somebody_else_is_given_up_in_time() -> None:
+    started_s = time.monotonic()
+    silent = server(lambda connection: void(connection.recv(1024, socket.MSG_WAITALL)))
+    with silent as port, pytest.raises(RpcUnusable, match="does not answer"):
+        rpc_hello("127.0.0.1", port, timeout_s=0.2)
+    assert time.monotonic() - started_s < 2
+
+
+def test_nobody_there_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(RpcUnusable, match="refused"):
+        rpc_hello("127.0.0.1", port, timeout_s=2)
+
+
+def void(_: object) -> None:
+    """Drop a result."""
