@@ -27,7 +27,8 @@ class Home:
             StartupError: it cannot be created, its path is too long for sockets, or another host owns it.
         """
         self.directory = directory
-        self.run_directory = directory / "run"
+        # Its own folder: `puna up` keeps the sockets of the other services in run/, and leftovers here are removed.
+        self.run_directory = directory / "runners"
         self.logs_directory = directory / "logs"
         self.cache_directory = directory / "cache"
         self.fence_path = directory / "fence.json"
