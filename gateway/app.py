@@ -1,0 +1,240 @@
+"""Put the gateway together, serve, drain, stop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import uvicorn
+
+from common.clock import MS_PER_S, SystemClock
+from common.errors import ShuttingDown, StartupError
+from common.grpc_server import GrpcServer, bind_server
+from common.logs import get_logger
+from common.metrics import serve_metrics
+from common.network import is_private_listener, split_host_port
+from gateway import metrics
+from gateway.core.browser import BrowserPolicy
+from gateway.core.durations import parse_go_duration_ms
+from gateway.dispatch import Dispatcher
+from gateway.http.edge import Edge
+from gateway.http.router import Router
+from gateway.http.routes import make_routes
+from gateway.http.service import Service
+from gateway.inference import Inference
+from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
+from gateway.ports import ConnectRunner, Scheduler
+from gateway.routes import RouteCache, watch_routes
+from gateway.settings import GatewaySettings
+from gateway.templates.chat_prompt import ChatPrompts
+from gateway.templates.pool import TemplatePool
+from protos import inference_pb2_grpc
+from runner.client import RunnerClient
+from scheduler.client import SchedulerClient
+
+log = get_logger()
+
+# Balancers need a moment to see that this gateway is not ready any more.
+UNREADY_S = 2.0
+DRAIN_S = 30.0
+# After the drain every stream has got its error object; what is left are clients that do not read.
+CUT_S = 2.0
+HEADER_BYTES_MAX = 16 * 1024
+IDLE_CONNECTION_S = 60
+GRPC_STOP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningGateway:
+    """A gateway that serves. Addresses have their real ports."""
+
+    http_address: str
+    grpc_address: str
+    service: Service
+
+
+async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then drain.
+
+    Raises:
+        StartupError: an address is taken, or reachable from elsewhere without consent.
+    """
+    metrics_address = serve_metrics(settings.metrics_listen)
+    scheduler = SchedulerClient(settings.scheduler_address)
+    try:
+        async with running_gateway(settings, scheduler=scheduler, connect=RunnerClient) as gateway:
+            log.info(
+                "gateway.ready",
+                http=gateway.http_address,
+                grpc=gateway.grpc_address,
+                metrics=metrics_address,
+                scheduler=settings.scheduler_address,
+            )
+            await stop.wait()
+            gateway.service.draining = True
+            await asyncio.sleep(UNREADY_S)
+    finally:
+        await scheduler.close()
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(
+    settings: GatewaySettings, *, scheduler: Scheduler, connect: ConnectRunner, drain_s: float = DRAIN_S
+) -> AsyncIterator[RunningGateway]:
+    """Everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
+    listener = _bind_http(settings)
+    routes = RouteCache()
+    templates = TemplatePool()
+    dispatcher = _make_dispatcher(settings, routes, scheduler, connect)
+    service = Service(
+        inference=Inference(
+            dispatcher=dispatcher,
+            prompts=ChatPrompts(templates),
+            clock=SystemClock(),
+            request_timeout_s=settings.request_timeout_s,
+        ),
+        scheduler=scheduler,
+        version=_version(),
+        stream_commit_s=settings.stream_commit_s,
+        keep_alive_max_ms=_keep_alive_max_ms(settings),
+    )
+    grpc_server = _bind_grpc(settings, service)
+    metrics.QUEUE_DEPTH.set_function(lambda: sum(dispatcher.depths().values()))
+    await templates.start()
+    watch = asyncio.create_task(watch_routes(routes, scheduler), name="routes")
+    server = _http_server(_make_edge(settings, service))
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    await grpc_server.start()
+    host, port = listener.getsockname()[:2]
+    try:
+        yield RunningGateway(http_address=f"{host}:{port}", grpc_address=grpc_server.address, service=service)
+    finally:
+        await _drain(service, server, serving, grpc_server, drain_s)
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await dispatcher.close()
+        await templates.stop()
+
+
+async def _drain(
+    service: Service, server: uvicorn.Server, serving: asyncio.Task[None], grpc_server: GrpcServer, drain_s: float
+) -> None:
+    """Take nothing new, let answers end, tell the rest that they are cut, and go."""
+    service.draining = True
+    server.should_exit = True
+    stopping = asyncio.create_task(grpc_server.stop(drain_s), name="grpc stop")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(drain_s):
+            await service.all_answered()
+    for feed in list(service.feeds):
+        feed.end_with(ShuttingDown("the server is shutting down", retry_after_s=1.0))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CUT_S):
+            await service.all_answered()
+    server.force_exit = True
+    await serving
+    await grpc_server.server.stop(0)
+    await stopping
+
+
+def _make_dispatcher(
+    settings: GatewaySettings, routes: RouteCache, scheduler: Scheduler, connect: ConnectRunner
+) -> Dispatcher:
+    stall_ms = _duration_ms("PUNA_LOAD_TIMEOUT", settings.load_timeout)
+    return Dispatcher(
+        routes=routes,
+        scheduler=scheduler,
+        connect=connect,
+        clock=SystemClock(),
+        queue_max=settings.max_queue,
+        queue_wait_s=settings.queue_wait_s,
+        load_stall_s=stall_ms / MS_PER_S if stall_ms > 0 else None,
+    )
+
+
+def _make_edge(settings: GatewaySettings, service: Service) -> Edge:
+    policy = BrowserPolicy(
+        loopback_only=is_private_listener(settings.host),
+        machine_name=socket.gethostname(),
+        origins=frozenset(origin.strip() for origin in settings.origins.split(",") if origin.strip()),
+    )
+    return Edge(router=Router(make_routes(service)), policy=policy)
+
+
+def _bind_http(settings: GatewaySettings) -> socket.socket:
+    if not settings.insecure and not is_private_listener(settings.host):
+        raise StartupError(
+            f"{settings.host} can be reached from other machines; set PUNA_INSECURE=1 to allow that without keys"
+        )
+    try:
+        host, port = split_host_port(settings.host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (ValueError, OSError) as error:
+        raise StartupError(f"PUNA_HOST: {error}") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise StartupError(f"cannot listen on {settings.host}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _bind_grpc(settings: GatewaySettings, service: Service) -> GrpcServer:
+    return bind_server(
+        settings.grpc_host,
+        register=lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server),
+        services=[SERVICE_NAME],
+        insecure=settings.insecure,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to `common.service`, not to the HTTP server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _http_server(app: Edge) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        loop="none",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_CONNECTION_S,
+        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+    )
+    return _Server(config)
+
+
+def _keep_alive_max_ms(settings: GatewaySettings) -> int | None:
+    """Without keys, callers on this machine may do everything; others may not pin models for ever."""
+    limit_ms = _duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max)
+    return None if is_private_listener(settings.host) else limit_ms
+
+
+def _duration_ms(name: str, text: str) -> int:
+    try:
+        return parse_go_duration_ms(text)
+    except ValueError as error:
+        raise StartupError(f"{name}: {error}") from error
+
+
+def _version() -> str:
+    try:
+        return version("puna")
+    except PackageNotFoundError:
+        return "0"  # run from a source tree that is not installed

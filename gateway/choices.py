@@ -1,0 +1,49 @@
+"""Several answers to one request, side by side: `n`, and lists of prompts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from gateway.core.answers import AnswerEvent
+from gateway.streams import closing
+
+_BUFFERED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEvent:
+    """An event of one of the answers."""
+
+    index: int
+    event: AnswerEvent
+
+
+async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
+    """The events of all answers as they come. The first failure ends all of them and is raised."""
+    buffer: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue(maxsize=_BUFFERED_MAX)
+
+    async def pump(index: int, answer: AsyncIterator[AnswerEvent]) -> None:
+        last: Exception | None = None
+        try:
+            async with closing(answer) as events:
+                async for event in events:
+                    await buffer.put(ChoiceEvent(index, event))
+        except Exception as error:  # noqa: BLE001  # carried to the reader, which raises it
+            last = error
+        await buffer.put(last)
+
+    tasks = [asyncio.create_task(pump(index, answer), name="choice") for index, answer in enumerate(answers)]
+    running = len(tasks)
+    try:
+        while running:
+            match await buffer.get():
+                case None:
+                    running -= 1
+                case Exception() as error:
+                    raise error
+                case ChoiceEvent() as event:
+                    yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

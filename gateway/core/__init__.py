@@ -1,0 +1,1 @@
+"""Pure decisions of the gateway: values in, values out."""

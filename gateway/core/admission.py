@@ -1,0 +1,91 @@
+"""One model's queue: bounded, first come first served, replicas bound late. Pure: no clock, no waiting."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from common.errors import QueueFull
+from gateway.core.replica_choice import Candidate, Need, choose_replica, is_able
+
+# A cold model has no slots to count; runners have 8 unless told otherwise.
+_SLOTS_ASSUMED = 8
+_WAITING_MIN = 16
+_WAITING_PER_SLOT = 4
+_RETRY_AFTER_S_MIN = 1.0
+_RETRY_AFTER_S_MAX = 60.0
+_JITTER = 0.2
+# How fast the measured drain rate follows the newest interval.
+_DRAIN_WEIGHT = 0.2
+BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """A request that waits for a slot."""
+
+    number: int
+    need: Need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A waiter may go to a replica."""
+
+    number: int
+    replica_key: str
+
+
+def waiting_max(*, slots_total: int, queue_max: int) -> int:
+    """Most requests that may wait for one model."""
+    return min(queue_max, max(_WAITING_MIN, _WAITING_PER_SLOT * (slots_total or _SLOTS_ASSUMED)))
+
+
+def check_room(*, waiting: int, slots_total: int, queue_max: int, retry_after_s: float) -> None:
+    """Let one more request wait.
+
+    Raises:
+        QueueFull: the bound is reached; tell the client when to come again.
+    """
+    if waiting >= waiting_max(slots_total=slots_total, queue_max=queue_max):
+        raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
+
+
+def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[Candidate]) -> list[Grant]:
+    """Give free slots to waiters, oldest first; one that no replica suits does not hold up the others."""
+    free = {candidate.key: candidate for candidate in candidates}
+    grants: list[Grant] = []
+    for waiter in waiters:
+        if not any(candidate.slots_free for candidate in free.values()):
+            break
+        key = choose_replica(free.values(), waiter.need)
+        if key is not None:
+            grants.append(Grant(number=waiter.number, replica_key=key))
+            taken = free[key]
+            free[key] = replace(taken, slots_free=taken.slots_free - 1, work=taken.work + 1)
+    return grants
+
+
+def needs_load(waiter: Waiter, candidates: Iterable[Candidate]) -> bool:
+    """True if no running replica will ever serve the waiter, however long it waits."""
+    return not any(is_able(candidate, waiter.need) for candidate in candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRate:
+    """Requests that end per second, as an exponential average over the intervals between them."""
+
+    interval_s: float | None = None
+    last_end_s: float | None = None
+
+    def after_end(self, now_s: float) -> "DrainRate":
+        """One more request ended."""
+        if self.last_end_s is None:
+            return DrainRate(interval_s=self.interval_s, last_end_s=now_s)
+        newest_s = now_s - self.last_end_s
+        old_s = newest_s if self.interval_s is None else self.interval_s
+        return DrainRate(interval_s=old_s + _DRAIN_WEIGHT * (newest_s - old_s), last_end_s=now_s)
+
+
+def retry_after_s(*, work_ahead: int, drain: DrainRate, jitter: float) -> float:
+    """When to come again: work ahead over the drain rate, spread by a jitter of -1..1 so that clients do not herd."""
+    expected_s = work_ahead * (drain.interval_s if drain.interval_s is not None else _RETRY_AFTER_S_MIN)
+    return min(max(expected_s * (1 + _JITTER * jitter), _RETRY_AFTER_S_MIN), _RETRY_AFTER_S_MAX)

@@ -1,0 +1,70 @@
+"""Which browsers may talk to a gateway: the Host rule against DNS rebinding, and CORS."""
+
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from common.errors import PermissionDenied
+
+_LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
+_FORBIDDEN = "forbidden"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrowserPolicy:
+    """What is known about this gateway. `origins` are allowed besides loopback ones."""
+
+    loopback_only: bool
+    machine_name: str
+    origins: Collection[str] = ()
+
+    def check_host(self, hosts: Collection[str]) -> None:
+        """Refuse a Host header that a rebound name would carry. Only a loopback listener relies on it.
+
+        Raises:
+            PermissionDenied: not a name or address of this machine, or not exactly one header.
+        """
+        if len(hosts) != 1:
+            raise PermissionDenied(_FORBIDDEN)
+        if self.loopback_only and not self._is_local(host_name(next(iter(hosts)))):
+            raise PermissionDenied(_FORBIDDEN)
+
+    def allows_origin(self, origin: str) -> bool:
+        """True if pages of this origin may call."""
+        if origin in self.origins:
+            return True
+        scheme, separator, host = origin.partition("://")
+        return bool(separator) and scheme in ("http", "https") and is_loopback_name(host_name(host))
+
+    def _is_local(self, name: str) -> bool:
+        if name in ("localhost", self.machine_name.lower()) or name.endswith(_LOCAL_SUFFIXES):
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or address.is_private
+
+
+def host_name(host: str) -> str:
+    """The lower-case name in `name`, `name:port` or `[v6]:port`; empty if it is none of these."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        name, bracket, port = host[1:].partition("]")
+        return name if bracket and (not port or _is_port(port)) else ""
+    name, colon, port = host.partition(":")
+    return name if not colon or port.isdecimal() else ""
+
+
+def is_loopback_name(name: str) -> bool:
+    """True for localhost and loopback addresses."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_port(text: str) -> bool:
+    return text.startswith(":") and text[1:].isdecimal()

@@ -1,0 +1,38 @@
+"""Refuse what a model cannot do, before it costs anything."""
+
+from common.errors import BadModelFile, UnsupportedCapability
+from gateway.core.answers import AnswerRequest, Chat, Think
+from gateway.core.routes import ModelInfo
+
+_COMPLETION = "completion"
+THINKING = "thinking"
+TOOLS = "tools"
+
+
+def check_usable(model: ModelInfo) -> None:
+    """A broken file is known by name, so that the client learns why.
+
+    Raises:
+        BadModelFile: always the same until the file is replaced; do not retry.
+    """
+    if model.error:
+        raise BadModelFile(f"{model.name}: {model.error}")
+
+
+def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
+    """Compare a request with what its model can do.
+
+    Raises:
+        UnsupportedCapability: tell the client.
+    """
+    # A model without any capability was not inspected for them: let the runner judge.
+    if model.capabilities and _COMPLETION not in model.capabilities:
+        raise _lacks(request.model, "chat" if isinstance(request.prompt, Chat) else "generate")
+    if isinstance(request.prompt, Chat) and request.prompt.tools and TOOLS not in model.capabilities:
+        raise _lacks(request.model, TOOLS, param="tools")
+    if request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
+        raise _lacks(request.model, THINKING, param="think")
+
+
+def _lacks(name: str, capability: str, *, param: str | None = None) -> UnsupportedCapability:
+    return UnsupportedCapability(f'"{name}" does not support {capability}', param=param or "model")

@@ -1,0 +1,208 @@
+"""The options of a request: their types, ranges and error texts, in one table."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from common.errors import InvalidRequest
+
+OptionValue = int | float | bool | tuple[str, ...] | dict[int, float]
+STOP_STRINGS_MAX = 16
+STOP_BYTES_MAX = 256
+LOGIT_BIAS_MAX = 1024
+_INT64_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+_TOKEN_ID_MAX = 2**32 - 1
+
+
+class Kind(StrEnum):
+    """Types, named as in the error text `option "x" must be of type …`."""
+
+    INTEGER = "integer"
+    FLOAT = "float32"
+    BOOLEAN = "boolean"
+    STRINGS = "array"
+    BIAS = "object"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One option. `low_open`: the lower bound itself is excluded."""
+
+    kind: Kind
+    low: float = -math.inf
+    high: float = math.inf
+    range_text: str = ""
+    low_open: bool = False
+
+
+def _number(low: float, high: float, text: str, *, low_open: bool = False) -> Rule:
+    return Rule(kind=Kind.FLOAT, low=low, high=high, range_text=text, low_open=low_open)
+
+
+def _whole(low: float, high: float, text: str) -> Rule:
+    return Rule(kind=Kind.INTEGER, low=low, high=high, range_text=text)
+
+
+_UNIT = "between 0 and 1"
+SAMPLING_RULES: Mapping[str, Rule] = {
+    "temperature": _number(0, 10, "between 0 and 10"),
+    "top_k": _whole(-1, _INT32_MAX, "between -1 and the size of the vocabulary"),
+    "top_p": _number(0, 1, _UNIT),
+    "min_p": _number(0, 1, _UNIT),
+    "typical_p": _number(0, 1, _UNIT),
+    "repeat_last_n": _whole(-1, _INT32_MAX, "between -1 and num_ctx"),
+    "repeat_penalty": _number(0, 10, "greater than 0 and at most 10", low_open=True),
+    "presence_penalty": _number(-2, 2, "between -2 and 2"),
+    "frequency_penalty": _number(-2, 2, "between -2 and 2"),
+    "seed": _whole(-_INT64_MAX - 1, _INT64_MAX, "a 64-bit integer"),
+    "num_predict": _whole(-1, _INT32_MAX, "-1 or at least 1"),
+    "num_keep": _whole(-1, _INT32_MAX, "between -1 and num_ctx"),
+    "stop": Rule(kind=Kind.STRINGS),
+    "logit_bias": Rule(kind=Kind.BIAS),
+    "num_ctx": _whole(4, math.inf, "at least 4"),
+    "cache_prompt": Rule(kind=Kind.BOOLEAN),
+}
+# Which placement decides; checked, named in the x-puna-ignored header, and otherwise without effect.
+PLACEMENT_RULES: Mapping[str, Rule] = {
+    "num_batch": _whole(1, _INT32_MAX, "at least 1"),
+    "num_gpu": _whole(-1, _INT32_MAX, "at least -1"),
+    "main_gpu": _whole(0, _INT32_MAX, "at least 0"),
+    "num_thread": _whole(0, _INT32_MAX, "at least 0"),
+    "use_mmap": Rule(kind=Kind.BOOLEAN),
+}
+# Known, but without an engine for them yet: any value that is not "off" is refused, because it would change the answer.
+_OFF_VALUES: Mapping[str, object] = {
+    "dry_multiplier": 0,
+    "xtc_probability": 0,
+    "require_gpu": False,
+    "think_budget": None,
+}
+# Refinements of the above; without effect while those are off.
+_REFINEMENTS = frozenset({"dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_threshold"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedOptions:
+    """Options that passed the table. `ignored` are placement's, `unknown` are nobody's."""
+
+    values: Mapping[str, OptionValue]
+    ignored: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def check_options(options: Mapping[str, object]) -> CheckedOptions:
+    """Check types and ranges; null means absent.
+
+    Raises:
+        InvalidRequest: wrong type or out of range; the text names the option.
+    """
+    values: dict[str, OptionValue] = {}
+    ignored: list[str] = []
+    unknown: list[str] = []
+    for name, value in options.items():
+        if value is None:
+            continue
+        if rule := SAMPLING_RULES.get(name):
+            values[name] = check_option(name, value, rule)
+        elif rule := PLACEMENT_RULES.get(name):
+            check_option(name, value, rule)
+            ignored.append(name)
+        elif name in _OFF_VALUES:
+            if value != _OFF_VALUES[name]:
+                raise InvalidRequest(f'option "{name}" is not supported', param=name)
+        elif name not in _REFINEMENTS:
+            unknown.append(name)
+    return CheckedOptions(values=values, ignored=tuple(ignored), unknown=tuple(unknown))
+
+
+def check_option(name: str, value: object, rule: Rule) -> OptionValue:
+    """One value against its rule.
+
+    Raises:
+        InvalidRequest: wrong type or out of range.
+    """
+    match rule.kind:
+        case Kind.INTEGER:
+            return _in_range(name, _integer(name, value), rule)
+        case Kind.FLOAT:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise _wrong_type(name, Kind.FLOAT)
+            return _in_range(name, float(value), rule)
+        case Kind.BOOLEAN:
+            if not isinstance(value, bool):
+                raise _wrong_type(name, Kind.BOOLEAN)
+            return value
+        case Kind.STRINGS:
+            return check_stop(name, value)
+        case Kind.BIAS:
+            return _bias(name, value)
+
+
+def check_stop(name: str, value: object) -> tuple[str, ...]:
+    """A list of at most 16 strings of 1 to 256 bytes.
+
+    Raises:
+        InvalidRequest: no list, another type inside, too many, or one of a wrong length.
+    """
+    if not isinstance(value, list | tuple):
+        raise _wrong_type(name, Kind.STRINGS)
+    if not all(isinstance(item, str) for item in value):
+        raise InvalidRequest(f'option "{name}" must be of an array of strings', param=name)
+    if len(value) > STOP_STRINGS_MAX:
+        raise InvalidRequest(f'option "{name}" must have at most {STOP_STRINGS_MAX} strings', param=name)
+    if not all(1 <= len(item.encode()) <= STOP_BYTES_MAX for item in value):
+        raise InvalidRequest(f'option "{name}" must have strings of 1 to {STOP_BYTES_MAX} bytes', param=name)
+    return tuple(value)
+
+
+def whole_number(value: object) -> int | None:
+    """The integer that a JSON number means (5.0 counts as 5), or None if it is none; a boolean is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None
+
+
+def _integer(name: str, value: object) -> int:
+    number = whole_number(value)
+    if number is None:
+        raise _wrong_type(name, Kind.INTEGER)
+    return number
+
+
+def _in_range(name: str, value: int | float, rule: Rule) -> int | float:
+    too_low = value <= rule.low if rule.low_open else value < rule.low
+    forbidden_zero = name == "num_predict" and value == 0
+    if too_low or value > rule.high or forbidden_zero:
+        raise out_of_range(name, rule)
+    return value
+
+
+def _bias(name: str, value: object) -> dict[int, float]:
+    if not isinstance(value, dict):
+        raise _wrong_type(name, Kind.BIAS)
+    if len(value) > LOGIT_BIAS_MAX:
+        raise InvalidRequest(f'option "{name}" must have at most {LOGIT_BIAS_MAX} entries', param=name)
+    bias: dict[int, float] = {}
+    for key, number in value.items():
+        text = str(key)
+        if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= _TOKEN_ID_MAX):
+            raise InvalidRequest(f'option "{name}" must have token ids as keys', param=name)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not -100 <= number <= 100:
+            raise InvalidRequest(f'option "{name}" must have values between -100 and 100', param=name)
+        bias[int(text)] = float(number)
+    return bias
+
+
+def out_of_range(name: str, rule: Rule) -> InvalidRequest:
+    """The error that names the range."""
+    return InvalidRequest(f'option "{name}" must be {rule.range_text}', param=name)
+
+
+def _wrong_type(name: str, kind: Kind) -> InvalidRequest:
+    return InvalidRequest(f'option "{name}" must be of type {kind.value}', param=name)

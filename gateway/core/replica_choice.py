@@ -1,0 +1,47 @@
+"""Choose the replica of a request: filter, score from 0 to 1, pick the best."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# The longest held prefix wins unless its replica is clearly busier: one unit of prefix outweighs half a unit of load.
+_PREFIX_WEIGHT = 2.0
+_IDLE_WEIGHT = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One replica as a request sees it."""
+
+    key: str
+    context_tokens: int
+    slots_total: int
+    slots_free: int
+    work: int
+    held_prefix_fraction: float = 0.0  # of this request's prompt, 0..1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a request asks of a replica."""
+
+    context_tokens: int | None = None
+    avoided: frozenset[str] = frozenset()  # replicas that failed this request
+
+
+def is_able(candidate: Candidate, need: Need) -> bool:
+    """True if the replica could serve the request once it has a free slot."""
+    enough = need.context_tokens is None or candidate.context_tokens >= need.context_tokens
+    return enough and candidate.key not in need.avoided
+
+
+def choose_replica(candidates: Iterable[Candidate], need: Need) -> str | None:
+    """The key of the best replica with a free slot, or None: every able one is busy, or none is able."""
+    able = [c for c in candidates if is_able(c, need) and c.slots_free > 0]
+    if not able:
+        return None
+    return max(able, key=lambda c: (_score(c), -c.work, c.key)).key
+
+
+def _score(candidate: Candidate) -> float:
+    idle_fraction = candidate.slots_free / candidate.slots_total if candidate.slots_total else 0.0
+    return _PREFIX_WEIGHT * candidate.held_prefix_fraction + _IDLE_WEIGHT * idle_fraction

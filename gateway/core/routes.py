@@ -1,0 +1,84 @@
+"""What a gateway knows about models and their replicas. Values only; `gateway.converters` makes them from protos."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """A model of the cluster. `error` says why its file cannot be used; empty: it can."""
+
+    name: str
+    digest: str
+    size_bytes: int = 0
+    modified_at_unix_s: int = 0
+    error: str = ""
+    architecture: str = ""
+    title: str = ""
+    parameter_count: int = 0
+    quantization: str = ""
+    context_tokens: int = 0  # trained length; 0: not given
+    embedding_length: int = 0
+    vocabulary_size: int = 0  # 0: not given
+    capabilities: tuple[str, ...] = ()
+    chat_template: str = ""
+    bos_token: str = ""
+    eos_token: str = ""
+    special_tokens: tuple[str, ...] = ()
+    sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)  # from general.sampling.*, our names
+    metadata_json: str = "{}"
+
+
+class ReplicaState(StrEnum):
+    """Whether requests may go to a replica."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """What one replica holds on one device, measured."""
+
+    device_id: str
+    name: str
+    layer_count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaInfo:
+    """A replica as the scheduler published it."""
+
+    placement_id: str
+    generation: int
+    incarnation: str
+    node_id: str
+    address: str
+    state: ReplicaState
+    context_tokens: int
+    slots_total: int
+    slots_busy: int = 0
+    queued: int = 0
+    load_fraction: float = 0.0
+    reason: str = ""  # why it is broken
+    devices: tuple[DeviceShare, ...] = ()
+    host_bytes: int = 0
+    keep_alive_ms: int | None = None
+    expires_at_unix_ms: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Names one life of one placement."""
+        return f"{self.placement_id}/{self.generation}/{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteInfo:
+    """A model and the replicas it has now, possibly none."""
+
+    model: ModelInfo
+    replicas: tuple[ReplicaInfo, ...] = ()

@@ -1,0 +1,251 @@
+"""Who may go to which replica, and when: the acting half of `gateway.core.admission`.
+
+One dispatcher owns every queue. Requests wait here, not at a runner, until a slot is free (late binding); a model that
+no running replica can serve is loaded through the scheduler, once for all who wait for it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+from common.clock import Clock
+from common.errors import ModelUnavailable, PunaError, QueueFull
+from gateway.core.admission import (
+    BUSY_TEXT,
+    DrainRate,
+    Waiter,
+    check_room,
+    needs_load,
+    plan_grants,
+    retry_after_s,
+)
+from gateway.core.answers import Loading, Queued
+from gateway.core.replica_choice import Candidate, Need
+from gateway.core.routes import RouteInfo
+from gateway.loads import LoadJobs, LoadNeed
+from gateway.ports import ConnectRunner, Scheduler
+from gateway.replicas import Connection, ReplicaPool
+from gateway.routes import RouteCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequest:
+    """What a request asks of the dispatcher."""
+
+    key: str  # normalised model name
+    model_name: str
+    need: Need
+    keep_alive_ms: int | None = None
+
+    @property
+    def load_need(self) -> LoadNeed:
+        """What would have to be loaded for it."""
+        return LoadNeed(key=self.key, model_name=self.model_name, context_tokens=self.need.context_tokens)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request in a queue. `connection` is its slot once it has one, `error` why it will never get one."""
+
+    number: int
+    request: SlotRequest
+    deadline_s: float
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: Queued | Loading | None = None
+    connection: Connection | None = None
+    error: PunaError | None = None
+    relaxed: bool = False  # the scheduler gave less context than asked; any replica will do
+
+    @property
+    def waiter(self) -> Waiter:
+        need = self.request.need
+        return Waiter(number=self.number, need=replace(need, context_tokens=None) if self.relaxed else need)
+
+    def tell(self, progress: Queued | Loading) -> None:
+        """Report where the request stands; only the newest matters."""
+        if progress != self.progress:
+            self.progress = progress
+            self.wake.set()
+
+
+@dataclass(slots=True, eq=False)
+class _ModelQueue:
+    """The requests that wait for one model, oldest first, and how quickly its requests end."""
+
+    waiting: list[_Waiting] = field(default_factory=list)
+    drain: DrainRate = field(default_factory=DrainRate)
+
+
+class Dispatcher:
+    """Owns the queues, the connections to replicas and the loads in progress. Lives on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        routes: RouteCache,
+        scheduler: Scheduler,
+        connect: ConnectRunner,
+        clock: Clock,
+        queue_max: int,
+        queue_wait_s: float,
+        load_stall_s: float | None,
+    ) -> None:
+        self.routes = routes
+        self._clock = clock
+        self._queue_max = queue_max
+        self._queue_wait_s = queue_wait_s
+        self._queues: dict[str, _ModelQueue] = {}
+        self._next_number = 0
+        self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
+        self.pool = ReplicaPool(connect=connect, on_change=self._dispatch_all)
+        routes.subscribe(self._on_routes)
+
+    async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | Loading | Connection]:
+        """Wait for a slot; the last item is the connection, and the caller must `release` it.
+
+        Raises:
+            QueueFull: the queue is full, or the wait took too long.
+            PunaError: the model cannot be loaded; the scheduler's own error.
+        """
+        waiting = self._join(request)
+        told: Queued | Loading | None = None
+        try:
+            self._dispatch(request.key)
+            while waiting.connection is None:
+                await self._wake_or_deadline(waiting)
+                if waiting.error is not None:
+                    raise waiting.error
+                if waiting.connection is None and waiting.progress is not None and waiting.progress != told:
+                    told = waiting.progress
+                    yield told
+            connection, waiting.connection = waiting.connection, None
+            yield connection
+        finally:
+            self._leave(waiting)
+
+    def release(self, request: SlotRequest, connection: Connection) -> None:
+        """The request that held the slot is over."""
+        queue = self._queue(request.key)
+        queue.drain = queue.drain.after_end(self._clock.now_s())
+        self.pool.give_back(connection)
+
+    def depths(self) -> dict[str, int]:
+        """Requests that wait, per model key."""
+        return {key: len(queue.waiting) for key, queue in self._queues.items() if queue.waiting}
+
+    async def close(self) -> None:
+        """Stop loads and close connections."""
+        await self.loads.close()
+        await self.pool.close()
+
+    def on_load_progress(self, need: LoadNeed, progress: Queued | Loading) -> None:
+        """See LoadListener."""
+        for waiting in self._waiting_for(need):
+            waiting.tell(progress)
+
+    def on_load_ready(self, need: LoadNeed, route: RouteInfo) -> bool:
+        """See LoadListener. What the scheduler calls ready is as much context as there will be."""
+        most = max((replica.context_tokens for replica in route.replicas), default=0)
+        for waiting in self._waiting_for(need):
+            waiting.relaxed = need.context_tokens is not None and most < need.context_tokens
+            waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
+        self._dispatch(need.key)
+        candidates = self._candidates(need.key)
+        return not any(needs_load(waiting.waiter, candidates) for waiting in self._waiting_for(need))
+
+    def on_load_failed(self, need: LoadNeed, error: PunaError) -> None:
+        """See LoadListener."""
+        candidates = self._candidates(need.key)
+        for waiting in self._waiting_for(need):
+            if needs_load(waiting.waiter, candidates):
+                waiting.error = error
+                waiting.wake.set()
+
+    def _join(self, request: SlotRequest) -> _Waiting:
+        queue = self._queue(request.key)
+        candidates = self._candidates(request.key)
+        elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
+        check_room(
+            waiting=len(queue.waiting),
+            slots_total=sum(candidate.slots_total for candidate in candidates),
+            queue_max=self._queue_max - elsewhere,
+            retry_after_s=self._retry_after_s(queue, candidates),
+        )
+        self._next_number += 1
+        waiting = _Waiting(
+            number=self._next_number, request=request, deadline_s=self._clock.now_s() + self._queue_wait_s
+        )
+        queue.waiting.append(waiting)
+        return waiting
+
+    def _leave(self, waiting: _Waiting) -> None:
+        request = waiting.request
+        queue = self._queue(request.key)
+        if waiting in queue.waiting:
+            queue.waiting.remove(waiting)
+        if waiting.connection is not None:  # granted, but the request was cancelled before it noticed
+            self.pool.give_back(waiting.connection)
+        if not self._waiting_for(request.load_need):
+            self.loads.stop(request.load_need)
+        self._dispatch(request.key)
+
+    async def _wake_or_deadline(self, waiting: _Waiting) -> None:
+        timeout_s = max(waiting.deadline_s - self._clock.now_s(), 0)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiting.wake.wait()
+        except TimeoutError:
+            if waiting.connection is not None:
+                return
+            if self.loads.is_moving(waiting.request.load_need):
+                waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
+                return
+            raise self._waited_too_long(waiting) from None
+        waiting.wake.clear()
+
+    def _waited_too_long(self, waiting: _Waiting) -> PunaError:
+        candidates = self._candidates(waiting.request.key)
+        if needs_load(waiting.waiter, candidates):
+            return ModelUnavailable(f"no replica of {waiting.request.model_name} can be reached", retry_after_s=5.0)
+        queue = self._queue(waiting.request.key)
+        return QueueFull(BUSY_TEXT, retry_after_s=self._retry_after_s(queue, candidates))
+
+    def _dispatch(self, key: str) -> None:
+        queue = self._queue(key)
+        if not queue.waiting:
+            return
+        candidates = self._candidates(key)
+        by_number = {waiting.number: waiting for waiting in queue.waiting}
+        for grant in plan_grants([waiting.waiter for waiting in queue.waiting], candidates):
+            waiting = by_number[grant.number]
+            queue.waiting.remove(waiting)
+            waiting.connection = self.pool.take(grant.replica_key)
+            waiting.wake.set()
+        for position, waiting in enumerate(queue.waiting, start=1):
+            if needs_load(waiting.waiter, candidates):
+                self.loads.start(waiting.request.load_need, keep_alive_ms=waiting.request.keep_alive_ms)
+            else:
+                waiting.tell(Queued(position=position))
+
+    def _dispatch_all(self) -> None:
+        for key in [key for key, queue in self._queues.items() if queue.waiting]:
+            self._dispatch(key)
+
+    def _on_routes(self) -> None:
+        self.pool.sync(self.routes.all())
+        self._dispatch_all()
+
+    def _queue(self, key: str) -> _ModelQueue:
+        return self._queues.setdefault(key, _ModelQueue())
+
+    def _waiting_for(self, need: LoadNeed) -> list[_Waiting]:
+        return [waiting for waiting in self._queue(need.key).waiting if waiting.request.load_need == need]
+
+    def _candidates(self, key: str) -> list[Candidate]:
+        route = self.routes.by_key(key)
+        return self.pool.candidates(route) if route else []
+
+    def _retry_after_s(self, queue: _ModelQueue, candidates: list[Candidate]) -> float:
+        ahead = len(queue.waiting) + sum(candidate.work for candidate in candidates)
+        return retry_after_s(work_ahead=ahead, drain=queue.drain, jitter=random.uniform(-1, 1))

@@ -1,0 +1,83 @@
+"""Run an answer in a task of its own, so that reading it can time out, stop early, or be ended from outside."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from common.errors import PunaError
+from gateway.streams import closing
+
+Event = TypeVar("Event")
+
+# What a reader may lag behind before the runner's stream is held up.
+BUFFERED_MAX = 64
+
+
+class EndOfFeed:
+    """The stream ended without an error."""
+
+
+END = EndOfFeed()
+
+
+class Feed(Generic[Event]):
+    """A stream of events with a bounded buffer. Leaving the context ends the work behind it and waits for that."""
+
+    def __init__(self, source: AsyncIterator[Event], feeds: "set[Feed[Event]]") -> None:
+        """`feeds` is where open feeds are found by whoever shuts down."""
+        self._source = source
+        self._feeds = feeds
+        self._buffer: asyncio.Queue[Event | Exception | EndOfFeed] = asyncio.Queue(maxsize=BUFFERED_MAX)
+        self._ending: PunaError | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._feeds.add(self)
+        self._pump = asyncio.create_task(self._run(), name="answer")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._feeds.discard(self)
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+
+    def end_with(self, error: PunaError) -> None:
+        """End the answer from outside; the reader gets the error after what is buffered."""
+        self._ending = error
+        if self._pump is not None:
+            self._pump.cancel()
+
+    async def next(self, timeout_s: float | None = None) -> Event | EndOfFeed:
+        """The next event, or END.
+
+        Raises:
+            TimeoutError: nothing came in time; the stream goes on.
+            PunaError: the answer failed.
+        """
+        async with asyncio.timeout(timeout_s):
+            item = await self._buffer.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while not isinstance(item := await self.next(), EndOfFeed):
+            yield item
+
+    async def _run(self) -> None:
+        last: Exception | EndOfFeed = END
+        try:
+            async with closing(self._source) as events:
+                async for event in events:
+                    await self._buffer.put(event)
+        except asyncio.CancelledError:
+            if self._ending is None:
+                raise
+            last = self._ending
+        except Exception as error:  # noqa: BLE001  # carried to the reader, whoever that is
+            last = error
+        await self._buffer.put(last)

@@ -1,0 +1,152 @@
+"""The outermost layer of HTTP: ids, Host and CORS rules, routing, errors in the caller's dialect, the end of a call."""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from common.errors import InternalError, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
+from common.ids import new_request_id
+from common.logs import get_logger
+from gateway.core.browser import BrowserPolicy
+from gateway.http.errors import error_answer
+from gateway.http.exchange import Endpoint, Exchange
+from gateway.http.router import Router, dialect_of
+from gateway.record import OTHER, RequestRecord
+
+log = get_logger()
+
+CLIENT_GONE_STATUS = "499"
+_CLIENT_ID_LENGTH_MAX = 128
+_CORS_MAX_AGE_S = "43200"
+
+
+@dataclass(slots=True, kw_only=True)
+class Edge:
+    """The ASGI application."""
+
+    router: Router
+    policy: BrowserPolicy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        record = RequestRecord(dialect=dialect_of(path), route=OTHER, method=scope["method"])
+        exchange = Exchange(scope=scope, receive=receive, send=send, record=record, request_id=new_request_id())
+        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
+            self._set_common_headers(exchange)
+            status = await self._serve(exchange)
+            record.finish(status)
+
+    async def _serve(self, exchange: Exchange) -> str:
+        """Answer; returns the status for log and metrics."""
+        try:
+            self._check_browser(exchange)
+            if exchange.scope["method"] == "OPTIONS" and "origin" in exchange.headers:
+                await self._preflight(exchange)
+            else:
+                await self._route(exchange)
+        except RequestCanceled:
+            return CLIENT_GONE_STATUS
+        except PunaError as error:
+            await self._answer_error(exchange, error)
+        except Exception:  # the edge: bugs become 500 here
+            log.exception("http.bug", route=exchange.record.route)
+            await self._answer_error(exchange, InternalError("internal error"))
+        return str(exchange.status or CLIENT_GONE_STATUS)
+
+    async def _route(self, exchange: Exchange) -> None:
+        match = self.router.match(exchange.scope["method"], exchange.scope["path"])
+        exchange.record.route = match.route.path
+        exchange.record.quiet = match.route.quiet
+        exchange.path_value = match.path_value
+        await _until_disconnect(match.route.endpoint, exchange, reads_body=match.route.body is not None)
+
+    async def _answer_error(self, exchange: Exchange, error: PunaError) -> None:
+        exchange.record.error = error.reason
+        if exchange.status is not None:
+            # The endpoint failed after its status line without saying so in its stream: only closing is honest.
+            raise error
+        answer = error_answer(error, exchange.dialect, exchange.request_id)
+        headers = dict(answer.headers)
+        if isinstance(error, MethodNotAllowed):
+            headers["allow"] = ", ".join(self.router.allowed(exchange.scope["path"]))
+        # An unread body would be taken for the next request on this connection.
+        headers["connection"] = "close" if exchange.scope["method"] in ("POST", "PUT") else "keep-alive"
+        try:
+            await exchange.respond(answer.status, answer.body, headers)
+        except RequestCanceled:
+            log.debug("http.error_unread", reason=error.reason)
+
+    def _set_common_headers(self, exchange: Exchange) -> None:
+        exchange.headers_out["x-request-id"] = exchange.request_id
+        theirs = exchange.headers.get("x-request-id", "")
+        if theirs and theirs.isascii() and theirs.isprintable() and len(theirs) <= _CLIENT_ID_LENGTH_MAX:
+            exchange.headers_out["x-client-request-id"] = theirs
+            exchange.record.client_request_id = theirs
+
+    def _check_browser(self, exchange: Exchange) -> None:
+        headers, policy = exchange.headers, self.policy
+        policy.check_host(headers.getlist("host"))
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        if not policy.allows_origin(origin):
+            raise PermissionDenied("forbidden")
+        exchange.headers_out |= {
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": "x-request-id, x-client-request-id, x-puna-ignored, retry-after",
+            "vary": "Origin",
+        }
+
+    async def _preflight(self, exchange: Exchange) -> None:
+        exchange.record.route = "preflight"
+        asked = exchange.headers.get("access-control-request-headers", "")
+        headers = {
+            "access-control-allow-methods": ", ".join(self.router.allowed(exchange.scope["path"])) or "GET",
+            "access-control-max-age": _CORS_MAX_AGE_S,
+        }
+        if asked and asked.isascii() and asked.isprintable():
+            headers["access-control-allow-headers"] = asked
+        await exchange.respond(204, b"", headers)
+
+
+async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_body: bool) -> None:
+    """Run an endpoint; when the client leaves, cancel it at once and wait until it has let go of everything.
+
+    Raises:
+        RequestCanceled: the client left.
+    """
+    body_read = asyncio.Event()
+    if not reads_body:
+        body_read.set()
+    receive = exchange.receive
+
+    async def noting_receive() -> dict[str, object]:
+        message = await receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            body_read.set()
+        return dict(message)
+
+    async def watch() -> None:
+        await body_read.wait()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    exchange.receive = noting_receive
+    work = asyncio.ensure_future(endpoint(exchange))
+    gone = asyncio.create_task(watch(), name="disconnect")
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise RequestCanceled("request canceled")
+        work.result()
+    finally:
+        gone.cancel()
+        work.cancel()
+        await asyncio.gather(gone, work, return_exceptions=True)

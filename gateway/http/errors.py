@@ -1,0 +1,57 @@
+"""Domain errors in the words of each dialect."""
+
+import math
+from dataclasses import dataclass
+
+import orjson
+
+from common.errors import InternalError, PunaError, Retry, row_of
+from gateway.core.answers import Dialect
+
+# Where an error does not say when to come again.
+_RETRY_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAnswer:
+    """A whole error response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
+    """The error object of a dialect, for a response or inside a stream."""
+    # A bug of ours tells strangers nothing but where to look in the log.
+    is_bug = isinstance(error, InternalError)
+    if dialect is Dialect.OLLAMA:
+        return orjson.dumps({"error": "internal error" if is_bug else error.message})
+    text = f"internal error ({request_id})" if is_bug else error.message
+    row = row_of(error)
+    return orjson.dumps(
+        {"error": {"message": text, "type": row.openai_type, "param": error.param, "code": row.openai_code}}
+    )
+
+
+def error_status(error: PunaError, dialect: Dialect) -> int:
+    """The HTTP status of an error."""
+    row = row_of(error)
+    return row.ollama_status if dialect is Dialect.OLLAMA else row.openai_status
+
+
+def error_answer(error: PunaError, dialect: Dialect, request_id: str) -> ErrorAnswer:
+    """The response of a request that failed before its status line was sent."""
+    row = row_of(error)
+    headers = {"content-type": "application/json"}
+    if row.retry is Retry.NEVER:
+        headers["x-should-retry"] = "false"
+    elif row.retry is Retry.LATER:
+        retry_after_s = error.retry_after_s if error.retry_after_s is not None else _RETRY_AFTER_S
+        headers["retry-after"] = str(math.ceil(retry_after_s))
+        headers["retry-after-ms"] = str(math.ceil(retry_after_s * 1000))
+    if row.openai_status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return ErrorAnswer(
+        status=error_status(error, dialect), headers=headers, body=error_body(error, dialect, request_id)
+    )

@@ -1,0 +1,136 @@
+"""One HTTP request and its response, as endpoints see them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers, QueryParams
+from starlette.types import Message, Receive, Scope, Send
+
+from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
+from gateway.core.answers import Dialect
+from gateway.http.json_body import BODY_BYTES_MAX, parse_json
+from gateway.record import RequestRecord
+
+# A body that takes longer is a client that drips.
+BODY_READ_S_MAX = 60.0
+# A client that reads nothing for so long is gone; its stream must not hold a slot.
+SLOW_READER_S_MAX = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """Reads the request, writes the response. Headers common to all responses are added on the way out."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    record: RequestRecord
+    request_id: str
+    path_value: str = ""  # what stands behind the prefix of a route like /v1/models/
+    headers_out: dict[str, str] = field(default_factory=dict)
+    status: int | None = None  # once the status line is out
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of the matched route."""
+        return self.record.dialect
+
+    @property
+    def headers(self) -> Headers:
+        """The request's headers."""
+        return Headers(scope=self.scope)
+
+    @property
+    def wants_debug(self) -> bool:
+        """True if the answer is to say where it was produced."""
+        return self.headers.get("x-puna-debug") == "1"
+
+    @property
+    def query(self) -> QueryParams:
+        """The request's query."""
+        return QueryParams(self.scope["query_string"])
+
+    async def json(self) -> Any:
+        """The request's JSON body.
+
+        Raises:
+            InvalidRequest: missing or malformed.
+            UnsupportedMediaType: compressed, or a media type that the dialect does not take.
+            RequestTooLarge: over the limit.
+            RequestCanceled: the client left before it was complete.
+        """
+        self._check_media_type()
+        try:
+            async with asyncio.timeout(BODY_READ_S_MAX):
+                raw = await self._read_body()
+        except TimeoutError as error:
+            raise RequestTimeout("the request body did not arrive in time") from error
+        return await parse_json(raw)
+
+    def _check_media_type(self) -> None:
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise UnsupportedMediaType("Content-Encoding is not supported")
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type.startswith("multipart/"):
+            raise UnsupportedMediaType("multipart bodies are not supported")
+        # curl -d sends a form type, and Ollama's clients rely on that being accepted.
+        if self.dialect is not Dialect.OLLAMA and media_type not in ("", "application/json"):
+            raise UnsupportedMediaType("Content-Type must be application/json")
+
+    async def _read_body(self) -> bytes:
+        announced = self.headers.get("content-length", "0")
+        too_large = RequestTooLarge(f"request body exceeds {BODY_BYTES_MAX} bytes")
+        if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
+            raise too_large
+        body = bytearray()
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise RequestCanceled("request canceled")
+            body += message.get("body", b"")
+            if len(body) > BODY_BYTES_MAX:
+                raise too_large
+            if not message.get("more_body", False):
+                break
+        if not body.strip():
+            raise InvalidRequest("missing request body")
+        return bytes(body)
+
+    async def respond(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """A whole response."""
+        await self.begin(status, {**headers, "content-length": str(len(body))})
+        await self.write(b"" if self.scope["method"] == "HEAD" else body, more=False)
+
+    async def respond_json(self, value: object, status: int = 200) -> None:
+        """A whole response with a JSON body."""
+        await self.respond(status, orjson.dumps(value), {"content-type": "application/json"})
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the status line."""
+        assert self.status is None
+        self.status = status
+        raw = [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in headers.items()]
+        raw += [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in self.headers_out.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        """Send a piece of the body.
+
+        Raises:
+            RequestCanceled: the client has read nothing for too long.
+        """
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def _send(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(SLOW_READER_S_MAX):
+                await self.send(message)
+        except TimeoutError as error:
+            raise RequestCanceled("the client stopped reading") from error
+
+
+Endpoint = Callable[[Exchange], Awaitable[None]]

@@ -1,0 +1,151 @@
+"""POST /api/generate and /api/chat."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common.clock import rfc3339_ns
+from common.errors import InvalidRequest
+from gateway.core.answers import (
+    AnswerEvent,
+    AnswerRequest,
+    Delta,
+    Done,
+    Loading,
+    PromptProgress,
+    Queued,
+    ollama_done_reason,
+)
+from gateway.core.logprobs import logprob_entries
+from gateway.http.exchange import Exchange
+from gateway.http.fields import validated
+from gateway.http.ollama_bodies import ChatBody, GenerateBody, OllamaAnswerBody
+from gateway.http.ollama_requests import chat_request, generate_request
+from gateway.http.service import Service, whole_answer
+from gateway.http.streaming import stream_ndjson
+from gateway.record import RequestRecord
+
+AnswerBody = TypeVar("AnswerBody", bound=OllamaAnswerBody)
+
+
+@dataclass(slots=True, kw_only=True)
+class ChunkMaker:
+    """Events into Ollama's objects. `is_chat` decides where the text stands."""
+
+    model: str
+    is_chat: bool
+    raw: bool = False
+    debug: RequestRecord | None = None
+
+    def objects(self, event: AnswerEvent) -> Iterable[dict[str, object]]:
+        """The lines of one event."""
+        match event:
+            case Delta() if event.content or event.reasoning or _has_logprobs(event):
+                yield self.chunk(event)
+            case Done():
+                yield self.last(Delta(), event)
+            case Delta() | Queued() | Loading() | PromptProgress():
+                pass
+
+    def chunk(self, delta: Delta) -> dict[str, object]:
+        """A piece of the answer."""
+        chunk: dict[str, object] = {"model": self.model, "created_at": rfc3339_ns(time.time_ns())}
+        text: dict[str, object] = {"thinking": delta.reasoning} if delta.reasoning else {}
+        if self.is_chat:
+            chunk["message"] = {"role": "assistant", "content": delta.content, **text}
+        else:
+            chunk |= {"response": delta.content, **text}
+        chunk["done"] = False
+        if entries := logprob_entries(delta.tokens):
+            chunk["logprobs"] = entries
+        return chunk
+
+    def last(self, delta: Delta, done: Done) -> dict[str, object]:
+        """The last object; `delta` is the text that it carries."""
+        usage = done.usage
+        last = self.chunk(delta) | {
+            "done": True,
+            "done_reason": ollama_done_reason(done.reason),
+            "total_duration": usage.total_duration_ns,
+            "load_duration": usage.load_duration_ns,
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": usage.prompt_duration_ns,
+            "prompt_cached_count": usage.cached_tokens,
+            "eval_count": usage.completion_tokens,
+            "eval_duration": usage.generate_duration_ns,
+        }
+        if done.stop_string:
+            last["stop_sequence"] = done.stop_string
+        if self.debug is not None:
+            last["puna"] = self.debug.debug_fields()
+        if not self.is_chat and not self.raw:
+            last["context"] = list(done.context_token_ids)
+        return last
+
+    def loaded(self, reason: str) -> dict[str, object]:
+        """The answer to a request without a prompt: the model was loaded or unloaded."""
+        return self.chunk(Delta()) | {"done": True, "done_reason": reason}
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaAnswers:
+    """The two endpoints that answer."""
+
+    service: Service
+
+    async def generate(self, exchange: Exchange) -> None:
+        """POST /api/generate."""
+        body = validated_answer_body(GenerateBody, await exchange.json())
+        request = generate_request(self.service, exchange, body)
+        maker = ChunkMaker(model=body.model, is_chat=False, raw=body.raw)
+        await self._answer(exchange, body, request, maker, is_empty=not body.prompt)
+
+    async def chat(self, exchange: Exchange) -> None:
+        """POST /api/chat."""
+        body = validated_answer_body(ChatBody, await exchange.json())
+        request = chat_request(self.service, exchange, body)
+        maker = ChunkMaker(model=body.model, is_chat=True)
+        await self._answer(exchange, body, request, maker, is_empty=not body.messages)
+
+    async def _answer(
+        self, exchange: Exchange, body: OllamaAnswerBody, request: AnswerRequest, maker: ChunkMaker, *, is_empty: bool
+    ) -> None:
+        exchange.record.stream = body.stream
+        maker.debug = exchange.record if exchange.wants_debug else None
+        if body.debug_render_only and not is_empty:
+            rendered = await self.service.inference.models.render(request)
+            info = {"rendered_template": rendered, "image_count": 0}
+            await exchange.respond_json(maker.chunk(Delta()) | {"_debug_info": info})
+        elif is_empty:
+            await self._load_or_unload(exchange, request, maker)
+        elif body.stream:
+            async with self.service.feed(request, exchange.record) as feed:
+                await stream_ndjson(exchange, feed, maker.objects)
+        else:
+            async with self.service.feed(request, exchange.record) as feed:
+                delta, done = await whole_answer(feed)
+            await exchange.respond_json(maker.last(delta, done))
+
+    async def _load_or_unload(self, exchange: Exchange, request: AnswerRequest, maker: ChunkMaker) -> None:
+        if request.keep_alive_ms == 0:
+            route = self.service.inference.models.known_route(request.model)
+            exchange.record.model = route.model.name
+            await self.service.scheduler.unload_model(route.model.name)
+            await exchange.respond_json(maker.loaded("unload"))
+            return
+        async with self.service.load_feed(request.model, request.keep_alive_ms, exchange.record) as feed:
+            async for _ in feed:
+                pass
+        await exchange.respond_json(maker.loaded("load"))
+
+
+def validated_answer_body(body_type: type[AnswerBody], data: object) -> AnswerBody:
+    """A body; an empty model name counts as none, in Ollama's words."""
+    if isinstance(data, dict) and data.get("model") in (None, ""):
+        raise InvalidRequest("model is required", param="model")
+    return validated(body_type, data)
+
+
+def _has_logprobs(delta: Delta) -> bool:
+    return any(token.logprob is not None for token in delta.tokens)

@@ -1,0 +1,116 @@
+"""Bodies of the Ollama dialect."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.http.fields import Between, Body
+
+_TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
+
+
+class FunctionCall(Body):
+    """A call that an assistant message made."""
+
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class OllamaToolCall(Body):
+    """A call and its id."""
+
+    id: str = ""
+    function: FunctionCall
+
+
+class OllamaMessage(Body):
+    """One turn."""
+
+    role: str
+    content: str = ""
+    thinking: str = ""
+    images: list[str] = Field(default_factory=list)
+    tool_calls: list[OllamaToolCall] = Field(default_factory=list)
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+
+class OllamaAnswerBody(Body):
+    """What /api/generate and /api/chat share."""
+
+    model: str = Field(min_length=1)
+    stream: bool = True
+    format: Any = Field(default=None, description='"json" or a JSON schema; not supported yet')
+    keep_alive: Any = Field(default=None, description='Seconds, or a duration such as "10m"; negative: for ever')
+    options: dict[str, Any] = Field(default_factory=dict, description="See docs/api.md for the table")
+    think: Any = Field(default=None, description='true, false, "low", "medium", "high" or "max"')
+    truncate: bool = True
+    shift: bool = True
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Between(-(2**31), 2**31 - 1, whole=True)] = 0
+    debug_render_only: bool = Field(default=False, alias="_debug_render_only")
+
+
+class GenerateBody(OllamaAnswerBody):
+    """POST /api/generate."""
+
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    template: str = Field(default="", description="A Jinja template instead of the model's own")
+    context: list[_TokenId] = Field(default_factory=list, description="Token ids that stand before the prompt")
+    raw: bool = Field(default=False, description="Read the prompt as it is, without a template")
+    images: list[str] = Field(default_factory=list)
+
+
+class ChatBody(OllamaAnswerBody):
+    """POST /api/chat."""
+
+    messages: list[OllamaMessage] = Field(default_factory=list)
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class ShowBody(Body):
+    """POST /api/show. `name` is the older spelling of `model`."""
+
+    model: str = ""
+    name: str = ""
+    verbose: bool = False
+
+
+class GenerateChunk(Body):
+    """One line of the answer, or the whole of it."""
+
+    model: str
+    created_at: str
+    response: str
+    thinking: str = ""
+    logprobs: list[dict[str, Any]] = Field(default_factory=list)
+    done: bool
+    done_reason: str = ""
+    context: list[int] = Field(default_factory=list)
+    total_duration: int = Field(default=0, description="Nanoseconds")
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    prompt_cached_count: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
+
+
+class ChatChunk(Body):
+    """One line of the answer, or the whole of it; its last line has the fields of GenerateChunk's."""
+
+    model: str
+    created_at: str
+    message: OllamaMessage
+    logprobs: list[dict[str, Any]] = Field(default_factory=list)
+    done: bool
+    done_reason: str = ""
+    total_duration: int = Field(default=0, description="Nanoseconds")
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    prompt_cached_count: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0

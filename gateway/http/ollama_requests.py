@@ -1,0 +1,105 @@
+"""Ollama bodies into requests of the gateway."""
+
+from common.errors import InvalidRequest, UnsupportedCapability
+from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.logprobs import check_top_logprobs
+from gateway.core.options import NATIVE_DEFAULTS
+from gateway.http.exchange import Exchange
+from gateway.http.ollama_bodies import ChatBody, GenerateBody, OllamaAnswerBody, OllamaMessage
+from gateway.http.service import Service, checked_options
+
+ROLES = frozenset({"system", "user", "assistant", "tool"})
+_THINK_TEXT = 'invalid think value: "{}" (must be "high", "medium", "low", "max", true, or false)'
+
+
+def chat_request(service: Service, exchange: Exchange, body: ChatBody) -> AnswerRequest:
+    """The request of POST /api/chat."""
+    chat = Chat(messages=tuple(_message(message, body.model) for message in body.messages), tools=tuple(body.tools))
+    return _request(service, exchange, body, chat)
+
+
+def generate_request(service: Service, exchange: Exchange, body: GenerateBody) -> AnswerRequest:
+    """The request of POST /api/generate."""
+    if body.raw and (body.template or body.system or body.context):
+        raise InvalidRequest("raw mode does not support template, system, or context", param="raw")
+    if body.suffix:
+        raise UnsupportedCapability(f'"{body.model}" does not support insert', param="suffix")
+    _refuse_images(body.images, body.model)
+    if body.raw:
+        return _request(service, exchange, body, RawPrompt(text=body.prompt))
+    system = (Message(role="system", content=body.system),) if body.system else ()
+    chat = Chat(
+        messages=(*system, Message(role="user", content=body.prompt)),
+        template=body.template,
+        earlier_token_ids=tuple(body.context),
+    )
+    return _request(service, exchange, body, chat, wants_context=True)
+
+
+def parse_think(value: object) -> Think | None:
+    """A `think` field.
+
+    Raises:
+        InvalidRequest: neither a boolean nor one of the levels.
+    """
+    match value:
+        case None:
+            return None
+        case True:
+            return Think.ON
+        case False:
+            return Think.OFF
+        case "low" | "medium" | "high" | "max":
+            return Think(value)
+        case _:
+            raise InvalidRequest(_THINK_TEXT.format(str(value)[:64]), param="think")
+
+
+def _request(
+    service: Service,
+    exchange: Exchange,
+    body: OllamaAnswerBody,
+    prompt: Chat | RawPrompt,
+    *,
+    wants_context: bool = False,
+) -> AnswerRequest:
+    if body.format not in (None, ""):
+        raise InvalidRequest("format is not supported", param="format")
+    top_logprobs = check_top_logprobs(body.top_logprobs)
+    return AnswerRequest(
+        dialect=Dialect.OLLAMA,
+        model=body.model,
+        prompt=prompt,
+        options=checked_options(exchange, body.options).values,
+        dialect_defaults=NATIVE_DEFAULTS,
+        keep_alive_ms=service.keep_alive_ms(body.keep_alive),
+        think=parse_think(body.think),
+        top_logprobs=top_logprobs if body.logprobs else None,
+        truncate=body.truncate,
+        shift=body.shift,
+        wants_context=wants_context,
+    )
+
+
+def _message(message: OllamaMessage, model: str) -> Message:
+    role = message.role.lower()
+    if role not in ROLES:
+        raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
+    _refuse_images(message.images, model)
+    return Message(
+        role=role,
+        content=message.content,
+        thinking=message.thinking,
+        tool_calls=tuple(
+            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
+            for call in message.tool_calls
+        ),
+        tool_name=message.tool_name,
+        tool_call_id=message.tool_call_id,
+    )
+
+
+def _refuse_images(images: list[str], model: str) -> None:
+    """No engine of the gateway sees images so far; ignoring them would answer another question."""
+    if images:
+        raise UnsupportedCapability(f'"{model}" does not support vision', param="images")

@@ -1,0 +1,135 @@
+"""Bodies of the OpenAI dialect."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.http.fields import Between, Body
+
+_INT32_MAX = 2**31 - 1
+Penalty = Annotated[float, Between(-2, 2)]
+Count = Annotated[int, Between(1, _INT32_MAX, whole=True)]
+TopLogprobs = Annotated[int, Between(-(2**31), _INT32_MAX, whole=True)]
+LABEL_LENGTH_MAX = 512
+
+
+class StreamOptions(Body):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool = False
+
+
+class ReasoningOptions(Body):
+    """`reasoning.effort`, the newer spelling of `reasoning_effort`."""
+
+    effort: str | None = None
+
+
+class OpenAiAnswerBody(Body):
+    """What both endpoints share, Puna's extensions (from `options` on) included."""
+
+    model: str = Field(min_length=1)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Between(0, 2)] | None = None
+    top_p: Annotated[float, Between(0, 1)] | None = None
+    seed: Annotated[int, Between(-(2**63), 2**63 - 1, whole=True)] | None = None
+    stop: Any = Field(default=None, description="A string, or up to 16 of them")
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, Any] | None = None
+    n: Annotated[int, Between(1, 8, whole=True)] = 1
+    user: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
+    options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
+    keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
+    truncate: bool = Field(default=False, description="Puna: cut a prompt that is too long")
+    shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
+    top_k: Any = Field(default=None, description="Puna: as the option")
+    min_p: Any = Field(default=None, description="Puna: as the option")
+    repeat_penalty: Any = Field(default=None, description="Puna: as the option")
+    grammar: Any = Field(default=None, description="Not supported yet")
+
+
+class OpenAiMessage(Body):
+    """One turn. Content is a string, null beside tool calls, or a list of parts."""
+
+    role: str
+    content: Any = None
+    name: str = ""
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    tool_call_id: str = ""
+    reasoning: str = ""
+    reasoning_content: str = ""
+
+
+class ChatCompletionBody(OpenAiAnswerBody):
+    """POST /v1/chat/completions."""
+
+    messages: list[OpenAiMessage] = Field(max_length=2048)
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: TopLogprobs | None = None
+    response_format: Any = Field(default=None, description='{"type": "text"}; other types are not supported yet')
+    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=128)
+    tool_choice: Any = Field(default=None, description='"none" or "auto"')
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    reasoning: ReasoningOptions | None = None
+    think: Any = Field(default=None, description="Puna: as in /api/chat")
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Puna: scalars only")
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+
+
+class CompletionBody(OpenAiAnswerBody):
+    """POST /v1/completions."""
+
+    prompt: Any = Field(description="A string, a list of up to 32 strings, token ids, or a list of lists of them")
+    suffix: str = ""
+    logprobs: TopLogprobs | None = None
+    echo: bool = False
+    best_of: Annotated[int, Between(1, 8, whole=True)] | None = None
+
+
+class Usage(Body):
+    """Token counts."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
+
+
+class OpenAiAnswer(Body):
+    """An answer, or a chunk of one (`object` says which)."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[dict[str, Any]]
+    usage: Usage | None = None
+
+
+class ModelObject(Body):
+    """A model as OpenAI lists it; `puna` is an addition."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    puna: dict[str, Any]
+
+
+class ModelList(Body):
+    """GET /v1/models."""
+
+    object: str
+    data: list[ModelObject]

@@ -1,0 +1,87 @@
+"""The table of routes: dispatch, allowed methods and the OpenAPI document all come from it."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from common.errors import MethodNotAllowed, UnknownRoute
+from gateway.core.answers import Dialect
+from gateway.http.exchange import Endpoint
+
+PATH_LENGTH_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One method of one path. A path that ends in `{name}` takes the rest of the URL, slashes included."""
+
+    method: str
+    path: str
+    endpoint: Endpoint
+    summary: str
+    body: type[BaseModel] | None = None
+    response: type[BaseModel] | None = None
+    media_types: tuple[str, ...] = ("application/json",)  # of the response; the first describes `response`
+    quiet: bool = False  # not worth a log line
+
+    @property
+    def prefix(self) -> str | None:
+        """What a path must start with, for a route that takes the rest."""
+        return self.path.partition("{")[0] if self.path.endswith("}") else None
+
+    @property
+    def dialect(self) -> Dialect:
+        """Whose bodies and errors it speaks."""
+        return dialect_of(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A route, and what stood where its path has a name."""
+
+    route: Route
+    path_value: str = ""
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect of a path, known or not."""
+    is_native = path in {"/", "/api"} or path.startswith("/api/")
+    return Dialect.OLLAMA if is_native else Dialect.OPENAI
+
+
+class Router:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self.routes = routes
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._prefixed: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            table, path = (self._exact, route.path) if route.prefix is None else (self._prefixed, route.prefix)
+            table.setdefault(path, {})[route.method] = route
+
+    def match(self, method: str, path: str) -> Match:
+        """The route of a method and path.
+
+        Raises:
+            UnknownRoute: no such path.
+            MethodNotAllowed: the path exists; `allowed` has its methods.
+        """
+        methods, value = self._methods_of(path)
+        if not methods:
+            raise UnknownRoute(f"unknown URL: {method} {path[:PATH_LENGTH_MAX]}")
+        if method not in methods:
+            raise MethodNotAllowed(f"method {method} is not allowed for {path[:PATH_LENGTH_MAX]}")
+        return Match(methods[method], value)
+
+    def allowed(self, path: str) -> list[str]:
+        """The methods of a path."""
+        return sorted(self._methods_of(path)[0])
+
+    def _methods_of(self, path: str) -> tuple[dict[str, Route], str]:
+        if exact := self._exact.get(path):
+            return exact, ""
+        for prefix, methods in self._prefixed.items():
+            if path.startswith(prefix) and len(path) > len(prefix):
+                return methods, path.removeprefix(prefix)
+        return {}, ""

@@ -1,0 +1,119 @@
+"""Every HTTP route of the gateway."""
+
+from dataclasses import dataclass, replace
+
+from gateway.http.exchange import Exchange
+from gateway.http.ollama_answers import OllamaAnswers
+from gateway.http.ollama_bodies import ChatBody, ChatChunk, GenerateBody, GenerateChunk, ShowBody
+from gateway.http.ollama_models import OllamaModels
+from gateway.http.openai_answers import OpenAiAnswers
+from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, ModelList, ModelObject, OpenAiAnswer
+from gateway.http.openai_models import OpenAiModels
+from gateway.http.openapi import openapi_document
+from gateway.http.operations import Operations
+from gateway.http.router import Route
+from gateway.http.service import Service
+
+_JSON = "application/json"
+_NDJSON = "application/x-ndjson"
+_SSE = "text/event-stream"
+_HEAD_TOO = frozenset({"/", "/api/version", "/api/tags"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    routes: list[Route]
+    version: str
+
+    async def respond(self, exchange: Exchange) -> None:
+        """GET /openapi.json."""
+        await exchange.respond_json(openapi_document(self.routes, self.version))
+
+
+def make_routes(service: Service) -> list[Route]:
+    """The table."""
+    routes = [*_ollama_routes(service), *_openai_routes(service), *_operation_routes(service)]
+    routes.append(
+        Route(
+            method="GET",
+            path="/openapi.json",
+            endpoint=_Document(routes, service.version).respond,
+            summary="This document",
+            quiet=True,
+        )
+    )
+    return routes + [replace(route, method="HEAD") for route in routes if route.path in _HEAD_TOO]
+
+
+def _ollama_routes(service: Service) -> list[Route]:
+    answers, models = OllamaAnswers(service), OllamaModels(service)
+    return [
+        Route(method="GET", path="/", endpoint=models.root, summary="Is anybody there", media_types=("text/plain",)),
+        Route(
+            method="POST",
+            path="/api/generate",
+            endpoint=answers.generate,
+            summary="Continue a prompt",
+            body=GenerateBody,
+            response=GenerateChunk,
+            media_types=(_JSON, _NDJSON),
+        ),
+        Route(
+            method="POST",
+            path="/api/chat",
+            endpoint=answers.chat,
+            summary="Answer a conversation",
+            body=ChatBody,
+            response=ChatChunk,
+            media_types=(_JSON, _NDJSON),
+        ),
+        Route(method="GET", path="/api/tags", endpoint=models.tags, summary="Every model"),
+        Route(method="GET", path="/api/ps", endpoint=models.running, summary="Loaded models"),
+        Route(method="POST", path="/api/show", endpoint=models.show, summary="One model", body=ShowBody),
+        Route(method="GET", path="/api/version", endpoint=models.version, summary="Versions", quiet=True),
+    ]
+
+
+def _openai_routes(service: Service) -> list[Route]:
+    answers, models = OpenAiAnswers(service), OpenAiModels(service)
+    return [
+        Route(
+            method="POST",
+            path="/v1/chat/completions",
+            endpoint=answers.chat,
+            summary="Answer a conversation",
+            body=ChatCompletionBody,
+            response=OpenAiAnswer,
+            media_types=(_JSON, _SSE),
+        ),
+        Route(
+            method="POST",
+            path="/v1/completions",
+            endpoint=answers.complete,
+            summary="Continue a prompt, without a template",
+            body=CompletionBody,
+            response=OpenAiAnswer,
+            media_types=(_JSON, _SSE),
+        ),
+        Route(method="GET", path="/v1/models", endpoint=models.list_all, summary="Every model", response=ModelList),
+        Route(method="GET", path="/v1/models/{id}", endpoint=models.get, summary="One model", response=ModelObject),
+    ]
+
+
+def _operation_routes(service: Service) -> list[Route]:
+    operations = Operations(service)
+    text = ("text/plain",)
+    return [
+        Route(method="GET", path="/healthz", endpoint=operations.health, summary="Alive", quiet=True),
+        Route(method="GET", path="/readyz", endpoint=operations.ready, summary="Admitting requests", quiet=True),
+        Route(
+            method="GET",
+            path="/metrics",
+            endpoint=operations.metrics,
+            summary="Prometheus metrics",
+            media_types=text,
+            quiet=True,
+        ),
+        Route(method="GET", path="/puna/v1/nodes", endpoint=operations.nodes, summary="Nodes and their devices"),
+        Route(method="GET", path="/puna/v1/placements", endpoint=operations.placements, summary="Loaded replicas"),
+    ]

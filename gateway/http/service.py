@@ -1,0 +1,110 @@
+"""What every endpoint has at hand, and how it runs an answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.errors import InternalError, PunaError
+from common.logs import get_logger
+from gateway.choices import ChoiceEvent, merge_choices
+from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
+from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.option_table import CheckedOptions, check_options
+from gateway.feed import Feed
+from gateway.http.exchange import Exchange
+from gateway.inference import Inference
+from gateway.ports import Scheduler
+from gateway.record import RequestRecord
+
+log = get_logger()
+
+# While draining only: how soon the end of the last answer is noticed.
+_DRAIN_POLL_S = 0.05
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """The gateway's parts as the dialects use them."""
+
+    inference: Inference
+    scheduler: Scheduler
+    version: str
+    engine_build: str = "puna"
+    stream_commit_s: float = 15.0
+    keep_alive_max_ms: int | None = None  # None: callers may ask for any
+    draining: bool = False
+    feeds: set[Feed[Any]] = field(default_factory=set)
+
+    def feed(self, request: AnswerRequest, record: RequestRecord) -> Feed[AnswerEvent]:
+        """Start an answer; use as a context."""
+        return Feed(self._guarded(self.inference.answer(request, record)), self.feeds)
+
+    def choices_feed(self, requests: list[AnswerRequest], record: RequestRecord) -> Feed[ChoiceEvent]:
+        """Start the answers of several choices; use as a context."""
+        answers = [self.inference.answer(request, record) for request in requests]
+        return Feed(self._guarded(merge_choices(answers)), self.feeds)
+
+    def load_feed(self, model: str, keep_alive_ms: int | None, record: RequestRecord) -> Feed[LoadEvent]:
+        """Start a load; use as a context."""
+        load = self.inference.models.load(model, keep_alive_ms=keep_alive_ms, context_tokens=None, record=record)
+        return Feed(self._guarded(load), self.feeds)
+
+    async def all_answered(self) -> None:
+        """Return once no answer is in progress."""
+        while self.feeds:  # noqa: ASYNC110  # at most twice in a process's life; an event would cost every answer
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def _guarded(self, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Bugs become an InternalError, so that streams that have begun end in an error object, too."""
+        try:
+            async for event in events:
+                yield event
+        except PunaError:
+            raise
+        except Exception as error:
+            log.exception("answer.bug")
+            raise InternalError("internal error") from error
+
+    def keep_alive_ms(self, value: object) -> int | None:
+        """A keep_alive of a request body, within what callers may ask for.
+
+        Raises:
+            InvalidRequest: no number and no duration.
+        """
+        asked_ms = parse_keep_alive_ms(value)
+        limit_ms = self.keep_alive_max_ms
+        if asked_ms is None or limit_ms is None:
+            return asked_ms
+        return limit_ms if asked_ms == FOREVER_MS else min(asked_ms, limit_ms)
+
+
+def checked_options(exchange: Exchange, options: dict[str, object]) -> CheckedOptions:
+    """Options of a request body; what has no effect is named in the log and the x-puna-ignored header.
+
+    Raises:
+        InvalidRequest: wrong type or out of range.
+    """
+    checked = check_options(options)
+    for name in checked.unknown:
+        log.warning("option.ignored", option=name[:64])
+    if checked.ignored:
+        exchange.headers_out["x-puna-ignored"] = ", ".join(sorted(checked.ignored))
+    return checked
+
+
+async def whole_answer(feed: Feed[AnswerEvent]) -> tuple[Delta, Done]:
+    """Read an answer to its end, as one delta.
+
+    Raises:
+        PunaError: the answer failed.
+    """
+    deltas: list[Delta] = []
+    done: Done | None = None
+    async for event in feed:
+        if isinstance(event, Delta):
+            deltas.append(event)
+        elif isinstance(event, Done):
+            done = event
+    assert done is not None  # answer() ends in Done or raises
+    return Delta.joined(deltas), done

@@ -1,0 +1,106 @@
+"""Streams over HTTP: server-sent events and lines of JSON. Each ends in exactly one terminal or error object."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import orjson
+
+from common.errors import InternalError, PunaError, RequestCanceled
+from common.logs import get_logger
+from gateway.core.answers import Loading, Queued
+from gateway.feed import EndOfFeed, Feed
+from gateway.http.errors import error_body
+from gateway.http.exchange import Exchange
+
+log = get_logger()
+
+Event = TypeVar("Event")
+
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+NDJSON_HEADERS = {"content-type": "application/x-ndjson", **STREAM_HEADERS}
+SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS}
+HEARTBEAT_S = 10.0
+SSE_DONE = b"data: [DONE]\n\n"
+
+Objects = Callable[[Event], Iterable[object]]
+
+
+async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[Event]) -> None:
+    """One object per line. Never committed before the first object, because clients parse every line."""
+    begun = False
+    try:
+        async for event in feed:
+            for value in objects(event):
+                if not begun:
+                    await exchange.begin(200, NDJSON_HEADERS)
+                    begun = True
+                await exchange.write(orjson.dumps(value) + b"\n")
+    except PunaError as error:
+        if not begun or isinstance(error, RequestCanceled):
+            raise
+        await _write_error(exchange, error, b"", b"\n")
+        return
+    await exchange.write(b"", more=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class SseStream(Generic[Event]):
+    """A stream of `data:` events, closed by `[DONE]`. `commit_s`: see PUNA_STREAM_COMMIT_S."""
+
+    exchange: Exchange
+    feed: Feed[Event]
+    objects: Objects[Event]
+    commit_s: float
+    progress_of: Callable[[Event], object]  # where an item has its Queued or Loading
+    _progress: str = "waiting"
+
+    async def run(self) -> None:
+        """Relay the feed."""
+        try:
+            async for event in self._events():
+                for value in self.objects(event):
+                    await self._begin()
+                    await self.exchange.write(b"data: " + orjson.dumps(value) + b"\n\n")
+        except PunaError as error:
+            if self.exchange.status is None or isinstance(error, RequestCanceled):
+                raise
+            await _write_error(self.exchange, error, b"data: ", b"\n\n")
+            return
+        await self._begin()
+        await self.exchange.write(SSE_DONE, more=False)
+
+    async def _events(self) -> AsyncIterator[Event]:
+        """The feed's events; while there are none, comments keep the connection alive."""
+        while True:
+            begun = self.exchange.status is not None
+            timeout_s = HEARTBEAT_S if begun else self.commit_s or None
+            try:
+                item = await self.feed.next(timeout_s)
+            except TimeoutError:
+                await self._begin()
+                await self.exchange.write(f": {self._progress}\n\n".encode())
+                continue
+            if isinstance(item, EndOfFeed):
+                return
+            self._note_progress(self.progress_of(item))
+            yield item
+
+    def _note_progress(self, item: object) -> None:
+        match item:
+            case Queued(position=position):
+                self._progress = f"queued position={position}"
+            case Loading(fraction=fraction):
+                self._progress = f"loading {fraction:.0%}"
+
+    async def _begin(self) -> None:
+        if self.exchange.status is None:
+            await self.exchange.begin(200, SSE_HEADERS)
+
+
+async def _write_error(exchange: Exchange, error: PunaError, before: bytes, after: bytes) -> None:
+    """The one error object that ends a stream whose status line is out."""
+    if isinstance(error, InternalError):
+        log.error("stream.failed", text=error.message)
+    exchange.record.error = error.reason
+    await exchange.write(before + error_body(error, exchange.dialect, exchange.request_id) + after, more=False)

@@ -1,0 +1,276 @@
+"""puna.v1.Inference: the same answers as over HTTP, typed."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from google.protobuf.message import Message as ProtoMessage
+from grpc import aio
+
+from common.errors import InvalidRequest, PunaError, RequestCanceled
+from gateway import converters
+from gateway.core.answers import (
+    AnswerEvent,
+    AnswerRequest,
+    Chat,
+    Delta,
+    Dialect,
+    Done,
+    EndReason,
+    Loading,
+    Message,
+    PromptProgress,
+    Queued,
+    RawPrompt,
+    Think,
+)
+from gateway.core.logprobs import check_top_logprobs
+from gateway.core.option_table import OptionValue, check_options
+from gateway.http.ollama_requests import ROLES
+from gateway.http.service import Service
+from gateway.record import RequestRecord
+from protos import inference_pb2, inference_pb2_grpc, runner_pb2, scheduler_pb2
+
+SERVICE_NAME = "puna.v1.Inference"
+Context = aio.ServicerContext[Any, Any]
+# Inside the servicer the name Chat is a method.
+PromptKind = Chat | RawPrompt
+
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repeat_last_n",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_LIMIT_FIELDS = {"max_tokens": "num_predict", "context_tokens": "num_ctx", "keep_tokens": "num_keep"}
+_REASONS = {
+    EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
+    EndReason.TOOL_CALLS: runner_pb2.DONE_REASON_END_TOKEN,
+    EndReason.STOP_STRING: runner_pb2.DONE_REASON_STOP_STRING,
+    EndReason.LENGTH: runner_pb2.DONE_REASON_LENGTH,
+}
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    """Translates; errors are raised as domain errors and become statuses in the interceptor."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def Chat(  # the name is the proto's
+        self,
+        request: inference_pb2.ChatRequest,
+        context: Context,
+    ) -> AsyncIterator[inference_pb2.InferenceEvent]:
+        """Answer a conversation."""
+        if not request.messages:
+            raise InvalidRequest("messages must not be empty", param="messages")
+        think = (Think.ON if request.think else Think.OFF) if request.HasField("think") else None
+        chat = Chat(messages=_messages(request.messages))
+        answer = self._request(request.model, chat, request.options, context, think)
+        async for event in self._answer(answer, "Chat"):
+            yield event
+
+    async def Generate(  # the name is the proto's
+        self,
+        request: inference_pb2.GenerateTextRequest,
+        context: Context,
+    ) -> AsyncIterator[inference_pb2.InferenceEvent]:
+        """Continue a prompt."""
+        if not request.prompt:
+            raise InvalidRequest("prompt must not be empty; LoadModel loads a model", param="prompt")
+        user = Message(role="user", content=request.prompt)
+        prompt = RawPrompt(text=request.prompt) if request.raw else Chat(messages=(user,))
+        answer = self._request(request.model, prompt, request.options, context, None)
+        async for event in self._answer(answer, "Generate"):
+            yield event
+
+    async def Tokenize(  # the name is the proto's
+        self,
+        request: inference_pb2.TokenizeTextRequest,
+        context: Context,
+    ) -> inference_pb2.TokenizeTextResponse:
+        """Text or messages to token ids."""
+        by_text = request.WhichOneof("input") != "messages"
+        chat = Chat(messages=_messages(request.messages.messages))
+        prompt = RawPrompt(text=request.text) if by_text else chat
+        ids = await self._service.inference.models.tokenize(_checked_model(request.model), prompt)
+        return inference_pb2.TokenizeTextResponse(ids=ids)
+
+    async def Detokenize(  # the name is the proto's
+        self,
+        request: inference_pb2.DetokenizeIdsRequest,
+        context: Context,
+    ) -> inference_pb2.DetokenizeIdsResponse:
+        """Token ids to text."""
+        text = await self._service.inference.models.detokenize(_checked_model(request.model), list(request.ids))
+        return inference_pb2.DetokenizeIdsResponse(text=text.decode(errors="replace"))
+
+    async def ListModels(  # the name is the proto's
+        self,
+        request: inference_pb2.ListModelsRequest,
+        context: Context,
+    ) -> inference_pb2.ListModelsResponse:
+        """Every model, newest first."""
+        return inference_pb2.ListModelsResponse(models=self._service.inference.models.routes.all_protos())
+
+    async def ShowModel(  # the name is the proto's
+        self,
+        request: inference_pb2.ShowModelRequest,
+        context: Context,
+    ) -> scheduler_pb2.ModelRoute:
+        """One model."""
+        route = self._service.inference.models.known_route(_checked_model(request.model))
+        return self._service.inference.models.routes.proto_of(route)
+
+    async def LoadModel(  # the name is the proto's
+        self,
+        request: inference_pb2.LoadModelRequest,
+        context: Context,
+    ) -> AsyncIterator[inference_pb2.InferenceEvent]:
+        """Load a model; ends when it is ready."""
+        started_ns = time.monotonic_ns()
+        record = RequestRecord(dialect=Dialect.GRPC, route="LoadModel", method="grpc")
+        load = self._service.inference.models.load(
+            _checked_model(request.model),
+            keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
+            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+            record=record,
+        )
+        async for progress in recorded(load, record):
+            yield _event(progress)
+        duration_ns = time.monotonic_ns() - started_ns
+        done = inference_pb2.Done(total_duration_ns=duration_ns, load_duration_ns=duration_ns)
+        yield inference_pb2.InferenceEvent(done=done)
+
+    async def UnloadModel(  # the name is the proto's
+        self,
+        request: scheduler_pb2.UnloadModelRequest,
+        context: Context,
+    ) -> scheduler_pb2.UnloadModelResponse:
+        """Stop a model's replicas once they are idle."""
+        route = self._service.inference.models.known_route(_checked_model(request.model_name))
+        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.scheduler.unload_model(route.model.name))
+
+    async def _answer(self, request: AnswerRequest, method: str) -> AsyncIterator[inference_pb2.InferenceEvent]:
+        record = RequestRecord(dialect=Dialect.GRPC, route=method, method="grpc", stream=True)
+        async with self._service.feed(request, record) as feed:
+            async for event in recorded(aiter(feed), record):
+                yield _event(event)
+
+    def _request(
+        self,
+        model: str,
+        prompt: PromptKind,
+        options: inference_pb2.AnswerOptions,
+        context: Context,
+        think: Think | None,
+    ) -> AnswerRequest:
+        remaining_s = context.time_remaining()
+        return AnswerRequest(
+            dialect=Dialect.GRPC,
+            model=_checked_model(model),
+            prompt=prompt,
+            options=_options(options),
+            keep_alive_ms=options.keep_alive_ms if options.HasField("keep_alive_ms") else None,
+            think=think,
+            top_logprobs=check_top_logprobs(options.top_logprobs) if options.HasField("top_logprobs") else None,
+            truncate=options.truncate if options.HasField("truncate") else True,
+            shift=options.shift if options.HasField("shift") else True,
+            deadline_s=None if remaining_s is None else time.monotonic() + remaining_s,
+        )
+
+
+async def recorded(events: AsyncIterator[Any], record: RequestRecord) -> AsyncIterator[Any]:
+    """Pass events on; when they end, however they do, write the request's line and metrics."""
+    status = "CANCELLED"
+    try:
+        async for event in events:
+            yield event
+        status = "OK"
+    except RequestCanceled:
+        raise
+    except PunaError as error:
+        record.error = status = error.reason
+        raise
+    except Exception:
+        record.error = status = "internal_error"
+        raise
+    finally:
+        record.finish(status)
+
+
+def _checked_model(model: str) -> str:
+    if not model:
+        raise InvalidRequest("model is required", param="model")
+    return model
+
+
+def _messages(messages: Any) -> tuple[Message, ...]:
+    for message in messages:
+        if message.role not in ROLES:
+            raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
+    return tuple(Message(role=message.role, content=message.content) for message in messages)
+
+
+def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
+    """The same table as over HTTP checks them."""
+    sampling = options.sampling
+    values: dict[str, object] = _set_fields(sampling, {name: name for name in _SAMPLING_FIELDS})
+    if sampling.seed:
+        # The table knows seeds as JSON has them: signed.
+        values["seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
+    if sampling.logit_bias:
+        values["logit_bias"] = {str(key): value for key, value in sampling.logit_bias.items()}
+    if options.stop:
+        values["stop"] = list(options.stop)
+    values |= _set_fields(options, _LIMIT_FIELDS)
+    return dict(check_options(values).values)
+
+
+def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, object]:
+    """The fields that are set, under the names of the option table."""
+    return {name: getattr(message, field) for field, name in names.items() if message.HasField(field)}
+
+
+def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
+    match event:
+        case Queued():
+            return inference_pb2.InferenceEvent(queued=scheduler_pb2.Queued(position=event.position))
+        case Loading():
+            loading = scheduler_pb2.Loading(
+                fraction=event.fraction, bytes_done=event.bytes_done, bytes_total=event.bytes_total
+            )
+            return inference_pb2.InferenceEvent(loading=loading)
+        case PromptProgress():
+            progress = runner_pb2.PromptProgress(
+                done_tokens=event.done_tokens, total_tokens=event.total_tokens, cached_tokens=event.cached_tokens
+            )
+            return inference_pb2.InferenceEvent(prompt=progress)
+        case Delta():
+            tokens = [converters.token_to_proto(token) for token in event.tokens]
+            return inference_pb2.InferenceEvent(delta=inference_pb2.Delta(content=event.content, tokens=tokens))
+        case Done():
+            return inference_pb2.InferenceEvent(done=_done(event))
+
+
+def _done(event: Done) -> inference_pb2.Done:
+    usage = event.usage
+    return inference_pb2.Done(
+        reason=_REASONS[event.reason],
+        stop_string=event.stop_string,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_duration_ns=usage.total_duration_ns,
+        load_duration_ns=usage.load_duration_ns,
+        prompt_duration_ns=usage.prompt_duration_ns,
+        generate_duration_ns=usage.generate_duration_ns,
+        seed=event.seed,
+        placement=converters.placement_to_proto(event.placed),
+    )

@@ -1,0 +1,67 @@
+"""The inventory as GET /puna/v1/nodes shows it."""
+
+from protos import cluster_pb2, discovery_pb2
+
+_DEVICE_STATES = {
+    cluster_pb2.DEVICE_STATE_OK: "ok",
+    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
+    cluster_pb2.DEVICE_STATE_LOST: "lost",
+    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+}
+
+
+def inventory_nodes(inventory: discovery_pb2.Inventory) -> list[dict[str, object]]:
+    """Every node, by id. Free bytes are as their source said them; no figure here is estimated."""
+    return [_node(node) for node in inventory.nodes]
+
+
+def _node(node: cluster_pb2.Node) -> dict[str, object]:
+    cpu = next((device for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU), None)
+    ram = {"total": cpu.total_bytes, "free": cpu.free_bytes, "source": cpu.free_source} if cpu is not None else None
+    return {
+        "id": node.id,
+        "address": node.address,
+        "state": _node_state(node),
+        "build": node.engine_build,
+        "report_age_ms": node.report_age_ms,
+        "ram": ram,
+        "devices": [_device(device) for device in node.devices],
+        "runners": [_runner(record) for record in node.runners],
+    }
+
+
+def _node_state(node: cluster_pb2.Node) -> str:
+    if node.suspect:
+        return "suspect"
+    lost = any(device.state == cluster_pb2.DEVICE_STATE_LOST for device in node.devices)
+    return "degraded" if lost else "ready"
+
+
+def _device(device: cluster_pb2.Device) -> dict[str, object]:
+    return {
+        "id": device.id,
+        "name": device.name,
+        "library": device.backend,
+        "description": device.description,
+        "total_bytes": device.total_bytes,
+        "free_bytes": device.free_bytes,
+        "free_source": device.free_source,
+        "free_age_ms": device.free_age_ms,
+        "state": _DEVICE_STATES.get(device.state, "unknown"),
+        "state_reason": device.state_reason,
+    }
+
+
+def _runner(record: cluster_pb2.RunnerRecord) -> dict[str, object]:
+    status = record.status
+    state = cluster_pb2.RunnerState.Name(status.state) if status.state in cluster_pb2.RunnerState.values() else ""
+    return {
+        "placement": record.placement.placement_id,
+        "generation": record.placement.generation,
+        "model": record.model_name,
+        "digest": record.model_digest,
+        "state": state.removeprefix("RUNNER_STATE_").lower(),
+        "slots_total": status.slots_total,
+        "slots_busy": status.slots_busy,
+        "queued": status.queued,
+    }

@@ -1,0 +1,125 @@
+"""Models by the names that clients write: find, load, render, tokenize."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from common.errors import ModelNotFound, ModelUnavailable
+from gateway.converters import tokenize_request
+from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt
+from gateway.core.capabilities import check_usable
+from gateway.core.model_names import model_not_found, parse_model_name
+from gateway.core.replica_choice import Need
+from gateway.core.routes import RouteInfo
+from gateway.dispatch import Dispatcher, SlotRequest
+from gateway.prompt import make_prompt
+from gateway.record import RequestRecord
+from gateway.replicas import Connection
+from gateway.streams import closing
+from gateway.templates.chat_prompt import ChatPrompts
+
+
+class ModelAccess:
+    """What can be asked of a model besides an answer."""
+
+    def __init__(self, *, dispatcher: Dispatcher, prompts: ChatPrompts) -> None:
+        self.routes = dispatcher.routes
+        self._dispatcher = dispatcher
+        self._prompts = prompts
+
+    def known_route(self, model: str) -> RouteInfo:
+        """The route of a model that must exist.
+
+        Raises:
+            ModelNotFound: no node has it.
+        """
+        route = self.routes.find(model)
+        if route is None:
+            raise model_not_found(model)
+        return route
+
+    async def find(self, model: str, keep_alive_ms: int | None) -> AsyncIterator[LoadEvent | RouteInfo]:
+        """The route of a model, as the last item. One that the table does not have may be new: the scheduler knows.
+
+        Raises:
+            ModelNotFound: no node has it, or nobody is there to ask and the last table does not have it.
+            BadModelFile: it is there, but broken.
+        """
+        route = self.routes.find(model)
+        if route is not None:
+            check_usable(route.model)
+            yield route
+            return
+        try:
+            async with closing(self._relay(model, keep_alive_ms, None)) as steps:
+                async for step in steps:
+                    yield step
+        except ModelUnavailable as error:
+            # Without a scheduler the last table decides; without a table nobody knows.
+            raise (model_not_found(model) if self.routes.heard else error) from error
+
+    async def load(
+        self, model: str, *, keep_alive_ms: int | None, context_tokens: int | None, record: RequestRecord
+    ) -> AsyncIterator[LoadEvent]:
+        """Make sure that a replica runs; ends when one does."""
+        if (known := self.routes.find(model)) is not None:
+            check_usable(known.model)
+            record.model = known.model.name
+        async with closing(self._relay(model, keep_alive_ms, context_tokens)) as steps:
+            async for step in steps:
+                if isinstance(step, RouteInfo):
+                    record.model = step.model.name
+                else:
+                    yield step
+
+    async def render(self, request: AnswerRequest) -> str:
+        """The prompt as text, without running anything."""
+        model = self.known_route(request.model).model
+        check_usable(model)
+        prompt = await make_prompt(self._prompts, model, request)
+        return "".join(segment.text or segment.literal for segment in prompt.segments)
+
+    async def tokenize(self, model: str, prompt: Chat | RawPrompt) -> tuple[int, ...]:
+        """Token ids of a prompt, as an answer would read it. Loads the model if need be."""
+        request = AnswerRequest(dialect=Dialect.GRPC, model=model, prompt=prompt)
+        async with self._any_replica(model) as (route, connection):
+            segments = (await make_prompt(self._prompts, route.model, request)).segments
+            answer = await connection.runner.tokenize(tokenize_request(segments))
+        return tuple(answer.ids)
+
+    async def detokenize(self, model: str, ids: list[int]) -> bytes:
+        """Bytes of token ids. Loads the model if need be."""
+        async with self._any_replica(model) as (_, connection):
+            return await connection.runner.detokenize(ids)
+
+    async def _relay(
+        self, model: str, keep_alive_ms: int | None, context_tokens: int | None
+    ) -> AsyncIterator[LoadEvent | RouteInfo]:
+        relay = self._dispatcher.loads.relay(
+            model_name=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms
+        )
+        try:
+            async with closing(relay) as steps:
+                async for step in steps:
+                    yield step
+        except ModelNotFound as error:
+            raise model_not_found(model) from error
+
+    @asynccontextmanager
+    async def _any_replica(self, model: str) -> AsyncIterator[tuple[RouteInfo, Connection]]:
+        """A replica to ask something small."""
+        route: RouteInfo | None = None
+        async with closing(self.find(model, None)) as found:
+            async for step in found:
+                route = step if isinstance(step, RouteInfo) else None
+        assert route is not None  # find() ends in a route or raises
+        name = route.model.name
+        slot = SlotRequest(key=parse_model_name(name).key, model_name=name, need=Need())
+        connection: Connection | None = None
+        async with closing(self._dispatcher.acquire(slot)) as steps:
+            async for waiting in steps:
+                connection = waiting if isinstance(waiting, Connection) else None
+        assert connection is not None  # acquire() ends in a connection or raises
+        try:
+            yield route, connection
+        finally:
+            self._dispatcher.release(slot, connection)

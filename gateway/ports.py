@@ -1,0 +1,46 @@
+"""What the gateway needs of the other services, as their clients offer it (`scheduler.client`, `runner.client`)."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2
+
+
+class Scheduler(Protocol):
+    """The scheduler's client. Every method raises domain errors only."""
+
+    def ensure_model(self, request: scheduler_pb2.EnsureModelRequest) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
+        """Load a model; the last event is `ready`."""
+
+    def watch_routes(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
+        """Routing tables for ever; reconnects by itself."""
+
+    async def unload_model(self, name: str) -> int:
+        """Stop the idle replicas of a model; how many were told to."""
+
+    async def list_nodes(self) -> discovery_pb2.Inventory:
+        """The inventory."""
+
+
+class Runner(Protocol):
+    """The client of one runner. Every method raises domain errors only."""
+
+    def generate(
+        self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
+    ) -> AsyncIterator[runner_pb2.GenerateEvent]:
+        """One answer; leaving the iteration cancels it."""
+
+    async def tokenize(self, request: runner_pb2.TokenizeRequest) -> runner_pb2.TokenizeResponse:
+        """Token ids of text."""
+
+    async def detokenize(self, ids: list[int]) -> bytes:
+        """Bytes of token ids."""
+
+    def watch_load(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+        """Status on connect and on change, until the connection breaks."""
+
+    async def close(self) -> None:
+        """Close the connection; running calls end."""
+
+
+ConnectRunner = Callable[[str], Runner]

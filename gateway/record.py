@@ -1,0 +1,102 @@
+"""What one request did: filled while it runs, one log line and the metrics at its end."""
+
+from dataclasses import dataclass, field
+
+from common.clock import Clock, SystemClock
+from common.logs import get_logger
+from gateway import metrics
+from gateway.core.answers import Dialect, Done
+
+log = get_logger()
+
+OTHER = "other"
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRecord:
+    """One per request, HTTP or gRPC. `route` is the path of the route table, never the client's own text."""
+
+    dialect: Dialect
+    route: str
+    method: str = ""
+    clock: Clock = field(default_factory=SystemClock)
+    quiet: bool = False  # health checks and scrapes: counted, not logged
+    model: str | None = None  # only once it is known to exist
+    stream: bool | None = None
+    started_s: float = 0.0
+    queue_s: float | None = None
+    load_s: float | None = None
+    first_token_s: float | None = None
+    replica: str | None = None
+    node: str | None = None
+    retries: int = 0
+    dones: list[Done] = field(default_factory=list)  # one per choice
+    error: str | None = None
+    ignored: tuple[str, ...] = ()  # options that had no effect
+    client_request_id: str | None = None
+    _last_token_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock.now_s()
+
+    def token_arrived(self, token_count: int) -> None:
+        """Tokens came from the runner."""
+        now_s = self.clock.now_s()
+        model = self.model or OTHER
+        if self._last_token_s is None:
+            self.first_token_s = now_s - self.started_s
+            metrics.FIRST_TOKEN_S.labels(self.dialect, model).observe(self.first_token_s)
+        elif token_count:
+            metrics.INTER_TOKEN_S.labels(model).observe((now_s - self._last_token_s) / token_count)
+        self._last_token_s = now_s
+
+    def finish(self, status: str) -> None:
+        """The request is over: count it, and write its one line."""
+        model = self.model or OTHER
+        metrics.REQUESTS.labels(self.dialect, self.route, model, status).inc()
+        fields: dict[str, object] = {
+            "dialect": str(self.dialect),
+            "route": self.route,
+            "method": self.method,
+            "status": status,
+            "model": self.model,
+            "stream": self.stream,
+            "duration_ms": _ms(self.clock.now_s() - self.started_s),
+            "queue_ms": _ms(self.queue_s),
+            "load_ms": _ms(self.load_s),
+            "first_token_ms": _ms(self.first_token_s),
+            "replica": self.replica,
+            "node": self.node,
+            "retries": self.retries or None,
+            "error": self.error,
+            "client_request_id": self.client_request_id,
+        }
+        if self.dones:
+            fields |= self._count_tokens(model)
+        write = log.debug if self.quiet else log.info
+        write("request.ended", **{key: value for key, value in fields.items() if value is not None})
+
+    def debug_fields(self) -> dict[str, object]:
+        """What the header x-puna-debug asks for."""
+        return {
+            "placement": self.replica,
+            "node": self.node,
+            "queue_ms": _ms(self.queue_s),
+            "load_ms": _ms(self.load_s),
+            "resumes": sum(done.resumes for done in self.dones),
+        }
+
+    def _count_tokens(self, model: str) -> dict[str, object]:
+        usages = [done.usage for done in self.dones]
+        counts = {
+            "prompt_tokens": sum(usage.prompt_tokens for usage in usages),
+            "cached_tokens": sum(usage.cached_tokens for usage in usages),
+            "completion_tokens": sum(usage.completion_tokens for usage in usages),
+        }
+        for kind, name in (("in", "prompt_tokens"), ("out", "completion_tokens"), ("cached", "cached_tokens")):
+            metrics.TOKENS.labels(model, kind).inc(counts[name])
+        return {"end": str(self.dones[-1].reason), **counts}
+
+
+def _ms(duration_s: float | None) -> float | None:
+    return None if duration_s is None else round(duration_s * 1000, 1)

@@ -1,0 +1,124 @@
+"""Turn a conversation into prompt segments with the model's own template."""
+
+import functools
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from common.logs import get_logger
+from gateway.core.answers import Chat, Message, Think, ToolCall
+from gateway.core.literals import LiteralGuard, Segment, Text, special_pattern
+from gateway.core.routes import ModelInfo
+
+log = get_logger()
+
+# For models that bring no template: the most common form.
+CHATML_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CHATML_MARKERS = ("<|im_start|>", "<|im_end|>")
+_PREFILL_MARK = "\ue002\ue003\ue002"
+_PATTERNS_CACHED_MAX = 64
+
+
+class Renderer(Protocol):
+    """What renders a template (`gateway.templates.pool.TemplatePool`)."""
+
+    async def render(self, template: str, variables: Mapping[str, object]) -> str:
+        """The rendered text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """A rendered conversation. `stop` are strings that end a turn where the model has no token for it."""
+
+    segments: tuple[Segment, ...]
+    stop: tuple[str, ...] = ()
+
+
+class ChatPrompts:
+    """Renders conversations; warns once for each model without a template."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._warned: set[str] = set()
+
+    async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
+        """The prompt of a conversation.
+
+        Raises:
+            TemplateFailed: the template refused the conversation, or is broken.
+        """
+        template, markers = (chat.template, ()) if chat.template else self._template_of(model)
+        guard = LiteralGuard(
+            pattern=_pattern_of((*model.special_tokens, *markers)), nonce=secrets.randbits(64) | 1 << 63
+        )
+        messages = [_message_variables(message, guard) for message in chat.messages]
+        prefill = bool(chat.messages) and chat.messages[-1].role == "assistant" and not chat.messages[-1].tool_calls
+        if prefill:
+            messages[-1]["content"] = f"{messages[-1]['content']}{_PREFILL_MARK}"
+        variables: dict[str, object] = {
+            **_think_variables(model, think),
+            **chat.template_kwargs,
+            "messages": messages,
+            "tools": guard.hide_all(list(chat.tools)) if chat.tools else None,
+            "documents": None,
+            "add_generation_prompt": not prefill,
+            "bos_token": model.bos_token,
+            "eos_token": model.eos_token,
+        }
+        rendered = await self._renderer.render(template, variables)
+        if prefill:
+            # The answer goes on where the last message ends, so what the template puts behind it is cut off.
+            rendered = rendered.rpartition(_PREFILL_MARK)[0] or rendered
+        return ChatPrompt(segments=_joined(guard.split(rendered)), stop=markers[-1:])
+
+    def _template_of(self, model: ModelInfo) -> tuple[str, tuple[str, ...]]:
+        if model.chat_template:
+            return model.chat_template, ()
+        if model.digest not in self._warned:
+            self._warned.add(model.digest)
+            log.warning("template.missing", model=model.name, fallback="chatml")
+        return CHATML_TEMPLATE, CHATML_MARKERS
+
+
+@functools.lru_cache(maxsize=_PATTERNS_CACHED_MAX)
+def _pattern_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
+    return special_pattern(special_tokens)
+
+
+def _message_variables(message: Message, guard: LiteralGuard) -> dict[str, object]:
+    variables: dict[str, object] = {"role": message.role, "content": guard.hide(message.content)}
+    if message.thinking:
+        thinking = guard.hide(message.thinking)
+        variables |= {"reasoning_content": thinking, "thinking": thinking}
+    if message.tool_calls:
+        variables["tool_calls"] = [_call_variables(call, guard) for call in message.tool_calls]
+    if message.tool_name:
+        variables["name"] = variables["tool_name"] = guard.hide(message.tool_name)
+    if message.tool_call_id:
+        variables["tool_call_id"] = guard.hide(message.tool_call_id)
+    return variables
+
+
+def _call_variables(call: ToolCall, guard: LiteralGuard) -> dict[str, object]:
+    function = {"name": guard.hide(call.name), "arguments": guard.hide_all(call.arguments)}
+    return {"type": "function", "id": guard.hide(call.id), "function": function}
+
+
+def _think_variables(model: ModelInfo, think: Think | None) -> dict[str, object]:
+    if "thinking" not in model.capabilities:
+        return {}
+    wanted = think is not Think.OFF
+    variables: dict[str, object] = {"enable_thinking": wanted, "thinking": wanted}
+    if think in (Think.LOW, Think.MEDIUM, Think.HIGH, Think.MAX):
+        variables["reasoning_effort"] = "high" if think is Think.MAX else str(think)
+    return variables
+
+
+def _joined(segments: list[Segment]) -> tuple[Segment, ...]:
+    """At least one segment, so that an empty rendering is refused by the runner as such and not lost here."""
+    return tuple(segments) or (Text(""),)

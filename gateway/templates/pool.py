@@ -1,0 +1,123 @@
+"""A few template workers, started ahead; one that exceeds its limits is dead and replaced."""
+
+import asyncio
+import contextlib
+import struct
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from common.errors import QueueFull, TemplateFailed
+from common.logs import get_logger
+
+log = get_logger()
+
+WORKER_PATH = Path(__file__).with_name("worker.py")
+WORKERS = 2
+# CPU time is limited by the kernel; this catches a worker that is stopped or starved.
+WALL_S_MAX = 5.0
+# How long a request waits for a worker while others render.
+WAIT_S_MAX = 10.0
+TEMPLATE_BYTES_MAX = 256 * 1024
+
+
+class TemplatePool:
+    """Renders templates, at most WORKERS at a time. `start` before use, `stop` after."""
+
+    def __init__(self) -> None:
+        self._idle: asyncio.Queue[_Worker] = asyncio.Queue(maxsize=WORKERS)
+
+    async def start(self) -> None:
+        """Start the workers, so that the first request finds one."""
+        for _ in range(WORKERS):
+            worker = _Worker()
+            await worker.start()
+            self._idle.put_nowait(worker)
+
+    async def stop(self) -> None:
+        """End the workers. Nothing may be rendering any more."""
+        while not self._idle.empty():
+            await self._idle.get_nowait().kill()
+
+    async def render(self, template: str, variables: Mapping[str, object]) -> str:
+        """The rendered text.
+
+        Raises:
+            TemplateFailed: the template refused, is broken, or ran over its limits; tell the client.
+            QueueFull: no worker became free in time.
+        """
+        if len(template.encode()) > TEMPLATE_BYTES_MAX:
+            raise TemplateFailed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes")
+        frame = await _encoded({"template": template, "variables": variables})
+        try:
+            worker = await asyncio.wait_for(self._idle.get(), WAIT_S_MAX)
+        except TimeoutError as error:
+            raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
+        try:
+            answer = orjson.loads(await worker.ask(frame))
+        finally:
+            self._idle.put_nowait(worker)
+        if "error" in answer:
+            raise TemplateFailed(f"chat template: {answer['error']}")
+        text: str = answer["text"]
+        return text
+
+
+class _Worker:
+    """One process. Asked by one request at a time."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(WORKER_PATH),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"LC_ALL": "C.UTF-8"},
+        )
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Send a frame, return the answer's bytes. Whatever goes wrong, the process is gone afterwards."""
+        if self._process is None:
+            await self.start()
+        try:
+            return await asyncio.wait_for(self._exchange(frame), WALL_S_MAX)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            log.warning("template.killed", limit="cpu, memory or wall time")
+            await self.kill()
+            raise TemplateFailed("the chat template ran over its time or memory limit") from error
+        except asyncio.CancelledError:
+            # The client left; what the process is doing is of no use, and its answer would confuse the next reader.
+            await self.kill()
+            raise
+
+    async def kill(self) -> None:
+        """End the process and reap it; the next request starts another."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        if process.stdin is not None:
+            process.stdin.close()
+        await process.wait()
+
+    async def _exchange(self, frame: bytes) -> bytes:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(struct.pack(">I", len(frame)) + frame)
+        await self._process.stdin.drain()
+        header = await self._process.stdout.readexactly(4)
+        return await self._process.stdout.readexactly(struct.unpack(">I", header)[0])
+
+
+async def _encoded(value: Mapping[str, object]) -> bytes:
+    """JSON; conversations can be megabytes, so it leaves the event loop."""
+    return await asyncio.to_thread(orjson.dumps, value)

@@ -1,0 +1,127 @@
+"""Render chat templates in a process of its own; run as a file: `python -I worker.py`.
+
+A sandboxed environment stops a template from reaching code, but not from burning CPU or memory: two nested ranges run
+for minutes. So the kernel ends this process when a rendering exceeds its CPU time, and its address space is limited. It
+stands alone (standard library and jinja2 only), so that it starts quickly and holds nothing worth stealing.
+
+Frames both ways: 4 bytes length, big-endian, then JSON. In: {"template", "variables"}. Out: {"text"} or {"error"}.
+"""
+
+import functools
+import json
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, BinaryIO, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+CPU_S_MAX = 1.0
+MEMORY_BYTES_MAX = 256 * 1024 * 1024
+RENDERED_BYTES_MAX = 8 * 1024 * 1024
+OPEN_FILES_MAX = 32
+TEMPLATES_CACHED_MAX = 16
+ERROR_LENGTH_MAX = 500
+
+
+class GenerationBlock(Extension):
+    """`{% generation %}…{% endgeneration %}` marks training targets in some templates; here its body is rendered."""
+
+    tags = {"generation"}  # noqa: RUF012  # the base class's shape
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        """Replace the block by a scope with its body."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def to_json(  # the signature of Hugging Face's filter
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the HTML escapes of jinja's own filter; models were trained on this form."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def raise_exception(message: str) -> NoReturn:
+    """How templates refuse a conversation."""
+    raise jinja2.TemplateError(message)
+
+
+def strftime_now(form: str) -> str:
+    """The date, as some templates put it into the system message."""
+    return datetime.now().astimezone().strftime(form)
+
+
+def make_environment() -> ImmutableSandboxedEnvironment:
+    """The environment that templates of GGUF files expect."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def make_renderer() -> Callable[[str, dict[str, Any]], dict[str, str]]:
+    """A function from template and variables to {"text"} or {"error"}."""
+    environment = make_environment()
+    compile_template = functools.lru_cache(maxsize=TEMPLATES_CACHED_MAX)(environment.from_string)
+
+    def render(template: str, variables: dict[str, Any]) -> dict[str, str]:
+        try:
+            text = compile_template(template).render(**variables)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a template does is the template's fault
+            return {"error": f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]}
+        if len(text.encode("utf-8", "surrogatepass")) > RENDERED_BYTES_MAX:
+            return {"error": f"the rendered prompt is larger than {RENDERED_BYTES_MAX} bytes"}
+        return {"text": text}
+
+    return render
+
+
+def limit_process() -> None:
+    """Give up what a renderer never needs."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_MAX, OPEN_FILES_MAX))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The gateway stops its workers itself; a Ctrl-C in the terminal is not for them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The default action of SIGPROF ends the process, also inside a C function that never returns to Python.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer frames until the input ends."""
+    render = make_renderer()
+    while len(header := source.read(4)) == 4:
+        frame = source.read(struct.unpack(">I", header)[0])
+        signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
+        request = json.loads(frame)
+        answer = json.dumps(render(request["template"], request["variables"])).encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sink.write(struct.pack(">I", len(answer)) + answer)
+        sink.flush()
+
+
+if __name__ == "__main__":
+    limit_process()
+    # Out of memory: the traceback says nothing that the end of the pipe does not; the gateway starts another worker.
+    try:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+    except MemoryError:
+        sys.exit(1)

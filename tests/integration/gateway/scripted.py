@@ -1,0 +1,311 @@
+"""A runner and a scheduler that keep their contracts and do exactly what a test scripts, over real gRPC."""
+
+import asyncio
+import itertools
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc import aio
+
+from common.errors import InvalidRequest, ModelNotFound, PlacementMismatch, PunaError
+from common.grpc_server import GrpcServer, bind_server
+from protos import (
+    cluster_pb2,
+    discovery_pb2,
+    runner_pb2,
+    runner_pb2_grpc,
+    scheduler_pb2,
+    scheduler_pb2_grpc,
+)
+
+Context = aio.ServicerContext[Any, Any]
+MODEL_NAME = "demo:latest"
+ANSWER = ("Puna", " answers", " höflich", ".")
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIAL_TOKENS = ("<s>", "<|im_start|>", "<|im_end|>")
+_PIECE = re.compile(r"\s*\S+|\s+")
+_ids = itertools.count(1)
+
+
+def token_ids(text: str) -> list[int]:
+    """One id per word, the same for the same word: enough of a tokenizer for counting."""
+    return [sum(piece.encode()) % 1000 for piece in _PIECE.findall(text)]
+
+
+def segment_ids(segments: Sequence[runner_pb2.Segment]) -> list[int]:
+    """Token ids of a prompt."""
+    ids: list[int] = []
+    for segment in segments:
+        ids += list(segment.token_ids.ids) or token_ids(segment.text or segment.literal)
+    return ids
+
+
+Step = Callable[["ScriptedRunner"], Awaitable[None]]
+
+
+@dataclass(eq=False)
+class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
+    """Answers every request with `pieces`. `before` and `after_piece` are run where their names say."""
+
+    pieces: Sequence[str] = ANSWER
+    slots: int = 4
+    context_tokens: int = 512
+    end: runner_pb2.DoneReason.ValueType = runner_pb2.DONE_REASON_END_TOKEN
+    before: Step | None = None
+    after_piece: dict[int, Step] = field(default_factory=dict)
+    requests: list[runner_pb2.GenerateRequest] = field(default_factory=list)
+    request_ids: list[str] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    placement: cluster_pb2.PlacementRef = field(
+        default_factory=lambda: cluster_pb2.PlacementRef(
+            placement_id=f"placement-{next(_ids)}", generation=1, incarnation="one"
+        )
+    )
+    state: cluster_pb2.RunnerState.ValueType = cluster_pb2.RUNNER_STATE_READY
+    busy: int = 0
+    busy_most: int = 0
+    server: GrpcServer | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self) -> None:
+        self.server = bind_server(
+            "127.0.0.1:0",
+            register=lambda server: runner_pb2_grpc.add_RunnerServicer_to_server(self, server),
+            services=["puna.v1.Runner"],
+        )
+        await self.server.start()
+
+    async def stop(self) -> None:
+        """At once, as a process that is killed: running calls break."""
+        assert self.server is not None
+        await self.server.server.stop(None)
+
+    @property
+    def address(self) -> str:
+        assert self.server is not None
+        return self.server.address
+
+    def status(self) -> cluster_pb2.RunnerStatus:
+        return cluster_pb2.RunnerStatus(
+            state=self.state, load_fraction=1.0, slots_total=self.slots, slots_busy=min(self.busy, self.slots)
+        )
+
+    def replica(self) -> scheduler_pb2.Replica:
+        return scheduler_pb2.Replica(
+            placement=self.placement,
+            node_id="node-1",
+            address=self.address,
+            layout=cluster_pb2.Layout(
+                devices=[cluster_pb2.DeviceLayers(device_id="GPU-1", layer_count=5)],
+                context_tokens=self.context_tokens,
+                slots=self.slots,
+            ),
+            status=cluster_pb2.RunnerStatus(
+                state=self.state,
+                slots_total=self.slots,
+                memory=cluster_pb2.MemoryReport(
+                    devices=[cluster_pb2.DeviceMemory(device_id="GPU-1", weights_bytes=100, cache_bytes=20)],
+                    host=cluster_pb2.DeviceMemory(graph_bytes=3),
+                ),
+            ),
+            device_names=["Test GPU"],
+        )
+
+    async def Generate(  # noqa: N802
+        self, request: runner_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[runner_pb2.GenerateEvent]:
+        self.requests.append(request)
+        self.request_ids += [str(value) for key, value in context.invocation_metadata() or () if key == "x-request-id"]
+        if request.placement != self.placement:
+            raise PlacementMismatch("another placement runs here")
+        self._count(+1)
+        self.started.set()
+        try:
+            if self.before is not None:
+                await self.before(self)
+            async for event in self._answer(request):
+                yield event
+        finally:
+            self._count(-1)
+            self.released.set()
+
+    async def _answer(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[runner_pb2.GenerateEvent]:
+        prompt = segment_ids(request.prompt)
+        if len(prompt) > self.context_tokens and not request.truncate:
+            raise InvalidRequest("the input length exceeds the context length")
+        progress = runner_pb2.PromptProgress(done_tokens=len(prompt), total_tokens=len(prompt), cached_tokens=1)
+        yield runner_pb2.GenerateEvent(prompt=progress)
+        limit = request.max_tokens if request.HasField("max_tokens") else len(self.pieces)
+        for index, piece in enumerate(self.pieces[:limit]):
+            token = scripted_token(index, piece, request)
+            yield runner_pb2.GenerateEvent(tokens=runner_pb2.TokenChunk(text=piece, tokens=[token]))
+            if index in self.after_piece:
+                await self.after_piece[index](self)
+        cut = limit < len(self.pieces)
+        final = runner_pb2.Final(
+            reason=runner_pb2.DONE_REASON_LENGTH if cut else self.end,
+            prompt_tokens=len(prompt),
+            cached_tokens=1,
+            generated_tokens=limit if cut else len(self.pieces) + 1,
+            prompt_duration_ns=2_000_000,
+            generate_duration_ns=3_000_000,
+        )
+        yield runner_pb2.GenerateEvent(final=final)
+
+    async def Tokenize(  # noqa: N802
+        self, request: runner_pb2.TokenizeRequest, context: Context
+    ) -> runner_pb2.TokenizeResponse:
+        ids = segment_ids(request.segments)
+        return runner_pb2.TokenizeResponse(ids=ids, pieces=[b"x"] * len(ids))
+
+    async def Detokenize(  # noqa: N802
+        self, request: runner_pb2.DetokenizeRequest, context: Context
+    ) -> runner_pb2.DetokenizeResponse:
+        return runner_pb2.DetokenizeResponse(text=" ".join(str(token_id) for token_id in request.ids).encode())
+
+    async def WatchLoad(  # noqa: N802
+        self, request: runner_pb2.WatchLoadRequest, context: Context
+    ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+        while True:
+            self._changed.clear()
+            yield self.status()
+            await self._changed.wait()
+
+    def _count(self, step: int) -> None:
+        self.busy += step
+        self.busy_most = max(self.busy_most, self.busy)
+        self._changed.set()
+
+
+def scripted_token(index: int, piece: str, request: runner_pb2.GenerateRequest) -> runner_pb2.Token:
+    token = runner_pb2.Token(id=100 + index, piece=piece.encode())
+    if request.HasField("top_logprobs"):
+        token.logprob = -0.5 * (index + 1)
+        for rank in range(request.top_logprobs):
+            logprob = token.logprob if rank == 0 else -math.inf
+            token.top.append(runner_pb2.Alternative(id=100 + index + rank, piece=piece.encode(), logprob=logprob))
+    return token
+
+
+def scripted_model(name: str = MODEL_NAME, **description: Any) -> cluster_pb2.Model:
+    fields: dict[str, Any] = {
+        "architecture": "llama",
+        "parameter_count": 3_200_000,
+        "quantization": "Q8_0",
+        "context_tokens": 512,
+        "vocabulary_size": 1024,
+        "capabilities": ["completion", "tools"],
+        "chat_template": TEMPLATE,
+        "bos_token": "<s>",
+        "eos_token": "<|im_end|>",
+        "special_tokens": SPECIAL_TOKENS,
+        "metadata_json": '{"general.architecture": "llama", "tokenizer.ggml.tokens": [], "llama.context_length": 512}',
+    }
+    return cluster_pb2.Model(
+        name=name,
+        digest="ab" * 32,
+        size_bytes=4_000_000,
+        modified_at_unix_s=1_700_000_000,
+        description=cluster_pb2.ModelDescription(**(fields | description)),
+    )
+
+
+@dataclass(eq=False)
+class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
+    """Knows `models`; loading one puts the next of `spare` runners into its route."""
+
+    models: dict[str, cluster_pb2.Model] = field(default_factory=lambda: {MODEL_NAME: scripted_model()})
+    replicas: dict[str, list[ScriptedRunner]] = field(default_factory=dict)
+    spare: list[ScriptedRunner] = field(default_factory=list)
+    load_error: PunaError | None = None
+    loading: asyncio.Event | None = None  # loads wait for it
+    ensured: list[scheduler_pb2.EnsureModelRequest] = field(default_factory=list)
+    unloaded: list[str] = field(default_factory=list)
+    server: GrpcServer | None = None
+    version: int = 0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def start(self) -> None:
+        self.server = bind_server(
+            "127.0.0.1:0",
+            register=lambda server: scheduler_pb2_grpc.add_SchedulerServicer_to_server(self, server),
+            services=["puna.v1.Scheduler"],
+        )
+        await self.server.start()
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        await self.server.server.stop(None)
+
+    @property
+    def address(self) -> str:
+        assert self.server is not None
+        return self.server.address
+
+    def route(self, name: str) -> scheduler_pb2.ModelRoute:
+        replicas = [runner.replica() for runner in self.replicas.get(name, ())]
+        return scheduler_pb2.ModelRoute(model=self.models[name], replicas=replicas)
+
+    async def publish(self) -> None:
+        async with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    async def EnsureModel(  # noqa: N802
+        self, request: scheduler_pb2.EnsureModelRequest, context: Context
+    ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
+        self.ensured.append(request)
+        name = request.model_name if ":" in request.model_name else f"{request.model_name}:latest"
+        if name not in self.models:
+            raise ModelNotFound(f"no such model: {request.model_name}")
+        if self.load_error is not None:
+            raise self.load_error
+        if not self.replicas.get(name):
+            loading = scheduler_pb2.Loading(fraction=0.5, bytes_done=1, bytes_total=2)
+            yield scheduler_pb2.EnsureModelEvent(loading=loading)
+            if self.loading is not None:
+                await self.loading.wait()
+            if not self.replicas.get(name):
+                self.replicas[name] = [self.spare.pop(0)]
+                await self.publish()
+        yield scheduler_pb2.EnsureModelEvent(ready=scheduler_pb2.Ready(route=self.route(name)))
+
+    async def WatchRoutes(  # noqa: N802
+        self, request: scheduler_pb2.WatchRoutesRequest, context: Context
+    ) -> AsyncIterator[scheduler_pb2.RouteTable]:
+        sent = -1
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.version != sent)
+                sent = self.version
+            yield scheduler_pb2.RouteTable(version=sent, routes=[self.route(name) for name in self.models])
+
+    async def UnloadModel(  # noqa: N802
+        self, request: scheduler_pb2.UnloadModelRequest, context: Context
+    ) -> scheduler_pb2.UnloadModelResponse:
+        self.unloaded.append(request.model_name)
+        return scheduler_pb2.UnloadModelResponse(replicas=len(self.replicas.pop(request.model_name, ())))
+
+    async def ListNodes(  # noqa: N802
+        self, request: scheduler_pb2.ListNodesRequest, context: Context
+    ) -> discovery_pb2.Inventory:
+        cpu = cluster_pb2.Device(
+            id="cpu",
+            name="CPU",
+            backend="CPU",
+            type=cluster_pb2.DEVICE_TYPE_CPU,
+            total_bytes=1000,
+            free_bytes=400,
+            free_source="meminfo",
+            state=cluster_pb2.DEVICE_STATE_OK,
+        )
+        node = cluster_pb2.Node(id="node-1", address="127.0.0.1:1", engine_build="test", devices=[cpu])
+        return discovery_pb2.Inventory(version=1, nodes=[node])
