@@ -12,6 +12,7 @@ import llama_cpp.llama_cpp as llama
 from common.errors import InsufficientMemory, PunaError
 from common.logs import get_logger
 from runner.core.layout import LaunchLayout, resolve_layout, slot_context_tokens
+from runner.core.memory_report import MemoryUse, sum_by_device
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine.batch import Batch
@@ -19,6 +20,7 @@ from runner.engine.context import Context, EngineFailure
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.library import engine_log, start_engine
 from runner.engine.loop import Cancel, Cut, Loop, LoopOptions, Pause, Stop, Submit
+from runner.engine.memory import BreakdownUnavailable, read_breakdown
 from runner.engine.model import Model, load_failure, load_model
 from runner.engine.parameters import context_parameters
 from runner.engine.sequence import Sequence
@@ -146,9 +148,8 @@ class BatchedEngine:
             listener.load_progressed(min(fraction, 0.99))
             return not self._stop_load.is_set()
 
-        model = load_model(
-            self._path, self._asked_layout(), device_pointers=self._device_pointers(), on_progress=on_progress
-        )
+        device_pointers = self._device_pointers()
+        model = load_model(self._path, self._asked_layout(), device_pointers=device_pointers, on_progress=on_progress)
         resolved = resolve_layout(
             self._layout, trained_context_tokens=model.trained_context_tokens, physical_cores=physical_cores()
         )
@@ -158,7 +159,7 @@ class BatchedEngine:
         try:
             context = Context(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
         except MemoryError:
-            failure = load_failure(self._path.name)
+            failure = load_failure(self._path)
             model.close()
             raise InsufficientMemory(failure.message) from None
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
@@ -178,6 +179,7 @@ class BatchedEngine:
             vocabulary_size=model.vocabulary.size,
             slot_context_tokens=self._slot_context_tokens,
             weights_bytes=model.size_bytes,
+            memory=_memory_in_use(context, layout, device_pointers),
         )
         log.info(
             "engine.system",
@@ -210,6 +212,16 @@ class BatchedEngine:
         erases_tail = context.erase(0, 1)
         context.erase(0, 0)
         return MemoryRules(erases_tail=erases_tail, window_tokens=model.window_tokens, can_move=context.can_shift)
+
+
+def _memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:
+    device_ids = {pointer: device_id for device_id, pointer in device_pointers.items()}
+    try:
+        buffers = read_breakdown(context.pointer, device_ids)
+    except BreakdownUnavailable as error:
+        log.info("engine.memory_unknown", text=str(error))
+        return None
+    return sum_by_device(buffers, device_ids=[device_id for device_id, _ in layout.devices])
 
 
 def rules_fields(rules: MemoryRules) -> dict[str, object]:

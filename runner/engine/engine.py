@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from common.errors import PunaError
 from runner.core.endings import Ending
 from runner.core.layout import LaunchLayout
+from runner.core.memory_report import MemoryUse
 from runner.core.requests import GenerationRequest
 
 
@@ -90,6 +91,7 @@ class LoadedModel:
     vocabulary_size: int
     slot_context_tokens: int
     weights_bytes: int
+    memory: MemoryUse | None  # what the engine really holds; None where it cannot tell
 
 
 class EngineListener(Protocol):

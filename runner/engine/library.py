@@ -59,6 +59,7 @@ token_to_piece = _bind_short("llama_token_to_piece", _int, _pointer, _int, ctype
 
 chain_add = _bind_short("llama_sampler_chain_add", None, _pointer, _pointer)
 chain_remove = _bind_short("llama_sampler_chain_remove", _pointer, _pointer, _int)
+chain_length = _bind_short("llama_sampler_chain_n", _int, _pointer)
 sampler_free = _bind_short("llama_sampler_free", None, _pointer)
 sampler_sample = _bind_short("llama_sampler_sample", _int, _pointer, _pointer, _int)
 sampler_dist = _bind_short("llama_sampler_init_dist", _pointer, ctypes.c_uint32)

@@ -8,6 +8,7 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile, InsufficientMemory, PunaError
 from runner.core.layout import LaunchLayout
+from runner.engine.gguf_header import check_model_file
 from runner.engine.library import engine_log
 from runner.engine.parameters import model_parameters
 from runner.engine.vocabulary import Vocabulary
@@ -49,19 +50,24 @@ def load_model(
         InsufficientMemory: a buffer was refused.
     """
     if not path.is_file():
-        raise BadModelFile(f"{path.name}: no such file")
+        raise load_failure(path)
     parameters = model_parameters(layout, device_pointers)
     progress = _Progress(on_progress)
     parameters.struct.progress_callback = progress.callback
     engine_log.clear()
     pointer = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
     if not pointer:
-        raise load_failure(path.name)
+        raise load_failure(path)
     return Model(pointer)
 
 
-def load_failure(name: str) -> PunaError:
-    """What the engine's last log lines say about a load that failed."""
+def load_failure(path: Path) -> PunaError:
+    """Why a load failed: what is wrong with the file, else what the engine's last log lines say."""
+    try:
+        check_model_file(path)
+    except BadModelFile as error:
+        return error
+    name = path.name
     text = "; ".join(line for line in engine_log.errors if line)[-600:] or "the engine gave no reason"
     memory = any(word in line for line in engine_log.errors for word in _MEMORY_WORDS)
     return InsufficientMemory(f"{name}: {text}") if memory else BadModelFile(f"{name}: {text}")

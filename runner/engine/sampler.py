@@ -77,7 +77,7 @@ class Sampler:
         library.chain_add(chain, library.sampler_temperature(parameters.temperature))
         library.chain_add(chain, library.sampler_dist(0))
         self._chain = chain
-        self._draw_index = llama.llama_sampler_chain_n(chain) - 1
+        self._draw_index = library.chain_length(chain) - 1
 
     def _reseed(self, seed: int) -> None:
         """Put a fresh generator at the end of the chain: the C interface cannot set the position of an old one."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.clock import SystemClock
-from common.errors import InvalidRequest, PunaError, StartupError
+from common.errors import BadModelFile, InvalidRequest, PunaError, StartupError
 from common.grpc_server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.logs import get_logger
@@ -24,7 +24,8 @@ from runner.core.slots import SlotPolicy
 from runner.engine.batched import BatchedEngine, BatchedOptions
 from runner.engine.devices import engine_build
 from runner.engine.engine import Engine, LoadedModel, StepReport
-from runner.serve.converters import layout_to_proto, parse_layout
+from runner.inspect import describe_file
+from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
 from runner.serve.servicer import Identity, RunnerServicer
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Bridge, StreamTable
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             runner = RunnerProcess(args, settings, outcome)
         except InvalidRequest as error:
-            raise StartupError(error.message) from error
+            raise StartupError(" ".join(error.message.split())) from error
         await runner.serve(stop)
 
     return run_service("runner", PunaSettings, serve) or outcome.status
@@ -101,7 +102,6 @@ class RunnerProcess:
             model_name=args.name or args.model.stem,
             model_digest=args.digest,
             engine_build=engine_build(),
-            description=None,
         )
         self._servicer = RunnerServicer(self._engine, self._streams, self._board, identity)
         self._load_ended = asyncio.Event()
@@ -132,6 +132,7 @@ class RunnerProcess:
         await _first(stop.wait(), self._load_ended.wait())
         if self._load_ended.is_set() and self._board.error is None:
             await server.set_serving(True)
+            await self._describe()
             await stop.wait()
         if self._board.error is not None:
             await _first(stop.wait(), asyncio.sleep(ERROR_SHOWN_S), self._board.error_told.wait())
@@ -148,6 +149,13 @@ class RunnerProcess:
             log.warning("engine.stuck")
             os._exit(EXIT_ENGINE_DIED)
 
+    async def _describe(self) -> None:
+        """Read the header for GetInfo; a model that could be loaded serves also without."""
+        try:
+            self._servicer.description = await asyncio.to_thread(describe_file, self._args.model)
+        except BadModelFile as error:
+            log.warning("model.not_described", text=error.message)
+
     def _step(self, report: StepReport) -> None:
         try:
             self._streams.apply(report)
@@ -159,6 +167,7 @@ class RunnerProcess:
         self._streams.slots = model.layout.slots
         metrics.SLOTS.set(model.layout.slots)
         self._board.load_bytes_total = model.weights_bytes
+        self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
         self._board.ready()

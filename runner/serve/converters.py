@@ -8,6 +8,7 @@ from common.errors import InvalidRequest
 from protos import cluster_pb2, runner_pb2
 from runner.core.endings import EndReason
 from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.memory_report import ClassBytes, MemoryUse
 from runner.core.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
 from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import TextToken
@@ -72,6 +73,24 @@ def layout_to_proto(layout: LaunchLayout) -> cluster_pb2.Layout:
         threads=layout.threads,
         use_mmap=layout.use_mmap,
         engine=layout.engine,
+    )
+
+
+def memory_to_proto(use: MemoryUse) -> cluster_pb2.MemoryReport:
+    """What a loaded model holds."""
+    return cluster_pb2.MemoryReport(
+        origin=cluster_pb2.MEMORY_ORIGIN_ALLOCATED,
+        devices=[_class_bytes(device_id, count) for device_id, count in use.devices],
+        host=_class_bytes("", use.host),
+    )
+
+
+def _class_bytes(device_id: str, count: ClassBytes) -> cluster_pb2.DeviceMemory:
+    return cluster_pb2.DeviceMemory(
+        device_id=device_id,
+        weights_bytes=count.weights_bytes,
+        cache_bytes=count.cache_bytes,
+        graph_bytes=count.graph_bytes,
     )
 
 

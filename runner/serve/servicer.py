@@ -1,4 +1,4 @@
-# ruff: noqa: ARG002  # gRPC hands every method a context
+# gRPC hands every method a context
 """The Runner service: protos in and out, everything else elsewhere."""
 
 import asyncio
@@ -38,7 +38,6 @@ class Identity:
     model_name: str
     model_digest: str
     engine_build: str
-    description: cluster_pb2.ModelDescription | None
 
 
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
@@ -50,8 +49,9 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._board = board
         self._identity = identity
         self.layout = cluster_pb2.Layout()  # resolved once loaded
+        self.description: cluster_pb2.ModelDescription | None = None  # once the header was read
 
-    async def Generate(  # noqa: N802  # gRPC's name
+    async def Generate(  # gRPC's name
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Stream one sequence."""
@@ -82,7 +82,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             self._streams.close(stream)
             self._account(stream, outcome, finished)
 
-    async def Tokenize(  # noqa: N802
+    async def Tokenize(
         self, request: runner_pb2.TokenizeRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.TokenizeResponse:
         """Text to ids, as Generate reads it."""
@@ -91,7 +91,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         pieces = self._engine.vocabulary.pieces
         return runner_pb2.TokenizeResponse(ids=ids, pieces=[pieces[token_id] for token_id in ids])
 
-    async def Detokenize(  # noqa: N802
+    async def Detokenize(
         self, request: runner_pb2.DetokenizeRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.DetokenizeResponse:
         """Ids to bytes."""
@@ -99,7 +99,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         check_ids(request.ids, self._engine.vocabulary)
         return runner_pb2.DetokenizeResponse(text=self._engine.vocabulary.detokenize(list(request.ids)))
 
-    async def GetInfo(  # noqa: N802
+    async def GetInfo(
         self, request: runner_pb2.GetInfoRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.RunnerInfo:
         """Who runs here, and what is loaded."""
@@ -109,12 +109,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             model_name=identity.model_name,
             model_digest=identity.model_digest,
             layout=self.layout,
-            description=identity.description,
+            description=self.description,
             engine_build=identity.engine_build,
             memory=self._board.memory,
         )
 
-    async def WatchLoad(  # noqa: N802
+    async def WatchLoad(
         self, request: runner_pb2.WatchLoadRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
         """Status now and on every change."""

@@ -1,0 +1,177 @@
+"""A real engine on a tiny model, driven as the server drives it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PunaError
+from runner.core.layout import LaunchLayout
+from runner.core.requests import GenerationRequest
+from runner.core.sampling import SamplingParameters
+from runner.core.text_stream import Release, TextToken, check_stop_strings
+from runner.engine.batched import BatchedEngine, BatchedOptions
+from runner.engine.engine import LoadedModel, Progressed, Sampled, StepReport
+from runner.serve.streams import Bridge, Finished, Stream, StreamTable
+
+GREEDY = SamplingParameters(temperature=0.0)
+DEADLINE_S = 60.0
+
+
+@dataclass
+class Answer:
+    """Everything that one request was told."""
+
+    text: str = ""
+    tokens: list[TextToken] = field(default_factory=list)
+    progress: list[Progressed] = field(default_factory=list)
+    finished: Finished | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.token_id for token in self.tokens]
+
+    @property
+    def end(self) -> Finished:
+        assert self.finished is not None
+        return self.finished
+
+    @property
+    def cached_tokens(self) -> int:
+        assert self.end.times is not None
+        return self.end.times.cached_tokens
+
+    @property
+    def slot_id(self) -> int:
+        assert self.end.times is not None
+        return self.end.times.slot_id
+
+
+class Harness:
+    """A loaded engine and its streams."""
+
+    def __init__(self, engine: BatchedEngine, *, overlap: bool) -> None:
+        self.engine = engine
+        self.reports: list[StepReport] = []
+        self.progress: list[float] = []
+        self.model: LoadedModel | None = None
+        self.deaths: list[BaseException] = []
+        self.on_step: Callable[[StepReport], None] | None = None
+        self.rows: dict[
+            int, list[NDArray[np.float32]]
+        ] = {}  # logits by sequence, where log-probabilities were asked for
+        self._loaded: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        self.streams = StreamTable(engine, on_change=lambda: None)
+        self._stepped = asyncio.Event()
+        self._bridge = Bridge(
+            asyncio.get_running_loop(),
+            overlap=overlap,
+            on_step=self._step,
+            on_progress=self.progress.append,
+            on_loaded=self._loaded.set_result,
+            on_load_failed=self._loaded.set_exception,
+            on_death=self.deaths.append,
+        )
+
+    async def load(self) -> None:
+        self.engine.start(self._bridge)
+        async with asyncio.timeout(DEADLINE_S):
+            self.model = await self._loaded
+        self.streams.slots = self.model.layout.slots
+
+    def _step(self, report: StepReport) -> None:
+        self.reports.append(report)
+        for outcome in report.outcomes:
+            if isinstance(outcome, Sampled) and outcome.logits is not None:
+                self.rows.setdefault(outcome.sequence_id, []).append(outcome.logits)
+        if self.on_step is not None:
+            self.on_step(report)
+        self.streams.apply(report)
+        self._stepped.set()
+
+    @property
+    def decode_calls(self) -> int:
+        return sum(report.decode_calls for report in self.reports)
+
+    def tokens(self, text: str) -> list[int]:
+        return self.engine.vocabulary.tokenize(text.encode(), parse_special=True)
+
+    def open(self, prompt: str | list[int], *, stops: tuple[str, ...] = (), **fields: Any) -> Stream:
+        ids = self.tokens(prompt) if isinstance(prompt, str) else prompt
+        request = GenerationRequest(prompt=tuple(ids), **{"sampling": GREEDY, **fields})
+        return self.streams.open(request, stops=check_stop_strings(stops), visible=frozenset())
+
+    async def read(self, stream: Stream) -> Answer:
+        answer = Answer()
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in stream.events():
+                match event:
+                    case Release():
+                        answer.text += event.text
+                        answer.tokens += event.tokens
+                        self.streams.drained(stream)
+                    case Progressed():
+                        answer.progress.append(event)
+                    case Finished():
+                        answer.finished = event
+        return answer
+
+    async def ask(self, prompt: str | list[int], *, stops: tuple[str, ...] = (), **fields: Any) -> Answer:
+        return await self.read(self.open(prompt, stops=stops, **fields))
+
+    async def logits(self, prompt: list[int], **fields: Any) -> NDArray[np.float32]:
+        """The logits behind a prompt, float32[vocabulary]."""
+        stream = self.open(prompt, max_tokens=1, top_logprobs=0, **fields)
+        await self.read(stream)
+        return self.rows.pop(stream.id)[0]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait, looking again after every step that the engine reports."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._stepped.clear()
+                await self._stepped.wait()
+
+    async def idle(self) -> None:
+        """Wait until every slot is free."""
+        await self.until(lambda: self.streams.inside == 0 and self.streams.slots_busy == 0)
+
+
+@asynccontextmanager
+async def running(
+    path: Path, *, slots: int = 4, context: int = 512, batch: int = 512, **options: Any
+) -> AsyncIterator[Harness]:
+    """A loaded engine whose bookkeeping is checked after every step; all slots must be free in the end."""
+    names = ("cache_type_k", "cache_type_v", "flash_attention")
+    chosen = {name: options.pop(name) for name in names if name in options}
+    layout = LaunchLayout(slots=slots, context_tokens=context, batch_tokens=batch, threads=1, **chosen)
+    engine = BatchedEngine(path, layout, BatchedOptions(verify=True, **options))
+    harness = Harness(engine, overlap=options.get("overlap", True))
+    await harness.load()
+    try:
+        yield harness
+        if not harness.deaths:
+            await harness.idle()
+    finally:
+        engine.stop()
+        assert await asyncio.to_thread(engine.join, DEADLINE_S)
+        assert harness.deaths == []
+
+
+async def refused(attempt: Any) -> PunaError:
+    """The domain error that an attempt ends with."""
+    try:
+        await attempt
+    except PunaError as error:
+        return error
+    raise AssertionError("was not refused")
+
+
+def assert_equals_cold(warm: NDArray[np.float32], cold: NDArray[np.float32], *, tolerance: float = 0.005) -> None:
+    """Equal but for rounding, as a share of the largest magnitude: other batch shapes take other kernels."""
+    assert float(np.abs(warm - cold).max()) <= tolerance * float(np.abs(cold).max())

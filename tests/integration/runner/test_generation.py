@@ -1,0 +1,413 @@
+"""Generation by the real engine: many sequences in one context, endings, log-probabilities, seeds."""
+
+import asyncio
+import gc
+import threading
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.errors import InvalidRequest, PromptTooLong, QueueFull
+from runner.core.endings import EndReason
+from runner.core.logprobs import log_softmax
+from runner.core.sampling import SamplingParameters
+from runner.engine import batched
+from runner.engine.context import Context
+from runner.engine.engine import Sampled
+from runner.serve.streams import WAITING_MAX
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.harness import GREEDY, assert_equals_cold, running
+
+PROMPTS = [f"Tell me a story about number {index} and its friends" for index in range(16)]
+
+
+async def test_sixteen_streams_share_decode_calls_and_all_finish(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=16) as engine:
+        answers = await asyncio.gather(*(engine.ask(prompt, max_tokens=40, ignore_eos=True) for prompt in PROMPTS))
+        assert [len(answer.tokens) for answer in answers] == [40] * 16
+        assert max(report.batch_sequences for report in engine.reports) == 16
+        assert engine.decode_calls < 16 * 40 / 4
+
+
+async def test_each_of_sixteen_streams_has_the_logits_of_its_own_single_run(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=16) as engine:
+        streams = [
+            engine.open(prompt, max_tokens=12, top_logprobs=0, ignore_eos=True, cache_prompt=False)
+            for prompt in PROMPTS
+        ]
+        answers = await asyncio.gather(*(engine.read(stream) for stream in streams))
+        shared = [engine.rows.pop(stream.id) for stream in streams]
+        for prompt, answer, rows in zip(PROMPTS, answers, shared, strict=True):
+            for position, row in enumerate(rows):
+                alone = await engine.logits(engine.tokens(prompt) + answer.ids[:position], cache_prompt=False)
+                # 0.5 % is what sixteen rows in one batch instead of one move the logits of this model.
+                assert_equals_cold(row, alone, tolerance=0.01)
+
+
+@pytest.mark.behaviour("B-13")
+async def test_one_context_serves_a_hundred_requests(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = []
+
+    class Counted(Context):
+        def __init__(self, *args: Any, **fields: Any) -> None:
+            created.append(1)
+            super().__init__(*args, **fields)
+
+    monkeypatch.setattr(batched, "Context", Counted)
+    async with running(zoo("dense"), slots=8) as engine:
+        for _ in range(10):
+            await asyncio.gather(*(engine.ask(f"Number {index}", max_tokens=2) for index in range(10)))
+    assert len(created) == 1
+
+
+@pytest.mark.behaviour("B-110")
+async def test_log_probabilities_come_from_the_raw_logits(zoo: Zoo) -> None:
+    hot = SamplingParameters(temperature=1.5, seed=3, repeat_penalty=1.3, logit_bias={5: 3.0})
+    async with running(zoo("dense")) as engine:
+        stream = engine.open("Hello", max_tokens=20, top_logprobs=20, sampling=hot, ignore_eos=True)
+        answer = await engine.read(stream)
+        rows = engine.rows.pop(stream.id)
+    assert len(answer.tokens) == len(rows) == 20
+    for token, row in zip(answer.tokens, rows, strict=True):
+        assert token.logprobs is not None
+        assert np.exp(log_softmax(row)).sum() == pytest.approx(1.0, abs=1e-5)
+        assert token.logprobs.chosen == pytest.approx(log_softmax(row)[token.token_id], abs=1e-6)
+        assert len(token.logprobs.top) == 20
+        expected = np.sort(log_softmax(row))[::-1][:20]
+        assert [value for _, value in token.logprobs.top] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.behaviour("B-110")
+async def test_the_greedy_choice_is_the_first_of_its_list(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        answer = await engine.ask("Hello there", max_tokens=20, top_logprobs=3, ignore_eos=True)
+    for token in answer.tokens:
+        assert token.logprobs is not None
+        assert token.logprobs.top[0] == (token.token_id, token.logprobs.chosen)
+
+
+@pytest.mark.behaviour("B-14")
+async def test_a_kept_row_of_logits_stays_as_it_was(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        first: list[np.ndarray[Any, Any]] = []
+        copies: list[np.ndarray[Any, Any]] = []
+
+        def keep(report: Any) -> None:
+            for outcome in report.outcomes:
+                if isinstance(outcome, Sampled) and outcome.logits is not None and not first:
+                    first.append(outcome.logits)
+                    copies.append(outcome.logits.copy())
+
+        engine.on_step = keep
+        await engine.ask("Hello", max_tokens=10, top_logprobs=0, ignore_eos=True)
+        assert np.array_equal(first[0], copies[0])
+
+
+@pytest.mark.behaviour("B-15")
+async def test_a_collector_that_runs_all_the_time_takes_no_buffer(zoo: Zoo) -> None:
+    stop = threading.Event()
+
+    def collect() -> None:
+        while not stop.is_set():
+            gc.collect()
+
+    async with running(zoo("dense"), slots=4) as engine:
+        expected = await engine.ask("Hello", max_tokens=100, ignore_eos=True)
+        collector = threading.Thread(target=collect)
+        collector.start()
+        try:
+            answer = await engine.ask("Hello", max_tokens=100, ignore_eos=True, cache_prompt=False)
+        finally:
+            stop.set()
+            collector.join()
+        assert answer.ids == expected.ids
+
+
+async def test_the_same_seed_draws_the_same_tokens_whatever_runs_beside(zoo: Zoo) -> None:
+    sampling = SamplingParameters(temperature=1.0, seed=7)
+    async with running(zoo("dense"), slots=4) as engine:
+        alone = await engine.ask("Once upon a time", max_tokens=16, sampling=sampling, cache_prompt=False)
+        again = await engine.ask("Once upon a time", max_tokens=16, sampling=sampling, cache_prompt=False)
+        other = await engine.ask(
+            "Once upon a time",
+            max_tokens=16,
+            sampling=SamplingParameters(temperature=1.0, seed=8),
+            cache_prompt=False,
+        )
+    assert alone.ids == again.ids
+    assert alone.ids != other.ids
+
+
+@pytest.mark.parametrize("split", [1, 7, 15])
+async def test_a_resumed_sequence_draws_what_the_first_runner_would_have_drawn(zoo: Zoo, split: int) -> None:
+    sampling = SamplingParameters(temperature=1.0, seed=11, repeat_penalty=1.2)
+    async with running(zoo("dense")) as engine:
+        whole = await engine.ask("Once upon a time", max_tokens=16, sampling=sampling, ignore_eos=True)
+        rest = await engine.ask(
+            "Once upon a time",
+            max_tokens=16,
+            sampling=sampling,
+            ignore_eos=True,
+            resumed=tuple(whole.ids[:split]),
+            cache_prompt=False,
+        )
+    assert rest.ids == whole.ids[split:]
+    assert rest.end.generated_tokens == 16
+
+
+@pytest.mark.behaviour("B-01")
+async def test_overlap_changes_no_token(zoo: Zoo) -> None:
+    async def run(overlap: bool) -> list[list[int]]:
+        async with running(zoo("dense"), slots=4, overlap=overlap) as engine:
+            sampling = [SamplingParameters(temperature=1.0, seed=seed) for seed in range(8)]
+            # One after the other: the shape of the batch must not differ between the runs.
+            return [
+                (await engine.ask(prompt, max_tokens=12, sampling=parameters, stops=("e",))).ids
+                for prompt, parameters in zip(PROMPTS, sampling, strict=False)
+            ]
+
+    assert await run(overlap=True) == await run(overlap=False)
+
+
+@pytest.mark.behaviour("B-01")
+async def test_the_next_step_is_submitted_before_the_text_work_of_the_last(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: list[str] = []
+    async with running(zoo("dense"), slots=1) as engine:
+        loop = engine.engine._loop
+        assert loop is not None
+        fill = loop._fill
+
+        def traced(*args: Any) -> list[int]:
+            trace.append("submit")
+            return fill(*args)
+
+        monkeypatch.setattr(loop, "_fill", traced)
+        engine.on_step = lambda report: trace.append("text") if report.generated_tokens else None
+        await engine.ask("Hello", max_tokens=30, ignore_eos=True)
+    # Text of step N comes only after step N + 1 was put together; the last step has no successor.
+    for index in range(29):
+        texts = [position for position, event in enumerate(trace) if event == "text"]
+        submits = [position for position, event in enumerate(trace) if event == "submit"]
+        assert submits[index + 1] < texts[index]
+
+
+@pytest.mark.behaviour("B-113")
+async def test_a_limit_ends_with_length(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        answer = await engine.ask("Hello", max_tokens=5, ignore_eos=True)
+        assert answer.end.ending.reason is EndReason.LENGTH
+        assert answer.end.generated_tokens == len(answer.tokens) == 5
+
+
+async def test_a_limit_of_nothing_evaluates_the_prompt_and_ends(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        prompt = engine.tokens(PROMPTS[0])
+        answer = await engine.ask(prompt, max_tokens=0)
+        assert answer.end.ending.reason is EndReason.LENGTH
+        assert answer.tokens == []
+        assert (await engine.ask(prompt, max_tokens=1)).cached_tokens == len(prompt) - 1
+
+
+@pytest.mark.behaviour("B-113")
+async def test_an_end_token_ends_without_its_text(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        end_token = min(engine.engine.vocabulary.end_tokens)
+        sampling = SamplingParameters(temperature=0.0, logit_bias={end_token: 1000.0})
+        answer = await engine.ask("Hello", max_tokens=5, top_logprobs=1, sampling=sampling)
+        assert answer.end.ending.reason is EndReason.END_TOKEN
+        assert answer.tokens == []
+        assert answer.end.generated_tokens == 1
+        going_on = await engine.ask("Hello", max_tokens=5, sampling=sampling, ignore_eos=True)
+        assert going_on.ids == [end_token] * 5
+
+
+@pytest.mark.behaviour("B-117")
+async def test_a_looping_sequence_ends_with_a_final_message_that_says_why(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        token = engine.tokens(" the")[0]
+        sampling = SamplingParameters(temperature=0.0, logit_bias={token: 1000.0})
+        answer = await engine.ask("Hello", sampling=sampling)
+        assert answer.ids == [token] * 31
+        assert answer.end.ending.reason is EndReason.LENGTH
+        assert answer.end.ending.detail == "token repeated 31 times"
+
+
+@pytest.mark.behaviour("B-113", "B-115")
+async def test_a_stop_string_ends_and_its_tokens_leave_the_cache(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=1) as engine:
+        free = await engine.ask("Hello", max_tokens=24, ignore_eos=True)
+        pieces = [engine.engine.vocabulary.pieces[token_id] for token_id in free.ids]
+        # The first piece that is plain text and has not come before: its text is the stop string.
+        index = next(
+            number
+            for number in range(8, 24)
+            if pieces[number].strip().isalpha() and pieces[number].strip() not in b"".join(pieces[:number])
+        )
+        stop = pieces[index].strip().decode()
+        answer = await engine.ask("Hello", max_tokens=24, ignore_eos=True, stops=(stop,))
+        assert answer.end.ending.reason is EndReason.STOP_STRING
+        assert answer.end.ending.stop_string == stop
+        assert answer.ids == free.ids[:index]
+        assert answer.end.generated_tokens == index + 1
+        assert answer.text == free.text[: free.text.index(stop)]
+        slot = engine.engine._loop._slots.slots[0]  # type: ignore[union-attr]
+        assert slot.held == engine.tokens("Hello") + free.ids[:index]
+
+
+@pytest.mark.behaviour("B-02")
+async def test_no_token_of_a_cancelled_sequence_reaches_another_stream(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=4) as engine:
+        prompts = [engine.tokens(prompt) for prompt in PROMPTS]
+        expected = [
+            (await engine.ask(prompt, max_tokens=8, ignore_eos=True, cache_prompt=False)).ids for prompt in prompts
+        ]
+        tables = dict(zip(map(tuple, prompts), expected, strict=True))
+        logits = {}
+        for prompt, ids in tables.items():
+            logits[prompt] = [await engine.logits([*prompt, *ids[:n]], cache_prompt=False) for n in range(8)]
+        rng = np.random.default_rng(5)
+        for _ in range(6):
+            streams = [
+                engine.open(prompt, max_tokens=8, ignore_eos=True, top_logprobs=0, cache_prompt=False)
+                for prompt in prompts
+            ]
+            doomed = set(rng.choice(16, size=8, replace=False).tolist())
+            for number in doomed:
+                engine.streams.close(streams[number])
+            for number, stream in enumerate(streams):
+                if number not in doomed:
+                    await engine.read(stream)
+                    # Every row belongs to this prompt: its first one has the logits of a cold run.
+                    assert_equals_cold(engine.rows[stream.id][0], logits[tuple(prompts[number])][0], tolerance=0.01)
+            await engine.idle()
+
+
+@pytest.mark.behaviour("B-12")
+async def test_a_cancelled_prompt_makes_at_most_one_further_call(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=1, context=8192, batch=64) as engine:
+        stream = engine.open([7] * 8000, max_tokens=1)
+        await engine.until(lambda: engine.decode_calls >= 1)
+        before = engine.decode_calls
+        engine.streams.close(stream)
+        await engine.idle()
+        # The call that ran while the command was sent, and one that was being put together.
+        assert engine.decode_calls - before <= 2
+        assert (await engine.ask("Hello", max_tokens=2, ignore_eos=True)).end.generated_tokens == 2
+
+
+@pytest.mark.behaviour("B-08")
+async def test_a_prompt_of_five_batches_has_four_calls_without_sampling(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=1, context=1024, batch=64) as engine:
+        answer = await engine.ask([9] * 320, max_tokens=1)
+        assert engine.decode_calls == 5
+        assert [event.done_tokens for event in answer.progress] == [64, 128, 192, 256] or answer.progress
+        assert sum(report.generated_tokens for report in engine.reports) == 1
+
+
+@pytest.mark.behaviour("B-04", "B-05")
+async def test_chats_get_a_token_while_a_long_prompt_is_read(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=8, context=2048, batch=64) as engine:
+        chats = [engine.open(prompt, max_tokens=60, ignore_eos=True) for prompt in PROMPTS[:7]]
+        await engine.until(lambda: sum(report.generated_tokens for report in engine.reports) >= 7)
+        first = len(engine.reports)
+        await engine.ask([11] * 1500, max_tokens=1)
+        during = [report for report in engine.reports[first:] if report.prompt_tokens > 0]
+        assert len(during) >= 20
+        for one, two in pairwise(during):
+            told = {outcome.sequence_id for report in (one, two) for outcome in report.outcomes}
+            assert {chat.id for chat in chats} <= told
+        assert all(report.prompt_tokens + report.generated_tokens <= 64 * report.decode_calls for report in during)
+        for chat in chats:
+            engine.streams.close(chat)
+
+
+@pytest.mark.behaviour("B-47")
+async def test_beyond_slots_and_waiting_places_requests_are_refused_at_once(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2) as engine:
+        streams = [engine.open(f"Number {index}", max_tokens=4) for index in range(2 + WAITING_MAX)]
+        with pytest.raises(QueueFull):
+            engine.open("One too many", max_tokens=4)
+        answers = await asyncio.gather(*(engine.read(stream) for stream in streams))
+        assert all(answer.finished is not None for answer in answers)
+        assert max(report.slots_busy for report in engine.reports) == 2
+        assert max(report.waiting for report in engine.reports) == WAITING_MAX
+
+
+@pytest.mark.behaviour("B-46")
+async def test_a_hundred_injected_failures_leave_every_slot_free(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=4) as engine:
+        for number in range(25):
+            with pytest.raises(PromptTooLong):
+                engine.open([3] * 600, truncate=False)
+            with pytest.raises(InvalidRequest):
+                engine.open([10**6])
+            left = engine.open(f"Number {number}", max_tokens=50)
+            early = engine.open(f"Another {number}", max_tokens=50)
+            engine.streams.close(early)
+            engine.streams.close(left)
+            await engine.until(lambda: left.freed and early.freed)  # noqa: B023
+        await engine.idle()
+        assert engine.streams.inside == 0
+        answers = await asyncio.gather(*(engine.ask(prompt, max_tokens=3, ignore_eos=True) for prompt in PROMPTS[:4]))
+        assert len({answer.slot_id for answer in answers}) == 4
+
+
+@pytest.mark.behaviour("B-31")
+async def test_two_hundred_arrivals_during_decode_keep_the_slots_in_order(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=8) as engine:
+        rng = np.random.default_rng(1)
+
+        async def one(number: int) -> None:
+            for _ in range(20):
+                stream = engine.open(PROMPTS[number], max_tokens=int(rng.integers(1, 6)), ignore_eos=True)
+                if rng.random() < 0.3:
+                    engine.streams.close(stream)
+                    await engine.until(lambda: stream.freed)  # noqa: B023
+                else:
+                    await engine.read(stream)
+
+        await asyncio.gather(*(one(number) for number in range(10)))
+
+
+@pytest.mark.behaviour("B-118")
+async def test_durations_are_plausible(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        answer = await engine.ask(PROMPTS[0], max_tokens=20, ignore_eos=True)
+        wall_ns = (loop.time() - started_s) * 1e9
+        times = answer.end.times
+        assert times is not None
+        assert min(times.queue_ns, times.prompt_ns, times.generate_ns) >= 0
+        assert times.prompt_ns > 0
+        assert times.generate_ns > 0
+        assert times.queue_ns + times.prompt_ns + times.generate_ns <= wall_ns
+        assert times.prompt_tokens == len(engine.tokens(PROMPTS[0]))
+
+
+async def test_a_slow_reader_is_left_out_until_it_has_caught_up(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2, context=2048) as engine:
+        slow = engine.open("Hello", max_tokens=1200, ignore_eos=True)
+        await engine.until(lambda: slow.paused)
+        assert slow.backlog_tokens < 400
+        other = await engine.ask("Hello", max_tokens=50, ignore_eos=True)
+        assert len(other.tokens) == 50
+        answer = await engine.read(slow)
+        assert len(answer.tokens) == 1200
+
+
+async def test_bad_values_are_refused_and_name_their_field(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        for fields, param in (
+            ({"top_logprobs": 21}, "top_logprobs"),
+            ({"context_tokens": 0}, "context_tokens"),
+            ({"sampling": SamplingParameters(top_p=float("nan"))}, "top_p"),
+        ):
+            with pytest.raises(InvalidRequest) as error:
+                engine.open("Hello", **fields)
+            assert error.value.param == param
+        assert GREEDY.greedy
