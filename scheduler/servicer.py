@@ -24,10 +24,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         self._callers = callers
         self._board = board
 
-    async def EnsureModel(  # noqa: N802  # the name is the proto's
+    async def EnsureModel(
         self,
         request: scheduler_pb2.EnsureModelRequest,
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
         """Wait for a replica; leaving changes nothing for the others."""
         name = _checked_name(request.model_name)
@@ -48,10 +48,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                     self._loop.post_soon(CallerLeft(caller_id=caller.id))
             yield scheduler_pb2.EnsureModelEvent(ready=scheduler_pb2.Ready(route=route))
 
-    async def WatchRoutes(  # noqa: N802  # the name is the proto's
+    async def WatchRoutes(
         self,
-        request: scheduler_pb2.WatchRoutesRequest,  # noqa: ARG002
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        request: scheduler_pb2.WatchRoutesRequest,
+        context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[scheduler_pb2.RouteTable]:
         """The newest table now and after every change."""
         metrics.ROUTE_WATCHERS.inc()
@@ -61,10 +61,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         finally:
             metrics.ROUTE_WATCHERS.dec()
 
-    async def UnloadModel(  # noqa: N802  # the name is the proto's
+    async def UnloadModel(
         self,
         request: scheduler_pb2.UnloadModelRequest,
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.UnloadModelResponse:
         """Order every replica of a model to go."""
         name = _checked_name(request.model_name)
@@ -72,10 +72,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             await self._loop.post(UnloadRequested(caller_id=caller.id, model_name=name))
             return scheduler_pb2.UnloadModelResponse(replicas=await caller.outcome)
 
-    async def ListNodes(  # noqa: N802  # the name is the proto's
+    async def ListNodes(
         self,
-        request: scheduler_pb2.ListNodesRequest,  # noqa: ARG002
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        request: scheduler_pb2.ListNodesRequest,
+        context: aio.ServicerContext[Any, Any],
     ) -> discovery_pb2.Inventory:
         """The inventory that decisions are made on."""
         return self._board.inventory

@@ -63,15 +63,21 @@ def _forget(books: Books, placement_id: str) -> None:
         books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=placement_id))
 
 
-def end_if_served(books: Books, job: LoadJob, now_s: float) -> bool:
-    """A replica that will do has appeared by itself (its node is back, a former leader's load is done)."""
+def end_served(books: Books, now_s: float) -> None:
+    """End the loads for which a replica has appeared by itself: its node is back, a former leader's load is done."""
+    for job in books.jobs_by_age():
+        if job.state in UNPLACED:
+            _end_if_served(books, job, now_s)
+
+
+def _end_if_served(books: Books, job: LoadJob, now_s: float) -> None:
     found = [
         runner
         for _, runner in serving_replicas(books, job.model_digest)
         if (job.wanted_tokens or 0) <= runner.layout.context_tokens
     ]
     if not found:
-        return False
+        return
     if job.state is not LoadState.WAITING:
         job.move(LoadState.WAITING, now_s)
     job.move(LoadState.READY, now_s)
@@ -83,4 +89,3 @@ def end_if_served(books: Books, job: LoadJob, now_s: float) -> bool:
     callers = job.take_callers()
     if callers:
         books.emit(AnswerReady(callers=callers, model_name=job.model_name))
-    return True

@@ -8,7 +8,7 @@
 What happens once it is written is in `starting`.
 """
 
-from scheduler.core.answers import end_if_served, fail, tell_positions
+from scheduler.core.answers import fail, tell_positions
 from scheduler.core.books import Books
 from scheduler.core.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
 from scheduler.core.desired import DesiredPlacement, Phase
@@ -16,7 +16,7 @@ from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
 from scheduler.core.layouts import Layout, slot_steps
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
-from scheduler.core.placement import plan_placement
+from scheduler.core.placement import BAD_FILE, plan_placement
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.stopping import order_stop
 
@@ -26,7 +26,7 @@ def pump(books: Books, now_s: float) -> None:
     if books.leadership is None:
         return
     for job in books.jobs_by_age():
-        if job.state in UNPLACED and not end_if_served(books, job, now_s):
+        if job.state in UNPLACED:
             _advance_unplaced(books, job, now_s)
     tell_positions(books)
 
@@ -158,7 +158,7 @@ def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None
             fail(books, job, unavailable(refusal.message), now_s)
         case RefusalKind.MEASURE_FAILED:
             fault = refusal.fault
-            if fault is not None and fault.reason == "bad_model_file":
+            if fault is not None and fault.reason == BAD_FILE:
                 fault = bad_model_file(job.model_name, fault.message)
             fail(books, job, fault or unavailable(refusal.message), now_s)
 

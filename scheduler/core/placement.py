@@ -10,6 +10,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from common import errors
 from scheduler.core.candidates import (
     Candidate,
     ClusterView,
@@ -32,6 +33,7 @@ from scheduler.core.memory import MemoryReport, bytes_text
 from scheduler.core.policy import Policy
 from scheduler.core.view import DeviceKind, NodeView
 
+BAD_FILE = errors.BadModelFile.reason
 CLASS_ORDER = (DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU)
 
 
@@ -88,9 +90,12 @@ class _Judge:
         self.view = view
         self.reports = reports
         self.policy = policy
+        self.broken = next((one for one in reports.values() if isinstance(one, Fault) and one.reason == BAD_FILE), None)
 
     def try_site(self, site: Site, slots: int, *, evicting: bool) -> Candidate | Placement | MeasureFirst:
         """Whether the model fits here with so many slots, if need be after evicting."""
+        if self.broken is not None:  # the same bytes everywhere
+            return _unjudged(site, Verdict.MEASURE_FAILED, self.broken.message)
         layout = self._layout(site, slots)
         key = measure_key(self.request, site.node, layout)
         report = self.reports.get(key)
@@ -143,14 +148,16 @@ class _Judge:
         return layout.on(site.device.id, model.layer_count + 1)
 
     def _hopeless(self, site: Site, slots: int, *, evicting: bool) -> Candidate | None:
-        """Fewer slots do not make weights smaller: spare the measurement where those alone are too large."""
+        """Fewer slots do not make weights smaller, nor a failing measurement work: spare it then."""
         gone = frozenset(one.placement_id for one in self.view.evictable) if evicting else NOBODY
         for larger in self.request.slot_steps:
             if larger <= slots:
                 continue
             layout = self._layout(site, larger)
             report = self.reports.get(measure_key(self.request, site.node, layout))
-            if not isinstance(report, MemoryReport):
+            if isinstance(report, Fault):
+                return _unjudged(site, Verdict.MEASURE_FAILED, report.message)
+            if report is None:
                 continue
             needs = needs_of(site.node, layout, report, self.policy) or ()
             if any(n.weights_bytes > self.available_on(site, n.device_id, gone).available_bytes for n in needs):

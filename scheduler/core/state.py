@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from scheduler.core import reconcile, requests, starting, stopping
-from scheduler.core.answers import fail
+from scheduler.core.answers import end_served, fail
 from scheduler.core.books import Books, Leadership
 from scheduler.core.check_time import wake_at_s
 from scheduler.core.effects import DropLeadership, Effect, PublishRoutes
@@ -58,6 +58,7 @@ class SchedulerCore:
         reconcile.advance_stops(books, now_s)
         if books.leadership is not None:
             starting.check_loads(books, now_s)
+            end_served(books, now_s)
             reconcile.expire_idle(books, now_s)
             pump(books, now_s)
         publish = self._publish()

@@ -164,13 +164,13 @@ def _is_recovered(books: Books, stop: Stop, runner: RunnerView | None, now_s: fl
         return True
     if runner is not None:
         return False
-    for device_id, promised in stop.promise.device_bytes.items():
+    for device_id, held in stop.promise.freed_bytes.items():
         device = node.device(device_id)
         # RAM comes back with the process; only device drivers take their time.
         if device is None or device.kind is not DeviceKind.GPU:
             continue
         risen = device.free_bytes - stop.free_bytes_before.get(device_id, 0)
-        if risen < books.policy.recovery_fraction * promised:
+        if risen < books.policy.recovery_fraction * held:
             return False
     return True
 

@@ -1,0 +1,129 @@
+"""Short ways to write nodes, devices, models and reports in tests of the scheduler's core."""
+
+from scheduler.core.layouts import Layout
+from scheduler.core.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
+
+
+def gpu(
+    name: str = "gpu-0", *, free: float = 24, total: float = 24, usable: bool = True, trust: Trust = Trust.MEASURED
+) -> DeviceView:
+    """A discrete GPU; sizes in GiB."""
+    return _device(name, DeviceKind.GPU, free, total, pool=name, usable=usable, trust=trust)
+
+
+def cpu(*, free: float = 64, total: float = 64, usable: bool = True, trust: Trust = Trust.MEASURED) -> DeviceView:
+    """The RAM of a node; sizes in GiB."""
+    return _device("cpu", DeviceKind.CPU, free, total, pool="host", usable=usable, trust=trust)
+
+
+def integrated(*, free: float = 16, total: float = 16) -> DeviceView:
+    """A GPU that shares the RAM; sizes in GiB."""
+    return _device("igpu", DeviceKind.INTEGRATED, free, total, pool="host")
+
+
+def _device(
+    name: str,
+    kind: DeviceKind,
+    free: float,
+    total: float,
+    *,
+    pool: str,
+    usable: bool = True,
+    trust: Trust = Trust.MEASURED,
+) -> DeviceView:
+    return DeviceView(
+        id=name,
+        name=name.upper(),
+        kind=kind,
+        backend="CUDA" if kind is DeviceKind.GPU else "CPU",
+        description=f"{kind} {total}",
+        pool_id=pool,
+        total_bytes=int(total * GIB),
+        free_bytes=int(free * GIB),
+        free_source="nvml",
+        free_age_s=0.0,
+        trust=trust,
+        usable=usable,
+        state_reason="" if usable else "second pass died",
+    )
+
+
+def model(name: str = "m:latest", *, error: str = "", trained: int = 8192, modified_s: int = 1) -> ModelFile:
+    """A model file; its digest is made of its name."""
+    return ModelFile(
+        name=name,
+        digest=f"digest-{name.partition(':')[0]}",
+        size_bytes=1 * GIB,
+        modified_at_unix_s=modified_s,
+        trained_context_tokens=trained,
+        layer_count=31,
+        error=error,
+    )
+
+
+def node(
+    name: str = "a",
+    *,
+    devices: tuple[DeviceView, ...] = (),
+    models: tuple[ModelFile, ...] = (),
+    runners: tuple[RunnerView, ...] = (),
+    suspect: bool = False,
+    age_s: float = 0.0,
+) -> NodeView:
+    """A node; with nothing said it has one GPU, its RAM and the model "m"."""
+    return NodeView(
+        id=name,
+        address=f"{name}:1",
+        engine_build="b1",
+        devices=devices or (gpu(), cpu()),
+        models=models or (model(),),
+        runners=runners,
+        suspect=suspect,
+        report_age_s=age_s,
+    )
+
+
+def report(
+    *device_gib: float, host_gib: float = 0.1, device_id: str = "gpu-0", origin: MemoryOrigin = MemoryOrigin.MEASURED
+) -> MemoryReport:
+    """A memory report with so many GiB of weights per device, in order."""
+    return MemoryReport(
+        origin=origin,
+        devices=tuple(DeviceBytes(device_id=device_id, weights_bytes=int(size * GIB)) for size in device_gib),
+        host=DeviceBytes(graph_bytes=int(host_gib * GIB)),
+    )
+
+
+def runner(
+    placement_id: str = "p",
+    *,
+    of: ModelFile | None = None,
+    layout: Layout | None = None,
+    generation: int = 1,
+    state: RunnerState = RunnerState.READY,
+    memory: MemoryReport | None = None,
+    busy: int = 0,
+    idle_s: float = 0.0,
+    requests: int = 1,
+    keep_alive_ms: int | None = None,
+    context_tokens: int = 4096,
+) -> RunnerView:
+    """A runner; with nothing said it is idle and ready, everything on gpu-0."""
+    file = of or model()
+    return RunnerView(
+        placement_id=placement_id,
+        generation=generation,
+        incarnation=f"{placement_id}.{generation}",
+        model_name=file.name,
+        model_digest=file.digest,
+        layout=layout or Layout(context_tokens=context_tokens, slots=8, batch_tokens=512).on("gpu-0", 32),
+        address=f"unix:/run/{placement_id}",
+        state=state,
+        slots_total=8,
+        slots_busy=busy,
+        idle_ms=round(idle_s * 1000),
+        keep_alive_ms=keep_alive_ms,
+        requests_total=requests,
+        memory=memory,
+    )

@@ -1,0 +1,422 @@
+"""A cluster in virtual time around the real core: fake hosts with real arithmetic, a store, callers.
+
+Nothing happens by itself: a test says when a measurement is answered, a write done, when a load moves or a report goes
+out.
+"""
+
+import itertools
+from dataclasses import dataclass, field, replace
+
+from scheduler.core.desired import DesiredPlacement
+from scheduler.core.effects import (
+    AnswerFailed,
+    AnswerLoading,
+    AnswerQueued,
+    AnswerReady,
+    AnswerUnloading,
+    CheckLeadership,
+    DropLeadership,
+    Effect,
+    Measure,
+    Note,
+    PublishRoutes,
+    RemoveDesired,
+    SaveDesired,
+    StartRunner,
+    StopRunner,
+)
+from scheduler.core.events import (
+    CallerLeft,
+    DesiredSaved,
+    DesiredSaveFailed,
+    EnsureRequested,
+    Event,
+    InventoryLost,
+    InventorySeen,
+    LeadershipGained,
+    LeadershipLost,
+    Measured,
+    MeasureFailed,
+    RunnerReported,
+    StartFailed,
+    StopDone,
+    StopFailed,
+    TimePassed,
+    UnloadRequested,
+)
+from scheduler.core.faults import STALE_FENCE, Fault
+from scheduler.core.layouts import Layout
+from scheduler.core.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.policy import Policy
+from scheduler.core.routing_table import ModelRoute
+from scheduler.core.state import SchedulerCore
+from scheduler.core.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerState, RunnerView
+from tests.unit.scheduler.builders import model
+
+PROCESS_BYTES = 256 * 1024 * 1024  # what a process really takes beside the model
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeRunner:
+    """A process on a fake host."""
+
+    node_id: str
+    view: RunnerView
+    ready_at_s: float | None = None
+    idle_since_s: float = 0.0
+
+
+@dataclass(slots=True)
+class World:
+    """The core, its surroundings, and everything that was said."""
+
+    policy: Policy = field(default_factory=Policy)
+    sizes_gib: dict[str, float] = field(default_factory=dict)  # by model digest: weights
+    cache_gib_per_slot: float = 0.0
+    now_s: float = 1000.0
+    nodes: dict[str, NodeView] = field(default_factory=dict)
+    runners: dict[str, FakeRunner] = field(default_factory=dict)
+    store: dict[str, DesiredPlacement] = field(default_factory=dict)
+    fence: int = 0
+    high_fence: int = 0  # the highest that any host has seen
+    answers: dict[str, list[Effect]] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+    measures: list[Measure] = field(default_factory=list)
+    writes: list[SaveDesired | RemoveDesired] = field(default_factory=list)
+    starts: list[StartRunner] = field(default_factory=list)
+    stops: list[StopRunner] = field(default_factory=list)
+    all_starts: list[StartRunner] = field(default_factory=list)
+    all_stops: list[StopRunner] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    dropped: list[DropLeadership | CheckLeadership] = field(default_factory=list)
+    routes: tuple[ModelRoute, ...] = ()
+    routes_versions: list[int] = field(default_factory=list)
+    uptime_s: float = 1000.0
+    core: SchedulerCore = field(init=False)
+
+    def __post_init__(self) -> None:
+        ids = itertools.count(1)
+        self.core = SchedulerCore(self.policy, lambda: f"p{next(ids)}")
+
+    def restart_scheduler(self, prefix: str = "q") -> None:
+        """Another scheduler process takes over, with no memory of anything."""
+        ids = itertools.count(1)
+        self.core = SchedulerCore(self.policy, lambda: f"{prefix}{next(ids)}")
+        self.measures.clear()
+        self.writes.clear()
+        self.starts.clear()
+        self.stops.clear()
+
+    # What happens.
+
+    def send(self, event: Event) -> list[Effect]:
+        effects = self.core.handle(event, self.now_s)
+        for effect in effects:
+            self._take(effect)
+        return effects
+
+    def _take(self, effect: Effect) -> None:
+        match effect:
+            case AnswerQueued() | AnswerLoading() | AnswerReady() | AnswerFailed():
+                for caller in effect.callers:
+                    self.answers.setdefault(caller, []).append(effect)
+            case AnswerUnloading():
+                self.answers.setdefault(effect.caller_id, []).append(effect)
+            case PublishRoutes():
+                self.routes = effect.routes
+                self.routes_versions.append(effect.version)
+            case Note():
+                self.notes.append(effect)
+            case DropLeadership() | CheckLeadership():
+                self.dropped.append(effect)
+            case _:
+                self._take_command(effect)
+
+    def _take_command(self, effect: Measure | SaveDesired | RemoveDesired | StartRunner | StopRunner) -> None:
+        match effect:
+            case Measure():
+                self.measures.append(effect)
+            case SaveDesired() | RemoveDesired():
+                self.writes.append(effect)
+            case StartRunner():
+                self.starts.append(effect)
+                self.all_starts.append(effect)
+            case StopRunner():
+                self.stops.append(effect)
+                self.all_stops.append(effect)
+
+    def lead(self) -> None:
+        self.fence += 1
+        self.send(
+            LeadershipGained(fence=self.fence, leader_id=f"leader-{self.fence}", desired=tuple(self.store.values()))
+        )
+
+    def lose_leadership(self, why: str = "state store unreachable: gone") -> None:
+        self.send(LeadershipLost(why=why))
+        self.measures.clear()
+        self.starts.clear()
+        self.stops.clear()
+
+    def ensure(
+        self, caller: str, model_name: str = "m", *, context_tokens: int | None = None, keep_alive_ms: int | None = None
+    ) -> None:
+        self.asked.add(caller)
+        self.send(
+            EnsureRequested(
+                caller_id=caller, model_name=model_name, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms
+            )
+        )
+
+    def unload(self, caller: str, model_name: str = "m") -> None:
+        self.asked.add(caller)
+        self.send(UnloadRequested(caller_id=caller, model_name=model_name))
+
+    def leave(self, caller: str) -> None:
+        self.left.add(caller)
+        self.send(CallerLeft(caller_id=caller))
+
+    def pass_time(self, seconds: float, *, reporting: bool = True) -> None:
+        """Let time pass, with a report every second (as hosts do) and a wake-up whenever the core asked for one."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            step_s = min(until_s, self.now_s + 1.0)
+            wake_s = self.core.wake_at_s(self.now_s)
+            while wake_s is not None and wake_s < step_s:
+                self.now_s = wake_s
+                self.send(TimePassed())
+                self.writes_done()
+                wake_s = self.core.wake_at_s(self.now_s)
+            self.now_s = step_s
+            if reporting:
+                self.report()
+            else:
+                self.send(TimePassed())
+
+    def report(self) -> None:
+        """Discovery sends the inventory."""
+        self.send(InventorySeen(nodes=self.views(), uptime_s=self.uptime_s))
+
+    def lose_inventory(self) -> None:
+        self.send(InventoryLost())
+
+    def views(self) -> tuple[NodeView, ...]:
+        return tuple(self._view(node) for node in self.nodes.values())
+
+    def _view(self, node: NodeView) -> NodeView:
+        mine = [one for one in self.runners.values() if one.node_id == node.id]
+        runners = []
+        for one in mine:
+            busy = one.view.is_busy
+            idle_ms = 0 if busy or one.view.state not in SERVING_STATES else (self.now_s - one.idle_since_s) * 1000
+            runners.append(replace(one.view, idle_ms=round(idle_ms)))
+        devices = []
+        for device in node.devices:
+            used = sum(self._used(one, device.id, node) for one in mine)
+            devices.append(replace(device, free_bytes=max(0, device.free_bytes - used)))
+        return replace(node, runners=tuple(runners), devices=tuple(devices))
+
+    def _used(self, one: FakeRunner, device_id: str, node: NodeView) -> int:
+        memory = one.view.memory
+        if memory is None:
+            return 0
+        host = node.host_device
+        total = sum(part.total_bytes for part in memory.devices if part.device_id == device_id)
+        if host is not None and host.id == device_id:
+            total += memory.host.total_bytes
+        return total + (PROCESS_BYTES if total else 0)
+
+    # How the surroundings answer.
+
+    def measure_all(self) -> None:
+        while self.measures:
+            effect = self.measures.pop(0)
+            report = self.count(effect.key.model_digest, effect.layout)
+            self.send(Measured(node_id=effect.node_id, key=effect.key, report=report))
+
+    def measure_fails(self, fault: Fault) -> None:
+        effect = self.measures.pop(0)
+        self.send(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
+
+    def count(self, digest: str, layout: Layout) -> MemoryReport:
+        weights = int(self.sizes_gib.get(digest, 8) * GIB)
+        cache = int(self.cache_gib_per_slot * layout.slots * GIB)
+        if not layout.devices:
+            host = DeviceBytes(weights_bytes=weights, cache_bytes=cache)
+            return MemoryReport(origin=MemoryOrigin.MEASURED, devices=(), host=host)
+        device = DeviceBytes(device_id=layout.devices[0].device_id, weights_bytes=weights, cache_bytes=cache)
+        return MemoryReport(origin=MemoryOrigin.MEASURED, devices=(device,), host=DeviceBytes(graph_bytes=10 << 20))
+
+    def writes_done(self) -> None:
+        """The store takes everything that waits, in order."""
+        while self.writes:
+            effect = self.writes.pop(0)
+            if isinstance(effect, RemoveDesired):
+                if effect.fence == self.fence:
+                    self.store.pop(effect.placement_id, None)
+                continue
+            record = effect.record
+            names = {"placement_id": record.placement_id, "generation": record.generation, "phase": record.phase}
+            if effect.fence != self.fence:
+                fault = Fault(reason=STALE_FENCE, message=f"the state store is at fence {self.fence}")
+                self.send(DesiredSaveFailed(fault=fault, **names))  # type: ignore[arg-type]
+                continue
+            self.store[record.placement_id] = record
+            self.send(DesiredSaved(**names))  # type: ignore[arg-type]
+
+    def writes_fail(self, fault: Fault) -> None:
+        """The store is away."""
+        while self.writes:
+            effect = self.writes.pop(0)
+            if isinstance(effect, SaveDesired):
+                record = effect.record
+                self.send(
+                    DesiredSaveFailed(
+                        placement_id=record.placement_id, generation=record.generation, phase=record.phase, fault=fault
+                    )
+                )
+
+    def hosts_take_starts(self) -> None:
+        """Hosts obey, if the fence is right: one process per (placement, generation)."""
+        while self.starts:
+            effect = self.starts.pop(0)
+            record = effect.record
+            if effect.fence < self.high_fence:
+                text = f"fence {effect.fence} is not valid any more, the highest seen is {self.high_fence}"
+                self.start_fails(record, Fault(reason=STALE_FENCE, message=text))
+                continue
+            self.high_fence = effect.fence
+            node_id = effect.address.partition(":")[0]
+            known = self.runners.get(record.placement_id)
+            if known is None or known.view.generation < record.generation:
+                self.runners[record.placement_id] = FakeRunner(
+                    node_id=node_id,
+                    view=RunnerView(
+                        placement_id=record.placement_id,
+                        generation=record.generation,
+                        incarnation=f"{record.placement_id}.{record.generation}",
+                        model_name=record.model_name,
+                        model_digest=record.model_digest,
+                        layout=record.layout,
+                        address=f"unix:/run/{record.placement_id}",
+                        state=RunnerState.LAUNCHED,
+                        load_bytes_total=1000,
+                        slots_total=record.layout.slots,
+                    ),
+                )
+            self.tell(record.placement_id)
+
+    def start_fails(self, record: DesiredPlacement, fault: Fault) -> None:
+        self.send(StartFailed(placement_id=record.placement_id, generation=record.generation, fault=fault))
+
+    def tell(self, placement_id: str) -> None:
+        """A start's stream says how its runner is."""
+        one = self.runners[placement_id]
+        self.send(RunnerReported(node_id=one.node_id, runner=one.view))
+
+    def load(self, placement_id: str, fraction: float, *, telling: bool = True) -> None:
+        """A load moves; at 1 it is ready and holds its memory."""
+        one = self.runners[placement_id]
+        if fraction < 1:
+            one.view = replace(one.view, state=RunnerState.LOADING, load_fraction=fraction)
+        else:
+            memory = replace(self.count(one.view.model_digest, one.view.layout), origin=MemoryOrigin.ALLOCATED)
+            one.view = replace(one.view, state=RunnerState.READY, load_fraction=1.0, memory=memory)
+            one.ready_at_s = one.idle_since_s = self.now_s
+        if telling:
+            self.tell(placement_id)
+
+    def runner_dies(self, placement_id: str) -> None:
+        """The process is gone; its host reports it."""
+        del self.runners[placement_id]
+        self.report()
+
+    def work(self, placement_id: str, *, busy: int, keep_alive_ms: int | None = None) -> None:
+        """Sequences begin, or end."""
+        one = self.runners[placement_id]
+        grown = max(0, busy - one.view.slots_busy)
+        if one.view.slots_busy and not busy:
+            one.idle_since_s = self.now_s
+        one.view = replace(
+            one.view,
+            slots_busy=busy,
+            requests_total=one.view.requests_total + grown,
+            keep_alive_ms=one.view.keep_alive_ms if keep_alive_ms is None else keep_alive_ms,
+        )
+
+    def stops_done(self) -> None:
+        """Hosts stop what they are told to."""
+        while self.stops:
+            effect = self.stops.pop(0)
+            if effect.fence < self.high_fence:
+                text = f"fence {effect.fence} is not valid any more, the highest seen is {self.high_fence}"
+                self.send(
+                    StopFailed(
+                        placement_id=effect.placement_id,
+                        generation=effect.generation,
+                        fault=Fault(reason=STALE_FENCE, message=text),
+                    )
+                )
+                continue
+            self.high_fence = effect.fence
+            known = self.runners.get(effect.placement_id)
+            if known is not None and known.view.generation <= effect.generation:
+                del self.runners[effect.placement_id]
+            self.send(StopDone(placement_id=effect.placement_id, generation=effect.generation))
+
+    def settle(self) -> None:
+        """Everybody answers at once until nobody has anything to do; loads become ready."""
+        for _ in range(200):
+            if not (self.measures or self.writes or self.starts or self.stops):
+                loading = [one for one, it in self.runners.items() if it.view.state in STARTING_STATES]
+                if not loading:
+                    return
+                for placement_id in loading:
+                    self.load(placement_id, 1.0)
+            self.measure_all()
+            self.writes_done()
+            self.hosts_take_starts()
+            self.stops_done()
+            self.report()
+        raise AssertionError("the world does not come to rest")
+
+    # What is to be seen.
+
+    def finals(self, caller: str) -> list[Effect]:
+        return [
+            one for one in self.answers.get(caller, []) if isinstance(one, AnswerReady | AnswerFailed | AnswerUnloading)
+        ]
+
+    def fault(self, caller: str) -> Fault:
+        (final,) = self.finals(caller)
+        assert isinstance(final, AnswerFailed), final
+        return final.fault
+
+    def is_ready(self, caller: str) -> bool:
+        finals = self.finals(caller)
+        return len(finals) == 1 and isinstance(finals[0], AnswerReady)
+
+    def loading(self, caller: str) -> list[float]:
+        return [one.fraction for one in self.answers.get(caller, []) if isinstance(one, AnswerLoading)]
+
+    def route(self, model_name: str = "m:latest") -> list[str]:
+        """Placements in the published route that serve."""
+        found = next(one for one in self.routes if one.model.name == model_name)
+        return [one.runner.placement_id for one in found.replicas if one.runner.state in SERVING_STATES]
+
+    def noted(self, event: str) -> list[Note]:
+        return [note for note in self.notes if note.event == event]
+
+
+def world_with(*nodes: NodeView, **sizes_gib: float) -> World:
+    """A world with these nodes, led by this scheduler, whose inventory has arrived."""
+    world = World(sizes_gib={f"digest-{name}": size for name, size in sizes_gib.items()})
+    world.nodes = {node.id: node for node in nodes}
+    world.report()
+    world.lead()
+    return world
+
+
+def models(*names: str) -> tuple[ModelFile, ...]:
+    """Files of these names."""
+    return tuple(model(f"{name}:latest") for name in names)
