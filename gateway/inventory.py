@@ -64,4 +64,6 @@ def _runner(record: cluster_pb2.RunnerRecord) -> dict[str, object]:
         "slots_total": status.slots_total,
         "slots_busy": status.slots_busy,
         "queued": status.queued,
+        "pid": record.pid,
+        "metrics_address": record.metrics_address,
     }

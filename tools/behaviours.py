@@ -28,7 +28,8 @@ class Collector:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep the tests that show a wanted behaviour."""
-        kept, dropped = [], []
+        kept: list[pytest.Item] = []
+        dropped: list[pytest.Item] = []
         for item in items:
             ids = {str(name) for mark in item.iter_markers(MARKER) for name in mark.args}
             self.named |= ids

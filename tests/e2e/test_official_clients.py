@@ -21,8 +21,9 @@ def openai_client(cluster: Cluster) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture
-def ollama_client(cluster: Cluster) -> ollama.Client:
-    return ollama.Client(host=cluster.url)
+def ollama_client(cluster: Cluster) -> Iterator[ollama.Client]:
+    with ollama.Client(host=cluster.url) as client:
+        yield client
 
 
 def test_openai_streams_the_trained_answer_with_logprobs(openai_client: openai.OpenAI, answers: dict[str, str]) -> None:

@@ -3,8 +3,10 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import httpx
 
+from protos import inference_pb2, inference_pb2_grpc
 from tests.cluster import Cluster, metric_sum, wait_until
 
 STREAMS = 16
@@ -41,10 +43,25 @@ def test_sixteen_streams_equal_their_single_runs_and_share_batches(cluster: Clus
     wait_until(lambda: cluster.slots_busy() == 0, deadline_s=5, what="all slots free")
 
 
+def end_tokens(cluster: Cluster) -> list[int]:
+    """Ids of the demo model's end tokens."""
+    with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        request = inference_pb2.TokenizeTextRequest(model="demo", text="<|im_end|><|endoftext|>")
+        return list(stub.Tokenize(request, timeout=60).ids)
+
+
 def test_a_client_that_leaves_frees_its_slot(cluster: Cluster) -> None:
-    body = {"model": "demo", "prompt": "Tell me a story.", "options": {"num_predict": 100000}, "raw": True}
-    body["options"] = {"num_predict": 100000, "seed": 7, "logit_bias": {}}
+    endless = {
+        "num_predict": 10000,
+        "temperature": 1.5,
+        "seed": 7,
+        "logit_bias": {str(token): -100 for token in end_tokens(cluster)},
+    }
+    body = {"model": "demo", "prompt": "Tell me a story.", "options": endless}
     with httpx.stream("POST", cluster.url + "/api/generate", json=body, timeout=60) as response:
         next(response.iter_lines())
-        assert cluster.slots_busy() == 1
+        wait_until(lambda: cluster.slots_busy() == 1, deadline_s=5, what="the slot is busy")
     wait_until(lambda: cluster.slots_busy() == 0, deadline_s=2, what="the slot is free after the client left")
+    cut = metric_sum(cluster.runner_metrics(), "puna_runner_generated_tokens_total")
+    assert metric_sum(cluster.runner_metrics(), "puna_runner_generated_tokens_total") == cut
