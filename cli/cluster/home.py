@@ -12,7 +12,7 @@ from pathlib import Path
 from common.errors import StartupError
 
 PRIVATE_MODE = 0o700
-# sockaddr_un holds 107 bytes and a zero. Runners name their sockets after their placement, which takes up to 60.
+# sockaddr_un holds 107 bytes and a zero. The longest name is a runner's, in the host's own directory.
 SOCKET_PATH_BYTES_MAX = 107
 SOCKET_NAME_BYTES_MAX = 60
 # In other paths gRPC and Redis would read some characters of a socket's URL as an escape or a query.
@@ -104,9 +104,10 @@ def remove_short_path(home: Home) -> None:
 
 def sockets(home: Home) -> Iterator[Path]:
     """Every socket file of the home."""
-    for entry in os.scandir(home.real / "run"):
-        if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-            yield Path(entry.path)
+    for directory in (home.real / "run", home.real / "runners"):  # the second is the host's, for its runners
+        for path in directory.glob("*"):
+            if path.is_socket():
+                yield path
 
 
 def _record(real: Path) -> Path:

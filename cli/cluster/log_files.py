@@ -1,19 +1,23 @@
 """One log file per service; each start of the cluster begins a new one and keeps a few old ones."""
 
+import asyncio
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 KEPT_RUNS = 3
+# A log that grows beyond this within one run is numbered like that of an earlier run.
+LOG_BYTES_MAX = 64 * 1024 * 1024
+_LOOK_INTERVAL_S = 30.0
 # How much of a log's end is read to say why a process could not start.
 _TAIL_BYTES = 16 * 1024
 
 
 def rotate_log(path: Path) -> None:
     """Number the file of the last run as `.1`, shift the older ones, drop the oldest."""
-    for number in range(KEPT_RUNS, 0, -1):
-        older = path.with_name(f"{path.name}.{number}")
-        newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
-        if newer.exists():
-            newer.replace(older)
+    _shift(path)
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.1"))
 
 
 def last_line(path: Path) -> str | None:
@@ -26,3 +30,34 @@ def last_line(path: Path) -> str | None:
     except OSError:
         return None
     return next((line.strip() for line in reversed(lines) if line.strip()), None)
+
+
+def shorten_log(path: Path, *, bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Begin anew once the file is too long. The writer keeps its descriptor, which appends to whatever is there.
+
+    What it writes between the copy and the cut is lost.
+    """
+    if path.exists() and path.stat().st_size > bytes_max:
+        copy = path.with_name(f"{path.name}.copy")
+        shutil.copyfile(path, copy)
+        with path.open("r+b") as file:
+            file.truncate()
+        _shift(path)
+        copy.replace(path.with_name(f"{path.name}.1"))
+
+
+async def keep_logs_short(paths: Iterable[Path]) -> None:
+    """Watch the lengths for as long as the cluster runs."""
+    logs = tuple(paths)
+    while True:
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+        for path in logs:
+            await asyncio.to_thread(shorten_log, path)
+
+
+def _shift(path: Path) -> None:
+    """Give every numbered log the next number; the oldest goes."""
+    for number in range(KEPT_RUNS, 1, -1):
+        newer = path.with_name(f"{path.name}.{number - 1}")
+        if newer.exists():
+            newer.replace(path.with_name(f"{path.name}.{number}"))

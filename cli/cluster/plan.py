@@ -12,6 +12,7 @@ from cli.cluster.home import Home
 from cli.cluster.process_table import OWNER_VARIABLE
 from cli.cluster.readiness import gateway_admits, grpc_serves, redis_answers
 from cli.cluster.service import ServiceSpec
+from cli.core.server_address import connect_url
 from common.errors import StartupError
 
 # Starting means importing; a host also lists its devices, which initialises GPU drivers.
@@ -39,7 +40,7 @@ class Addresses:
     @property
     def base_url(self) -> str:
         """What HTTP clients are given."""
-        return f"http://{self.http}"
+        return connect_url(self.http)
 
 
 def plan_addresses(home: Home, *, http: str, grpc: str, redis_url: str | None) -> Addresses:

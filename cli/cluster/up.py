@@ -12,8 +12,8 @@ from typing import Any
 from cli.cluster.demo import MODEL, install_demo
 from cli.cluster.home import Home, prepare_home, remove_short_path, sockets, with_short_path
 from cli.cluster.leftovers import end_descendants, end_services_of
-from cli.cluster.lock import HomeInUse, home_lock, is_locked
-from cli.cluster.log_files import rotate_log
+from cli.cluster.lock import HomeInUse, home_lock
+from cli.cluster.log_files import keep_logs_short, rotate_log
 from cli.cluster.plan import Addresses, plan_addresses, plan_services
 from cli.cluster.process_table import become_subreaper, read_process, reap_orphans
 from cli.cluster.readiness import model_is_listed
@@ -47,29 +47,28 @@ def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[
         StartupError: as CommandFailed.
     """
     home = prepare_home(request.home)
-    for address in (request.http, request.grpc):
-        if is_taken(address):
-            raise CommandFailed(_in_use(home, f"{address} is already in use"))
     try:
         with home_lock(home.real):
             become_subreaper()
             asyncio.run(_run(with_short_path(home), request, say, warn))
     except HomeInUse:
-        raise CommandFailed(_in_use(home, f"{home.real} is already in use")) from None
+        record = read_record(home.real)
+        who = f": puna runs there (http://{record.http_address}, pid {record.pid})" if record is not None else ""
+        raise CommandFailed(f"{_taken(request) or home.real} is already in use{who}") from None
 
 
-def _in_use(home: Home, text: str) -> str:
-    record = read_record(home.real)
-    if record is None or not is_locked(home.real):
-        return text
-    return f"{text}: puna runs in {record.home} (http://{record.http_address}, pid {record.pid})"
+def _taken(request: UpRequest) -> str | None:
+    """The address that somebody else listens on, or None."""
+    return next((address for address in (request.http, request.grpc) if is_taken(address)), None)
 
 
 async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
-    _listen_to_signals(stop, hurry)
+    _listen_to_signals(stop, hurry, say)
     if (earlier := read_record(home.real)) is not None:
         await end_services_of(earlier)
+    if (address := _taken(request)) is not None:
+        raise CommandFailed(f"{address} is already in use")
     addresses = plan_addresses(home, http=request.http, grpc=request.grpc, redis_url=request.redis_url)
     models = request.models or home.models
     has_demo = request.models is None and install_demo(models, record=home.real / "demo.sha256")
@@ -81,6 +80,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
     supervisor = Supervisor(specs, say=warn, changed=lambda now: write_record(home.real, _with_services(record, now)))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(supervisor.pids()))
+    shortening = asyncio.create_task(keep_logs_short([spec.log for spec in specs]))
     try:
         say(f"Starting Puna in {home.real} (logs in {home.logs})")
         if await _finished_before(stop, supervisor.start()):
@@ -90,26 +90,28 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             if not stop.is_set():
                 say(_banner(home, addresses, demo=listed))
                 await stop.wait()
-        say("Stopping")
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
     finally:
+        shortening.cancel()
         await supervisor.stop(hurry)
         loop.remove_signal_handler(signal.SIGCHLD)
         await end_descendants(hurry)
         _tidy(home)
 
 
-def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event, say: Callable[[str], None]) -> None:
     """The first signal stops in order, the second at once."""
 
-    def on_signal() -> None:
+    def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             hurry.set()
+        else:
+            say(f"\nStopping ({number.name}); once more to stop at once")
         stop.set()
 
     for number in _STOP_SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
 
 
 async def _finished_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

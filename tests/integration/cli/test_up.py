@@ -47,7 +47,7 @@ def state(cluster: Cluster) -> dict[str, Any]:
 
 def sockets(home: Path) -> list[str]:
     """Socket files in a home."""
-    return [path.name for path in (home / "run").iterdir() if path.is_socket()]
+    return [path.name for path in home.rglob("*") if path.is_socket()]
 
 
 def answers(cluster: Cluster) -> bool:
@@ -147,8 +147,9 @@ def test_a_second_up_in_the_same_home_says_so_in_one_line(cluster: Cluster) -> N
     done = puna("up", "--port", "0", "--grpc-port", "0", home=cluster.home)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert f"puna runs in {cluster.home} ({cluster.url}, pid {cluster.process.pid})" in done.stderr
+    assert done.stderr == (
+        f"puna: {cluster.home} is already in use: puna runs there ({cluster.url}, pid {cluster.process.pid})\n"
+    )
     assert answers(cluster)
 
 
@@ -231,13 +232,23 @@ def test_ctrl_c_ends_everything_even_when_services_hang(tmp_path: Path) -> None:
 def test_a_killed_supervisor_takes_its_services_along_and_the_next_start_works(tmp_path: Path) -> None:
     cluster = start_cluster(tmp_path / "home")
     assert answers(cluster)
+    orphans = cluster.members()
     cluster.process.kill()
     cluster.process.wait()
-    wait_until(lambda: not cluster.members(), deadline_s=COMMAND_WITHIN_S, what="no process left")
-
     again = start_cluster(cluster.home)
+
+    assert not set(orphans) & set(again.members())
     assert answers(again)
     again.stop()
+
+
+def test_services_of_a_killed_supervisor_end_without_a_next_start(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path / "home")
+    assert answers(cluster)
+    cluster.process.kill()
+    cluster.process.wait()
+
+    wait_until(lambda: not cluster.members(), deadline_s=COMMAND_WITHIN_S, what="no process left")
 
 
 def test_a_home_with_a_long_and_odd_path_works(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from cli.cluster.home import (
     with_short_path,
 )
 from cli.cluster.lock import HomeInUse, home_lock, is_locked
-from cli.cluster.log_files import KEPT_RUNS, last_line, rotate_log
+from cli.cluster.log_files import KEPT_RUNS, last_line, rotate_log, shorten_log
 from common.errors import StartupError
 
 
@@ -90,6 +90,18 @@ def test_logs_of_earlier_runs_are_numbered_and_the_oldest_goes(tmp_path: Path) -
 
     found = {entry.name: entry.read_text() for entry in tmp_path.iterdir()}
     assert found == {"a.log": "run 4\n", "a.log.1": "run 3\n", "a.log.2": "run 2\n", "a.log.3": "run 1\n"}
+
+
+def test_a_log_that_grows_too_long_begins_anew_under_the_writers_hand(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"long enough\n")
+        shorten_log(path, bytes_max=5)
+        writer.write(b"new\n")
+        shorten_log(path, bytes_max=5)
+
+    assert path.read_text() == "new\n"
+    assert path.with_name("a.log.1").read_text() == "long enough\n"
 
 
 def test_the_last_words_of_a_log_are_its_last_line_with_something_in_it(tmp_path: Path) -> None:
