@@ -26,10 +26,10 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
         self._registry = registry
         self._clock = clock
 
-    async def Register(  # noqa: N802  # the name is the proto's
+    async def Register(
         self,
         request_iterator: AsyncIterator[discovery_pb2.HostReport],
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[discovery_pb2.RegisterAck]:
         """Keep a node in the inventory for as long as the stream is open."""
         stream = self._registry.new_stream()
@@ -46,10 +46,10 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
             if node_id:
                 self._registry.disconnect(node_id, stream)
 
-    async def WatchInventory(  # noqa: N802  # the name is the proto's
+    async def WatchInventory(
         self,
-        request: discovery_pb2.WatchInventoryRequest,  # noqa: ARG002
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        request: discovery_pb2.WatchInventoryRequest,
+        context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[discovery_pb2.Inventory]:
         """The newest inventory on connect and after changes."""
         registry = self._registry

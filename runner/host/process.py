@@ -113,17 +113,27 @@ class SpawnedRunner:
 
     async def hello(self, timeout_s: float) -> bytes:
         """The one line that a runner prints once it listens; empty if it ended or kept silent."""
-        reader = asyncio.StreamReader(limit=HELLO_BYTES_MAX)
+        # By hand: as a transport of uvloop the descriptor would be closed twice, the second time perhaps as another's.
         loop = asyncio.get_running_loop()
-        pipe = os.fdopen(self._hello, "rb", buffering=0)
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        complete = asyncio.Event()
+        line = bytearray()
+
+        def read() -> None:
+            part = os.read(self._hello, HELLO_BYTES_MAX)
+            line.extend(part)
+            if not part or b"\n" in part or len(line) > HELLO_BYTES_MAX:
+                complete.set()
+
+        loop.add_reader(self._hello, read)
         try:
             async with asyncio.timeout(timeout_s):
-                return await reader.readline()
-        except (TimeoutError, ValueError):  # ValueError: a line without end
+                await complete.wait()
+        except TimeoutError:
             return b""
         finally:
-            transport.close()
+            loop.remove_reader(self._hello)
+            os.close(self._hello)
+        return bytes(line)
 
 
 def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int) -> SpawnedRunner:

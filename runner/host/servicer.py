@@ -22,10 +22,10 @@ class HostServicer(host_pb2_grpc.HostServicer):
         self._measurements = measurements
         self._devices = devices
 
-    async def Measure(  # noqa: N802  # the name is the proto's
+    async def Measure(
         self,
         request: host_pb2.MeasureRequest,
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],
     ) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
         report = await self._measurements.measure(
@@ -33,10 +33,10 @@ class HostServicer(host_pb2_grpc.HostServicer):
         )
         return host_pb2.MeasureResponse(report=report)
 
-    async def Start(  # noqa: N802  # the name is the proto's
+    async def Start(
         self,
         request: host_pb2.StartRequest,
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[host_pb2.StartEvent]:
         """Start or attach, and report until the load is over. The runner does not notice who listens."""
         runner = await self._supervisor.start(request)
@@ -49,10 +49,10 @@ class HostServicer(host_pb2_grpc.HostServicer):
             await asyncio.sleep(EVENT_INTERVAL_S_MIN)
             await runner.changes.beyond(seen)
 
-    async def Stop(  # noqa: N802  # the name is the proto's
+    async def Stop(
         self,
         request: host_pb2.StopRequest,
-        context: aio.ServicerContext[Any, Any],  # noqa: ARG002
+        context: aio.ServicerContext[Any, Any],
     ) -> host_pb2.StopResponse:
         """Drain and stop."""
         await self._supervisor.stop(request)

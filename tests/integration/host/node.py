@@ -1,0 +1,233 @@
+"""A real discovery and a real host in processes of their own, driven through their clients."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from discovery.client import watch_inventory
+from protos import cluster_pb2, discovery_pb2, host_pb2
+from runner.host.client import HostClient
+
+ROOT = Path(__file__).resolve().parents[3]
+START_DEADLINE_S = 40.0
+STOP_DEADLINE_S = 20.0
+DEADLINE_S = 30.0
+SMALL = cluster_pb2.Layout(context_tokens=512, slots=2, batch_tokens=64, threads=1)
+
+Inventory = discovery_pb2.Inventory
+
+
+@dataclass(kw_only=True)
+class Service:
+    """One process and the events that it logged."""
+
+    process: asyncio.subprocess.Process
+    events: list[dict[str, Any]] = field(default_factory=list)
+    plain: list[str] = field(default_factory=list)  # lines that are no JSON
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _reader: "asyncio.Task[None] | None" = None
+
+    @classmethod
+    async def start(cls, module: str, *arguments: str, environment: dict[str, str]) -> "Service":
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        service = cls(process=process)
+        service._reader = asyncio.create_task(service._read())
+        return service
+
+    async def event(self, name: str, *, deadline_s: float = START_DEADLINE_S) -> dict[str, Any]:
+        """Wait until an event of this name is logged; return the first one."""
+        async with asyncio.timeout(deadline_s):
+            while True:
+                for event in self.events:
+                    if event.get("event") == name:
+                        return event
+                if self.process.returncode is not None:
+                    raise AssertionError(f"ended with {self.process.returncode}: {self.plain} {self.events}")
+                self._news.clear()
+                await self._news.wait()
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        async with asyncio.timeout(STOP_DEADLINE_S):
+            status = await self.process.wait()
+            assert self._reader is not None
+            await self._reader
+        return status
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            try:
+                self.events.append(orjson.loads(line))
+            except ValueError:
+                self.plain.append(line.decode().rstrip())
+            self._news.set()
+        self._news.set()
+
+
+@dataclass(kw_only=True)
+class Node:
+    """The processes, where they listen, and the command of one leader."""
+
+    home: Path
+    models: Path
+    environment: dict[str, str]
+    discovery: Service
+    host: Service
+    discovery_address: str
+    address: str = ""
+    client: HostClient = field(default_factory=HostClient)
+    fence: host_pb2.Fence = field(default_factory=lambda: host_pb2.Fence(number=10, leader_id="leader"))
+
+    @property
+    def runner_files(self) -> Path:
+        """Where the host keeps notes, locks and sockets of its runners."""
+        return self.home / "runners"
+
+    async def restart_host(self) -> None:
+        """Start a host again in the same directory."""
+        self.host = await start_host(self.environment)
+        await self.client.forget(self.address)
+        self.address = (await self.host.event("host.ready"))["address"]
+
+    async def inventory(self, wanted: Callable[[Inventory], bool], *, deadline_s: float = DEADLINE_S) -> Inventory:
+        """The first inventory from now on that is as wanted."""
+        stream = watch_inventory(self.discovery_address)
+        last = Inventory()
+        try:
+            async with asyncio.timeout(deadline_s):
+                async for last in stream:
+                    if wanted(last):
+                        return last
+        except TimeoutError:
+            raise AssertionError(f"not within {deadline_s} s; last inventory:\n{last}") from None
+        finally:
+            await stream.aclose()
+        raise AssertionError("the inventory stream ended")
+
+    async def model(self, name: str) -> cluster_pb2.Model:
+        """A model as the inventory shows it."""
+        found = await self.inventory(lambda inventory: any(m.name == name for m in _models(inventory)))
+        return next(model for model in _models(found) if model.name == name)
+
+    async def start_request(self, name: str = "dense:latest", **changes: Any) -> host_pb2.StartRequest:
+        """A Start of a new placement."""
+        model = await self.model(name)
+        placement = cluster_pb2.PlacementRef(placement_id=str(uuid.uuid4()), generation=1)
+        parts = {"placement": placement, "model_name": name, "model_digest": model.digest, "layout": SMALL, **changes}
+        return host_pb2.StartRequest(fence=self.fence, **parts)
+
+    async def run(self, request: host_pb2.StartRequest) -> cluster_pb2.RunnerRecord:
+        """Execute a Start to its end; the last record."""
+        async with asyncio.timeout(DEADLINE_S):
+            return [record async for record in self.client.start(self.address, request)][-1]
+
+    async def stop(self, request: host_pb2.StartRequest, *, drain_ms: int = 0) -> None:
+        """Stop what a Start started."""
+        await self.client.stop(
+            self.address,
+            host_pb2.StopRequest(fence=self.fence, placement=request.placement, drain_ms=drain_ms),
+        )
+
+
+def _models(inventory: Inventory) -> list[cluster_pb2.Model]:
+    return [model for node in inventory.nodes for model in node.models]
+
+
+def runners_of(inventory: Inventory) -> list[cluster_pb2.RunnerRecord]:
+    """Every runner of every node."""
+    return [runner for node in inventory.nodes for runner in node.runners]
+
+
+async def start_host(environment: dict[str, str]) -> Service:
+    """A host process; not yet ready."""
+    return await Service.start("runner", "host", environment=environment)
+
+
+@asynccontextmanager
+async def running_node(directory: Path, models: Path, **environment: str) -> AsyncIterator[Node]:
+    """Discovery and a host that has registered; afterwards both are gone, and so are all runners."""
+    home = directory / "h"
+    discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+    discovery_address = (await discovery.event("discovery.ready"))["address"]
+    given = {
+        "PUNA_HOME": str(home),
+        "PUNA_MODELS": str(models),
+        "PUNA_NODE_LISTEN": "127.0.0.1:0",
+        "PUNA_DISCOVERY_ADDRESS": discovery_address,
+        **environment,
+    }
+    node = Node(
+        home=home,
+        models=models,
+        environment=given,
+        discovery=discovery,
+        host=await start_host(given),
+        discovery_address=discovery_address,
+    )
+    try:
+        node.address = (await node.host.event("host.ready"))["address"]
+        yield node
+    finally:
+        await node.client.close()
+        await node.host.end()
+        await node.discovery.end()
+        for pid in pids_below(home):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pids_below(home: Path) -> list[int]:
+    """Live processes whose command line names the home directory: runners of a host there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(home / "runners") in command:
+                found.append(int(entry.name))
+    return found
+
+
+def environment_of(pid: int) -> set[str]:
+    """Names of a process's environment."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return {entry.split(b"=")[0].decode() for entry in entries if entry}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._start_s
