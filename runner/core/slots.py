@@ -45,18 +45,20 @@ class SlotChoice:
 
 
 def common_prefix_tokens(left: list[int], right: list[int]) -> int:
-    """Length of the common start of two input lists. Compares slices, since prompts have thousands of inputs."""
+    """Length of the common start of two input lists.
+
+    Compares slices that grow, since prompts have thousands of inputs and most differ early.
+    """
     length = min(len(left), len(right))
-    if left[:length] == right[:length]:
-        return length
-    low, high = 0, length  # left[:low] == right[:low]; left[:high] != right[:high]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    start, step = 0, 16
+    while start < length:
+        stop = min(start + step, length)
+        if left[start:stop] != right[start:stop]:
+            while left[start] == right[start]:
+                start += 1
+            return start
+        start, step = stop, min(step * 2, 4096)
+    return length
 
 
 def usable_prefix_tokens(slot: SlotView, prompt: list[int], rules: MemoryRules) -> int:
@@ -103,6 +105,46 @@ def choose_slot(
     return SlotChoice(
         slot_id=chosen.slot_id, source_id=source.slot_id if prefix else chosen.slot_id, prefix_tokens=prefix
     )
+
+
+# A wait for fewer inputs than this gains nothing over computing them.
+SHARED_TOKENS_MIN = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """A sequence that is about to evaluate `tokens` leading inputs that another one needs too."""
+
+    slot_id: int
+    sequence_id: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptView:
+    """A sequence whose prompt is being evaluated."""
+
+    slot_id: int
+    sequence_id: int
+    inputs: list[int]
+
+
+def choose_leader(inputs: list[int], *, held_tokens: int, older: Sequence[PromptView]) -> Leader | None:
+    """Choose whom a new sequence waits for instead of evaluating the same inputs beside it.
+
+    Waiting is never slower: the leader gets the share of the batch that the follower leaves.
+
+    Args:
+        inputs: what the new sequence has to hold.
+        held_tokens: how many of them it has already.
+        older: sequences that came before and evaluate their prompts; following only older ones makes no circle.
+    """
+    best: Leader | None = None
+    for prompt in older:
+        tokens = min(common_prefix_tokens(prompt.inputs, inputs), len(inputs) - 1)
+        if tokens >= held_tokens + SHARED_TOKENS_MIN and (best is None or tokens > best.tokens):
+            best = Leader(slot_id=prompt.slot_id, sequence_id=prompt.sequence_id, tokens=tokens)
+    return best
 
 
 class SharedCells:

@@ -15,8 +15,10 @@ from runner.core.layout import LaunchLayout, resolve_layout, slot_context_tokens
 from runner.core.memory_report import MemoryUse, sum_by_device
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
+from runner.engine import ggml
 from runner.engine.batch import Batch
 from runner.engine.context import Context, EngineFailure
+from runner.engine.devices import engine_build, open_devices
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.library import engine_log, start_engine
 from runner.engine.loop import Cancel, Cut, Loop, LoopOptions, Pause, Stop, Submit
@@ -181,12 +183,7 @@ class BatchedEngine:
             weights_bytes=model.size_bytes,
             memory=_memory_in_use(context, layout, device_pointers),
         )
-        log.info(
-            "engine.system",
-            info=llama.llama_print_system_info().decode(),
-            threads=layout.threads,
-            **rules_fields(rules),
-        )
+        log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
         listener.load_progressed(1.0)
         listener.loaded(loaded)
         return context
@@ -197,8 +194,6 @@ class BatchedEngine:
     def _device_pointers(self) -> dict[str, int]:
         if not self._layout.devices:
             return {}
-        from runner.engine.devices import open_devices  # noqa: PLC0415  # opens every GPU of the node
-
         return {device.identity.id: device.pointer for device in open_devices()}
 
     def _warm_up(self, context: Context, model: Model) -> MemoryRules:
@@ -211,7 +206,12 @@ class BatchedEngine:
         context.synchronize()
         erases_tail = context.erase(0, 1)
         context.erase(0, 0)
-        return MemoryRules(erases_tail=erases_tail, window_tokens=model.window_tokens, can_move=context.can_shift)
+        return MemoryRules(
+            erases_tail=erases_tail,
+            window_tokens=model.window_tokens,
+            # A recurrent state renumbers its position gladly, but cannot forget a range.
+            can_move=context.can_shift and erases_tail,
+        )
 
 
 def _memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:
@@ -222,6 +222,18 @@ def _memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict
         log.info("engine.memory_unknown", text=str(error))
         return None
     return sum_by_device(buffers, device_ids=[device_id for device_id, _ in layout.devices])
+
+
+def system_facts() -> dict[str, object]:
+    """Engine, CPU and devices, for the one record that each start leaves in the log."""
+    cpu, _, features = llama.llama_print_system_info().decode().partition(":")
+    enabled = [name.strip() for name, _, value in (part.partition("=") for part in features.split("|")) if "1" in value]
+    names = [ggml.device_name(ggml.device_get(index)).decode() for index in range(ggml.device_count())]
+    return {
+        "engine": engine_build(),
+        "cpu": {"backend": cpu.strip(), "features": enabled},
+        "devices": [{"index": index, "name": name} for index, name in enumerate(names)],
+    }
 
 
 def rules_fields(rules: MemoryRules) -> dict[str, object]:

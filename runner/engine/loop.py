@@ -169,7 +169,7 @@ class Loop:
         while self._waiting and self._slots.busy < self._context.slots:
             sequence = self._waiting.popleft()
             sequence.slot_ns = time.monotonic_ns()
-            slot = self._slots.take(sequence, sequence.prepared.inputs, reuse=sequence.request.cache_prompt)
+            slot = self._slots.take(sequence, reuse=sequence.request.cache_prompt)
             assert slot is not None, "a slot was free"
             self._running[sequence.id] = sequence
 
@@ -187,7 +187,7 @@ class Loop:
         demands = []
         for slot in self._slots.slots:
             sequence = slot.sequence
-            if sequence is not None and not sequence.paused:
+            if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
                 room = sequence.prepared.context_tokens - len(slot.held)
                 demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
         return plan_batch(demands, batch_tokens=self._options.batch_tokens, start=self._next_start)
@@ -204,7 +204,7 @@ class Loop:
                 held_tokens=len(slot.held),
                 context_tokens=sequence.prepared.context_tokens,
                 kept_tokens=sequence.prepared.kept_tokens,
-                can_move=self._context.can_shift,
+                can_move=self._slots.rules.can_move,
                 shared_tokens=self._slots.shared_tokens(slot),
             )
         except PunaError as error:

@@ -4,6 +4,7 @@ import time
 
 from runner.core.endings import EndRules, generated_tokens_max
 from runner.core.requests import GenerationRequest, PreparedPrompt
+from runner.core.slots import Leader
 from runner.engine.engine import SequenceTimes
 from runner.engine.sampler import Sampler
 
@@ -18,6 +19,7 @@ class Sequence:
         "generating",
         "id",
         "last_token_ns",
+        "leader",
         "paused",
         "pending",
         "prepared",
@@ -71,6 +73,7 @@ class Sequence:
         self.pending: list[int] = []  # inputs that are not in the cache yet
         self.generating = False  # the one pending input is the token sampled last
         self.paused = False
+        self.leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
         self.cached_tokens = 0
         self.submitted_ns = time.monotonic_ns()
         self.slot_ns = 0

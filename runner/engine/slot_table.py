@@ -4,7 +4,17 @@ from dataclasses import dataclass, field
 
 from common.logs import get_logger
 from runner.core.context_shift import ContextShift, ShiftMethod
-from runner.core.slots import MemoryRules, SharedCells, SlotChoice, SlotPolicy, SlotView, choose_slot
+from runner.core.slots import (
+    MemoryRules,
+    PromptView,
+    SharedCells,
+    SlotChoice,
+    SlotPolicy,
+    SlotView,
+    choose_leader,
+    choose_slot,
+    usable_prefix_tokens,
+)
 from runner.engine.context import Context
 from runner.engine.sequence import Sequence
 
@@ -29,7 +39,7 @@ class SlotTable:
     def __init__(self, context: Context, *, policy: SlotPolicy, rules: MemoryRules) -> None:
         self._context = context
         self._policy = policy
-        self._rules = rules
+        self.rules = rules
         self._shared = SharedCells()
         self._uses = 0
         self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
@@ -39,9 +49,10 @@ class SlotTable:
         """How many slots serve a sequence."""
         return sum(slot.sequence is not None for slot in self.slots)
 
-    def take(self, sequence: Sequence, inputs: list[int], *, reuse: bool) -> Slot | None:
+    def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
-        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self._rules, reuse=reuse)
+        inputs = sequence.prepared.inputs
+        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse)
         if choice is None:
             return None
         slot = self.slots[choice.slot_id]
@@ -52,10 +63,29 @@ class SlotTable:
         slot.last_sequence_id = sequence.id
         slot.generated_held = 0
         sequence.slot_id = slot.id
-        prefix = self._prepare(slot, choice, inputs)
-        sequence.pending = list(inputs[prefix:])
-        sequence.cached_tokens = prefix
+        self._fill(slot, sequence, choice)
+        if reuse and self.rules.erases_tail:
+            older = self._prompts_in_progress(besides=sequence)
+            sequence.leader = choose_leader(inputs, held_tokens=len(slot.held), older=older)
         return slot
+
+    def await_leader(self, slot: Slot, sequence: Sequence) -> bool:
+        """True while a sequence has to wait for its leader; takes over what the leader evaluated once it is there."""
+        leader = sequence.leader
+        if leader is None:
+            return False
+        source = self.slots[leader.slot_id]
+        running = source.sequence is not None and source.sequence.id == leader.sequence_id
+        if running and len(source.held) < leader.tokens:
+            return True
+        sequence.leader = None
+        inputs = sequence.prepared.inputs
+        prefixes = {view.slot_id: usable_prefix_tokens(view, inputs, self.rules) for view in self._views()}
+        best = max(prefixes, key=lambda slot_id: (prefixes[slot_id], slot_id == slot.id))
+        if prefixes[best] > len(slot.held):
+            choice = SlotChoice(slot_id=slot.id, source_id=best, prefix_tokens=prefixes[best])
+            self._fill(slot, sequence, choice)
+        return False
 
     def free(self, slot: Slot) -> None:
         """The slot serves nobody now; what it holds stays for the next prompt that begins the same."""
@@ -85,7 +115,7 @@ class SlotTable:
             return
         before = list(slot.held)
         # A sliding window may have lost what the first input after the head has to see.
-        self.erase_tail(slot, 0 if self._rules.window_tokens else plan.drop_start)
+        self.erase_tail(slot, 0 if self.rules.window_tokens else plan.drop_start)
         again = before[len(slot.held) : plan.drop_start] + before[plan.drop_stop :]
         sequence.pending = again + sequence.pending
 
@@ -106,7 +136,7 @@ class SlotTable:
             assert last + 1 == len(slot.held), f"slot {slot.id}: position {last}, {len(slot.held)} inputs held"
 
     def _views(self) -> list[SlotView]:
-        windowed = self._rules.window_tokens > 0
+        windowed = self.rules.window_tokens > 0
         return [
             SlotView(
                 slot_id=slot.id,
@@ -118,17 +148,27 @@ class SlotTable:
             for slot in self.slots
         ]
 
-    def _prepare(self, slot: Slot, choice: SlotChoice, inputs: list[int]) -> int:
-        """Bring the chosen prefix into the slot's cells; return its length."""
+    def _prompts_in_progress(self, *, besides: Sequence) -> list[PromptView]:
+        return [
+            PromptView(slot_id=slot.id, sequence_id=running.id, inputs=running.prepared.inputs)
+            for slot in self.slots
+            if (running := slot.sequence) is not None and running is not besides and not running.first_token_ns
+        ]
+
+    def _fill(self, slot: Slot, sequence: Sequence, choice: SlotChoice) -> None:
+        """Bring the chosen prefix into the slot's cells; the rest of the inputs is pending."""
+        inputs = sequence.prepared.inputs
         prefix = choice.prefix_tokens
         if choice.source_id == slot.id:
             self.erase_tail(slot, prefix)
-            return len(slot.held)
-        if slot.held:
-            log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
-        self.erase_tail(slot, 0)
-        self._context.copy(choice.source_id, slot.id, prefix)
-        self._shared.fork(choice.source_id, slot.id, prefix)
-        slot.held = list(inputs[:prefix])
-        log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
-        return prefix
+            prefix = len(slot.held)
+        else:
+            if slot.held:
+                log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+            self.erase_tail(slot, 0)
+            self._context.copy(choice.source_id, slot.id, prefix)
+            self._shared.fork(choice.source_id, slot.id, prefix)
+            slot.held = inputs[:prefix]
+            log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
+        sequence.pending = inputs[prefix:]
+        sequence.cached_tokens = prefix

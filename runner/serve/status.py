@@ -50,8 +50,6 @@ class StatusBoard:
         self._state = cluster_pb2.RUNNER_STATE_ERROR
         self.error = cluster_pb2.RunnerError(reason=error.reason, message=error.message, attempted=attempted)
         self.changed()
-        if not self._watchers:
-            self.error_told.clear()
 
     def drain(self) -> None:
         """Take nothing new from now on."""
@@ -112,9 +110,12 @@ class StatusBoard:
             while True:
                 await watcher.wait()
                 for status in watcher.take():
-                    yield status
+                    try:
+                        yield status
+                    finally:  # a reader that has what it wanted may leave instead of asking for more
+                        if status.state == cluster_pb2.RUNNER_STATE_ERROR:
+                            self.error_told.set()
                     if status.state == cluster_pb2.RUNNER_STATE_ERROR:
-                        self.error_told.set()
                         return
                 if self._state == cluster_pb2.RUNNER_STATE_READY:
                     await asyncio.sleep(PUSH_INTERVAL_S)

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from common.errors import InvalidRequest
 from runner.core.layout import slot_context_tokens
 from runner.core.slots import (
+    Leader,
     MemoryRules,
+    PromptView,
     SharedCells,
     SlotChoice,
     SlotPolicy,
     SlotView,
+    choose_leader,
     choose_slot,
     common_prefix_tokens,
     usable_prefix_tokens,
@@ -171,3 +174,24 @@ def test_a_cut_ends_the_sharing_beyond_it() -> None:
     assert [shared.shared_tokens(slot_id) for slot_id in range(3)] == [6, 4, 6]
     shared.cut(0, 0)
     assert [shared.shared_tokens(slot_id) for slot_id in range(3)] == [0, 4, 4]
+
+
+def prompt(sequence_id: int, inputs: list[int]) -> PromptView:
+    return PromptView(slot_id=sequence_id, sequence_id=sequence_id, inputs=inputs)
+
+
+def test_a_new_sequence_follows_the_one_that_evaluates_most_of_its_inputs() -> None:
+    inputs = list(range(100))
+    older = [prompt(1, inputs[:40]), prompt(2, [*inputs[:80], 999]), prompt(3, [7])]
+    assert choose_leader(inputs, held_tokens=0, older=older) == Leader(slot_id=2, sequence_id=2, tokens=80)
+
+
+def test_nobody_is_followed_for_inputs_that_are_held_already() -> None:
+    inputs = list(range(100))
+    assert choose_leader(inputs, held_tokens=70, older=[prompt(2, [*inputs[:80], 999])]) is None
+
+
+def test_a_follower_of_an_equal_prompt_computes_its_last_input_itself() -> None:
+    inputs = list(range(100))
+    leader = choose_leader(inputs, held_tokens=0, older=[prompt(1, list(inputs))])
+    assert leader == Leader(slot_id=1, sequence_id=1, tokens=99)

@@ -1,0 +1,183 @@
+"""What slots hold, reuse, fork and forget, on every kind of memory."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from runner.core.layout import FlashAttention
+from runner.core.slots import SlotPolicy
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.harness import Harness, assert_equals_cold, running
+
+
+def ids(seed: int, count: int) -> list[int]:
+    """Random token ids, none of them special."""
+    drawn: list[int] = np.random.default_rng(seed).integers(300, 1000, size=count).tolist()
+    return drawn
+
+
+async def equals_cold(
+    engine: Harness, prompt: list[int], *, cached: int | None = None, tolerance: float = 0.005
+) -> None:
+    """Ask with whatever the slots hold, then without, and compare the logits."""
+    stream = engine.open(prompt, max_tokens=1, top_logprobs=0)
+    answer = await engine.read(stream)
+    if cached is not None:
+        assert answer.cached_tokens == cached
+    cold = await engine.logits(prompt, cache_prompt=False)
+    assert_equals_cold(engine.rows.pop(stream.id)[0], cold)
+
+
+@pytest.mark.behaviour("B-34")
+async def test_an_identical_prompt_computes_one_input(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        prompt = ids(1, 40)
+        assert (await engine.ask(prompt, max_tokens=4, ignore_eos=True)).cached_tokens == 0
+        assert (await engine.ask(prompt, max_tokens=4, ignore_eos=True)).cached_tokens == 39
+
+
+@pytest.mark.behaviour("B-33")
+async def test_a_prefix_is_forked_from_a_busy_slot_and_both_go_on_as_if_alone(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2) as engine:
+        head = ids(2, 60)
+        busy = engine.open([*head, 5], max_tokens=40, top_logprobs=0, ignore_eos=True)
+        await engine.until(lambda: len(engine.rows.get(busy.id, [])) >= 2)
+        forked = engine.open([*head, 6, 7], max_tokens=10, top_logprobs=0, ignore_eos=True)
+        fork, whole = await asyncio.gather(engine.read(forked), engine.read(busy))
+        assert fork.cached_tokens == 60
+        assert fork.slot_id != whole.slot_id
+        rows, fork_rows = engine.rows[busy.id], engine.rows[forked.id]
+        for position in (5, 12, 39):
+            cold = await engine.logits([*head, 5, *whole.ids[:position]], cache_prompt=False)
+            assert_equals_cold(rows[position], cold, tolerance=0.01)
+        for position in (0, 9):
+            cold = await engine.logits([*head, 6, 7, *fork.ids[:position]], cache_prompt=False)
+            assert_equals_cold(fork_rows[position], cold, tolerance=0.01)
+
+
+@pytest.mark.behaviour("B-33")
+async def test_a_fork_outlives_its_source(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2) as engine:
+        head = ids(3, 50)
+        await engine.ask([*head, 5], max_tokens=3, ignore_eos=True)
+        first = await engine.ask([*head, 6], max_tokens=3, ignore_eos=True)
+        assert first.cached_tokens == 50
+        other = await engine.ask(ids(4, 30), max_tokens=3, ignore_eos=True)
+        assert other.slot_id != first.slot_id
+        await equals_cold(engine, [*head, 6, *first.ids, 8])
+
+
+@pytest.mark.behaviour("B-32")
+async def test_policy_longest_stays_in_the_slot_that_holds_the_prompt(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=3, policy=SlotPolicy.LONGEST) as engine:
+        prompt = ids(5, 30)
+        answers = [await engine.ask([*prompt, number], max_tokens=2, ignore_eos=True) for number in (1, 2, 3)]
+        assert [answer.slot_id for answer in answers] == [0, 0, 0]
+        assert [answer.cached_tokens for answer in answers] == [0, 30, 30]
+
+
+@pytest.mark.behaviour("B-39")
+async def test_reuse_can_be_turned_off(zoo: Zoo) -> None:
+    async with running(zoo("dense")) as engine:
+        prompt = ids(6, 40)
+        answers = [await engine.ask(prompt, max_tokens=2, cache_prompt=False) for _ in range(2)]
+        assert [answer.cached_tokens for answer in answers] == [0, 0]
+
+
+@pytest.mark.behaviour("B-35")
+@pytest.mark.parametrize("model", ["recurrent", "hybrid"])
+async def test_a_similar_prompt_on_recurrent_memory_equals_a_cold_run(zoo: Zoo, model: str) -> None:
+    async with running(zoo(model), slots=2) as engine:
+        head = ids(7, 40)
+        await engine.ask([*head, 5, 6], max_tokens=4, ignore_eos=True)
+        await equals_cold(engine, [*head, 7, 8], cached=0)
+
+
+@pytest.mark.behaviour("B-35")
+@pytest.mark.parametrize("model", ["recurrent", "hybrid"])
+async def test_a_conversation_on_recurrent_memory_goes_on_where_it_ended(zoo: Zoo, model: str) -> None:
+    async with running(zoo(model), slots=2) as engine:
+        first = await engine.ask(ids(8, 40), max_tokens=5, ignore_eos=True)
+        # The last token was sampled but never evaluated, so it is not held.
+        await equals_cold(engine, [*ids(8, 40), *first.ids, 9, 10], cached=44)
+
+
+@pytest.mark.behaviour("B-43")
+async def test_a_tail_that_cannot_be_erased_empties_the_slot(zoo: Zoo) -> None:
+    async with running(zoo("recurrent"), slots=1) as engine:
+        answer = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True)
+        text = answer.text
+        assert len(text) > 10
+        await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True, stops=(text[8:10],))
+        await engine.idle()
+        loop = engine.engine._loop
+        assert loop is not None
+        loop._slots.check()
+
+
+@pytest.mark.behaviour("B-37")
+async def test_a_sliding_window_slot_goes_on_after_another_wrote_a_lot(zoo: Zoo) -> None:
+    async with running(zoo("swa"), slots=2, context=1024, batch=64) as engine:
+        first = await engine.ask(ids(10, 200), max_tokens=4, ignore_eos=True)
+        await engine.ask(ids(11, 600), max_tokens=4, ignore_eos=True)
+        assert engine.decode_calls > 0
+        await equals_cold(engine, [*ids(10, 200), *first.ids[:3], 9], cached=203)
+
+
+@pytest.mark.behaviour("B-37")
+async def test_a_sliding_window_that_has_moved_on_is_not_reused(zoo: Zoo) -> None:
+    async with running(zoo("swa"), slots=2, context=1024, batch=64) as engine:
+        await engine.ask(ids(12, 600), max_tokens=4, ignore_eos=True)
+        await equals_cold(engine, [*ids(12, 10), *ids(13, 60)], cached=0)
+
+
+@pytest.mark.behaviour("B-17")
+async def test_flash_attention_on_and_off_say_the_same(zoo: Zoo) -> None:
+    prompt = ids(14, 100)
+    rows = []
+    for attention in (FlashAttention.ON, FlashAttention.OFF):
+        async with running(zoo("dense"), flash_attention=attention) as engine:
+            assert engine.model is not None
+            assert engine.model.layout.flash_attention is attention
+            rows.append(await engine.logits(prompt))
+    assert_equals_cold(rows[0], rows[1], tolerance=0.01)
+
+
+@pytest.mark.behaviour("B-18")
+async def test_a_quantised_cache_is_used_with_flash_attention_only(zoo: Zoo) -> None:
+    sizes = {}
+    for attention, expected in ((FlashAttention.AUTO, "q8_0"), (FlashAttention.OFF, "f16")):
+        async with running(zoo("dense"), cache_type_k="q8_0", cache_type_v="q8_0", flash_attention=attention) as engine:
+            assert engine.model is not None
+            assert engine.model.layout.cache_type_v == expected
+            assert bool(engine.model.warnings) is (expected == "f16")
+            assert engine.model.memory is not None
+            sizes[expected] = engine.model.memory.host.cache_bytes
+            await engine.ask("Hello", max_tokens=3, ignore_eos=True)
+    assert sizes["q8_0"] < 0.6 * sizes["f16"]
+
+
+@pytest.mark.behaviour("B-36")
+async def test_requests_that_share_a_prefix_and_come_together_evaluate_it_once(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=8, context=1024) as engine:
+        head = ids(15, 700)
+        answers = await asyncio.gather(
+            *(engine.ask([*head, number, 5], max_tokens=4, ignore_eos=True) for number in range(8))
+        )
+        assert sorted(answer.cached_tokens for answer in answers) == [0, *[700] * 7]
+        assert sum(report.prompt_tokens for report in engine.reports) == 702 + 7 * 2
+        await equals_cold(engine, [*head, 3, 5, 6])
+
+
+async def test_a_follower_starts_alone_when_its_leader_is_cancelled(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2, context=2048, batch=64) as engine:
+        head = ids(16, 1500)
+        leader = engine.open([*head, 1], max_tokens=4)
+        await engine.until(lambda: engine.decode_calls >= 2)
+        follower = engine.open([*head, 2], max_tokens=4, ignore_eos=True)
+        await engine.until(lambda: engine.decode_calls >= 5)
+        engine.streams.close(leader)
+        answer = await engine.read(follower)
+        assert 0 < answer.cached_tokens < 1500
+        assert len(answer.tokens) == 4
