@@ -69,7 +69,7 @@ def measure(path: Path, wanted: LaunchLayout, *, rpc_endpoints: list[str]) -> cl
     model = _load_without_memory(path, wanted, devices)
     try:
         trained_tokens = llama.llama_model_n_ctx_train(model)
-        layout = resolve_layout(wanted, trained_context_tokens=trained_tokens, physical_cores=1).layout
+        layout = resolve_layout(wanted, trained_context_tokens=trained_tokens, cpu_threads=1).layout
         cells = cache_cells(layout)
         if cells <= CELLS_COUNTED_MAX:
             return _to_report(_count(model, layout, devices), cluster_pb2.MEMORY_ORIGIN_MEASURED)

@@ -11,7 +11,7 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import InsufficientMemory, PunaError
 from common.logs import get_logger
-from runner.core.layout import LaunchLayout, resolve_layout, slot_context_tokens
+from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout, slot_context_tokens
 from runner.core.memory_report import MemoryUse, sum_by_device
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
@@ -153,7 +153,7 @@ class BatchedEngine:
         device_pointers = self._device_pointers()
         model = load_model(self._path, self._asked_layout(), device_pointers=device_pointers, on_progress=on_progress)
         resolved = resolve_layout(
-            self._layout, trained_context_tokens=model.trained_context_tokens, physical_cores=physical_cores()
+            self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=self._threads()
         )
         layout = resolved.layout
         parameters = context_parameters(layout)
@@ -189,7 +189,11 @@ class BatchedEngine:
         return context
 
     def _asked_layout(self) -> LaunchLayout:
-        return resolve_layout(self._layout, trained_context_tokens=0, physical_cores=physical_cores()).layout
+        return resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=self._threads()).layout
+
+    def _threads(self) -> int:
+        weights_bytes = self._path.stat().st_size if self._path.is_file() else 0
+        return automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
 
     def _device_pointers(self) -> dict[str, int]:
         if not self._layout.devices:

@@ -3,11 +3,11 @@
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layout import FlashAttention, LaunchLayout, cache_cells, resolve_layout
+from runner.core.layout import FlashAttention, LaunchLayout, automatic_threads, cache_cells, resolve_layout
 
 
 def resolved(layout: LaunchLayout, trained: int = 0) -> LaunchLayout:
-    return resolve_layout(layout, trained_context_tokens=trained, physical_cores=3).layout
+    return resolve_layout(layout, trained_context_tokens=trained, cpu_threads=3).layout
 
 
 def test_an_empty_layout_gets_every_default() -> None:
@@ -24,7 +24,7 @@ def test_the_default_context_is_no_larger_than_the_trained_one() -> None:
 @pytest.mark.behaviour("B-18")
 def test_a_quantised_cache_without_flash_attention_becomes_f16_with_a_warning() -> None:
     layout = LaunchLayout(cache_type_k="q8_0", cache_type_v="q4_0", flash_attention=FlashAttention.OFF)
-    result = resolve_layout(layout, trained_context_tokens=0, physical_cores=1)
+    result = resolve_layout(layout, trained_context_tokens=0, cpu_threads=1)
     assert (result.layout.cache_type_k, result.layout.cache_type_v) == ("f16", "f16")
     assert result.warnings == (
         "cache type q8_0 needs flash attention; f16 is used",
@@ -52,3 +52,8 @@ def test_more_cells_than_the_engine_can_number_are_refused() -> None:
 
 def test_cells_are_padded() -> None:
     assert cache_cells(resolved(LaunchLayout(context_tokens=100, slots=3))) == 512
+
+
+@pytest.mark.parametrize(("weights_mib", "threads"), [(0, 1), (31, 1), (32, 2), (96, 4), (4096, 4)])
+def test_small_models_are_computed_by_few_threads(weights_mib: int, threads: int) -> None:
+    assert automatic_threads(physical_cores=4, weights_bytes=weights_mib << 20) == threads
