@@ -104,7 +104,7 @@ class ProbeServicer(probe_pb2_grpc.ProbeServicer):
     def __init__(self, rpc_endpoints: list[str]) -> None:
         self._rpc_endpoints = rpc_endpoints
 
-    async def ListDevices(  # noqa: N802  # the name is the proto's
+    async def ListDevices(  # noqa: N802
         self,
         request: probe_pb2.ListDevicesRequest,  # noqa: ARG002
         context: aio.ServicerContext[Any, Any],  # noqa: ARG002

@@ -1,0 +1,204 @@
+"""A real discovery process and hosts played by this test."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from grpc import aio
+
+from common.grpc_client import open_channel
+from common.grpc_errors import from_rpc_error
+from discovery.client import watch_inventory
+from protos import discovery_pb2, discovery_pb2_grpc
+from tests.integration.host.node import Service, Stopwatch
+
+DEADLINE_S = 15.0
+Inventory = discovery_pb2.Inventory
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+    try:
+        yield (await discovery.event("discovery.ready"))["address"]
+    finally:
+        assert await discovery.end() == 0
+
+
+class FakeHost:
+    """One registration stream, spoken by hand."""
+
+    def __init__(self, address: str, node_id: str = "node", *, incarnation: str = "x", started: int = 1) -> None:
+        self.node_id, self.incarnation, self.started = node_id, incarnation, started
+        self.channel = open_channel(address)
+        self.call: aio.StreamStreamCall[discovery_pb2.HostReport, discovery_pb2.RegisterAck] = (
+            discovery_pb2_grpc.DiscoveryStub(self.channel).Register()
+        )
+
+    async def say(self, **sections: object) -> None:
+        """Send a report with these sections."""
+        report = discovery_pb2.HostReport(
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            started_at_unix_ms=self.started,
+            **sections,  # type: ignore[arg-type]  # sections by name
+        )
+        await self.call.write(report)
+
+    async def register(self) -> None:
+        """Send a complete report and wait until it is acknowledged."""
+        await self.say(
+            facts=discovery_pb2.HostFacts(address="h:1"),
+            devices=discovery_pb2.DeviceList(),
+            models=discovery_pb2.ModelList(),
+            runners=discovery_pb2.RunnerList(),
+        )
+        async with asyncio.timeout(DEADLINE_S):
+            await self.call.read()
+
+    async def refusal(self) -> Exception:
+        """The error with which discovery ends the stream."""
+        with pytest.raises(aio.AioRpcError) as caught:
+            await asyncio.wait_for(self._read_all(), DEADLINE_S)
+        return from_rpc_error(caught.value)
+
+    async def _read_all(self) -> None:
+        while await self.call.read() is not aio.EOF:
+            pass
+
+    async def vanish(self) -> None:
+        """As a process that dies: the connection is cut."""
+        await self.channel.close()
+
+
+class Watcher:
+    """The newest inventory of a watch stream."""
+
+    def __init__(self, address: str) -> None:
+        self.connections: list[bool] = []
+        self._stream = watch_inventory(address, on_connection=self.connections.append)
+
+    async def until(self, *node_ids: str, suspect: bool = False) -> Inventory:
+        """The first inventory with exactly these nodes, all or none of them suspect."""
+        async with asyncio.timeout(DEADLINE_S):
+            async for inventory in self._stream:
+                if [node.id for node in inventory.nodes] == list(node_ids) and all(
+                    node.suspect == suspect for node in inventory.nodes
+                ):
+                    return inventory
+        raise AssertionError("the stream ended")
+
+    async def close(self) -> None:
+        await self._stream.aclose()
+
+
+async def test_a_node_is_seen_while_its_stream_is_open_and_gone_at_once_when_it_breaks(address: str) -> None:
+    watcher, host = Watcher(address), FakeHost(address)
+    await watcher.until()
+    await host.register()
+    await watcher.until("node")
+    watch = Stopwatch()
+    await host.vanish()
+    await watcher.until()
+    assert watch.elapsed_s < 1.0
+    await watcher.close()
+
+
+async def test_an_incomplete_first_report_is_refused_with_what_it_lacks(address: str) -> None:
+    host = FakeHost(address)
+    await host.say(facts=discovery_pb2.HostFacts(address="h:1"))
+    assert str(await host.refusal()) == "the first report lacks devices, models, runners"
+    await host.vanish()
+
+
+async def test_a_stream_speaks_for_one_node_only(address: str) -> None:
+    host = FakeHost(address)
+    await host.register()
+    host.node_id = "other"
+    await host.say()
+    assert "must not change" in str(await host.refusal())
+    await host.vanish()
+
+
+async def test_a_newer_process_of_the_same_node_takes_over_and_the_older_is_told(address: str) -> None:
+    watcher = Watcher(address)
+    old = FakeHost(address, incarnation="old", started=1)
+    await old.register()
+    await watcher.until("node")
+    new = FakeHost(address, incarnation="new", started=2)
+    await new.register()
+    await old.say()
+    assert "newer host process" in str(await old.refusal())
+    late = FakeHost(address, incarnation="old", started=1)
+    await late.say(
+        facts=discovery_pb2.HostFacts(),
+        devices=discovery_pb2.DeviceList(),
+        models=discovery_pb2.ModelList(),
+        runners=discovery_pb2.RunnerList(),
+    )
+    assert "newer host process" in str(await late.refusal())
+    async with open_channel(address) as channel:
+        stub = discovery_pb2_grpc.DiscoveryStub(channel)
+        inventory = await anext(aiter(stub.WatchInventory(discovery_pb2.WatchInventoryRequest())))
+    assert [node.incarnation for node in inventory.nodes] == ["new"]
+    for host in (old, late, new):
+        await host.vanish()
+    await watcher.close()
+
+
+async def test_a_silent_node_becomes_suspect_and_recovers_with_its_next_word(address: str) -> None:
+    watcher, host = Watcher(address), FakeHost(address)
+    await host.register()
+    await watcher.until("node")
+    watch = Stopwatch()
+    await watcher.until("node", suspect=True)
+    assert 1.5 < watch.elapsed_s < 4
+    await host.say()
+    await watcher.until("node")
+    await host.vanish()
+    await watcher.close()
+
+
+async def test_a_slow_watcher_gets_the_newest_inventory_and_skips_what_was_between(address: str) -> None:
+    host = FakeHost(address)
+    await host.register()
+    async with open_channel(address) as channel:
+        stream = aiter(discovery_pb2_grpc.DiscoveryStub(channel).WatchInventory(discovery_pb2.WatchInventoryRequest()))
+        first = await anext(stream)
+        for number in range(200):
+            await host.say(facts=discovery_pb2.HostFacts(address=f"h:{number}"))
+        received = [first]
+        async with asyncio.timeout(DEADLINE_S):
+            while received[-1].nodes[0].address != "h:199":
+                received.append(await anext(stream))
+    assert len(received) < 100
+    versions = [inventory.version for inventory in received]
+    assert versions == sorted(set(versions))
+    await host.vanish()
+
+
+async def test_the_client_follows_discovery_through_a_restart() -> None:
+    first = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+    address = (await first.event("discovery.ready"))["address"]
+    watcher = Watcher(address)
+    await watcher.until()
+    await first.end()
+    again = asyncio.create_task(watcher.until())
+    second = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": address})
+    assert (await again).uptime_ms < 60_000
+    assert watcher.connections == [True, False, True]
+    await watcher.close()
+    await second.end()
+
+
+async def test_a_taken_port_is_one_line_and_status_1(address: str) -> None:
+    second = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": address})
+    assert await second.process.wait() == 1
+    await second.end()
+    assert second.plain == [f"puna discovery: {address} is already in use"]
+
+
+async def test_the_health_service_says_serving(address: str) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "common.healthcheck", address)
+    assert await process.wait() == 0

@@ -1,0 +1,287 @@
+"""The engine's short-lived modes as processes: probe, inspect, measure."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from protos import probe_pb2, probe_pb2_grpc
+from runner.engine.rpc_hello import RpcUnusable, rpc_hello
+from tools.model_zoo import build, damage
+
+ROOT = Path(__file__).resolve().parents[3]
+MIB = 1024 * 1024
+LENT_MIB = 100
+
+
+def run_mode(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "runner", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    done = run_mode(*arguments)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def dense(models_directory: Path) -> Path:
+    return models_directory / "dense.gguf"
+
+
+@pytest.fixture
+def lent() -> Iterator[str]:
+    """The endpoint of a process that lends one device."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    script = Path(__file__).with_name("lent_device.py")
+    server = subprocess.Popen(
+        [sys.executable, str(script), str(port), str(LENT_MIB)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    pause, deadline_s = threading.Event(), time.monotonic() + 20
+    try:
+        while True:
+            try:
+                rpc_hello("127.0.0.1", port, timeout_s=1)
+                break
+            except RpcUnusable:
+                assert time.monotonic() < deadline_s
+                pause.wait(0.05)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.behaviour("B-130", "B-131")
+def test_the_probe_lists_the_cpu_with_ram_from_the_kernel_and_not_from_the_engine() -> None:
+    report = answer("probe")
+    (cpu,) = [device for device in report["devices"] if device["type"] == "DEVICE_TYPE_CPU"]
+    assert (cpu["id"], cpu["pool_id"], cpu["id_stable"]) == ("cpu", "host", True)
+    assert cpu["free_source"] in ("meminfo", "cgroup")
+    assert 0 < int(cpu["free_bytes"]) < int(cpu["total_bytes"])
+    assert {"CPU", "RPC"} <= set(report["backends"])
+    assert "llama-cpp-python 0.3.36" in report["engine_build"]
+
+
+def test_the_probe_answers_over_grpc_and_ends_at_a_signal() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runner", "probe", "--listen", "127.0.0.1:0"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout, grpc.insecure_channel(process.stdout.readline().strip()) as channel:
+        stub = probe_pb2_grpc.ProbeStub(channel)
+        report = stub.ListDevices(probe_pb2.ListDevicesRequest(), timeout=30)
+        assert "cpu" in {device.id for device in report.devices}
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_an_address_that_others_could_reach_needs_consent() -> None:
+    done = run_mode("probe", "--listen", "0.0.0.0:0")
+    assert done.returncode == 1
+    assert "PUNA_INSECURE" in done.stderr
+
+
+def test_a_lent_device_is_listed_with_the_memory_that_its_server_reports(lent: str) -> None:
+    report = answer("probe", "--rpc", lent)
+    (device,) = [device for device in report["devices"] if device["backend"] == "RPC"]
+    assert device["id"] == f"RPC:{lent}/0"
+    assert device["type"] == "DEVICE_TYPE_GPU"
+    assert int(device["free_bytes"]) == LENT_MIB * MIB
+    assert device["free_source"] == "rpc"
+    assert device["pool_id"] == f"RPC:{lent}"
+    assert "id_stable" not in device  # false
+
+
+def test_an_rpc_server_that_is_not_there_is_an_error_and_no_abort() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    done = run_mode("probe", "--rpc", f"127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} is no usable RPC server" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("dense", "completion"),
+        ("moe", "thinking"),
+        ("embed_mean", "embedding"),
+        ("reranker", "rerank"),
+        ("recurrent", "completion"),
+    ],
+)
+def test_inspect_describes_every_kind_of_model(tmp_path: Path, name: str, capability: str) -> None:
+    description = answer("inspect", str(build(name, tmp_path)))
+    assert capability in description["capabilities"]
+    assert int(description["parameter_count"]) > 100_000
+    assert description["vocabulary_size"] > 0
+    assert description["layer_count"] > 0
+    assert "general.architecture" in json.loads(description["metadata_json"])
+
+
+def test_inspect_finds_template_and_special_tokens(dense: Path) -> None:
+    description = answer("inspect", str(dense))
+    assert "messages" in description["chat_template"]
+    assert description["eos_token"] in description["special_tokens"]
+    assert "tools" in description["capabilities"]
+
+
+@pytest.mark.behaviour("B-83")
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("empty", "is empty"),
+        ("text", "not a GGUF file"),
+        ("bad-magic", "not a GGUF file"),
+        ("bad-version", "version 99"),
+        ("huge-tensor-count", "tensors, at most"),
+        ("huge-entry-count", "keys, at most"),
+        ("huge-string", "key name of"),
+        ("cut-in-header", "truncated"),
+        ("cut-before-data", "truncated"),
+        ("cut-in-data", "truncated"),
+        ("tensor-beyond-end", "ends at byte"),
+    ],
+)
+def test_inspect_refuses_a_bad_file_with_path_and_reason(tmp_path: Path, kind: str, words: str) -> None:
+    path = damage(build("tied", tmp_path), kind)
+    done = run_mode("inspect", str(path))
+    assert done.returncode == 3
+    (line,) = done.stdout.splitlines()
+    refusal = json.loads(line)
+    assert refusal["reason"] == "bad_model_file"
+    assert str(path) in refusal["message"]
+    assert words in refusal["message"]
+
+
+@pytest.mark.behaviour("B-83")
+def test_a_missing_file_and_a_forbidden_one_carry_the_systems_reason(tmp_path: Path) -> None:
+    done = run_mode("inspect", str(tmp_path / "none.gguf"))
+    assert done.returncode == 3
+    assert "No such file or directory (ENOENT)" in done.stdout
+    done = run_mode("inspect", str(tmp_path))
+    assert done.returncode == 3
+    assert "(EISDIR)" in done.stdout
+
+
+def test_a_file_with_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
+    import gguf
+
+    path = tmp_path / "vocabulary.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    done = run_mode("inspect", str(path))
+    assert done.returncode == 3
+    assert "no tensors" in done.stdout
+
+
+@pytest.mark.behaviour("B-66")
+def test_measuring_reads_the_header_and_no_weights(tmp_path: Path) -> None:
+    path = build("dense", tmp_path)
+    program = (
+        "import os, sys; sys.argv = ['runner', 'measure', '--model', sys.argv[1]];"
+        "from runner.__main__ import main; import runner.measure;"
+        "count = lambda: int(open('/proc/self/io').read().split()[1]);"
+        "before = count(); main(); print(count() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    report, read_bytes = done.stdout.splitlines()
+    assert int(json.loads(report)["host"]["weights_bytes"]) > 2 * MIB
+    assert int(read_bytes) < path.stat().st_size / 2
+
+
+@pytest.mark.behaviour("B-66")
+def test_sizes_that_no_machine_has_are_answered_too(dense: Path) -> None:
+    layout = json.dumps({"context_tokens": 100_000_000, "slots": 4})
+    report = answer("measure", "--model", str(dense), "--layout", layout)
+    assert report["origin"] == "MEMORY_ORIGIN_ESTIMATED"
+    assert int(report["host"]["cache_bytes"]) > 2**39
+
+
+@pytest.mark.behaviour("B-71")
+def test_head_sizes_come_from_the_file_where_they_are_not_embedding_by_heads(tmp_path: Path) -> None:
+    path = build("dense_wide_head", tmp_path)
+    description = answer("inspect", str(path))
+    keys = json.loads(description["metadata_json"])
+    architecture = description["architecture"]
+
+    def number(name: str) -> int:
+        return int(keys[f"{architecture}.{name}"])
+
+    key_length, value_length = number("attention.key_length"), number("attention.value_length")
+    assert key_length != number("embedding_length") // number("attention.head_count")
+    cells, f16_bytes = 2 * 512, 2
+    expected = (
+        cells * number("block_count") * number("attention.head_count_kv") * (key_length + value_length) * f16_bytes
+    )
+    report = answer("measure", "--model", str(path), "--layout", '{"context_tokens": 512, "slots": 2}')
+    # The engine counts the output buffer of a few KiB with the cache.
+    assert expected <= int(report["host"]["cache_bytes"]) <= expected + 64 * 1024
+
+
+@pytest.mark.behaviour("B-70")
+def test_a_split_model_lies_where_the_layout_says(dense: Path, lent: str) -> None:
+    device_id = f"RPC:{lent}/0"
+    blocks = answer("inspect", str(dense))["layer_count"]
+
+    def measured(layers: int) -> dict[str, Any]:
+        devices = [{"device_id": device_id, "layer_count": layers}] if layers else []
+        layout = {"devices": devices, "context_tokens": 512, "slots": 2}
+        return answer("measure", "--model", str(dense), "--layout", json.dumps(layout), "--rpc", lent)
+
+    nothing, half, everything = measured(0), measured(blocks // 2), measured(blocks + 1)
+    assert "devices" not in nothing
+    (on_half,), (on_all,) = half["devices"], everything["devices"]
+    assert on_half["device_id"] == on_all["device_id"] == device_id
+    # All offloaded: the cache lies on the device, and in host RAM only the token embedding.
+    assert int(on_all["cache_bytes"]) >= 2 * int(on_half["cache_bytes"]) - MIB > 0
+    assert 0 < int(everything["host"]["weights_bytes"]) < int(half["host"]["weights_bytes"])
+    weights = [int(report["host"]["weights_bytes"]) for report in (nothing, half, everything)]
+    on_device = [0, int(on_half["weights_bytes"]), int(on_all["weights_bytes"])]
+    for host_bytes, device_bytes in zip(weights, on_device, strict=True):
+        # A tied output is stored twice once it lies elsewhere than the embedding.
+        assert abs(host_bytes + device_bytes - weights[0]) <= 300 * 1024
+
+
+def test_a_layout_that_cannot_be_is_refused_with_its_own_status(dense: Path) -> None:
+    done = run_mode("measure", "--model", str(dense), "--layout", '{"devices": [{"device_id": "x", "layer_count": 1}]}')
+    assert done.returncode == 4
+    assert "'x'" in done.stderr
+    done = run_mode("measure", "--model", str(dense), "--layout", "{")
+    assert done.returncode == 4
+
+
+def test_no_mode_needs_more_than_a_part_of_the_environment(dense: Path) -> None:
+    from runner.core.environment import child_environment
+
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "measure", "--model", str(dense)],
+        cwd=ROOT,
+        env=child_environment(os.environ),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0

@@ -1,0 +1,117 @@
+"""What a host tells about its node as things change."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.clock import SystemClock
+from protos import cluster_pb2
+from runner.host import children, devices
+from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
+from tools.model_zoo import build
+
+MIB = 1024 * 1024
+HOG_MIB = 512
+
+
+def cpu_of(inventory: Inventory) -> cluster_pb2.Device:
+    return next(device for node in inventory.nodes for device in node.devices if device.id == "cpu")
+
+
+@pytest.mark.behaviour("B-131")
+async def test_memory_that_another_process_takes_is_missing_within_two_seconds(node: Node) -> None:
+    before = cpu_of(await node.inventory(lambda inventory: bool(inventory.nodes))).free_bytes
+    program = f"import sys; hog = b'x' * ({HOG_MIB} * {MIB}); print('there', flush=True); sys.stdin.read()"
+    hog = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert hog.stdout is not None
+    assert hog.stdin is not None
+    await hog.stdout.readline()
+    watch = Stopwatch()
+    enough = before - HOG_MIB // 2 * MIB
+    found = await node.inventory(lambda inventory: cpu_of(inventory).free_bytes < enough)
+    assert watch.elapsed_s < 2.5
+    cpu = cpu_of(found)
+    assert (cpu.trust, cpu.state) == (cluster_pb2.TRUST_MEASURED, cluster_pb2.DEVICE_STATE_OK)
+    assert cpu.free_age_ms < 2000
+    hog.stdin.close()
+    assert await hog.wait() == 0
+
+
+async def test_a_file_that_is_added_or_removed_is_noticed(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    async with running_node(tmp_path, models) as node:
+        await node.inventory(lambda inventory: bool(inventory.nodes) and not inventory.nodes[0].models)
+        path = build("tied", models)
+        model = await node.model("tied:latest")
+        assert model.size_bytes == path.stat().st_size
+        assert model.description.capabilities[0] == "completion"
+        assert len(model.digest) == 64
+        path.unlink()
+        await node.inventory(lambda inventory: not inventory.nodes[0].models)
+
+
+async def test_a_known_file_is_neither_read_nor_inspected_again(tmp_path: Path, models_directory: Path) -> None:
+    async with running_node(tmp_path, models_directory) as node:
+        model = await node.model("dense:latest")
+        cached = node.home / "cache" / "descriptions" / f"{model.digest}-v1.json"
+        await node.host.end()
+        cached.write_text(cached.read_text().replace('"dense"', '"from the cache"'))
+        await node.restart_host()
+        assert (await node.model("dense:latest")).description.title == "from the cache"
+
+
+@pytest.mark.behaviour("B-130")
+async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    program = (
+        "import os, pathlib, subprocess, sys, threading;"
+        "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()']);"
+        "pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()} {child.pid}');"
+        "threading.Event().wait()"
+    )
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program, str(pids)])
+    monkeypatch.setattr(devices, "PROBE_TIMEOUT_S", 3.0)
+    table = devices.Devices(SystemClock())
+    watch = Stopwatch()
+    await table.probe()
+    assert watch.elapsed_s < 10
+    assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
+    (cpu,) = table.devices()
+    assert cpu.state == cluster_pb2.DEVICE_STATE_EXCLUDED
+    assert cpu.state_reason == "the probe failed: it did not answer in time"
+    assert table.free_bytes() == {}
+
+
+@pytest.mark.behaviour("B-130")
+async def test_a_probe_that_crashes_leaves_its_last_words_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import os, sys; print('no kernel image', file=sys.stderr, flush=True); os.abort()"
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program])
+    table = devices.Devices(SystemClock())
+    await table.probe()
+    (cpu,) = table.devices()
+    assert cpu.state_reason == "the probe failed: signal 6: no kernel image"
+
+
+async def test_a_cancelled_child_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid_file = tmp_path / "pid"
+    os.mkfifo(pid_file)
+    program = (
+        "import os, pathlib, sys, threading;"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); threading.Event().wait()"
+    )
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program, str(pid_file)])
+    running = asyncio.create_task(children.run_child("probe", [], timeout_s=60))
+    pid = int(await asyncio.to_thread(pid_file.read_text))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not is_alive(pid)
