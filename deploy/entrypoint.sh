@@ -1,0 +1,20 @@
+#!/bin/sh
+# The image's entry: the first argument is the role, the rest goes to it. exec, so that signals reach the role itself.
+set -eu
+
+roles="gateway, scheduler, discovery, host, redis-server"
+if [ $# -eq 0 ]; then
+    echo "puna: which role? One of: $roles" >&2
+    exit 64
+fi
+role=$1
+shift
+case $role in
+    gateway | scheduler | discovery) exec python -m "$role" "$@" ;;
+    host) exec python -m runner host "$@" ;;
+    redis-server) exec redis-server "$@" ;;
+    *)
+        echo "puna: unknown role \"$role\". One of: $roles" >&2
+        exit 64
+        ;;
+esac
