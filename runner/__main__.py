@@ -9,6 +9,7 @@ MODES = {
     "serve": ("runner.serve.app", "load one model and serve it"),
     "probe": ("runner.probe", "list the devices that the engine can use"),
     "inspect": ("runner.inspect", "describe a GGUF file from its header"),
+    "gpu-memory": ("runner.gpu_memory", "print what the drivers say about GPU memory, every second"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
 }
 

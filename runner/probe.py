@@ -84,7 +84,7 @@ def _to_device(device: engine.OpenDevice, ram: HostMemory) -> cluster_pb2.Device
         type=_TYPES[facts.type],
         total_bytes=facts.total_bytes,
         free_bytes=facts.free_bytes,
-        free_source="rpc" if facts.endpoint else "ggml",
+        free_source="rpc" if facts.endpoint else facts.free_source,
         trust=cluster_pb2.TRUST_MEASURED,
         pool_id=identity.pool_id,
         state=cluster_pb2.DEVICE_STATE_OK,

@@ -28,6 +28,7 @@ class EngineDevice:
     type: DeviceType
     total_bytes: int
     free_bytes: int
+    free_source: str = "ggml"
     endpoint: str = ""
     lent_number: int = 0  # which of the devices of its RPC server
     uuid: str = ""  # as the driver names the card; empty where it names none

@@ -9,8 +9,10 @@ import llama_cpp.llama_cpp as llama
 
 from common.network import split_host_port
 from runner.core.devices import DeviceType, EngineDevice, Identity, identify
+from runner.core.gpu_memory import GpuMemory, find_by_address
 from runner.engine import ggml
 from runner.engine.rpc_hello import rpc_hello
+from runner.gpu_memory import open_nvml, read_cards
 
 RPC_HELLO_TIMEOUT_S = 2.0
 RPC_BACKEND = "RPC"
@@ -59,9 +61,10 @@ def open_devices(rpc_endpoints: Sequence[str] = ()) -> list[OpenDevice]:
         ValueError: an endpoint is not host:port, or this build has no RPC.
     """
     llama.llama_backend_init()
-    local = [_open(ggml.device_get(index)) for index in range(ggml.device_count())]
+    cards = read_cards(open_nvml())
+    local = [_open(ggml.device_get(index), cards) for index in range(ggml.device_count())]
     lent = [
-        _open(pointer, endpoint=endpoint, lent_number=number)
+        _open(pointer, [], endpoint=endpoint, lent_number=number)
         for endpoint in rpc_endpoints
         for number, pointer in enumerate(_add_rpc_server(endpoint))
     ]
@@ -79,17 +82,21 @@ def _add_rpc_server(endpoint: str) -> list[int]:
     return [ggml.registry_device_get(registry, index) for index in range(ggml.registry_device_count(registry))]
 
 
-def _open(pointer: int, *, endpoint: str = "", lent_number: int = 0) -> OpenDevice:
+def _open(pointer: int, cards: list[GpuMemory], *, endpoint: str = "", lent_number: int = 0) -> OpenDevice:
     properties = ggml.DeviceProperties()
     ggml.device_properties(pointer, ctypes.byref(properties))
+    pci_id = _text(properties.device_id)
+    card = find_by_address(cards, pci_id)
     facts = EngineDevice(
         name=_text(properties.name),
         backend=_text(ggml.registry_name(ggml.device_registry(pointer))),
         description=_text(properties.description),
-        pci_id=_text(properties.device_id),
+        pci_id=pci_id,
         type=_TYPES.get(properties.type, DeviceType.ACCELERATOR),
         total_bytes=properties.memory_total,
-        free_bytes=properties.memory_free,
+        free_bytes=properties.memory_free if card is None else card.free_bytes,
+        free_source="ggml" if card is None else card.source,
+        uuid="" if card is None else card.uuid,
         endpoint=endpoint,
         lent_number=lent_number,
     )

@@ -59,7 +59,8 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
     )
     settings.models_directory.mkdir(parents=True, exist_ok=True)
-    devices = Devices(clock)
+    # Late, because the two need each other: free memory to start a runner, runners to predict free memory.
+    devices = Devices(clock, promised_bytes=lambda: supervisor.promised_bytes())  # noqa: PLW0108
     models = ModelFiles(settings.models_directory, home.cache_directory)
     supervisor = Supervisor(
         home=home,

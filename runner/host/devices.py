@@ -1,6 +1,7 @@
 """The node's devices: found by a probe in a process of its own, their free memory read again every second."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 from google.protobuf import json_format
 
@@ -9,8 +10,10 @@ from common.clock import MS_PER_S, Clock
 from common.logs import get_logger
 from protos import cluster_pb2, probe_pb2
 from runner.core.devices import CPU_ID, HOST_POOL
+from runner.core.gpu_memory import GpuMemory, find_by_address
 from runner.host import metrics
 from runner.host.children import run_child
+from runner.host.gpu_watch import watch_gpus
 from runner.ram import read_host_memory
 
 log = get_logger()
@@ -20,15 +23,18 @@ FREE_INTERVAL_S = 1.0
 # After a failed probe: drivers come up late, libraries are repaired.
 REPROBE_INTERVAL_S = 60.0
 STALE_AFTER_S = 2.0
+_LIVE_SOURCES = ("nvml", "sysfs")
 
 
 class Devices:
     """Owned by its `watch` task; the host process itself never loads the engine."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, promised_bytes: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`promised_bytes` tells what this node's runners hold or will hold, by device id."""
         self.changes = Changes()
         self.engine_build = ""
         self._clock = clock
+        self._promised_bytes = promised_bytes
         self._devices: list[cluster_pb2.Device] = []
         self._read_at_s: dict[str, float] = {}
 
@@ -74,6 +80,17 @@ class Devices:
 
     async def watch(self) -> None:
         """Keep the figures fresh; runs for ever."""
+        drivers = asyncio.create_task(self._watch_drivers())
+        try:
+            await self._watch()
+        finally:
+            drivers.cancel()
+
+    async def _watch_drivers(self) -> None:
+        if any(device.pci_id and device.pool_id != HOST_POOL for device in self._devices):
+            await watch_gpus(self.take_cards)
+
+    async def _watch(self) -> None:
         next_probe_s = self._clock.now_s() + REPROBE_INTERVAL_S
         while True:
             await asyncio.sleep(FREE_INTERVAL_S)
@@ -81,7 +98,31 @@ class Devices:
                 await self.probe()
                 next_probe_s = self._clock.now_s() + REPROBE_INTERVAL_S
             self._read_ram()
+            self._predict()
             self.changes.notify()
+
+    def take_cards(self, cards: list[GpuMemory]) -> None:
+        """Use what the drivers say, for the devices whose cards they know."""
+        for device in self._devices:
+            card = find_by_address(cards, device.pci_id)
+            if card is not None and device.pool_id != HOST_POOL:
+                device.total_bytes, device.free_bytes = card.total_bytes, card.free_bytes
+                device.free_source, device.trust = card.source, cluster_pb2.TRUST_MEASURED
+                self._read_at_s[device.id] = self._clock.now_s()
+                metrics.DEVICE_FREE_BYTES.labels(device=device.id).set(device.free_bytes)
+
+    def _predict(self) -> None:
+        """Devices whose memory nobody can read while they are in use: what they have, less what was promised on them.
+
+        A card whose driver has fallen silent is not among them: its last figure stays, and grows stale.
+        """
+        promised = self._promised_bytes()
+        for device in self._devices:
+            if device.pool_id == HOST_POOL or device.free_source in _LIVE_SOURCES:
+                continue
+            device.free_bytes = max(0, device.total_bytes - promised.get(device.id, 0))
+            device.trust, device.free_source = cluster_pb2.TRUST_PREDICTED, "promised"
+            self._read_at_s[device.id] = self._clock.now_s()
 
     def _take(self, devices: list[cluster_pb2.Device], engine_build: str) -> None:
         now_s = self._clock.now_s()

@@ -90,6 +90,11 @@ class Runner:
         """State as the runner last said, or ERROR after its end."""
         return self._record.status.state
 
+    def memory(self) -> cluster_pb2.MemoryReport:
+        """What it says that it holds, else what it was planned with."""
+        status = self._record.status
+        return status.memory if status.HasField("memory") else self.spec.planned
+
     @property
     def load_fraction(self) -> float:
         """0..1."""

@@ -64,6 +64,15 @@ class Supervisor:
         """Every runner, ended ones for a while too, by placement id."""
         return [self._runners[placement_id].record() for placement_id in sorted(self._runners)]
 
+    def promised_bytes(self) -> dict[str, int]:
+        """What live runners hold or will hold by device id: what they report, else what they were planned with."""
+        promised: dict[str, int] = {}
+        for runner in self._runners.values():
+            if not runner.ended.is_set():
+                for device, count in converters.to_need(runner.memory()).total_bytes().items():
+                    promised[device] = promised.get(device, 0) + count
+        return promised
+
     async def start(self, request: host_pb2.StartRequest) -> Runner:
         """Execute a Start; returns the runner, which goes on by itself.
 

@@ -10,7 +10,8 @@ import pytest
 
 from common.clock import SystemClock
 from protos import cluster_pb2
-from runner.host import children, devices
+from runner.core.gpu_memory import GpuMemory
+from runner.host import children, devices, gpu_watch
 from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
 from tools.model_zoo import build
 
@@ -115,3 +116,41 @@ async def test_a_cancelled_child_does_not_stay(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(pid)
+
+
+async def test_a_gpu_reader_that_falls_silent_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    program = (
+        "import os, pathlib, sys, threading;"
+        "file = pathlib.Path(sys.argv[1]).open('a'); file.write(f'{os.getpid()}\\n'); file.close();"
+        """print('[{"pci_id":"p","uuid":"u","total_bytes":2,"free_bytes":1,"source":"nvml"}]', flush=True);"""
+        "threading.Event().wait()"
+    )
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program, str(pids)])
+    monkeypatch.setattr(gpu_watch, "LINE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(gpu_watch, "RESTART_S_MIN", 0.05)
+    seen: list[list[GpuMemory]] = []
+    twice = asyncio.Event()
+
+    def take(cards: list[GpuMemory]) -> None:
+        seen.append(cards)
+        if len(seen) == 2:
+            twice.set()
+
+    watching = asyncio.create_task(gpu_watch.watch_gpus(take))
+    await asyncio.wait_for(twice.wait(), 20)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert seen[0] == [GpuMemory(pci_id="p", uuid="u", total_bytes=2, free_bytes=1, source="nvml")]
+    started = [int(line) for line in pids.read_text().split()]
+    assert len(started) == 2
+    assert not any(is_alive(pid) for pid in started)
+
+
+async def test_a_node_without_cards_asks_no_driver_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", "print('[]')"])
+    seen: list[list[GpuMemory]] = []
+    await asyncio.wait_for(gpu_watch.watch_gpus(seen.append), 30)
+    assert seen == [[]]
