@@ -61,6 +61,7 @@ def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
         quantization=description.quantization,
         context_tokens=description.context_tokens,
         embedding_length=description.embedding_length,
+        layer_count=description.layer_count,
         vocabulary_size=description.vocabulary_size,
         capabilities=tuple(description.capabilities),
         chat_template=description.chat_template,

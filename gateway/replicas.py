@@ -97,8 +97,14 @@ class ReplicaPool:
         connection.load = replica_load.saturated(connection.load)
 
     def mark_lost(self, connection: Connection) -> None:
-        """A call could not reach the replica; nothing goes there until its load watch speaks again."""
+        """A call could not reach the replica, or broke; nothing goes there until it answers a new load watch.
+
+        The old watch may be alive and silent: an idle replica has nothing to report.
+        """
         connection.load = replica_load.unreachable(connection.load)
+        if connection.watch is not None and not connection.retired:
+            connection.watch.cancel()
+            self._watch_anew(connection)
 
     async def close(self) -> None:
         """Close every connection; answers that still run end."""
@@ -113,8 +119,11 @@ class ReplicaPool:
             state=info.state, slots_total=info.slots_total, slots_busy=info.slots_busy, queued=info.queued
         )
         connection = Connection(info=info, runner=self._connect(info.address), load=load)
-        connection.watch = asyncio.create_task(self._watch(connection), name=f"load {info.key}")
+        self._watch_anew(connection)
         return connection
+
+    def _watch_anew(self, connection: Connection) -> None:
+        connection.watch = asyncio.create_task(self._watch(connection), name=f"load {connection.info.key}")
 
     async def _watch(self, connection: Connection) -> None:
         delay_s = RECONNECT_S_MIN

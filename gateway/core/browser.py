@@ -22,11 +22,10 @@ class BrowserPolicy:
         """Refuse a Host header that a rebound name would carry. Only a loopback listener relies on it.
 
         Raises:
-            PermissionDenied: not a name or address of this machine, or not exactly one header.
+            PermissionDenied: not a name or address of this machine, or several headers.
         """
-        if len(hosts) != 1:
-            raise PermissionDenied(_FORBIDDEN)
-        if self.loopback_only and not self._is_local(host_name(next(iter(hosts)))):
+        name = host_name(next(iter(hosts), ""))
+        if len(hosts) > 1 or (self.loopback_only and not self._is_local(name)):
             raise PermissionDenied(_FORBIDDEN)
 
     def allows_origin(self, origin: str) -> bool:

@@ -20,6 +20,7 @@ class ModelInfo:
     quantization: str = ""
     context_tokens: int = 0  # trained length; 0: not given
     embedding_length: int = 0
+    layer_count: int = 0  # blocks, without the output layer
     vocabulary_size: int = 0  # 0: not given
     capabilities: tuple[str, ...] = ()
     chat_template: str = ""

@@ -74,9 +74,11 @@ class Edge:
         headers = dict(answer.headers)
         if isinstance(error, MethodNotAllowed):
             headers["allow"] = ", ".join(self.router.allowed(exchange.scope["path"]))
-        # An unread body would be taken for the next request on this connection.
-        headers["connection"] = "close" if exchange.scope["method"] in ("POST", "PUT") else "keep-alive"
         try:
+            if exchange.scope["method"] in ("POST", "PUT"):
+                await exchange.discard_body()
+                if not exchange.body_read:
+                    headers["connection"] = "close"
             await exchange.respond(answer.status, answer.body, headers)
         except RequestCanceled:
             log.debug("http.error_unread", reason=error.reason)

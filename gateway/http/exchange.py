@@ -1,6 +1,7 @@
 """One HTTP request and its response, as endpoints see them."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ from gateway.record import RequestRecord
 
 # A body that takes longer is a client that drips.
 BODY_READ_S_MAX = 60.0
+# How much, and how long, of a refused body is read before the refusal is sent.
+DISCARD_BYTES_MAX = 64 * 1024 * 1024
+DISCARD_S_MAX = 5.0
 # A client that reads nothing for so long is gone; its stream must not hold a slot.
 SLOW_READER_S_MAX = 30.0
 
@@ -32,6 +36,7 @@ class Exchange:
     path_value: str = ""  # what stands behind the prefix of a route like /v1/models/
     headers_out: dict[str, str] = field(default_factory=dict)
     status: int | None = None  # once the status line is out
+    body_read: bool = False
 
     @property
     def dialect(self) -> Dialect:
@@ -96,9 +101,23 @@ class Exchange:
                 raise too_large
             if not message.get("more_body", False):
                 break
+        self.body_read = True
         if not body.strip():
             raise InvalidRequest("missing request body")
         return bytes(body)
+
+    async def discard_body(self) -> None:
+        """Read on for nothing: a client that is still sending would lose the answer when the connection is reset."""
+        announced = self.headers.get("content-length", "0")
+        if not announced.isdecimal() or int(announced) > DISCARD_BYTES_MAX:
+            return
+        seen = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_S_MAX):
+                while not self.body_read and seen <= DISCARD_BYTES_MAX:
+                    message = await self.receive()
+                    seen += len(message.get("body", b""))
+                    self.body_read = not message.get("more_body", False)
 
     async def respond(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """A whole response."""

@@ -68,7 +68,7 @@ class Between:
         if number is None or isinstance(number, bool) or not isinstance(number, int | float):
             raise PydanticCustomError("type", "must be of type " + ("integer" if self.whole else "number"))
         if number < self.low or (self.high is not None and number > self.high):
-            wanted = f"at least {self.low:g}" if self.high is None else f"between {self.low:g} and {self.high:g}"
+            wanted = f"at least {self.low}" if self.high is None else f"between {self.low} and {self.high}"
             raise PydanticCustomError("range", "must be {wanted}", {"wanted": wanted})
         return number
 

@@ -53,23 +53,22 @@ def _parsed(raw: bytes) -> Any:
 
 def _measured(value: Any) -> tuple[int, bool]:
     """Count the keys, look for images, hold depth and size to their limits."""
-    keys, nodes, has_images = 0, 0, False
+    keys, nodes, depth, has_images = 0, 0, 0, False
     level = [value]
-    for _ in range(DEPTH_MAX + 1):
-        if not level:
-            return keys, has_images
+    while level:
         nodes += len(level)
         if nodes > NODES_MAX:
             raise InvalidRequest(f"request body has more than {NODES_MAX} values")
         below: list[Any] = []
-        for node in level:
+        containers = [node for node in level if isinstance(node, dict | list)]
+        if containers and depth == DEPTH_MAX:
+            raise InvalidRequest(f"request body is nested deeper than {DEPTH_MAX} levels")
+        for node in containers:
             if isinstance(node, dict):
                 keys += len(node)
                 has_images = has_images or not _IMAGE_FIELDS.isdisjoint(node)
                 below.extend(node.values())
-            elif isinstance(node, list):
+            else:
                 below.extend(node)
-        level = below
-    if level:
-        raise InvalidRequest(f"request body is nested deeper than {DEPTH_MAX} levels")
+        level, depth = below, depth + 1
     return keys, has_images

@@ -78,7 +78,7 @@ class OllamaModels:
 
     def _running(self, route: RouteInfo, now_ms: int) -> dict[str, object]:
         model = route.model
-        replicas = [self._replica(replica, now_ms) for replica in route.replicas]
+        replicas = [self._replica(model, replica, now_ms) for replica in route.replicas]
         in_devices = sum(device.size_bytes for replica in route.replicas for device in replica.devices)
         in_host = sum(replica.host_bytes for replica in route.replicas)
         return {
@@ -93,7 +93,7 @@ class OllamaModels:
             "replicas": replicas,
         }
 
-    def _replica(self, replica: ReplicaInfo, now_ms: int) -> dict[str, object]:
+    def _replica(self, model: ModelInfo, replica: ReplicaInfo, now_ms: int) -> dict[str, object]:
         load = self.service.inference.dispatcher.pool.load_of(replica.key)
         return {
             "placement": replica.placement_id,
@@ -103,17 +103,20 @@ class OllamaModels:
             "expires_at": _expiry(replica, load, now_ms),
             "slots_total": load.slots_total if load else replica.slots_total,
             "slots_busy": load.slots_busy if load else replica.slots_busy,
-            "devices": [
-                {
-                    "node": replica.node_id,
-                    "id": device.device_id,
-                    "name": device.name,
-                    "layers": device.layer_count,
-                    "bytes": device.size_bytes,
-                }
-                for device in replica.devices
-            ],
+            "devices": _devices(model, replica),
         }
+
+
+def _devices(model: ModelInfo, replica: ReplicaInfo) -> list[dict[str, object]]:
+    """What lies where; the last entry is host RAM, which holds the layers that no device has."""
+    shares = [(device.device_id, device.name, device.layer_count, device.size_bytes) for device in replica.devices]
+    layers_elsewhere = model.layer_count + 1 - sum(device.layer_count for device in replica.devices)
+    if replica.host_bytes:
+        shares.append(("host", "CPU", max(layers_elsewhere, 0), replica.host_bytes))
+    return [
+        {"node": replica.node_id, "id": device_id, "name": name, "layers": layers, "bytes": size_bytes}
+        for device_id, name, layers, size_bytes in shares
+    ]
 
 
 def _expiry(replica: ReplicaInfo, load: ReplicaLoad | None, now_ms: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import InvalidRequest, ModelNotFound, PlacementMismatch, PunaError
+from common.errors import InvalidRequest, ModelNotFound, NotSupported, PlacementMismatch, PunaError
 from common.grpc_server import GrpcServer, bind_server
 from protos import (
     cluster_pb2,
@@ -171,6 +171,21 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     ) -> runner_pb2.DetokenizeResponse:
         return runner_pb2.DetokenizeResponse(text=" ".join(str(token_id) for token_id in request.ids).encode())
 
+    async def GetInfo(  # noqa: N802
+        self, request: runner_pb2.GetInfoRequest, context: Context
+    ) -> runner_pb2.RunnerInfo:
+        return runner_pb2.RunnerInfo(placement=self.placement, model_name=MODEL_NAME)
+
+    async def Embed(  # noqa: N802
+        self, request: runner_pb2.EmbedRequest, context: Context
+    ) -> runner_pb2.EmbedResponse:
+        raise NotSupported("no embeddings are scripted")
+
+    async def Rerank(  # noqa: N802
+        self, request: runner_pb2.RerankRequest, context: Context
+    ) -> runner_pb2.RerankResponse:
+        raise NotSupported("no scores are scripted")
+
     async def WatchLoad(  # noqa: N802
         self, request: runner_pb2.WatchLoadRequest, context: Context
     ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
@@ -284,7 +299,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         sent = -1
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: self.version != sent)
+                while self.version == sent:
+                    await self._changed.wait()
                 sent = self.version
             yield scheduler_pb2.RouteTable(version=sent, routes=[self.route(name) for name in self.models])
 

@@ -1,0 +1,51 @@
+"""Strict types of body fields, and their texts."""
+
+import pytest
+
+from common.errors import InvalidRequest
+from gateway.http.fields import validated
+from gateway.http.ollama_bodies import ChatBody, GenerateBody
+from gateway.http.openai_bodies import ChatCompletionBody
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "param"),
+    [
+        ({"model": None}, "model is required", "model"),
+        ({"model": 5}, "model must be of type string", "model"),
+        ({"messages": "hi"}, "messages must be of type array", "messages"),
+        ({"messages": [5]}, "messages[0] must be of type object", "messages[0]"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role is required", "messages[0].role"),
+        ({"stream": "yes"}, "stream must be of type boolean", "stream"),
+        ({"stream": 1}, "stream must be of type boolean", "stream"),
+        ({"temperature": True}, "temperature must be of type number", "temperature"),
+        ({"temperature": "0.5"}, "temperature must be of type number", "temperature"),
+        ({"temperature": 2.1}, "temperature must be between 0 and 2", "temperature"),
+        ({"max_tokens": 0}, "max_tokens must be between 1 and 2147483647", "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens must be of type integer", "max_tokens"),
+        ({"max_tokens": True}, "max_tokens must be of type integer", "max_tokens"),
+        ({"n": 1e9}, "n must be between 1 and 8", "n"),
+    ],
+)
+def test_faults_name_field_and_type(fields: dict[str, object], text: str, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        validated(ChatCompletionBody, {"model": "demo", "messages": MESSAGES} | fields)
+    assert (caught.value.message, caught.value.param) == (text, param)
+
+
+def test_a_whole_float_is_an_integer() -> None:
+    body = validated(ChatCompletionBody, {"model": "demo", "messages": MESSAGES, "max_tokens": 5.0})
+    assert body.max_tokens == 5
+
+
+def test_null_is_absent_and_unknown_fields_are_ignored() -> None:
+    body = validated(ChatBody, {"model": "demo", "stream": None, "messages": None, "keep_warm": 1, "think": None})
+    assert (body.stream, body.messages, body.think) == (True, [], None)
+
+
+@pytest.mark.parametrize("data", [[], "x", None, 5])
+def test_a_body_is_an_object(data: object) -> None:
+    with pytest.raises(InvalidRequest, match="must be a JSON object"):
+        validated(GenerateBody, data)

@@ -1,0 +1,113 @@
+"""Who gets the next slot."""
+
+import pytest
+
+from common.errors import QueueFull
+from gateway.core.admission import (
+    BUSY_TEXT,
+    DrainRate,
+    Waiter,
+    check_room,
+    needs_load,
+    plan_grants,
+    retry_after_s,
+    waiting_max,
+)
+from gateway.core.replica_choice import Candidate, Need, choose_replica
+
+
+def candidate(
+    key: str, *, free: int = 1, total: int = 4, context: int = 2048, work: int = 0, prefix: float = 0.0
+) -> Candidate:
+    return Candidate(
+        key=key,
+        context_tokens=context,
+        slots_total=total,
+        slots_free=free,
+        work=work,
+        held_prefix_fraction=prefix,
+    )
+
+
+def waiter(number: int, context: int | None = None, avoided: frozenset[str] = frozenset()) -> Waiter:
+    return Waiter(number=number, need=Need(context_tokens=context, avoided=avoided))
+
+
+def test_the_least_busy_replica_is_chosen() -> None:
+    assert choose_replica([candidate("a", free=1), candidate("b", free=3), candidate("c", free=2)], Need()) == "b"
+
+
+def test_a_held_prefix_outweighs_load() -> None:
+    assert choose_replica([candidate("a", free=1, prefix=0.9), candidate("b", free=4)], Need()) == "a"
+
+
+def test_equally_free_replicas_are_told_apart_by_work() -> None:
+    assert choose_replica([candidate("a", work=3), candidate("b", work=1)], Need()) == "b"
+
+
+def test_full_small_and_avoided_replicas_are_left_out() -> None:
+    candidates = [candidate("full", free=0), candidate("small", context=100), candidate("failed")]
+    assert choose_replica(candidates, Need(context_tokens=512, avoided=frozenset({"failed"}))) is None
+
+
+def test_slots_go_to_the_oldest_first() -> None:
+    grants = plan_grants([waiter(1), waiter(2), waiter(3)], [candidate("a", free=2)])
+    assert [(grant.number, grant.replica_key) for grant in grants] == [(1, "a"), (2, "a")]
+
+
+def test_grants_spread_over_replicas() -> None:
+    grants = plan_grants([waiter(1), waiter(2)], [candidate("a", free=2), candidate("b", free=2)])
+    assert {grant.replica_key for grant in grants} == {"a", "b"}
+
+
+def test_one_that_no_replica_suits_does_not_hold_up_the_others() -> None:
+    grants = plan_grants([waiter(1, context=8192), waiter(2)], [candidate("a")])
+    assert [grant.number for grant in grants] == [2]
+
+
+def test_no_slot_is_given_twice() -> None:
+    candidates = [candidate("a", free=3), candidate("b", free=1)]
+    grants = plan_grants([waiter(number) for number in range(10)], candidates)
+    keys = [grant.replica_key for grant in grants]
+    assert (keys.count("a"), keys.count("b")) == (3, 1)
+
+
+def test_busy_is_not_absent() -> None:
+    busy = [candidate("a", free=0)]
+    assert not needs_load(waiter(1), busy)
+    assert needs_load(waiter(1), [])
+    assert needs_load(waiter(1, context=8192), busy)
+    assert needs_load(waiter(1, avoided=frozenset({"a"})), busy)
+
+
+def test_the_queue_is_bounded_by_slots_and_by_the_setting() -> None:
+    assert waiting_max(slots_total=8, queue_max=512) == 32
+    assert waiting_max(slots_total=1, queue_max=512) == 16
+    assert waiting_max(slots_total=1000, queue_max=512) == 512
+    assert waiting_max(slots_total=0, queue_max=512) == 32  # cold: as if it had the usual slots
+
+
+def test_one_more_than_the_bound_is_told_when_to_come_again() -> None:
+    check_room(waiting=15, slots_total=1, queue_max=512, retry_after_s=3.0)
+    with pytest.raises(QueueFull) as caught:
+        check_room(waiting=16, slots_total=1, queue_max=512, retry_after_s=3.0)
+    assert (caught.value.message, caught.value.retry_after_s) == (BUSY_TEXT, 3.0)
+
+
+def test_the_drain_rate_follows_the_intervals_between_ends() -> None:
+    drain = DrainRate().after_end(10.0)
+    assert drain.interval_s is None
+    drain = drain.after_end(12.0)
+    assert drain.interval_s == 2.0
+    assert drain.after_end(12.0).interval_s == pytest.approx(1.6)
+
+
+@pytest.mark.parametrize(
+    ("work", "interval_s", "jitter", "expected_s"),
+    [(10, 2.0, 0.0, 20.0), (10, 2.0, 1.0, 24.0), (10, 2.0, -1.0, 16.0), (0, 2.0, 0.0, 1.0), (1000, 2.0, 0.0, 60.0)],
+)
+def test_retry_after_is_work_ahead_over_the_drain_rate(
+    work: int, interval_s: float, jitter: float, expected_s: float
+) -> None:
+    drain = DrainRate(interval_s=interval_s, last_end_s=1.0)
+    assert retry_after_s(work_ahead=work, drain=drain, jitter=jitter) == pytest.approx(expected_s)

@@ -1,0 +1,77 @@
+"""JSON from strangers."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import InvalidRequest, RequestTooLarge
+from gateway.http.json_body import DEPTH_MAX, NODES_MAX, TEXT_BODY_BYTES_MAX, parse_json
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+async def test_what_json_writes_is_read_back(value: object) -> None:
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    assert await parse_json(text) == value
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"  \n",
+        b"{",
+        b"{'a': 1}",
+        b"NaN",
+        b"[Infinity]",
+        b"[1e400]",
+        b'{"a": "\\ud800"}',
+        b"\xff",
+        '{"a": 1}'.encode("utf-16"),
+        b'{"model": "a", "model": "b"}',
+        b'{"a": {"b": 1, "b": 2}}',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b"1" * 5_000,
+        b"[12345678901234567890]",
+        b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1),
+        b"[" + b"1," * NODES_MAX + b"1]",
+    ],
+    ids=lambda raw: repr(raw[:24]),
+)
+async def test_what_is_no_strict_json_or_over_a_limit_is_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        await parse_json(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"a:b": "c:d", "e\\"f:": ":"}',
+        b'["12345678901234567890", 0.12345678901234567890123, 1234567890123456789]',
+        b"[" * DEPTH_MAX + b"]" * DEPTH_MAX,
+        b'"nul \\u0000 is text"',
+    ],
+    ids=lambda raw: repr(raw[:24]),
+)
+async def test_colons_and_digits_inside_strings_do_not_count(raw: bytes) -> None:
+    await parse_json(raw)
+
+
+async def test_only_bodies_with_images_may_be_large() -> None:
+    filler = "x" * TEXT_BODY_BYTES_MAX
+    with pytest.raises(RequestTooLarge):
+        await parse_json(json.dumps({"prompt": filler}).encode())
+    large = await parse_json(json.dumps({"images": [filler]}).encode())
+    assert large["images"] == [filler]
