@@ -76,17 +76,19 @@ def summarise_rounds(rounds: Iterable[Round]) -> list[Summary]:
     ]
 
 
-def agreeing_share(rounds: Sequence[Round], ours: str, peer: str) -> float:
-    """The share of answers that both servers gave word for word; less than 1 is rounding in other batches."""
-    texts: dict[str, list[tuple[str, ...]]] = {ours: [], peer: []}
-    for entry in sorted(rounds, key=lambda entry: entry.streams):
-        texts[entry.server].append(entry.texts)
-    pairs = [
-        (one, other)
-        for mine, theirs in zip(texts[ours], texts[peer], strict=True)
-        for one, other in zip(mine, theirs, strict=True)
-    ]
-    return sum(one == other for one, other in pairs) / len(pairs)
+def agreeing_shares(rounds: Sequence[Round], ours: str, peer: str) -> dict[int, float]:
+    """By concurrency, the share of answers that both servers gave word for word; other batches round differently."""
+    shares = {}
+    for streams in sorted({entry.streams for entry in rounds}):
+        texts = {
+            server: [
+                text for entry in rounds if (entry.server, entry.streams) == (server, streams) for text in entry.texts
+            ]
+            for server in (ours, peer)
+        }
+        equal = [one == other for one, other in zip(texts[ours], texts[peer], strict=True)]
+        shares[streams] = sum(equal) / len(equal)
+    return shares
 
 
 def table(summaries: Sequence[Summary], ours: str, peer: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.end_tokens import end_token_ids
-from bench.figures import Round, agreeing_share, summarise_rounds, summarise_streams, table
+from bench.figures import Round, agreeing_shares, summarise_rounds, summarise_streams, table
 from bench.machine import ROOT, core_count, describe_commit, describe_machine, load_average
 from bench.servers import RunningServer, Sizes, placement_of, running_cluster, running_llama_server
 from bench.stream_client import BadAnswer, StreamResult, stream_chat
@@ -88,10 +88,9 @@ async def _compare(name: str, model: Path, program: Path, options: argparse.Name
         if set(entry.completion_tokens) != {options.tokens}:
             raise BadAnswer(f"{entry.server} answered with {entry.completion_tokens} tokens, not {options.tokens} each")
     summaries = summarise_rounds(rounds)
-    agreeing = agreeing_share(rounds, OURS, PEER)
-    print(
-        f"\n{name}, {options.tokens} tokens each, medians of {options.rounds} rounds; {agreeing:.0%} of answers equal"
-    )
+    agreeing = agreeing_shares(rounds, OURS, PEER)
+    print(f"\n{name}, {options.tokens} tokens each, medians of {options.rounds} rounds")
+    print("answers equal: " + ", ".join(f"{share:.0%} at {streams} streams" for streams, share in agreeing.items()))
     print("\n".join(table(summaries, OURS, PEER)), flush=True)
     return {
         "sizes": {"slots": sizes.slots, "context_tokens": sizes.context_tokens, "threads": sizes.threads},

@@ -1,4 +1,4 @@
-from bench.figures import Round, agreeing_share, summarise_rounds, summarise_streams, table
+from bench.figures import Round, agreeing_shares, summarise_rounds, summarise_streams, table
 from bench.stream_client import StreamResult
 
 
@@ -40,4 +40,4 @@ def test_the_table_shows_ours_over_the_peer() -> None:
 def test_answers_agree_only_word_for_word() -> None:
     rounds = [*rounds_of("ours", 1.0, 1.0), *rounds_of("peer", 1.0), *rounds_of("peer", 1.0, text="y")]
 
-    assert agreeing_share(rounds, "ours", "peer") == 0.5
+    assert agreeing_shares(rounds, "ours", "peer") == {1: 0.5}
