@@ -7,14 +7,15 @@ from typing import Any
 from grpc import aio
 
 from common.clock import Clock
-from common.errors import InvalidRequest, PlacementMismatch
+from common.errors import InvalidRequest, PlacementMismatch, QueueFull
 from discovery import metrics
 from discovery.converters import to_inventory, to_report
-from discovery.core.membership import IncompleteReport, ReplacedByNewer
+from discovery.core.membership import IncompleteReport, ReplacedByNewer, TooManyNodes
 from discovery.registry import Registry
 from protos import discovery_pb2, discovery_pb2_grpc
 
 REPORT_INTERVAL_MS = 1000
+FULL_RETRY_S = 10.0
 # A burst of reports (many hosts, one instant) becomes one inventory.
 INVENTORY_INTERVAL_S_MIN = 0.02
 
@@ -73,5 +74,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
             raise InvalidRequest(f"the first report lacks {error}") from error
         except ReplacedByNewer as error:
             raise PlacementMismatch(f"a newer host process speaks for this node: {error}") from error
+        except TooManyNodes as error:
+            raise QueueFull(str(error), retry_after_s=FULL_RETRY_S) from error
         finally:
             metrics.REPORTS.labels(result=result).inc()

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+# What one inventory message and one scheduler can sensibly hold.
+NODES_MAX = 1000
+
 
 class Section(StrEnum):
     """The parts of a report."""
@@ -27,6 +30,10 @@ class Section(StrEnum):
 
 class IncompleteReport(Exception):
     """The first report of a stream lacks a section. The host's move: send everything. Names what is missing."""
+
+
+class TooManyNodes(Exception):
+    """The inventory is full. The host's move: try again later, and tell the operator."""
 
 
 class ReplacedByNewer(Exception):
@@ -71,6 +78,7 @@ def apply_report(membership: Membership, report: Report, *, now_s: float) -> Mem
     Raises:
         IncompleteReport: a node cannot be added from parts.
         ReplacedByNewer: another, newer process of this host is registered.
+        TooManyNodes: there is no place for another one.
     """
     known = membership.nodes.get(report.node_id)
     if known is None or known.stream != report.stream:
@@ -115,6 +123,8 @@ def _register(membership: Membership, known: Node | None, report: Report, *, now
     elif known is not None and report.stream < known.stream:
         # A message of the stream before the present one, still under way when the host dialled again.
         raise ReplacedByNewer(known.incarnation)
+    if known is None and len(membership.nodes) >= NODES_MAX:
+        raise TooManyNodes(f"{NODES_MAX} nodes are registered")
     missing = [section.value for section in Section if section not in report.sections]
     if missing:
         raise IncompleteReport(", ".join(missing))

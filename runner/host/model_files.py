@@ -11,7 +11,7 @@ import orjson
 from google.protobuf import json_format
 
 from common.changes import Changes
-from common.errors import BadModelFile, ModelNotFound
+from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
 from common.logs import get_logger
 from protos import cluster_pb2
 from runner.host import metrics
@@ -22,6 +22,7 @@ log = get_logger()
 
 SCAN_INTERVAL_S = 2.0
 INSPECT_TIMEOUT_S = 20.0
+SCANS_PER_RETRY = 15  # a look that failed (no memory, machine too busy) is repeated every half minute
 # Part of the cache's file names: raise it when inspection finds more than before.
 INSPECTION_VERSION = 1
 FILES_MAX = 10_000
@@ -47,10 +48,11 @@ class FileStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """One file and what is known of it."""
+    """One file and what is known of it. `is_verdict` is False where the look at it failed and is worth another."""
 
     path: Path
     model: cluster_pb2.Model
+    is_verdict: bool = True
 
 
 def model_name(path: Path) -> str:
@@ -70,6 +72,7 @@ class ModelFiles:
         self._descriptions = cache_directory / "descriptions"
         self._descriptions.mkdir(parents=True, exist_ok=True)
         self._digests: dict[str, str] = _read_digests(self._digests_path)
+        self._scans = 0
         self._stamps: list[FileStamp] | None = None
         self._files: dict[FileStamp, ModelFile] = {}
 
@@ -101,9 +104,12 @@ class ModelFiles:
             await self.scan()
             self.scanned.set()
             await asyncio.sleep(SCAN_INTERVAL_S)
+            if self._scans % SCANS_PER_RETRY == 0:
+                self._forget_failures()
 
     async def scan(self) -> None:
         """One look at the directory; reads only files that are new or changed."""
+        self._scans += 1
         stamps = await asyncio.to_thread(find_files, self._directory)
         if stamps == self._stamps:
             return
@@ -128,10 +134,18 @@ class ModelFiles:
             model.digest = await self._digest(stamp)
             model.description.CopyFrom(await self._describe(stamp.path, model.digest))
             log.info("model.found", model=model.name, digest=model.digest[:12], path=str(stamp.path))
-        except BadModelFile as error:
+        except (BadModelFile, ModelUnavailable) as error:
             model.error = error.message
             log.warning("model.unusable", model=model.name, path=str(stamp.path), text=error.message)
+            return ModelFile(path=stamp.path, model=model, is_verdict=isinstance(error, BadModelFile))
         return ModelFile(path=stamp.path, model=model)
+
+    def _forget_failures(self) -> None:
+        failed = [stamp for stamp, file in self._files.items() if not file.is_verdict]
+        for stamp in failed:
+            del self._files[stamp]
+        if failed:
+            self._stamps = None
 
     async def _digest(self, stamp: FileStamp) -> str:
         known = self._digests.get(stamp.cache_key())
@@ -146,7 +160,12 @@ class ModelFiles:
         return digest
 
     async def _describe(self, path: Path, digest: str) -> cluster_pb2.ModelDescription:
-        """What a throw-away child says about the file; a verdict is kept by digest, a failure of the child is not."""
+        """What a throw-away child says about the file; a description is kept by digest.
+
+        Raises:
+            BadModelFile: the child refuses the file.
+            ModelUnavailable: the child crashed or ran over its time.
+        """
         cached = self._descriptions / f"{digest}-v{INSPECTION_VERSION}.json"
         description = cluster_pb2.ModelDescription()
         if cached.exists():
@@ -158,7 +177,10 @@ class ModelFiles:
                 raise BadModelFile(f"{path}: a projector belongs to a vision model and answers nothing by itself")
             await asyncio.to_thread(write_durably, cached, result.output)
             return description
-        raise BadModelFile(_refusal(result.output) or f"{path}: inspection failed, {result.failure()}")
+        refusal = _refusal(result.output)
+        if refusal:
+            raise BadModelFile(refusal)
+        raise ModelUnavailable(f"{path}: the inspection failed: {result.failure()}")
 
     def _tell(self) -> None:
         unusable = sum(bool(file.model.error) for file in self._files.values())

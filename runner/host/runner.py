@@ -12,11 +12,12 @@ import orjson
 
 from common.changes import Changes
 from common.clock import MS_PER_S, Clock
-from common.errors import DiskFull, InternalError, PunaError
+from common.errors import DiskFull, InternalError, PunaError, RunnerLost, ShuttingDown
 from common.logs import get_logger
 from common.network import UNIX_PREFIX
 from protos import cluster_pb2
 from runner.core.exits import explain_exit
+from runner.core.silence import lengthen_silence
 from runner.host import metrics
 from runner.host.children import runner_command
 from runner.host.home import Home
@@ -31,10 +32,12 @@ log = get_logger()
 # Interpreter, imports and a bound port; the load itself comes after the hello. Generous, because disks may be cold.
 HELLO_TIMEOUT_S = 30.0
 DYING_S = 1.0  # from the end of its output to the end of the process
+SILENCE_LOOK_INTERVAL_S = 0.5
 SILENT_AFTER_S = 2.5  # two missed pings
 HUNG_AFTER_S = 10.0
 # After the exit: what the runner said last may still be on its way.
 LAST_WORDS_S = 0.2
+STOPPED = "the runner was stopped"
 
 _SETTLED = frozenset(
     {cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS, cluster_pb2.RUNNER_STATE_ERROR}
@@ -62,7 +65,8 @@ class Runner:
         self._socket_path = ""
         self._log_path = home.logs_directory / f"runner-{spec.placement_id}-{spec.generation}.log"
         self._status_at_s = clock.now_s()
-        self._heard_at_s = clock.now_s()
+        self._heard = False  # since the last look at the silence
+        self._silence_s = 0.0
         self._was_ready = False
         self._drain = Drain(clock)
         self._stopping: asyncio.Task[None] | None = None
@@ -114,6 +118,7 @@ class Runner:
     def start(self, *, predecessor: "Runner | None", listen: str, advertise: str) -> None:
         """Spawn the process once `predecessor` is gone, and follow it."""
         self._life = asyncio.create_task(self._live(predecessor, listen, advertise))
+        self._life.add_done_callback(_log_bug)
 
     def adopt(self, process: RunnerProcess, note: RunnerNote) -> None:
         """Follow a process that an earlier host started."""
@@ -123,6 +128,7 @@ class Runner:
         self._socket_path = note.socket_path
         self._log_path = Path(note.log_path)
         self._life = asyncio.create_task(self._live_adopted(process))
+        self._life.add_done_callback(_log_bug)
 
     async def stop(self, *, drain_s: float) -> None:
         """Drain, SIGTERM, grace, SIGKILL; returns when the process is gone. Callers may leave: the stop goes on.
@@ -161,7 +167,7 @@ class Runner:
             else:
                 log.warning("runner.not_ours", placement=self.spec.placement_id, pid=process.pid)
                 await kill_process(process)
-                self._fail("runner_lost", "the runner did not answer to the new host", None)
+                self._fail(RunnerLost.reason, "the runner did not answer to the new host", None)
         finally:
             await self._finish()
 
@@ -215,7 +221,7 @@ class Runner:
             await asyncio.gather(*watches, return_exceptions=True)
         said = self._record.status.error if self.state == cluster_pb2.RUNNER_STATE_ERROR else None
         if self.stop_requested:
-            self._fail("shutting_down", "the runner was stopped", process.exit_code)
+            self._fail(ShuttingDown.reason, STOPPED, process.exit_code)
         elif said is not None and said.reason:
             self._fail(said.reason, said.message, process.exit_code)
         else:
@@ -224,17 +230,25 @@ class Runner:
 
     async def _watch_silence(self, process: RunnerProcess) -> None:
         """A runner that answers nothing for HUNG_AFTER_S is killed; slow ones answer pings and are left alone."""
-        was_silent = False
+        was_silent, looked_at_s = False, self._clock.now_s()
         while not process.exited.is_set():
-            await asyncio.sleep(SILENT_AFTER_S / 5)
+            await asyncio.sleep(SILENCE_LOOK_INTERVAL_S)
+            now_s = self._clock.now_s()
+            self._silence_s = lengthen_silence(
+                self._silence_s,
+                elapsed_s=now_s - looked_at_s,
+                heard=self._heard,
+                look_interval_s=SILENCE_LOOK_INTERVAL_S,
+            )
+            self._heard, looked_at_s = False, now_s
             if self._is_silent() != was_silent:
                 was_silent = not was_silent
                 log.warning("runner.silent" if was_silent else "runner.answers", placement=self.spec.placement_id)
                 self.changes.notify()
-            if self._clock.now_s() - self._heard_at_s > HUNG_AFTER_S:
+            if self._silence_s > HUNG_AFTER_S:
                 log.error("runner.hung", placement=self.spec.placement_id, silence_s=HUNG_AFTER_S)
                 self._record.status.state = cluster_pb2.RUNNER_STATE_ERROR
-                self._record.status.error.reason = "runner_lost"
+                self._record.status.error.reason = RunnerLost.reason
                 self._record.status.error.message = f"the runner did not answer for {HUNG_AFTER_S:g} s"
                 await kill_process(process)
                 return
@@ -245,7 +259,11 @@ class Runner:
         if process is not None and not process.exited.is_set():
             await kill_process(process)  # only when our own task is cancelled: the host goes down in disorder
         if not self._record.status.HasField("error"):
-            self._fail("shutting_down", "the runner was stopped", None if process is None else process.exit_code)
+            exit_code = None if process is None else process.exit_code
+            if self.stop_requested:
+                self._fail(ShuttingDown.reason, STOPPED, exit_code)
+            else:  # a bug of ours, or our own task was cancelled
+                self._fail(InternalError.reason, "the host stopped to follow the runner", exit_code)
         self._remove_files()
         self.ended.set()
         self.changes.notify()
@@ -267,10 +285,10 @@ class Runner:
             Path(self._socket_path).unlink(missing_ok=True)
 
     def _hear(self) -> None:
-        self._heard_at_s = self._clock.now_s()
+        self._heard = True
 
     def _is_silent(self) -> bool:
-        return self._clock.now_s() - self._heard_at_s > SILENT_AFTER_S and bool(self._record.address)
+        return self._silence_s > SILENT_AFTER_S
 
     async def _write_note(self) -> None:
         ticks = start_ticks(self._record.pid)
@@ -324,3 +342,9 @@ class Runner:
             text=message,
         )
         self.changes.notify()
+
+
+def _log_bug(life: asyncio.Task[None]) -> None:
+    error = None if life.cancelled() else life.exception()
+    if error is not None:
+        log.error("runner.life_failed", exc_info=error)

@@ -12,6 +12,7 @@ from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.gpu_memory import GpuMemory
 from runner.host import children, devices, gpu_watch
+from runner.host.model_files import ModelFiles
 from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
 from tools.model_zoo import build
 
@@ -154,3 +155,21 @@ async def test_a_node_without_cards_asks_no_driver_again(monkeypatch: pytest.Mon
     seen: list[list[GpuMemory]] = []
     await asyncio.wait_for(gpu_watch.watch_gpus(seen.append), 30)
     assert seen == [[]]
+
+
+async def test_a_look_at_a_file_that_failed_is_repeated_and_a_verdict_is_not(
+    tmp_path: Path, models_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ModelFiles(models_directory, tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", "import os; os.abort()"])
+        await files.scan()
+    (model,) = files.models()
+    assert "the inspection failed: signal 6" in model.error
+    files._forget_failures()
+    await files.scan()
+    (model,) = files.models()
+    assert not model.error
+    known = files.models()[0].digest
+    files._forget_failures()
+    assert [model.digest for model in files.models()] == [known]

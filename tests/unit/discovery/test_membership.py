@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discovery.core.membership import (
+    NODES_MAX,
     IncompleteReport,
     Membership,
     ReplacedByNewer,
     Report,
     Section,
+    TooManyNodes,
     apply_disconnect,
     apply_report,
     apply_time,
@@ -112,6 +114,14 @@ def test_the_next_check_is_due_when_the_longest_silent_node_could_become_suspect
     membership = apply_report(registered(), report(node_id="b", stream=2), now_s=1.0)
     assert next_check_s(membership, silence_s_max=SILENCE_S) == 2.0
     assert next_check_s(Membership(), silence_s_max=SILENCE_S) is None
+
+
+def test_the_inventory_takes_so_many_nodes_and_no_more() -> None:
+    node = registered().nodes["a"]
+    full = Membership(nodes={str(number): node for number in range(NODES_MAX)})
+    with pytest.raises(TooManyNodes):
+        apply_report(full, report(), now_s=0.0)
+    assert len(apply_report(full, report(node_id="7", stream=2), now_s=0.0).nodes) == NODES_MAX
 
 
 @given(
