@@ -81,7 +81,7 @@ class SchedulerApp:
             log.info("scheduler.ready", address=self.address, leader_id=self._leadership.leader_id)
             done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # one of ours ended: a bug, which ends the process
+                task.result()  # raises where one of ours ended by itself: a bug, which ends the process
         finally:
             await self._leadership.resign()
             await self._server.stop(STOP_GRACE_S)

@@ -40,6 +40,7 @@ class Leadership:
         self._valid_until_s = 0.0
         self._why = ""
         self._poke = asyncio.Event()
+        self._resigned = False
         self.leader_id = leader_id
         self.fence = 0  # 0: does not lead
 
@@ -58,7 +59,7 @@ class Leadership:
 
     async def run(self) -> None:
         """Seek, keep, lose, seek again; until cancelled."""
-        while True:
+        while not self._resigned:
             pause_s = await self._step()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -66,7 +67,8 @@ class Leadership:
             self._poke.clear()
 
     async def resign(self) -> None:
-        """An orderly stop: the next leader need not wait for the lease to end."""
+        """An orderly stop: the next leader need not wait for the lease to end. This one never leads again."""
+        self._resigned = True
         if self.fence:
             self._lose("this scheduler is going down")
             with contextlib.suppress(StoreUnavailableError):
@@ -79,6 +81,9 @@ class Leadership:
         try:
             async with asyncio.timeout(None if left_s is None else max(0.0, left_s)):
                 lease = await self._store.acquire(self.leader_id, high_water=self._high_water)
+                if self._resigned:
+                    await self._store.release(self.leader_id)
+                    return STANDBY_POLL_S
                 if lease.is_mine and lease.fence != self.fence:
                     await self._lead(lease, asked_at_s)
                 elif lease.is_mine:

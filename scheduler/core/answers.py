@@ -44,7 +44,7 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
     record = job.record
     if record is not None:
         if record.placement_id not in books.stops:
-            _forget(books, record.placement_id)
+            forget(books, record.placement_id)
         known = books.failures.get(job.model_digest)
         count = 1 if known is None else known.count + 1
         pause_s = min(books.policy.restart_backoff_s * 2 ** (count - 1), books.policy.restart_backoff_s_max)
@@ -58,7 +58,8 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
         books.emit(AnswerFailed(callers=callers, fault=fault))
 
 
-def _forget(books: Books, placement_id: str) -> None:
+def forget(books: Books, placement_id: str) -> None:
+    """A placement is not wanted any more. A runner that turns up all the same is adopted."""
     if books.desired.pop(placement_id, None) is not None and books.leadership is not None:
         books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=placement_id))
 

@@ -8,7 +8,7 @@
 What happens once it is written is in `starting`.
 """
 
-from scheduler.core.answers import fail, tell_positions
+from scheduler.core.answers import fail, forget, tell_positions
 from scheduler.core.books import Books
 from scheduler.core.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
 from scheduler.core.desired import DesiredPlacement, Phase
@@ -93,6 +93,9 @@ def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> 
 def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) -> None:
     assert books.leadership is not None, "jobs end with leadership"
     before = job.record or _lost_record(books, job)
+    if before is not None and before.node_id != placement.node_id:
+        forget(books, before.placement_id)  # its node may be back with its runner: that is another placement
+        before = None
     job.placement = placement
     job.busy_since_s = None
     job.waits_for = ""

@@ -36,6 +36,7 @@ class Observed:
     def see_inventory(self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float) -> None:
         """Take in an inventory."""
         present = {node.id: node for node in nodes}
+        self._see_deaths(present)
         for node_id, node in self.nodes.items():
             if node_id not in present:
                 self._missing.setdefault(node_id, now_s)
@@ -114,6 +115,18 @@ class Observed:
     def replica(self, placement_id: str) -> tuple[str, RunnerView] | None:
         """One runner and its node."""
         return next((found for found in self.replicas() if found[1].placement_id == placement_id), None)
+
+    def _see_deaths(self, present: dict[str, NodeView]) -> None:
+        """What the inventory has shown and shows no more is gone, whatever its start has reported."""
+        for node_id, before in self.nodes.items():
+            if node_id not in present:
+                continue
+            now = {(runner.placement_id, runner.generation) for runner in present[node_id].runners}
+            for runner in before.runners:
+                started = self._started.get(runner.placement_id)
+                key = (runner.placement_id, runner.generation)
+                if started is not None and key not in now and started.runner.generation == runner.generation:
+                    del self._started[runner.placement_id]
 
     def _catch_up(self, runner: RunnerView) -> None:
         """The inventory knows as much as the start's own reports: from here on it alone counts."""

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from scheduler.core.books import Books
 from scheduler.core.candidates import ClusterView
 from scheduler.core.eviction import Evictable, PoolKey
+from scheduler.core.layouts import Layout
 from scheduler.core.ledger import Promise, freed_by, reserve_bytes
-from scheduler.core.load_jobs import DONE, ON_HOST, LoadJob, LoadState
+from scheduler.core.load_jobs import DONE, UNPLACED, LoadJob
 from scheduler.core.view import STARTING_STATES, RunnerState, RunnerView
 
 
@@ -60,19 +61,7 @@ def replica_promise(books: Books, node_id: str, runner: RunnerView) -> Promise:
 
 def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
     """The snapshot on which a load is planned."""
-    loading = [other for other in books.jobs.values() if other is not job and other.placement is not None]
-    pools: set[PoolKey] = set()
-    per_node: dict[str, int] = {}
-    for other in loading:
-        assert other.placement is not None
-        if other.state not in ON_HOST and other.state is not LoadState.PLANNED:
-            continue
-        node = books.node(other.placement.node_id)
-        per_node[other.placement.node_id] = per_node.get(other.placement.node_id, 0) + 1
-        for layers in other.placement.layout.devices:
-            device = node.device(layers.device_id) if node is not None else None
-            if node is not None and device is not None:
-                pools.add((node.id, device.pool_id))
+    pools, per_node = _loads_elsewhere(books, job)
     return ClusterView(
         nodes=books.observed.node_views(now_s),
         promises=tuple(promises(books, but_for=job)),
@@ -80,6 +69,30 @@ def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
     )
+
+
+def _loads_elsewhere(books: Books, job: LoadJob) -> tuple[set[PoolKey], dict[str, int]]:
+    """Where other loads run: pools of devices, and how many per node."""
+    pools: set[PoolKey] = set()
+    per_node: dict[str, int] = {}
+    known = {other.record.placement_id for other in books.jobs.values() if other.record is not None}
+    for other in books.jobs.values():
+        if other is job or other.placement is None or other.state in UNPLACED:
+            continue
+        per_node[other.placement.node_id] = per_node.get(other.placement.node_id, 0) + 1
+        pools.update(_device_pools(books, other.placement.node_id, other.placement.layout))
+    for node_id, runner in books.observed.replicas():
+        if runner.state in STARTING_STATES and runner.placement_id not in known:
+            # Somebody else's load, and what it will take is not known: nothing beside it until it is.
+            per_node[node_id] = books.policy.loads_per_node_max
+            pools.update(_device_pools(books, node_id, runner.layout))
+    return pools, per_node
+
+
+def _device_pools(books: Books, node_id: str, layout: Layout) -> set[PoolKey]:
+    node = books.node(node_id)
+    found = [node.device(layers.device_id) if node is not None else None for layers in layout.devices]
+    return {(node_id, device.pool_id) for device in found if device is not None}
 
 
 def _evictable(books: Books, job: LoadJob, now_s: float) -> Iterator[Evictable]:

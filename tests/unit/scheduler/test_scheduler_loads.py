@@ -392,7 +392,7 @@ def test_a_node_that_vanishes_during_a_load_gives_it_to_another() -> None:
     world.pass_time(6)
     world.settle()
     assert world.is_ready("c")
-    assert world.runners["p1"].node_id == "b"
+    assert [one.node_id for one in world.runners.values()] == ["b"]
 
 
 def test_a_start_that_ends_in_a_runner_error_is_a_failure_like_any_other() -> None:

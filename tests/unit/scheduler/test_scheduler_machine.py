@@ -20,10 +20,10 @@ from scheduler.core.policy import Policy
 from scheduler.core.snapshot import promises
 from scheduler.core.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.world import World, models
+from tests.unit.scheduler.world import PROCESS_BYTES, World, models
 
 NAMES = ("m", "n", "o", "p")
-SIZES = {"m": 9, "n": 12, "o": 20, "p": 200}
+SIZES = {"m": 9, "n": 12, "o": 14, "p": 200}
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -37,9 +37,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.world = World(policy=policy, sizes_gib={f"digest-{name}": size for name, size in SIZES.items()})
         self.world.cache_gib_per_slot = 0.25
         self.all_nodes = {
-            "a": node(
-                "a", devices=(gpu(free=24), gpu("gpu-1", free=16, total=16), cpu(free=40)), models=models(*NAMES)
-            ),
+            "a": node("a", devices=(gpu(free=16, total=16), cpu(free=24, total=24)), models=models(*NAMES)),
             "b": node("b", devices=(gpu(free=12, total=12), cpu(free=16, total=16)), models=models("m", "n")),
         }
         self.leads = False
@@ -197,6 +195,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             for device in view.devices:
                 room = device.total_bytes - overhead_bytes(device, books.policy)
                 assert promised[view.id, device.id] <= room, (view.id, device.id, promised[view.id, device.id], room)
+
+    @invariant()
+    def no_device_has_to_hold_more_than_it_has(self) -> None:
+        """Counted from the processes themselves, whatever the core believes."""
+        world = self.world
+        held: Counter[tuple[str, str]] = Counter()
+        for one in world.runners.values():
+            report = world.count(one.view.model_digest, one.view.layout)
+            held[one.node_id, "cpu"] += report.host.total_bytes
+            for part in report.devices:
+                held[one.node_id, part.device_id] += part.total_bytes + PROCESS_BYTES
+        for view in self.all_nodes.values():
+            for device in view.devices:
+                assert held[view.id, device.id] <= device.total_bytes, (view.id, device.id, sorted(world.runners))
 
     @invariant()
     def a_placement_runs_once(self) -> None:

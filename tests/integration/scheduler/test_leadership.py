@@ -1,0 +1,217 @@
+"""Who leads, what happens when the store or the leader goes, and that nothing which runs notices."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from common.errors import ModelUnavailable
+from common.grpc_client import open_channel
+from protos import scheduler_pb2
+from scheduler.client import SchedulerClient
+from tests.integration.scheduler.node_servicer import NodeAndDiscovery
+from tests.integration.scheduler.surroundings import (
+    POLL_S,
+    RedisServer,
+    Running,
+    redis_server,
+    scheduler,
+    short_directory,
+    until,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+FAILOVER_S = 7.0
+
+
+async def stored_fence(redis: RedisServer) -> int:
+    async with redis.client() as client:
+        return int(await client.get("{sched}:fence") or 0)
+
+
+async def eventually_ready(client: SchedulerClient, name: str, *, deadline_s: float) -> None:
+    """Ask, as a gateway would, until the model is there."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            async for _ in client.ensure_model(scheduler_pb2.EnsureModelRequest(model_name=name)):
+                pass
+        except ModelUnavailable:
+            assert time.monotonic() < end_s, f"{name} is not available within {deadline_s} s"
+            await asyncio.sleep(POLL_S)
+        else:
+            return
+
+
+async def test_without_a_store_at_the_start_the_process_lives_says_so_and_recovers_by_itself(
+    directory: Path, node: NodeAndDiscovery
+) -> None:
+    async with redis_server(directory, started=False) as redis, scheduler(directory, redis.url, node) as running:
+        await until(lambda: bool(running.app.core.books.observed.nodes), what="the inventory has arrived")
+        async with open_channel(running.app.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        await until(lambda: "unreachable" in running.app.core.books.no_leader_why, what="the store was missed")
+        begun_s = time.monotonic()
+        with pytest.raises(ModelUnavailable, match="state store unreachable: ") as refused:
+            await running.ensure("m")
+        assert time.monotonic() - begun_s < 1
+        assert refused.value.retry_after_s is not None
+        await redis.start()
+        await eventually_ready(running.client, "m", deadline_s=5)
+    assert len(node.starts) == 1
+
+
+async def test_a_store_that_goes_later_changes_nothing_for_what_is_warm(
+    running: Running, node: NodeAndDiscovery, redis: RedisServer
+) -> None:
+    _, before = await running.ensure("m")
+    await redis.kill()
+    await until(lambda: running.app.core.books.leadership is None, deadline_s=4, what="leadership is given up in time")
+    _, after = await running.ensure("m")
+    assert after.replicas[0].placement == before.replicas[0].placement
+    assert len(await running.placements("m")) == 1
+    with pytest.raises(ModelUnavailable, match="state store unreachable"):
+        await running.ensure("n")
+    with pytest.raises(ModelUnavailable, match="state store unreachable"):
+        await running.client.unload_model("m")
+    assert node.stops == []
+    await redis.start()  # empty
+    await eventually_ready(running.client, "n", deadline_s=5)
+    assert node.stops == []
+    assert len(node.runners) == 2
+
+
+async def test_a_store_that_forgets_everything_is_filled_again_and_the_fence_does_not_fall(
+    running: Running, node: NodeAndDiscovery, redis: RedisServer
+) -> None:
+    await running.ensure("m")
+    before = await stored_fence(redis)
+    async with redis.client() as client:
+        await client.flushall()
+        (placement_id,) = node.runners
+        end_s = time.monotonic() + 10
+        while not await client.hexists("{sched}:placements", placement_id):
+            assert time.monotonic() < end_s, "desired state is not back within 10 s"
+            await asyncio.sleep(POLL_S)
+    assert await stored_fence(redis) > before
+    assert len(await running.placements("m")) == 1
+    await running.ensure("n")
+    assert node.stops == []
+    assert len(node.starts) == 2
+
+
+async def test_a_command_right_after_the_store_forgot_is_carried_out_with_the_new_fence(
+    running: Running, node: NodeAndDiscovery, redis: RedisServer
+) -> None:
+    async with redis.client() as client:
+        await client.flushall()
+    await running.ensure("m")
+    assert node.starts[-1].fence.number == await stored_fence(redis)
+
+
+async def test_a_standby_shows_routes_and_sends_commands_to_the_leader(
+    running: Running, node: NodeAndDiscovery, redis: RedisServer
+) -> None:
+    await running.ensure("m")
+    async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
+        books = standby.app.core.books
+        await until(lambda: "leads" in books.no_leader_why and bool(books.observed.nodes), what="it knows the leader")
+        await standby.ensure("m")
+        assert len(await standby.placements("m")) == 1
+        with pytest.raises(ModelUnavailable, match=f"another scheduler leads: {running.app.address}"):
+            await standby.ensure("n")
+        both = SchedulerClient(f"{standby.app.address},{running.app.address}")
+        async with both:
+            await eventually_ready(both, "n", deadline_s=1)
+            assert await both.unload_model("n") == 1
+
+
+async def test_an_orderly_end_hands_over_at_once(directory: Path, node: NodeAndDiscovery, redis: RedisServer) -> None:
+    async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as second:
+        books = second.app.core.books
+        await until(lambda: books.leadership is not None, what="it leads, nobody else is there")
+        async with scheduler(directory, redis.url, node) as third:
+            await until(lambda: "leads" in third.app.core.books.no_leader_why, what="it is a standby")
+            second.stop.set()
+            await until(lambda: third.app.core.books.leadership is not None, deadline_s=2, what="it leads at once")
+
+
+@asynccontextmanager
+async def scheduler_process(
+    directory: Path, redis: RedisServer, node: NodeAndDiscovery
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A scheduler of its own, as `python -m scheduler` starts it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PUNA_")}
+    environment |= {
+        "PUNA_SCHEDULER_LISTEN": f"unix:{directory}/scheduler.sock",
+        "PUNA_DISCOVERY_ADDRESS": node.address,
+        "PUNA_REDIS_URL": redis.url,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "scheduler"), cwd=ROOT, env=environment, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_when_the_leader_dies_or_hangs_the_standby_acts_within_seconds(
+    directory: Path, redis: RedisServer, node: NodeAndDiscovery, signal_number: signal.Signals
+) -> None:
+    async with scheduler_process(directory, redis, node) as leader:
+        await until(lambda: node.high[0] == 0 and (directory / "scheduler.sock").exists(), what="it listens")
+        async with SchedulerClient(f"unix:{directory}/scheduler.sock") as client:
+            await eventually_ready(client, "m", deadline_s=20)
+        old = node.high
+        async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
+            books = standby.app.core.books
+            await until(lambda: "leads" in books.no_leader_why and bool(books.observed.nodes), what="it is a standby")
+            leader.send_signal(signal_number)
+            begun_s = time.monotonic()
+            await eventually_ready(standby.client, "n", deadline_s=FAILOVER_S)
+            assert time.monotonic() - begun_s < FAILOVER_S
+            assert node.high[0] > old[0]
+            assert node.high[1] != old[1]
+            assert len(await standby.placements("m")) == 1, "what the old leader loaded goes on"
+            if signal_number is signal.SIGSTOP:
+                leader.send_signal(signal.SIGCONT)
+                async with SchedulerClient(f"unix:{directory}/scheduler.sock") as client:
+                    with pytest.raises(ModelUnavailable):
+                        await client.unload_model("m")
+    assert node.stops == []
+    assert sorted(start.placement.generation for start in node.starts) == [1, 1]
+
+
+async def test_a_load_that_changes_leaders_is_one_load(
+    directory: Path, redis: RedisServer, node: NodeAndDiscovery
+) -> None:
+    node.may_finish.clear()
+    async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as first:
+        await until(lambda: first.app.core.books.leadership is not None, what="the first leads")
+        await until(lambda: bool(first.app.core.books.observed.nodes), what="and sees")
+        load = asyncio.create_task(first.ensure("m"))
+        await until(lambda: bool(node.starts), what="the load has begun")
+        async with scheduler(directory, redis.url, node) as second:
+            first.stop.set()
+            await until(lambda: second.app.core.books.leadership is not None, what="the second leads")
+            with pytest.raises(ModelUnavailable):
+                await load
+            await until(lambda: len(node.starts) == 2, what="the second takes the load up")
+            node.may_finish.set()
+            await eventually_ready(second.client, "m", deadline_s=5)
+    ids = {(start.placement.placement_id, start.placement.generation) for start in node.starts}
+    assert len(ids) == 1
+    assert len(node.runners) == 1

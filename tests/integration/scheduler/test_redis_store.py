@@ -1,0 +1,178 @@
+"""What the scripts promise, on a real Redis."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from common.clock import SystemClock
+from common.errors import StaleFence, StartupError
+from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.layouts import Layout
+from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.redis_store import RedisStore, StoreUnavailableError
+from tests.integration.scheduler.surroundings import RedisServer
+
+RECORD = DesiredPlacement(
+    placement_id="p1",
+    generation=3,
+    phase=Phase.STARTING,
+    node_id="a",
+    model_name="m:latest",
+    model_digest="d" * 64,
+    layout=Layout(context_tokens=4096, slots=8, batch_tokens=512, use_mmap=False).on("GPU-1", 33),
+    planned=MemoryReport(
+        origin=MemoryOrigin.MEASURED,
+        devices=(DeviceBytes(device_id="GPU-1", weights_bytes=5, cache_bytes=6, graph_bytes=7),),
+        host=DeviceBytes(graph_bytes=8),
+    ),
+    keep_alive_ms=-1,
+)
+
+
+@pytest.fixture
+async def store(redis: RedisServer) -> AsyncIterator[RedisStore]:
+    store = RedisStore(redis.url, SystemClock())
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def other(redis: RedisServer) -> AsyncIterator[RedisStore]:
+    """The same Redis, as another scheduler uses it."""
+    store = RedisStore(redis.url, SystemClock())
+    yield store
+    await store.close()
+
+
+async def test_one_leads_and_the_other_learns_who(store: RedisStore, other: RedisStore) -> None:
+    first = await store.acquire("one@a:1", high_water=0)
+    second = await other.acquire("two@b:1", high_water=0)
+    assert first.is_mine
+    assert not second.is_mine
+    assert second.holder == "one@a:1"
+    assert second.fence == first.fence
+
+
+async def test_a_renewal_keeps_the_fence_and_a_new_term_raises_it(store: RedisStore, other: RedisStore) -> None:
+    first = await store.acquire("one", high_water=0)
+    assert await store.acquire("one", high_water=0) == first
+    await store.release("one")
+    assert (await other.acquire("two", high_water=0)).fence > first.fence
+
+
+async def test_only_the_holder_can_release(store: RedisStore, other: RedisStore) -> None:
+    await store.acquire("one", high_water=0)
+    await other.release("two")
+    assert not (await other.acquire("two", high_water=0)).is_mine
+
+
+async def test_the_fence_is_at_least_the_time_of_the_server_so_that_an_empty_store_does_not_lower_it(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    first = await store.acquire("one", high_water=0)
+    assert first.fence >= (time.time() - 60) * 1000
+    async with redis.client() as client:
+        await client.flushall()
+    assert (await store.acquire("one", high_water=0)).fence > first.fence
+
+
+async def test_the_fence_rises_above_what_a_host_has_seen_and_above_what_is_stored(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    seen = 10**15 + 12345  # beyond what Lua writes without an exponent
+    assert (await store.acquire("one", high_water=seen)).fence == seen + 1
+    async with redis.client() as client:
+        assert await client.get("{sched}:fence") == str(seen + 1)
+    await store.release("one")
+    assert (await store.acquire("one", high_water=0)).fence == seen + 2
+
+
+async def test_a_record_comes_back_as_it_was_written(store: RedisStore, other: RedisStore) -> None:
+    lease = await store.acquire("one", high_water=0)
+    await store.save(lease.fence, RECORD)
+    await store.save(lease.fence, RECORD.in_phase(Phase.RUNNING))
+    assert await other.load() == (RECORD.in_phase(Phase.RUNNING),)
+    await store.remove(lease.fence, "p1")
+    assert await other.load() == ()
+
+
+async def test_a_leader_of_the_past_writes_and_removes_nothing(store: RedisStore, other: RedisStore) -> None:
+    old = await store.acquire("one", high_water=0)
+    await store.save(old.fence, RECORD)
+    await store.release("one")
+    new = await other.acquire("two", high_water=0)
+    for attempt in (store.save(old.fence, RECORD), store.remove(old.fence, "p1")):
+        with pytest.raises(StaleFence):
+            await attempt
+    assert await other.load() == (RECORD,)
+    await other.save(new.fence, RECORD.in_phase(Phase.RUNNING))
+
+
+async def test_a_record_that_somebody_else_changed_is_not_overwritten(store: RedisStore, other: RedisStore) -> None:
+    lease = await store.acquire("one", high_water=0)
+    await store.save(lease.fence, RECORD)
+    with pytest.raises(StaleFence, match="written by somebody else"):
+        await other.save(lease.fence, RECORD)
+
+
+async def test_nothing_is_written_after_the_store_forgot_the_fence(store: RedisStore, redis: RedisServer) -> None:
+    lease = await store.acquire("one", high_water=0)
+    async with redis.client() as client:
+        await client.flushall()
+    with pytest.raises(StaleFence, match="at fence none"):
+        await store.save(lease.fence, RECORD)
+
+
+async def test_another_schema_is_left_alone(store: RedisStore, redis: RedisServer) -> None:
+    async with redis.client() as client:
+        await client.set("{sched}:schema", "2")
+    with pytest.raises(StoreUnavailableError, match="schema 2, this build speaks 1"):
+        await store.acquire("one", high_water=0)
+
+
+async def test_an_unreadable_record_is_skipped_and_left_where_it_is(store: RedisStore, redis: RedisServer) -> None:
+    lease = await store.acquire("one", high_water=0)
+    await store.save(lease.fence, RECORD)
+    async with redis.client() as client:
+        await client.hset("{sched}:placements", "bad", "{")
+        await client.hset("{sched}:placements", "odd", '{"version": 1, "record": {"placement_id": "odd"}}')
+        assert await store.load() == (RECORD,)
+        assert await client.hlen("{sched}:placements") == 3
+
+
+async def test_fields_of_a_newer_build_are_ignored(store: RedisStore, redis: RedisServer) -> None:
+    lease = await store.acquire("one", high_water=0)
+    await store.save(lease.fence, RECORD)
+    async with redis.client() as client:
+        text = await client.hget("{sched}:placements", "p1")
+        await client.hset("{sched}:placements", "p1", text.replace('"record":{', '"record":{"colour":"red",'))
+    assert await store.load() == (RECORD,)
+
+
+async def test_all_keys_share_one_hash_tag(store: RedisStore, redis: RedisServer) -> None:
+    lease = await store.acquire("one", high_water=0)
+    await store.save(lease.fence, RECORD)
+    async with redis.client() as client:
+        assert all(key.startswith("{sched}:") for key in await client.keys("*"))
+
+
+async def test_a_store_that_is_away_is_refused_within_a_second_and_then_at_once(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    await store.acquire("one", high_water=0)
+    await redis.kill()
+    begun_s = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError, match="state store unreachable"):
+            await store.load()
+    assert time.monotonic() - begun_s < 3
+    begun_s = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match="waiting before the next attempt"):
+        await store.load()
+    assert time.monotonic() - begun_s < 0.1
+
+
+async def test_a_url_that_is_none_stops_the_start() -> None:
+    with pytest.raises(StartupError, match="PUNA_REDIS_URL"):
+        RedisStore("redsi://localhost", SystemClock())

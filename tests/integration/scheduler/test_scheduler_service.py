@@ -1,0 +1,185 @@
+"""The scheduler as others meet it: over gRPC, among real neighbours."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from common.errors import (
+    BadModelFile,
+    DigestMismatch,
+    InsufficientMemory,
+    InvalidRequest,
+    ModelNotFound,
+)
+from common.grpc_client import open_channel
+from protos import cluster_pb2, scheduler_pb2
+from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
+from tests.integration.scheduler.surroundings import RedisServer, Running, until
+
+
+async def test_a_cold_model_is_loaded_with_progress_and_routed(running: Running, node: NodeAndDiscovery) -> None:
+    events, route = await running.ensure("m")
+    fractions = [event.loading.fraction for event in events if event.WhichOneof("event") == "loading"]
+    assert fractions == sorted(fractions)
+    (replica,) = route.replicas
+    assert replica.placement.placement_id == node.starts[0].placement.placement_id
+    assert replica.placement.incarnation == "i-1"
+    assert replica.address == f"unix:/run/{replica.placement.placement_id}"
+    assert replica.status.state == cluster_pb2.RUNNER_STATE_READY
+    assert list(replica.device_names) == ["CPU"]
+    assert (replica.layout.slots, replica.layout.context_tokens, replica.layout.batch_tokens) == (8, 4096, 512)
+    assert route.model.description.architecture == "llama"
+    assert node.starts[0].planned.host.weights_bytes == GIB
+
+
+@pytest.mark.behaviour("B-84", "B-135")
+async def test_five_callers_share_one_load_and_the_first_may_leave(running: Running, node: NodeAndDiscovery) -> None:
+    node.may_finish.clear()
+    first = asyncio.create_task(running.ensure("m"))
+    await until(lambda: len(node.starts) == 1, what="the load has begun")
+    others = [asyncio.create_task(running.ensure("m")) for _ in range(4)]
+    await until(lambda: running.app.core.books.waiters() == 5, what="everybody waits")
+    first.cancel()
+    await until(lambda: running.app.core.books.waiters() == 4, what="the first one has left")
+    node.may_finish.set()
+    answers = await asyncio.gather(*others)
+    assert len({route.replicas[0].placement.placement_id for _, route in answers}) == 1
+    assert len(node.starts) == 1
+    assert running.app.core.books.waiters() == 0
+
+
+@pytest.mark.behaviour("B-133", "B-134")
+async def test_a_stuck_load_delays_neither_other_models_nor_questions(running: Running, node: NodeAndDiscovery) -> None:
+    node.may_finish.clear()
+    stuck = asyncio.create_task(running.ensure("m"))
+    await until(lambda: len(node.starts) == 1, what="the load has begun")
+    other = asyncio.create_task(running.ensure("n"))
+    await until(lambda: len(node.starts) == 2, what="the other load has begun beside it")
+    async with asyncio.timeout(0.5):
+        table = await running.routes()
+        nodes = await running.client.list_nodes()
+    assert {route.model.name for route in table.routes} == {"m:latest", "n:latest", "broken:latest"}
+    assert [one.id for one in nodes.nodes] == ["node-a"]
+    node.may_finish.set()
+    await asyncio.gather(stuck, other)
+
+
+async def test_routes_follow_what_the_host_reports(running: Running, node: NodeAndDiscovery) -> None:
+    tables: list[scheduler_pb2.RouteTable] = []
+
+    async def watch() -> None:
+        async for table in running.client.watch_routes():
+            tables.append(table)  # noqa: PERF401  # one by one, as they come
+
+    def replicas() -> list[str]:
+        route = next(one for one in tables[-1].routes if one.model.name == "m:latest")
+        return [one.placement.placement_id for one in route.replicas]
+
+    watching = asyncio.create_task(watch())
+    await until(lambda: bool(tables), what="a table on connect")
+    await running.ensure("m")
+    await until(lambda: bool(replicas()), what="the replica is in the table")
+    books = running.app.core.books
+    await until(lambda: any(one.runners for one in books.observed.nodes.values()), what="the inventory shows it too")
+    node.kill_runner()
+    await until(lambda: not replicas(), deadline_s=1, what="a dead runner leaves the table at once")
+    versions = [table.version for table in tables]
+    assert versions == sorted(set(versions))
+    watching.cancel()
+
+
+async def test_a_runner_that_died_is_followed_by_its_next_generation(running: Running, node: NodeAndDiscovery) -> None:
+    await running.ensure("m")
+    node.kill_runner()
+    books = running.app.core.books
+    await until(lambda: not any(True for _ in books.observed.replicas()), what="the death is known")
+    _, route = await running.ensure("m")
+    assert [start.placement.generation for start in node.starts] == [1, 2]
+    assert len({start.placement.placement_id for start in node.starts}) == 1
+    assert route.replicas[0].placement.generation == 2
+
+
+async def test_an_idle_replica_is_stopped_when_the_keep_alive_its_runner_reports_is_over(
+    running: Running, node: NodeAndDiscovery
+) -> None:
+    await running.ensure("m")
+    (runner,) = node.runners.values()
+    runner.record.status.requests_total = 1
+    runner.record.status.keep_alive_ms = 100
+    node.changes.notify()
+    await until(lambda: bool(node.stops), deadline_s=3, what="the replica is stopped")
+    assert node.stops[0].drain_ms == 30_000
+    await until(lambda: not node.runners, what="it is gone")
+
+
+async def test_unload_stops_the_replica_and_says_how_many(running: Running, node: NodeAndDiscovery) -> None:
+    await running.ensure("m")
+    assert await running.client.unload_model("m") == 1
+    await until(lambda: not node.runners, what="it is gone")
+    assert await running.client.unload_model("m:latest") == 0
+
+
+async def test_errors_reach_the_caller_as_what_they_are(running: Running, node: NodeAndDiscovery) -> None:
+    with pytest.raises(ModelNotFound, match=r"^model 'nope' not found$"):
+        await running.ensure("nope")
+    with pytest.raises(ModelNotFound):
+        await running.client.unload_model("nope")
+    with pytest.raises(BadModelFile, match="cut off at byte 12"):
+        await running.ensure("broken")
+    with pytest.raises(InvalidRequest, match="model is required"):
+        await running.ensure("")
+    node.refuse_start = DigestMismatch("the bytes changed")
+    with pytest.raises(DigestMismatch, match="the bytes changed"):
+        await running.ensure("m")
+    node.model_bytes = 100 * GIB
+    node.refuse_start = None
+    with pytest.raises(InsufficientMemory, match=r"requires more system memory \(100\.1 GiB\) than is available"):
+        await running.ensure("n")
+    assert node.runners == {}
+
+
+async def test_health_and_reflection_answer(running: Running) -> None:
+    async with open_channel(running.app.address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_names_the_service(running: Running) -> None:
+    def ask() -> list[str]:
+        with grpc.insecure_channel(running.app.address) as channel:
+            return list(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+    assert "puna.v1.Scheduler" in await asyncio.to_thread(ask)
+
+
+async def test_a_host_that_has_seen_a_higher_fence_is_commanded_with_a_higher_one(
+    running: Running, node: NodeAndDiscovery
+) -> None:
+    books = running.app.core.books
+    assert books.leadership is not None
+    seen = books.leadership.fence + 1_000_000_000
+    node.high = (seen, "somebody else")
+    _, route = await running.ensure("m")
+    assert node.stale_refusals >= 1
+    assert node.high[0] > seen
+    assert len(node.runners) == 1
+    assert route.replicas[0].placement.placement_id in node.runners
+
+
+async def test_when_discovery_is_away_warm_models_stay_routed(
+    running: Running, node: NodeAndDiscovery, redis: RedisServer
+) -> None:
+    await running.ensure("m")
+    node.present = False  # a discovery that came back and does not know the node yet
+    node._started_at_s = asyncio.get_running_loop().time()
+    node.changes.notify()
+    await asyncio.wait_for(running.routes(), timeout=2)
+    assert len(await running.placements("m")) == 1
+    await running.ensure("m")
+    assert len(node.starts) == 1
+    assert node.stops == []
