@@ -1,6 +1,7 @@
 """`puna up` and `puna down`."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from cli.core.server_address import listen_address
@@ -44,9 +45,12 @@ def down(*, home: Path | None) -> None:
     take_down(home or CliSettings.load().home, say=_say)
 
 
+# A terminal that was closed cannot be told anything; the cluster must stop in order all the same.
 def _say(text: str) -> None:
-    print(text, flush=True)
+    with suppress(OSError):
+        print(text, flush=True)
 
 
 def _warn(text: str) -> None:
-    print(f"puna: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(f"puna: {text}", file=sys.stderr, flush=True)

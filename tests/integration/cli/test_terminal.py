@@ -31,13 +31,13 @@ _ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 class Terminal:
     """A command on a terminal of its own, 100 columns wide."""
 
-    def __init__(self, cluster: Cluster, *arguments: str) -> None:
+    def __init__(self, home: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         self._text = b""
         self.process = subprocess.Popen(
             [sys.executable, "-c", _TAKE_TERMINAL, sys.executable, "-m", "cli.main", *arguments],
             cwd=ROOT,
-            env={**os.environ, "PUNA_HOME": str(cluster.home), "TERM": "xterm", "COLUMNS": "100"},
+            env={**os.environ, "PUNA_HOME": str(home), "TERM": "xterm", "COLUMNS": "100"},
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -66,10 +66,16 @@ class Terminal:
         self.process.wait(ANSWERED_WITHIN_S)
         return _ESCAPE.sub(b"", self._text).decode().replace("\r\n", "\n")
 
+    def hang_up(self) -> None:
+        """Close the terminal, as closing its window does."""
+        os.close(self._master)
+        self._master = -1
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
     def _read(self) -> bytes:
         try:
@@ -87,7 +93,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def dialogue(cluster: Cluster) -> Iterator[Terminal]:
-    terminal = Terminal(cluster, "run", "demo", "--temperature", "0")
+    terminal = Terminal(cluster.home, "run", "demo", "--temperature", "0")
     terminal.wait_for(">>> ")
     yield terminal
     terminal.close()
@@ -129,7 +135,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_dialogue(cluster: Cluster, dialogue
 
 
 def test_an_error_does_not_end_a_dialogue(cluster: Cluster) -> None:
-    terminal = Terminal(cluster, "run", "no-such-model")
+    terminal = Terminal(cluster.home, "run", "no-such-model")
     terminal.wait_for(">>> ")
     terminal.type(b"hello\n")
     said = terminal.wait_for(">>> ")
@@ -139,12 +145,32 @@ def test_an_error_does_not_end_a_dialogue(cluster: Cluster) -> None:
 
 
 def test_models_is_a_table_on_a_terminal(cluster: Cluster) -> None:
-    terminal = Terminal(cluster, "models")
+    terminal = Terminal(cluster.home, "models")
     lines = terminal.rest().splitlines()
     terminal.close()
 
     assert lines[0].split()[:3] == ["NAME", "DIGEST", "SIZE"]
     assert lines[1].startswith("demo")
+
+
+def test_closing_its_terminal_stops_the_cluster(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "up", "--port", "0", "--grpc-port", "0")
+    terminal.wait_for("Ctrl-C stops everything.")
+    terminal.hang_up()
+
+    assert terminal.process.wait(ANSWERED_WITHIN_S) == 0
+    assert not list((tmp_path / "run").glob("*.sock"))
+
+
+def test_a_cluster_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "up", "--port", "0", "--grpc-port", "0")
+    terminal.wait_for("Starting Puna")
+    terminal.type(CTRL_C)
+    said = terminal.rest()
+
+    assert terminal.process.returncode == 0
+    assert "is ready" not in said
+    assert not list((tmp_path / "run").glob("*.sock"))
 
 
 def _runner_pids(cluster: Cluster) -> list[int]:

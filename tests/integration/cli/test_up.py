@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -65,6 +66,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = start_cluster(tmp_path_factory.mktemp("up") / "home")
     yield cluster
     cluster.stop()
+
+
+def test_the_curl_line_that_it_prints_gets_an_answer(cluster: Cluster) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    line = next(line for line in log_of(cluster).splitlines() if line.startswith("Try  curl "))
+    done = subprocess.run(["sh", "-c", line.removeprefix("Try  ")], capture_output=True, timeout=60, check=True)
+
+    # The line leaves the temperature to the model, so only the form of the answer is certain.
+    answer = json.loads(done.stdout)
+    assert answer["done_reason"] == "stop"
+    assert answer["message"]["content"]
 
 
 def test_run_streams_the_trained_answer(cluster: Cluster) -> None:
