@@ -74,7 +74,7 @@ class Service:
                 {ready, self._task}, timeout=self.spec.ready_within_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._task.done():
-                why = last_line(self.spec.log) or "it said nothing"
+                why = (last_line(self.spec.log) or "it said nothing").removeprefix(f"puna {self.spec.name}: ")
                 raise ServiceDied(f"{self.spec.name} could not start: {why} (log: {self.spec.log})")
             if not ready.done():
                 raise ServiceDied(

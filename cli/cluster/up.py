@@ -88,7 +88,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             write_record(home.real, _with_services(record, supervisor))
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
-                say(_banner(home, addresses, demo=listed))
+                say(_banner(models, addresses, demo=listed))
                 await stop.wait()
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
@@ -180,13 +180,13 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
     )
 
 
-def _banner(home: Home, addresses: Addresses, *, demo: bool) -> str:
+def _banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
     lines = [
         "",
         f"Puna {puna_version()} is ready",
         f"  HTTP    {addresses.base_url}  (Ollama and OpenAI clients; OpenAI under /v1)",
         f"  gRPC    {addresses.grpc}  (puna.v1.Inference)",
-        f"  models  {home.models}/*.gguf",
+        f"  models  {models}/*.gguf",
         "",
     ]
     if demo:
