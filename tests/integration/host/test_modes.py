@@ -220,6 +220,52 @@ def test_sizes_that_no_machine_has_are_answered_too(dense: Path) -> None:
     assert int(report["host"]["cache_bytes"]) > 2**39
 
 
+def padded(cells: int) -> int:
+    return -(-cells // 256) * 256
+
+
+@pytest.mark.behaviour("B-44")
+@pytest.mark.parametrize("context_tokens", [2048, 8192])
+def test_each_kind_of_cache_has_the_cells_that_it_needs(tmp_path: Path, context_tokens: int) -> None:
+    slots, batch_tokens, f16_bytes, f32_bytes = 2, 256, 2, 4
+    layout = json.dumps({"context_tokens": context_tokens, "slots": slots, "batch_tokens": batch_tokens})
+
+    def cache_bytes(path: Path) -> int:
+        return int(answer("measure", "--model", str(path), "--layout", layout)["host"]["cache_bytes"])
+
+    def keys(path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(answer("inspect", str(path))["metadata_json"])
+        return {name.partition(".")[2]: value for name, value in found.items()}
+
+    def cell_bytes(of: dict[str, Any]) -> int:
+        head = of["embedding_length"] // of["attention.head_count"]
+        return int(2 * head * of["attention.head_count_kv"] * f16_bytes)
+
+    dense, window, recurrent = (build(name, tmp_path) for name in ("dense", "swa", "recurrent"))
+    full_cells = padded(context_tokens * slots)
+    of = keys(dense)
+    assert cache_bytes(dense) == full_cells * of["block_count"] * cell_bytes(of)
+    of = keys(window)
+    window_cells = padded(min(full_cells, of["attention.sliding_window"] * slots + batch_tokens))
+    full_blocks = of["block_count"] // of["attention.sliding_window_pattern"]
+    blocks_cells = full_blocks * full_cells + (of["block_count"] - full_blocks) * window_cells
+    assert cache_bytes(window) == blocks_cells * cell_bytes(of)
+    of = keys(recurrent)
+    state = of["ssm.inner_size"] * (of["ssm.state_size"] + of["ssm.conv_kernel"] - 1)
+    assert cache_bytes(recurrent) == state * f32_bytes * of["block_count"] * slots
+
+
+@pytest.mark.behaviour("B-64", "B-69")
+@pytest.mark.parametrize("name", ["dense", "rope_freqs", "rope_factors", "moe", "hybrid"])
+def test_weights_are_those_of_the_tensor_table_each_counted_once(tmp_path: Path, name: str) -> None:
+    import gguf
+
+    path = build(name, tmp_path)
+    table_bytes = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors)
+    counted = int(answer("measure", "--model", str(path))["host"]["weights_bytes"])
+    assert 0 <= counted - table_bytes <= 0.01 * table_bytes
+
+
 @pytest.mark.behaviour("B-71")
 def test_head_sizes_come_from_the_file_where_they_are_not_embedding_by_heads(tmp_path: Path) -> None:
     path = build("dense_wide_head", tmp_path)
