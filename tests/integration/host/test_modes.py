@@ -1,7 +1,9 @@
 """The engine's short-lived modes as processes: probe, inspect, measure."""
 
+import argparse
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -331,3 +333,26 @@ def test_no_mode_needs_more_than_a_part_of_the_environment(dense: Path) -> None:
         check=False,
     )
     assert done.returncode == 0
+
+
+def test_an_engine_without_rpc_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from runner import probe
+    from runner.engine import ggml
+
+    monkeypatch.setattr(ggml, "rpc_add_server", None)
+    assert probe.run(argparse.Namespace(listen=None, rpc=[], insecure=False)) == 0
+    assert "built without GGML_RPC" in capsys.readouterr().err
+    assert probe.run(argparse.Namespace(listen=None, rpc=["127.0.0.1:1"], insecure=False)) == 1
+    assert "run make setup" in capsys.readouterr().err
+
+
+def test_a_machine_whose_engine_cannot_count_says_so_instead_of_guessing(
+    dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from runner import measure
+
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert measure.run(argparse.Namespace(model=dense, layout="{}", rpc=[])) == measure.EXIT_UNAVAILABLE
+    assert "cannot count memory on this machine" in capsys.readouterr().err
