@@ -1,1 +1,11 @@
 """The only importer of llama_cpp: everything that touches llama.cpp, ggml and gguf."""
+
+import os
+
+# Read by the libraries when they are loaded or fail, so they are set before anything here imports llama_cpp.
+# A crash inside ggml otherwise starts a debugger to print a backtrace, which takes seconds.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+# ggml's threads meet at a barrier after every operation. OpenMP lets those who wait spin for so long that, where other
+# processes want the same cores, a step takes ten times as long; this is some tens of microseconds.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")

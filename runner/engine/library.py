@@ -11,9 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-# A crash inside ggml otherwise starts a debugger to print a backtrace, which takes seconds.
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-
 import llama_cpp.llama_cpp as llama
 
 Function = Callable[..., Any]
@@ -50,6 +47,7 @@ tokenize = _bind_long(
 )
 
 logits_at = _bind_short("llama_get_logits_ith", _pointer, _pointer, _int)
+pooled_at = _bind_short("llama_get_embeddings_seq", _pointer, _pointer, _int)
 sequence_remove = _bind_short("llama_memory_seq_rm", ctypes.c_bool, _pointer, _int, _int, _int)
 sequence_copy = _bind_short("llama_memory_seq_cp", None, _pointer, _int, _int, _int, _int)
 sequence_add = _bind_short("llama_memory_seq_add", None, _pointer, _int, _int, _int, _int)
