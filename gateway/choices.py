@@ -20,17 +20,20 @@ class ChoiceEvent:
 
 async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
     """The events of all answers as they come. The first failure ends all of them and is raised."""
-    buffer: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue(maxsize=_BUFFERED_MAX)
+    # Bounded per answer, not as a whole: a quick one must not keep the others out of the buffer.
+    buffer: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue()
+    places = [asyncio.Semaphore(_BUFFERED_MAX) for _ in answers]
 
     async def pump(index: int, answer: AsyncIterator[AnswerEvent]) -> None:
         last: Exception | None = None
         try:
             async with closing(answer) as events:
                 async for event in events:
-                    await buffer.put(ChoiceEvent(index, event))
+                    await places[index].acquire()
+                    buffer.put_nowait(ChoiceEvent(index, event))
         except Exception as error:  # noqa: BLE001  # carried to the reader, which raises it
             last = error
-        await buffer.put(last)
+        buffer.put_nowait(last)
 
     tasks = [asyncio.create_task(pump(index, answer), name="choice") for index, answer in enumerate(answers)]
     running = len(tasks)
@@ -41,7 +44,8 @@ async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncI
                     running -= 1
                 case Exception() as error:
                     raise error
-                case ChoiceEvent() as event:
+                case ChoiceEvent(index=index) as event:
+                    places[index].release()
                     yield event
     finally:
         for task in tasks:

@@ -29,6 +29,7 @@ class Feed(Generic[Event]):
         self._source = source
         self._feeds = feeds
         self._buffer: asyncio.Queue[Event | Exception | EndOfFeed] = asyncio.Queue(maxsize=BUFFERED_MAX)
+        self._held: Exception | EndOfFeed | None = None  # taken from the buffer, but not its turn yet
         self._ending: PunaError | None = None
         self._pump: asyncio.Task[None] | None = None
 
@@ -58,11 +59,35 @@ class Feed(Generic[Event]):
             TimeoutError: nothing came in time; the stream goes on.
             PunaError: the answer failed.
         """
-        async with asyncio.timeout(timeout_s):
-            item = await self._buffer.get()
+        item: Event | Exception | EndOfFeed
+        if self._held is not None:
+            item, self._held = self._held, None
+        elif not self._buffer.empty():  # a reader that lags behind pays for no timer
+            item = self._buffer.get_nowait()
+        else:
+            async with asyncio.timeout(timeout_s):
+                item = await self._buffer.get()
         if isinstance(item, Exception):
             raise item
         return item
+
+    async def next_batch(self, timeout_s: float | None = None) -> list[Event] | EndOfFeed:
+        """The next event and all that wait behind it, so that a busy gateway writes them at once; or END.
+
+        Raises:
+            As `next`.
+        """
+        first = await self.next(timeout_s)
+        if isinstance(first, EndOfFeed):
+            return first
+        batch = [first]
+        while not self._buffer.empty():
+            item = self._buffer.get_nowait()
+            if isinstance(item, Exception | EndOfFeed):
+                self._held = item
+                break
+            batch.append(item)
+        return batch
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while not isinstance(item := await self.next(), EndOfFeed):

@@ -155,7 +155,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> scheduler_pb2.UnloadModelResponse:
         """Stop a model's replicas once they are idle."""
         route = self._service.inference.models.known_route(_checked_model(request.model_name))
-        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.scheduler.unload_model(route.model.name))
+        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
 
     async def _answer(self, request: AnswerRequest, method: str) -> AsyncIterator[inference_pb2.InferenceEvent]:
         record = RequestRecord(dialect=Dialect.GRPC, route=method, method="grpc", stream=True)

@@ -9,7 +9,7 @@ from common.errors import ModelUnavailable, PunaError
 from common.logs import get_logger
 from gateway.core.answers import Loading, Queued
 from gateway.core.routes import RouteInfo
-from gateway.ports import Scheduler
+from gateway.ports import Scheduler, for_clients
 from gateway.routes import RouteCache
 from gateway.streams import closing
 from protos import scheduler_pb2
@@ -116,6 +116,8 @@ class LoadJobs:
                 return await anext(events)
         except TimeoutError as error:
             raise ModelUnavailable("the model made no progress while loading", retry_after_s=5.0) from error
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
         except StopAsyncIteration as error:
             raise ModelUnavailable("the scheduler ended without a replica", retry_after_s=5.0) from error
 

@@ -3,7 +3,11 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from common.errors import ModelUnavailable
+from common.logs import get_logger
 from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2
+
+log = get_logger()
 
 
 class Scheduler(Protocol):
@@ -44,3 +48,15 @@ class Runner(Protocol):
 
 
 ConnectRunner = Callable[[str], Runner]
+
+# How `common.grpc_errors` begins the text of a call that reached nobody; the rest names addresses.
+_UNREACHABLE = "service unreachable"
+_SCHEDULER_RETRY_S = 5.0
+
+
+def for_clients(error: ModelUnavailable) -> ModelUnavailable:
+    """An error of a call to the scheduler without its address, which is the operator's business alone."""
+    if not error.message.startswith(_UNREACHABLE):
+        return error
+    log.warning("scheduler.unreachable", text=error.message)
+    return ModelUnavailable("the scheduler cannot be reached", retry_after_s=_SCHEDULER_RETRY_S)

@@ -1,5 +1,8 @@
 """What the gateway reads from the environment."""
 
+from pydantic import field_validator
+
+from common.network import UNIX_PREFIX, split_host_port
 from common.settings import PunaSettings
 
 
@@ -23,3 +26,11 @@ class GatewaySettings(PunaSettings):
     stream_commit_s: float = 15.0
     # A load that makes no progress for so long is given up; 0 or less: never.
     load_timeout: str = "5m"
+
+    @field_validator("host", "grpc_host")
+    @classmethod
+    def _is_listener(cls, address: str) -> str:
+        """Refuse what is no address at the start, with the setting's name."""
+        if not address.startswith(UNIX_PREFIX):
+            split_host_port(address)
+        return address

@@ -131,7 +131,7 @@ class OllamaAnswers:
         if request.keep_alive_ms == 0:
             route = self.service.inference.models.known_route(request.model)
             exchange.record.model = route.model.name
-            await self.service.scheduler.unload_model(route.model.name)
+            await self.service.unload(route.model.name)
             await exchange.respond_json(maker.loaded("unload"))
             return
         async with self.service.load_feed(request.model, request.keep_alive_ms, exchange.record) as feed:

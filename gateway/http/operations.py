@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from common.errors import ModelUnavailable
 from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.service import Service
 from gateway.inventory import inventory_nodes
+from gateway.ports import for_clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,11 @@ class Operations:
 
     async def nodes(self, exchange: Exchange) -> None:
         """GET /puna/v1/nodes: the inventory as the scheduler sees it."""
-        await exchange.respond_json({"nodes": inventory_nodes(await self.service.scheduler.list_nodes())})
+        try:
+            inventory = await self.service.scheduler.list_nodes()
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
+        await exchange.respond_json({"nodes": inventory_nodes(inventory)})
 
     async def placements(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements: every replica in the routes."""

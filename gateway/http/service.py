@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import InternalError, PunaError
+from common.errors import InternalError, ModelUnavailable, PunaError
 from common.logs import get_logger
 from gateway.choices import ChoiceEvent, merge_choices
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
@@ -14,7 +14,7 @@ from gateway.core.option_table import CheckedOptions, check_options
 from gateway.feed import Feed
 from gateway.http.exchange import Exchange
 from gateway.inference import Inference
-from gateway.ports import Scheduler
+from gateway.ports import Scheduler, for_clients
 from gateway.record import RequestRecord
 
 log = get_logger()
@@ -49,6 +49,17 @@ class Service:
         """Start a load; use as a context."""
         load = self.inference.models.load(model, keep_alive_ms=keep_alive_ms, context_tokens=None, record=record)
         return Feed(self._guarded(load), self.feeds)
+
+    async def unload(self, model_name: str) -> int:
+        """Stop a model's idle replicas; how many were told to.
+
+        Raises:
+            ModelUnavailable: there is no scheduler to order it.
+        """
+        try:
+            return await self.scheduler.unload_model(model_name)
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
 
     async def all_answered(self) -> None:
         """Return once no answer is in progress."""

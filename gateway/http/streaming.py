@@ -28,16 +28,15 @@ Objects = Callable[[Event], Iterable[object]]
 
 async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[Event]) -> None:
     """One object per line. Never committed before the first object, because clients parse every line."""
-    begun = False
     try:
-        async for event in feed:
-            for value in objects(event):
-                if not begun:
+        while not isinstance(batch := await feed.next_batch(), EndOfFeed):
+            lines = [orjson.dumps(value) + b"\n" for event in batch for value in objects(event)]
+            if lines:
+                if exchange.status is None:
                     await exchange.begin(200, NDJSON_HEADERS)
-                    begun = True
-                await exchange.write(orjson.dumps(value) + b"\n")
+                await exchange.write(b"".join(lines))
     except PunaError as error:
-        if not begun or isinstance(error, RequestCanceled):
+        if exchange.status is None or isinstance(error, RequestCanceled):
             raise
         await _write_error(exchange, error, b"", b"\n")
         return
@@ -58,10 +57,11 @@ class SseStream(Generic[Event]):
     async def run(self) -> None:
         """Relay the feed."""
         try:
-            async for event in self._events():
-                for value in self.objects(event):
+            async for batch in self._batches():
+                events = [b"data: " + orjson.dumps(value) + b"\n\n" for item in batch for value in self.objects(item)]
+                if events:
                     await self._begin()
-                    await self.exchange.write(b"data: " + orjson.dumps(value) + b"\n\n")
+                    await self.exchange.write(b"".join(events))
         except PunaError as error:
             if self.exchange.status is None or isinstance(error, RequestCanceled):
                 raise
@@ -70,21 +70,22 @@ class SseStream(Generic[Event]):
         await self._begin()
         await self.exchange.write(SSE_DONE, more=False)
 
-    async def _events(self) -> AsyncIterator[Event]:
+    async def _batches(self) -> AsyncIterator[list[Event]]:
         """The feed's events; while there are none, comments keep the connection alive."""
         while True:
             begun = self.exchange.status is not None
             timeout_s = HEARTBEAT_S if begun else self.commit_s or None
             try:
-                item = await self.feed.next(timeout_s)
+                batch = await self.feed.next_batch(timeout_s)
             except TimeoutError:
                 await self._begin()
                 await self.exchange.write(f": {self._progress}\n\n".encode())
                 continue
-            if isinstance(item, EndOfFeed):
+            if isinstance(batch, EndOfFeed):
                 return
-            self._note_progress(self.progress_of(item))
-            yield item
+            for item in batch:
+                self._note_progress(self.progress_of(item))
+            yield batch
 
     def _note_progress(self, item: object) -> None:
         match item:

