@@ -143,6 +143,8 @@ async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_bod
     gone = asyncio.create_task(watch(), name="disconnect")
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and exchange.complete:  # the server reports its own end of the response the same way
+            await asyncio.wait({work})
         if not work.done():
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)

@@ -6,8 +6,20 @@ from dataclasses import dataclass
 import orjson
 
 from common.errors import InternalError, PunaError, Retry, row_of
+from gateway.core.admission import BUSY_TEXT
 from gateway.core.answers import Dialect
 
+# Texts that Ollama's clients compare, whatever the error itself says.
+OLLAMA_TEXTS = {
+    "context_length_exceeded": "the input length exceeds the context length",
+    "internal_error": "internal error",
+    "invalid_api_key": "unauthorized",
+    "permission_denied": "forbidden",
+    "queue_full": BUSY_TEXT,
+    "request_canceled": "request canceled",
+    "request_timeout": "request timed out",
+    "runner_lost": "model runner has unexpectedly stopped",
+}
 # Where an error does not say when to come again.
 _RETRY_AFTER_S = 1.0
 
@@ -26,7 +38,7 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
     # A bug of ours tells strangers nothing but where to look in the log.
     is_bug = isinstance(error, InternalError)
     if dialect is Dialect.OLLAMA:
-        return orjson.dumps({"error": "internal error" if is_bug else error.message})
+        return orjson.dumps({"error": OLLAMA_TEXTS.get(error.reason, error.message)})
     text = f"internal error ({request_id})" if is_bug else error.message
     row = row_of(error)
     return orjson.dumps(

@@ -36,6 +36,7 @@ class Exchange:
     path_value: str = ""  # what stands behind the prefix of a route like /v1/models/
     headers_out: dict[str, str] = field(default_factory=dict)
     status: int | None = None  # once the status line is out
+    complete: bool = False  # the last byte of the response is out
     body_read: bool = False
 
     @property
@@ -142,6 +143,7 @@ class Exchange:
         Raises:
             RequestCanceled: the client has read nothing for too long.
         """
+        self.complete = not more
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _send(self, message: Message) -> None:

@@ -17,6 +17,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
 from gateway.http.ollama_bodies import ShowBody
 from gateway.http.service import Service
+from gateway.templates.chat_prompt import CHATML_TEMPLATE
 
 # The level of Ollama's API that is spoken here; clients compare it.
 OLLAMA_VERSION = "0.33.0"
@@ -138,13 +139,14 @@ def _shown(model: ModelInfo, *, verbose: bool) -> dict[str, object]:
         "license": str(metadata.get("general.license", "")),
         "modelfile": _modelfile(model),
         "parameters": parameters,
-        "template": model.chat_template,
+        "template": model.chat_template or CHATML_TEMPLATE,
         "system": "",
         "details": model_details(model),
         "messages": [],
         "model_info": dict(_without_long_arrays(metadata.items(), verbose=verbose)),
         "capabilities": list(model.capabilities),
         "modified_at": _time(model.modified_at_unix_s * MS_PER_S),
+        "puna": {"template_source": "gguf" if model.chat_template else "fallback: chatml"},
     }
 
 

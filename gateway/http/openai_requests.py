@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from common.errors import InvalidRequest, UnsupportedCapability
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.logprobs import check_top_logprobs
@@ -246,6 +248,17 @@ def _part(part: object, model: str) -> str:
 def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     match call:
         case {"function": {"name": str(name), "arguments": str() | dict() as arguments}}:
-            return ToolCall(id=str(call.get("id", "")), name=name, arguments=arguments)
+            return ToolCall(id=str(call.get("id", "")), name=name, arguments=_arguments(arguments))
         case _:
             raise InvalidRequest("tool_calls must have a function with name and arguments", param="messages")
+
+
+def _arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Templates write arguments as JSON themselves; text that is none reaches them as it is."""
+    if isinstance(arguments, dict):
+        return arguments
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments

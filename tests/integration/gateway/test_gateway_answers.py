@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.gateway.conftest import Cluster, StartCluster
-from tests.integration.gateway.scripted import ANSWER, ScriptedRunner
+from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
+from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, ScriptedRunner, ScriptedScheduler, scripted_model
 
 TEXT = "".join(ANSWER)
 QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
@@ -272,3 +272,43 @@ async def test_sixteen_streams_share_the_slots_and_all_finish(start_cluster: Sta
         assert [answer.message.content for answer in answers] == [TEXT] * 16
         assert cluster.runner.busy_most <= 4
         assert len(cluster.scheduler.ensured) == 1  # one load for all
+
+
+async def test_arguments_of_earlier_tool_calls_reach_the_template_as_an_object(start_cluster: StartCluster) -> None:
+    template = "{% for call in messages[0].tool_calls %}{{ call.function.arguments.city }}{% endfor %}"
+    scheduler = ScriptedScheduler(models={MODEL_NAME: scripted_model(chat_template=template)})
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Kiel"}'}}
+    messages: Any = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "wet", "tool_call_id": "call_1"},
+    ]
+    async with start_cluster(scheduler=scheduler) as cluster:
+        await cluster.openai.chat.completions.create(model="demo", messages=messages)
+        assert [segment.text for segment in cluster.runner.requests[0].prompt] == ["Kiel"]
+
+
+async def test_a_model_without_template_is_answered_and_shown_as_chatml(start_cluster: StartCluster) -> None:
+    scheduler = ScriptedScheduler(models={MODEL_NAME: scripted_model(chat_template="")})
+    async with start_cluster(scheduler=scheduler) as cluster:
+        await cluster.ollama.chat(model="demo", messages=QUESTION)
+        request = cluster.runner.requests[0]
+        assert request.prompt[0].text.startswith("<|im_start|>user\nWhat is Puna?<|im_end|>")
+        assert list(request.stop) == ["<|im_end|>"]
+        shown = (await cluster.http.post("/api/show", json={"model": "demo"})).json()
+        assert shown["puna"]["template_source"] == "fallback: chatml"
+
+
+async def test_a_finished_stream_is_logged_with_its_own_status(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("/api/chat", "/v1/chat/completions"):
+        capsys.readouterr()
+        await cluster.http.post(path, json={"model": "demo", "messages": QUESTION, "stream": True})
+        written: list[str] = []
+
+        def is_written(into: list[str] = written) -> bool:
+            into.append("".join(capsys.readouterr()))
+            return "request.ended" in "".join(into)
+
+        await eventually(is_written)
+        assert "status=200" in "".join(written)

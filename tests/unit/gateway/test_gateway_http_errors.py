@@ -47,3 +47,20 @@ def test_compatibility_texts_pass_unchanged() -> None:
     body = error_answer(RunnerLost("model runner has unexpectedly stopped"), Dialect.OLLAMA, "r").body
     assert orjson.loads(body) == {"error": "model runner has unexpectedly stopped"}
     assert error_answer(InvalidRequest("x"), Dialect.OPENAI, "r").headers == {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("context_length_exceeded", "the input length exceeds the context length"),
+        ("queue_full", "server busy, please try again.  maximum pending requests exceeded"),
+        ("runner_lost", "model runner has unexpectedly stopped"),
+        ("request_timeout", "request timed out"),
+        ("permission_denied", "forbidden"),
+        ("invalid_api_key", "unauthorized"),
+        ("request_canceled", "request canceled"),
+    ],
+)
+def test_ollamas_clients_get_the_texts_that_they_compare(reason: str, text: str) -> None:
+    error = error_types()[reason]("5 tokens > 4")
+    assert orjson.loads(error_answer(error, Dialect.OLLAMA, "r").body) == {"error": text}
