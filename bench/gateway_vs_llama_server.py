@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -12,8 +13,8 @@ from typing import Any
 
 from bench.end_tokens import end_token_ids
 from bench.figures import Round, agreeing_shares, summarise_rounds, summarise_streams, table
-from bench.machine import ROOT, core_count, describe_commit, describe_machine, load_average
-from bench.servers import RunningServer, Sizes, placement_of, running_cluster, running_llama_server
+from bench.machine import ROOT, describe_commit, describe_machine, load_average
+from bench.servers import RunningServer, Sizes, loaded_layout, running_cluster, running_llama_server
 from bench.stream_client import BadAnswer, StreamResult, stream_chat
 from tools.model_zoo import build
 from tools.model_zoo.catalogue import shape
@@ -27,6 +28,7 @@ TOPICS = ("rivers", "bread", "clocks", "maps", "glass", "salt", "bridges", "wool
 
 def main() -> int:
     """Measure every model, print tables, write one file of raw figures."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves through the servers' clean-up
     options = _options()
     program = options.llama_server or next(iter(sorted((ROOT / ".peers").glob("llama_cpp-*/bin/llama-server"))), None)
     if program is None:
@@ -57,7 +59,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
     parser.add_argument("--context", type=int, default=1024, help="context of one slot")
-    parser.add_argument("--threads", type=int, default=0, help="of both engines; 0: what the cluster chose")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="of llama-server; 0: as many as the cluster chose for itself"
+    )
     parser.add_argument("--out", default=str(ROOT / "bench" / "results"))
     parser.add_argument("--llama-server", type=Path, help="default: what tools/peers/build_llama_server.sh built")
     return parser.parse_args()
@@ -72,15 +76,14 @@ def _model_file(name: str, directory: Path) -> Path:
 
 async def _compare(name: str, model: Path, program: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Rounds of both servers in turn while both run; the one that is not asked is idle."""
-    slots = max(CONCURRENCIES)
+    sizes = Sizes(slots=max(CONCURRENCIES), context_tokens=options.context)
     banned = end_token_ids(model)
-    with running_cluster(model.parent, Sizes(slots=slots, context_tokens=options.context, threads=0)) as ours:
+    with running_cluster(model.parent, sizes) as ours:
         body = _body(model.stem, banned, options.tokens)
         await _round(ours, body, 1, seed=-1)
-        placement = placement_of(ours, model.stem)
-        threads = options.threads or int(placement.get("layout", {}).get("threads") or core_count())
-        sizes = Sizes(slots=slots, context_tokens=options.context, threads=threads)
-        with running_llama_server(program, model, sizes) as peer:
+        layout = loaded_layout(ours.home)
+        threads = options.threads or layout["threads"]
+        with running_llama_server(program, model, sizes, threads=threads) as peer:
             for server in (ours, peer):
                 await _round(server, body, WARM_UP, seed=-2)
             rounds, loads = await _measure(ours, peer, body, options.rounds)
@@ -93,9 +96,9 @@ async def _compare(name: str, model: Path, program: Path, options: argparse.Name
     print("answers equal: " + ", ".join(f"{share:.0%} at {streams} streams" for streams, share in agreeing.items()))
     print("\n".join(table(summaries, OURS, PEER)), flush=True)
     return {
-        "sizes": {"slots": sizes.slots, "context_tokens": sizes.context_tokens, "threads": sizes.threads},
+        "sizes": {"slots": sizes.slots, "context_tokens": sizes.context_tokens, "threads": threads},
         "servers": {server.name: {"command": server.command, "about": server.about} for server in (ours, peer)},
-        "placement": placement,
+        "layout": layout,
         "equal_answers": agreeing,
         "table": table(summaries, OURS, PEER),
         "load_average_before_each_round": loads,

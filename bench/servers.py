@@ -1,6 +1,5 @@
 """The two servers under comparison, each started with the same model, context, slots and threads."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,11 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
+from google.protobuf import json_format
 
 from bench.machine import ROOT
 from cli.cluster.free_port import FreePort
+from protos import runner_pb2, runner_pb2_grpc
 
+# Our runner lets threads that wait spin for a shorter time; the peer gets the same, or it would lose by that alone.
+SPIN = {"GOMP_SPINCOUNT": "1000"}
 _READY_WITHIN_S = 120.0
 _STOP_WITHIN_S = 60.0
 _LOOK_INTERVAL_S = 0.1
@@ -30,7 +34,6 @@ class Sizes:
 
     slots: int
     context_tokens: int  # of one slot
-    threads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class RunningServer:
     name: str
     host: str
     port: int
+    home: Path
     command: tuple[str, ...]
     # What it says about itself: versions, layouts.
     about: dict[str, Any]
@@ -63,11 +67,13 @@ def running_cluster(models: Path, sizes: Sizes) -> Iterator[RunningServer]:
         with _running(command, environment, Path(directory) / "up.log"):
             _wait_for(f"http://{http}/readyz")
             about = {"settings": environment | {"PUNA_HOME": "(temporary)", "PUNA_MODELS": models.name}}
-            yield RunningServer(name="puna", host=host, port=int(port), command=_shown(command), about=about)
+            yield RunningServer(
+                name="puna", host=host, port=int(port), home=Path(directory), command=_shown(command), about=about
+            )
 
 
 @contextmanager
-def running_llama_server(program: Path, model: Path, sizes: Sizes) -> Iterator[RunningServer]:
+def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: int) -> Iterator[RunningServer]:
     """llama-server with one model. The cache in host RAM is off: it would copy caches for prompts that never return."""
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
         http = FreePort().address()
@@ -76,21 +82,36 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes) -> Iterator[R
             str(program),
             *("--model", str(model), "--host", host, "--port", port),
             *("--parallel", str(sizes.slots), "--ctx-size", str(sizes.slots * sizes.context_tokens)),
-            *("--threads", str(sizes.threads), "--threads-batch", str(sizes.threads)),
+            *("--threads", str(threads), "--threads-batch", str(threads)),
             *("--cache-ram", "0", "--no-webui", "--metrics"),
         )
-        with _running(command, {}, Path(directory) / "server.log"):
+        with _running(command, SPIN, Path(directory) / "server.log"):
             _wait_for(f"http://{http}/health")
             properties = httpx.get(f"http://{http}/props", trust_env=False, timeout=30).json()
-            about = {"build": properties.get("build_info"), "slots": properties.get("total_slots")}
-            yield RunningServer(name="llama-server", host=host, port=int(port), command=_shown(command), about=about)
+            about = {
+                "build": properties.get("build_info"),
+                "slots": properties.get("total_slots"),
+                "environment": SPIN,
+            }
+            yield RunningServer(
+                name="llama-server",
+                host=host,
+                port=int(port),
+                home=Path(directory),
+                command=_shown(command),
+                about=about,
+            )
 
 
-def placement_of(server: RunningServer, model: str) -> dict[str, Any]:
-    """How the cluster runs the model, as it says itself."""
-    answer = httpx.get(f"http://{server.host}:{server.port}/puna/v1/nodes", trust_env=False, timeout=30).json()
-    runners = [runner for node in answer["nodes"] for runner in node.get("runners") or []]
-    return next((runner for runner in runners if json.dumps(runner).find(f'"{model}') >= 0), {})
+def loaded_layout(home: Path) -> dict[str, Any]:
+    """How the cluster runs the one model that is loaded, with every automatic value resolved: the runner's own word."""
+    (address,) = (home / "runners").glob("*.sock")
+    with grpc.insecure_channel(f"unix:{address}") as channel:
+        info = runner_pb2_grpc.RunnerStub(channel).GetInfo(runner_pb2.GetInfoRequest(), timeout=30)
+    return {
+        "engine_build": info.engine_build,
+        **json_format.MessageToDict(info.layout, preserving_proto_field_name=True),
+    }
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _READ_BYTES = 64 * 1024
-_STREAM_DEADLINE_S = 300.0
+_STREAM_DEADLINE_S = 120.0
 
 
 class BadAnswer(Exception):
