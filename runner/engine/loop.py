@@ -93,22 +93,27 @@ class Loop:
         Raises:
             EngineFailure: the engine broke.
         """
-        while True:
+        while not self._stopping:
             self._wake.clear()
-            while self._inbox:
-                self._handle(self._inbox.popleft())
-            if self._stopping:
-                break
-            self._admit()
-            rows = self._plan()
-            if rows:
-                self._step(rows)
-            else:
-                self._tell()
+            if not self.turn() and not self._stopping:
                 self._wake.wait()
         for sequence in [*self._running.values(), *self._waiting]:
             self._drop(sequence)
         self._tell()
+
+    def turn(self) -> bool:
+        """Obey what was posted, then run one step; False if there is nothing to run."""
+        while self._inbox:
+            self._handle(self._inbox.popleft())
+        if self._stopping:
+            return False
+        self._admit()
+        rows = self._plan()
+        if rows:
+            self._step(rows)
+        else:
+            self._tell()
+        return bool(rows)
 
     def _handle(self, command: Command) -> None:
         match command:

@@ -1,0 +1,165 @@
+"""A context without llama.cpp: cells are counted, the next token is a function of the last one."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.core.requests import GenerationRequest, prepare_prompt
+from runner.core.sampling import SamplingParameters
+from runner.core.slots import MemoryRules, SlotPolicy
+from runner.engine.batch import Batch
+from runner.engine.context import DecodeResult
+from runner.engine.engine import Failed, Freed, LoadedModel, Outcome, Sampled, StepReport
+from runner.engine.loop import Loop, LoopOptions, Stop, Submit
+from runner.engine.sequence import Sequence
+from runner.engine.slot_table import SlotTable
+
+VOCABULARY = 64
+
+
+class SimulatedContext:
+    """Behaves like `runner.engine.context.Context` towards the loop."""
+
+    def __init__(self, *, cells: int, slots: int, batch_tokens: int = 32) -> None:
+        self.cells = cells
+        self.slots = slots
+        self.batch_tokens = batch_tokens
+        self.can_shift = True
+        self.pointer = 0
+        self.calls: list[list[tuple[int, int, int]]] = []  # (slot, position, token) of each successful call
+        self.refused = 0
+        self._held: list[dict[int, int]] = [{} for _ in range(slots)]  # position -> cell
+        self._next_cell = 0
+        self._rows: dict[int, NDArray[np.float32]] = {}
+
+    @property
+    def cells_used(self) -> int:
+        return len({cell for held in self._held for cell in held.values()})
+
+    def decode(self, batch: Batch) -> int:
+        assert 0 < batch.size <= self.batch_tokens
+        if self.cells_used + batch.size > self.cells:
+            self.refused += 1
+            return DecodeResult.NO_CELLS
+        entries = []
+        self._rows = {}
+        for index in range(batch.size):
+            slot_id = int(batch._slot_addresses.index(int(batch._sequences[index])))
+            position, token = int(batch._positions[index]), int(batch._tokens[index])
+            assert position == self.last_position(slot_id) + 1, "positions of a sequence are consecutive"
+            self._held[slot_id][position] = self._next_cell
+            self._next_cell += 1
+            entries.append((slot_id, position, token))
+            if batch._wanted[index]:
+                row = np.zeros(VOCABULARY, np.float32)
+                row[(token + 1) % VOCABULARY] = 1.0
+                self._rows[index] = row
+        self.calls.append(entries)
+        return DecodeResult.DONE
+
+    def synchronize(self) -> None:
+        """The result is there at once."""
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        return self._rows[index]
+
+    def erase(self, slot_id: int, start: int, stop: int = -1) -> bool:
+        end = stop if stop >= 0 else 1 << 30
+        self._held[slot_id] = {at: cell for at, cell in self._held[slot_id].items() if not start <= at < end}
+        return True
+
+    def copy(self, source_id: int, target_id: int, stop: int) -> None:
+        assert not self._held[target_id]
+        self._held[target_id] = {at: cell for at, cell in self._held[source_id].items() if at < stop}
+
+    def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
+        held = self._held[slot_id]
+        moved = {cell for at, cell in held.items() if start <= at < stop}
+        for other, cells in enumerate(self._held):
+            assert other == slot_id or not moved & set(cells.values()), "shared cells were moved"
+        self._held[slot_id] = {at + distance if start <= at < stop else at: cell for at, cell in held.items()}
+
+    def first_position(self, slot_id: int) -> int:
+        return min(self._held[slot_id], default=-1)
+
+    def last_position(self, slot_id: int) -> int:
+        return max(self._held[slot_id], default=-1)
+
+
+class Recorder:
+    """A listener that keeps everything, and acts after chosen steps."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.reports: list[StepReport] = []
+        self.freed: set[int] = set()
+
+    def stepped(self, report: StepReport) -> None:
+        self.reports.append(report)
+        self.outcomes += report.outcomes
+        self.freed |= {outcome.sequence_id for outcome in report.outcomes if isinstance(outcome, Freed)}
+
+    def load_progressed(self, fraction: float) -> None: ...
+
+    def loaded(self, model: LoadedModel) -> None: ...
+
+    def load_failed(self, error: Exception) -> None: ...
+
+    def died(self, error: BaseException) -> None: ...
+
+    def tokens(self, sequence_id: int) -> list[int]:
+        return [
+            outcome.token_id
+            for outcome in self.outcomes
+            if isinstance(outcome, Sampled) and outcome.sequence_id == sequence_id
+        ]
+
+    def failures(self) -> dict[int, Exception]:
+        return {outcome.sequence_id: outcome.error for outcome in self.outcomes if isinstance(outcome, Failed)}
+
+
+class Simulation:
+    """The real loop over a simulated context, run step by step in the test's thread."""
+
+    def __init__(
+        self,
+        *,
+        cells: int = 1024,
+        slots: int = 4,
+        slot_tokens: int | None = None,
+        batch_tokens: int = 32,
+        rules: MemoryRules | None = None,
+    ) -> None:
+        self.context = SimulatedContext(cells=cells, slots=slots, batch_tokens=batch_tokens)
+        self.slot_tokens = slot_tokens or cells // slots
+        self.recorder = Recorder()
+        context: Any = self.context
+        self.table = SlotTable(context, policy=SlotPolicy.BEST, rules=rules or MemoryRules())
+        listener: Any = self.recorder
+        self.loop = Loop(context, self.table, listener, LoopOptions(batch_tokens=batch_tokens, verify=True))
+        self._ids = 0
+
+    def submit(self, prompt: list[int], **fields: Any) -> int:
+        self._ids += 1
+        fields = {"sampling": SamplingParameters(temperature=0.0), "ignore_eos": True, **fields}
+        request = GenerationRequest(prompt=tuple(prompt), **fields)
+        prepared = prepare_prompt(request, slot_context_tokens=self.slot_tokens, adds_bos=False)
+        nothing: frozenset[int] = frozenset()
+        sequence = Sequence(self._ids, request, prepared, end_tokens=nothing, suppressed=nothing, repeats_max=0)
+        self.loop.post(Submit(sequence))
+        return self._ids
+
+    def turn(self) -> bool:
+        """One turn of the loop; False if there was nothing to decode."""
+        return self.loop.turn()
+
+    def run(self, turns_max: int = 10_000) -> None:
+        for _ in range(turns_max):
+            if not self.turn():
+                return
+        raise AssertionError("the loop does not come to rest")
+
+    def stop(self) -> None:
+        self.loop.post(Stop())
+        self.loop.run()
