@@ -23,6 +23,7 @@ from common.errors import (
     ShuttingDown,
 )
 from protos import cluster_pb2, runner_pb2
+from runner.client import RunnerClient
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.processes import ROOT, collect, greedy, started
 from tools.model_zoo import damage
@@ -274,3 +275,37 @@ async def test_generation_is_refused_while_loading_or_failed(tmp_path: Path) -> 
         with pytest.raises(PunaError) as refused:
             await collect(runner.client, greedy("Hello"))
         assert refused.value.reason in ("model_loading", "model_unavailable")
+
+
+@pytest.mark.behaviour("B-10")
+async def test_an_exception_in_the_engine_thread_ends_the_process_and_says_why(zoo: Zoo, tmp_path: Path) -> None:
+    program = (
+        "import sys; from runner.engine import library; from runner import __main__ as runner\n"
+        "decode, calls = library.decode, []\n"
+        "def broken(*args):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 20: raise ValueError('injected')\n"
+        "    return decode(*args)\n"
+        "library.decode = broken\n"
+        f"sys.argv[1:] = ['serve', '--model', {str(zoo('dense'))!r}, '--listen', 'unix:{tmp_path}/runner.sock']\n"
+        "runner.main()\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    async with RunnerClient(f"unix:{tmp_path}/runner.sock") as client, asyncio.timeout(60):
+        assert process.stdout is not None
+        await process.stdout.readline()
+        async for status in client.watch_load():
+            if status.state == cluster_pb2.RUNNER_STATE_READY:
+                break
+        calls = [collect(client, greedy(f"Number {index}", max_tokens=500)) for index in range(8)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        _, stderr = await process.communicate()
+    assert all(isinstance(answer, ModelUnavailable) for answer in answers)
+    assert process.returncode == 70
+    assert b"engine.died" in stderr
+    assert b"injected" in stderr

@@ -1,0 +1,118 @@
+"""Each launch setting reaches the engine's parameter of its own, and no other."""
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from common.errors import InvalidRequest
+from runner.core.layout import FlashAttention, LaunchLayout, resolve_layout
+from runner.engine.parameters import context_parameters, model_parameters
+
+POINTERS = {"gpu-a": 0x1000, "gpu-b": 0x2000}
+
+
+def resolved(**fields: Any) -> LaunchLayout:
+    fields = {"slots": 4, "context_tokens": 1024, "batch_tokens": 256, "threads": 2, **fields}
+    return resolve_layout(LaunchLayout(**fields), trained_context_tokens=0, cpu_threads=1).layout
+
+
+def values(struct: Any) -> dict[str, Any]:
+    """The plain fields of a parameter struct."""
+    fields = {}
+    for name, kind in struct._fields_:
+        if kind in (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int, ctypes.c_float, ctypes.c_bool):
+            fields[name] = getattr(struct, name)
+    return fields
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in after.items() if value != before[name]}
+
+
+@pytest.mark.behaviour("B-19")
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"context_tokens": 2048}, {"n_ctx": 8192}),
+        ({"slots": 8}, {"n_ctx": 8192, "n_seq_max": 8, "n_outputs_max": 8}),
+        ({"batch_tokens": 512}, {"n_batch": 512, "n_ubatch": 512}),
+        ({"batch_tokens": 2}, {"n_batch": 4, "n_ubatch": 4}),
+        ({"threads": 7}, {"n_threads": 7, "n_threads_batch": 7}),
+        ({"cache_type_k": "q8_0"}, {"type_k": 8}),
+        ({"cache_type_v": "q4_0"}, {"type_v": 2}),
+        ({"flash_attention": FlashAttention.ON}, {"flash_attn_type": 1}),
+        ({"flash_attention": FlashAttention.OFF}, {"flash_attn_type": 0}),
+        ({"use_mmap": True}, {}),
+        ({"devices": (("gpu-a", 3),)}, {}),
+    ],
+)
+def test_context_settings(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    before, after = values(context_parameters(resolved())), values(context_parameters(resolved(**fields)))
+    assert changed(before, after) == expected
+
+
+@pytest.mark.behaviour("B-19")
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"use_mmap": True}, {"load_mode": 1}),
+        ({"use_mmap": False}, {"load_mode": 0}),
+        ({"devices": (("gpu-a", 3),)}, {"n_gpu_layers": 3}),
+        ({"devices": (("gpu-a", 3), ("gpu-b", 5))}, {"n_gpu_layers": 8}),
+        ({"context_tokens": 2048}, {}),
+        ({"threads": 7}, {}),
+    ],
+)
+def test_model_settings(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    before = values(model_parameters(resolved(), POINTERS).struct)
+    after = values(model_parameters(resolved(**fields), POINTERS).struct)
+    assert changed(before, after) == expected
+
+
+@pytest.mark.behaviour("B-19")
+def test_devices_come_in_the_order_of_the_layout_with_their_share_of_layers() -> None:
+    parameters = model_parameters(resolved(devices=(("gpu-b", 5), ("gpu-a", 3))), POINTERS)
+    devices = ctypes.cast(parameters.struct.devices, ctypes.POINTER(ctypes.c_void_p))
+    assert [devices[index] for index in range(3)] == [0x2000, 0x1000, None]
+    assert [parameters.struct.tensor_split[index] for index in range(3)] == [5.0, 3.0, 0.0]
+
+
+@pytest.mark.behaviour("B-19")
+def test_without_devices_the_engine_may_use_none() -> None:
+    parameters = model_parameters(resolved(), POINTERS)
+    devices = ctypes.cast(parameters.struct.devices, ctypes.POINTER(ctypes.c_void_p))
+    assert devices[0] is None
+    assert parameters.struct.n_gpu_layers == 0
+
+
+@pytest.mark.behaviour("B-19")
+def test_a_device_that_is_not_here_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="gpu-c"):
+        model_parameters(resolved(devices=(("gpu-c", 1),)), POINTERS)
+
+
+@pytest.mark.behaviour("B-16", "B-30", "B-37")
+def test_every_context_shares_its_cells_keeps_small_windows_and_offloads_large_batches() -> None:
+    parameters = context_parameters(resolved())
+    assert parameters.kv_unified
+    assert not parameters.swa_full
+    assert parameters.op_offload
+    assert parameters.offload_kqv
+
+
+def test_every_resolved_field_is_covered_here() -> None:
+    # A field that this list does not name is a launch setting without a test.
+    known = {
+        "devices",
+        "context_tokens",
+        "slots",
+        "batch_tokens",
+        "cache_type_k",
+        "cache_type_v",
+        "flash_attention",
+        "threads",
+        "use_mmap",
+        "engine",
+    }
+    assert set(LaunchLayout.__dataclass_fields__) == known
