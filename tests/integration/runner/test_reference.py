@@ -39,6 +39,7 @@ def reference_logits(path: Path, ids: list[int]) -> NDArray[np.float32]:
         n_threads_batch=1,
         n_gpu_layers=0,
         logits_all=True,
+        flash_attn=True,
         verbose=False,
     )
     try:
