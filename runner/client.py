@@ -47,6 +47,28 @@ class RunnerClient:
         finally:
             call.cancel()
 
+    async def embed(
+        self, request: runner_pb2.EmbedRequest, *, timeout_s: float | None = None
+    ) -> runner_pb2.EmbedResponse:
+        """A vector for each input. Cancelling drops what is not computed yet.
+
+        Raises:
+            PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
+        """
+        with domain_errors():
+            return await self._stub.Embed(request, timeout=timeout_s, metadata=call_metadata())
+
+    async def rerank(
+        self, request: runner_pb2.RerankRequest, *, timeout_s: float | None = None
+    ) -> runner_pb2.RerankResponse:
+        """A raw score for each document. Cancelling drops what is not computed yet.
+
+        Raises:
+            PunaError: as `embed`.
+        """
+        with domain_errors():
+            return await self._stub.Rerank(request, timeout=timeout_s, metadata=call_metadata())
+
     async def tokenize(
         self, request: runner_pb2.TokenizeRequest, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> runner_pb2.TokenizeResponse:

@@ -16,13 +16,17 @@ from google.protobuf import json_format
 
 from common.errors import BadModelFile, InvalidRequest
 from protos import cluster_pb2
+from runner.core.description import Pooling
 from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
 from runner.core.memory_report import ClassBytes, MemoryUse, extrapolate, sum_by_device
+from runner.core.pooling import pooled_layout
 from runner.engine.devices import open_devices
 from runner.engine.gguf_header import check_model_file
 from runner.engine.library import engine_log, start_engine
 from runner.engine.memory import BreakdownUnavailable, read_breakdown
 from runner.engine.parameters import context_parameters, model_parameters
+from runner.engine.pooled import read_pooling
+from runner.engine.pooled_context import output_bytes, pooled_context_parameters
 from runner.engine.rpc_hello import RpcUnusable
 from runner.serve.converters import parse_layout
 
@@ -70,6 +74,9 @@ def measure(path: Path, wanted: LaunchLayout, *, rpc_endpoints: list[str]) -> cl
     try:
         trained_tokens = llama.llama_model_n_ctx_train(model)
         layout = resolve_layout(wanted, trained_context_tokens=trained_tokens, cpu_threads=1).layout
+        pooling = read_pooling(path)
+        if pooling is not None:
+            return _to_report(_count_pooled(model, layout, devices, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
         cells = cache_cells(layout)
         if cells <= CELLS_COUNTED_MAX:
             return _to_report(_count(model, layout, devices), cluster_pb2.MEMORY_ORIGIN_MEASURED)
@@ -96,9 +103,16 @@ def _load_without_memory(path: Path, layout: LaunchLayout, devices: Mapping[str,
     return model
 
 
-def _count(model: Any, layout: LaunchLayout, devices: Mapping[str, int]) -> MemoryUse:
+def _count_pooled(model: Any, layout: LaunchLayout, devices: Mapping[str, int], pooling: Pooling) -> MemoryUse:
+    recurrent = llama.llama_model_is_recurrent(model) or llama.llama_model_is_hybrid(model)
+    pooled = pooled_layout(layout, recurrent=recurrent)
+    use = _count(model, pooled, devices, pooled_context_parameters(pooled, pooling))
+    return replace(use, host=use.host.plus(output_bytes(model, tokens=pooled.batch_tokens)))
+
+
+def _count(model: Any, layout: LaunchLayout, devices: Mapping[str, int], parameters: Any = None) -> MemoryUse:
     """Create a context that allocates nothing, and read its breakdown."""
-    context = llama.llama_init_from_model(model, context_parameters(layout))
+    context = llama.llama_init_from_model(model, parameters or context_parameters(layout))
     if not context:
         raise InvalidRequest(f"the engine refuses the layout: {_last_errors()}", param="layout")
     try:

@@ -57,3 +57,8 @@ class Batch:
         self.outputs += wants_logits
         self.struct.n_tokens = stop
         return stop - 1
+
+    def want_all(self) -> None:
+        """Make every input an output, as pooling needs it."""
+        self._wanted[: self.size] = 1
+        self.outputs = self.size

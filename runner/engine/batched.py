@@ -181,7 +181,7 @@ class BatchedEngine:
             vocabulary_size=model.vocabulary.size,
             slot_context_tokens=self._slot_context_tokens,
             weights_bytes=model.size_bytes,
-            memory=_memory_in_use(context, layout, device_pointers),
+            memory=memory_in_use(context, layout, device_pointers),
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
         listener.load_progressed(1.0)
@@ -218,7 +218,8 @@ class BatchedEngine:
         )
 
 
-def _memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:
+def memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:
+    """What a context and its model hold, by device of the layout; None where the engine cannot tell."""
     device_ids = {pointer: device_id for device_id, pointer in device_pointers.items()}
     try:
         buffers = read_breakdown(context.pointer, device_ids)

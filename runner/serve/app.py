@@ -24,11 +24,14 @@ from runner.core.slots import SlotPolicy
 from runner.engine.batched import BatchedEngine, BatchedOptions
 from runner.engine.devices import engine_build
 from runner.engine.engine import Engine, LoadedModel, StepReport
+from runner.engine.pooled import PooledLlamaEngine, read_pooling
 from runner.inspect import describe_file
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
+from runner.serve.embedding_servicer import PooledService
+from runner.serve.embedding_table import EmbeddingTable
 from runner.serve.servicer import Identity, RunnerServicer
 from runner.serve.status import StatusBoard
-from runner.serve.streams import Bridge, StreamTable
+from runner.serve.streams import Bridge, RequestTable, StreamTable
 
 log = get_logger()
 
@@ -84,16 +87,21 @@ class RunnerProcess:
         self._outcome = outcome
         self._settings = settings
         self._args = args
-        options = BatchedOptions(
-            policy=SlotPolicy(args.policy),
-            overlap=not args.no_overlap,
-            verify=args.verify,
-            repeats_max=args.repeat_limit,
-        )
-        self._engine: Engine = BatchedEngine(args.model, parse_layout(args.layout), options)
         self._board = StatusBoard(SystemClock())
-        self._streams = StreamTable(self._engine, on_change=self._board.changed)
-        self._board.streams = self._streams
+        layout = parse_layout(args.layout)
+        pooling = read_pooling(args.model)
+        pooled: PooledService | None = None
+        self._engine: Engine
+        self._requests: RequestTable
+        if pooling is None:
+            self._engine = BatchedEngine(args.model, layout, _batched_options(args))
+            streams = self._requests = StreamTable(self._engine, on_change=self._board.changed)
+        else:
+            engine = self._engine = PooledLlamaEngine(args.model, layout, pooling)
+            streams = StreamTable(engine, on_change=self._board.changed)  # its engine refuses every stream
+            embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
+            pooled = PooledService(engine, embeddings, self._board)
+        self._board.streams = self._requests
         self._incarnation = new_incarnation()
         identity = Identity(
             placement=cluster_pb2.PlacementRef(
@@ -103,7 +111,7 @@ class RunnerProcess:
             model_digest=args.digest,
             engine_build=engine_build(),
         )
-        self._servicer = RunnerServicer(self._engine, self._streams, self._board, identity)
+        self._servicer = RunnerServicer(self._engine, streams, self._board, identity, pooled)
         self._load_ended = asyncio.Event()
         self._server: GrpcServer | None = None
 
@@ -142,7 +150,7 @@ class RunnerProcess:
     async def _shut_down(self, server: GrpcServer) -> None:
         self._board.drain()
         await server.set_serving(False)
-        await _first(self._streams.idle.wait(), asyncio.sleep(DRAIN_S))
+        await _first(self._requests.idle.wait(), asyncio.sleep(DRAIN_S))
         self._engine.stop()
         await server.stop(1.0)
         if not await asyncio.to_thread(self._engine.join, 5.0):
@@ -158,13 +166,13 @@ class RunnerProcess:
 
     def _step(self, report: StepReport) -> None:
         try:
-            self._streams.apply(report)
+            self._requests.apply(report)
         except Exception as error:  # noqa: BLE001  # streams would hang silently
             die(error)
 
     def _loaded(self, model: LoadedModel) -> None:
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
-        self._streams.slots = model.layout.slots
+        self._requests.slots = model.layout.slots
         metrics.SLOTS.set(model.layout.slots)
         self._board.load_bytes_total = model.weights_bytes
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
@@ -197,6 +205,15 @@ class RunnerProcess:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, sys.stdout.fileno())
         os.close(quiet)
+
+
+def _batched_options(args: argparse.Namespace) -> BatchedOptions:
+    return BatchedOptions(
+        policy=SlotPolicy(args.policy),
+        overlap=not args.no_overlap,
+        verify=args.verify,
+        repeats_max=args.repeat_limit,
+    )
 
 
 def die(error: BaseException) -> None:

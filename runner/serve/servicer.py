@@ -8,7 +8,7 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import PlacementMismatch
+from common.errors import PlacementMismatch, UnsupportedCapability
 from common.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
@@ -21,6 +21,7 @@ from runner.serve.converters import (
     token_to_proto,
     tokenize_segments,
 )
+from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Finished, Stream, StreamTable
 
@@ -43,8 +44,17 @@ class Identity:
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     """One loaded model."""
 
-    def __init__(self, engine: Engine, streams: StreamTable, board: StatusBoard, identity: Identity) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        streams: StreamTable,
+        board: StatusBoard,
+        identity: Identity,
+        pooled: PooledService | None = None,
+    ) -> None:
+        """`pooled` answers for models with pooling."""
         self._engine = engine
+        self._pooled = pooled
         self._streams = streams
         self._board = board
         self._identity = identity
@@ -55,11 +65,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Stream one sequence."""
-        self._check_placement(request)
-        self._board.check_accepting()
-        self._board.used()
-        if request.HasField("keep_alive_ms"):
-            self._board.keep_alive_ms = request.keep_alive_ms
+        self._admit(request)
         stops = check_stop_strings(request.stop)
         prompt = await self._tokenize(request.prompt, add_bos=request.add_bos)
         # Another caller may have taken the last place while this one tokenized.
@@ -81,6 +87,24 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         finally:
             self._streams.close(stream)
             self._account(stream, outcome, finished)
+
+    async def Embed(
+        self, request: runner_pb2.EmbedRequest, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.EmbedResponse:
+        """A vector for each input."""
+        self._admit(request)
+        if self._pooled is None:
+            raise UnsupportedCapability(NO_EMBEDDINGS)
+        return await self._pooled.embed(request)
+
+    async def Rerank(
+        self, request: runner_pb2.RerankRequest, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.RerankResponse:
+        """A score for each document."""
+        self._admit(request)
+        if self._pooled is None:
+            raise UnsupportedCapability(NO_RANKING)
+        return await self._pooled.rerank(request)
 
     async def Tokenize(
         self, request: runner_pb2.TokenizeRequest, context: aio.ServicerContext[Any, Any]
@@ -121,7 +145,17 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         async for status in self._board.watch():
             yield status
 
-    def _check_placement(self, request: runner_pb2.GenerateRequest) -> None:
+    def _admit(self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest) -> None:
+        """Refuse what is not for this runner or comes at the wrong time, and note that it was used."""
+        self._check_placement(request)
+        self._board.check_accepting()
+        self._board.used()
+        if request.HasField("keep_alive_ms"):
+            self._board.keep_alive_ms = request.keep_alive_ms
+
+    def _check_placement(
+        self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest
+    ) -> None:
         if not request.HasField("placement"):
             return
         asked, own = request.placement, self._identity.placement

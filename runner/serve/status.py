@@ -8,7 +8,7 @@ from common.clock import MS_PER_S, Clock
 from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
-from runner.serve.streams import StreamTable
+from runner.serve.streams import RequestTable
 
 # A ready runner's status is pushed at most this often; a load's every hundredth is.
 PUSH_INTERVAL_S = 0.05
@@ -27,7 +27,7 @@ class StatusBoard:
         self._watchers: set[_Watcher] = set()
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
-        self.streams: StreamTable | None = None
+        self.streams: RequestTable | None = None
         self.keep_alive_ms: int | None = None
         self.memory: cluster_pb2.MemoryReport | None = None
         self.load_bytes_total = 0

@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from common.errors import PunaError, QueueFull, RequestCanceled
 from common.logs import get_logger
@@ -108,6 +108,23 @@ class Stream:
         return event
 
 
+class RequestTable(Protocol):
+    """What status and shutdown want to know of the requests inside the runner."""
+
+    slots: int
+    slots_busy: int
+    waiting: int
+    accepted: int
+    idle: asyncio.Event
+
+    @property
+    def inside(self) -> int:
+        """Requests that the engine still has."""
+
+    def apply(self, report: StepReport) -> None:
+        """Take in what the engine did."""
+
+
 class StreamTable:
     """Every request inside the runner. Owned by the event loop."""
 
@@ -208,17 +225,22 @@ class StreamTable:
                 self._engine.pause(stream.id, True)
 
     def _count(self, report: StepReport) -> None:
-        if report.decode_calls:
-            metrics.DECODE_CALLS.inc(report.decode_calls)
-            metrics.DECODE_SECONDS.inc(report.decode_s)
-            metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
-            metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
-            metrics.GENERATED_TOKENS.inc(report.generated_tokens)
+        count_step(report)
         if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
             self.slots_busy, self.waiting = report.slots_busy, report.waiting
             metrics.SLOTS_BUSY.set(report.slots_busy)
             metrics.QUEUE_DEPTH.set(report.waiting)
             self._on_change()
+
+
+def count_step(report: StepReport) -> None:
+    """Move the metrics of decode calls."""
+    if report.decode_calls:
+        metrics.DECODE_CALLS.inc(report.decode_calls)
+        metrics.DECODE_SECONDS.inc(report.decode_s)
+        metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
+        metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
+        metrics.GENERATED_TOKENS.inc(report.generated_tokens)
 
 
 class Bridge(EngineListener):

@@ -1,0 +1,218 @@
+"""The engine for models with pooling: encoders, embedding and ranking models."""
+
+import contextvars
+import gc
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
+
+from common.errors import BadModelFile, InsufficientMemory, PunaError, UnsupportedCapability
+from common.logs import get_logger
+from runner.core.description import Pooling
+from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout
+from runner.core.memory_report import MemoryUse
+from runner.core.pooling import pooled_layout, pooling_of
+from runner.core.requests import GenerationRequest
+from runner.engine.batched import memory_in_use, physical_cores, system_facts
+from runner.engine.devices import open_devices
+from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.gguf_header import open_gguf_header
+from runner.engine.library import engine_log, start_engine
+from runner.engine.model import Model, load_failure, load_model
+from runner.engine.pooled_context import PooledContext, output_bytes, pooled_context_parameters
+from runner.engine.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob
+from runner.engine.pooling import PooledModel
+from runner.engine.special_tokens import read_frame, read_pair_tokens, read_rerank_template
+from runner.engine.vocabulary import Vocabulary
+
+log = get_logger()
+
+NO_GENERATION = "this model does not support generation"
+
+
+def read_pooling(path: Path) -> Pooling | None:
+    """How the model of a file pools; None if it generates, or if the file cannot be read: its load will say why."""
+    try:
+        with open_gguf_header(path) as header:
+            return pooling_of(header.metadata())
+    except BadModelFile:
+        return None
+
+
+class PooledLlamaEngine:
+    """Loads one model in a thread of its own and computes there; see `runner.engine.pooling.PooledEngine`."""
+
+    def __init__(self, path: Path, layout: LaunchLayout, pooling: Pooling) -> None:
+        self._path = path
+        self._layout = layout
+        self._pooling = pooling
+        self._thread: threading.Thread | None = None
+        self._stop_load = threading.Event()
+        self._model: Model | None = None
+        self._pooled_model: PooledModel | None = None
+        self._loop: PooledLoop | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Only once loaded."""
+        assert self._model is not None, "still loading"
+        return self._model.vocabulary
+
+    @property
+    def pooled_model(self) -> PooledModel:
+        """Only once loaded."""
+        assert self._pooled_model is not None, "still loading"
+        return self._pooled_model
+
+    def start(self, listener: EngineListener) -> None:
+        """Begin to load in the engine thread."""
+        self._thread = threading.Thread(
+            # Context variables do not cross threads by themselves, and the log's fields are in them.
+            target=contextvars.copy_context().run,
+            args=(self._run, listener),
+            name="engine",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def submit_inputs(self, request_id: int, inputs: Sequence[Sequence[int]]) -> None:
+        """Compute framed inputs."""
+        assert self._loop is not None, "still loading"
+        limit = self.pooled_model.input_tokens_max
+        assert all(0 < len(tokens) <= limit for tokens in inputs), "an input that was not framed"
+        counts = [len(tokens) for tokens in inputs]
+        job = Job(id=request_id, inputs=inputs, input_tokens=counts, submitted_ns=time.monotonic_ns())
+        self._loop.post(SubmitJob(job))
+
+    def submit(self, sequence_id: int, request: GenerationRequest) -> None:  # noqa: ARG002  # as `Engine` has it
+        """Refuse.
+
+        Raises:
+            UnsupportedCapability: always.
+        """
+        raise UnsupportedCapability(NO_GENERATION)
+
+    def cancel(self, sequence_id: int) -> None:
+        """Drop a request before the next call."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(CancelJob(sequence_id))
+
+    def cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """Nothing is generated here."""
+
+    def pause(self, sequence_id: int, paused: bool) -> None:
+        """Nothing is streamed here."""
+
+    def stop(self) -> None:
+        """Abort the load, or drop every request and free the model."""
+        self._stop_load.set()
+        if self._loop is not None:
+            self._loop.post(StopPooled())
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the engine thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def _run(self, listener: EngineListener) -> None:
+        """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
+        try:
+            context = self._load(listener)
+            assert self._loop is not None
+            if not self._stop_load.is_set():
+                self._loop.run()
+            context.close()
+            self._close_model()
+        except PunaError as error:
+            listener.load_failed(error)
+        except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded or half broken
+            listener.died(error)
+
+    def _load(self, listener: EngineListener) -> PooledContext:
+        start_engine()
+
+        def on_progress(fraction: float) -> bool:
+            # 1.0 is said when everything is there, the context too.
+            listener.load_progressed(min(fraction, 0.99))
+            return not self._stop_load.is_set()
+
+        weights_bytes = self._path.stat().st_size if self._path.is_file() else 0
+        threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
+        asked = resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=threads).layout
+        devices = {device.identity.id: device.pointer for device in open_devices()} if self._layout.devices else {}
+        model = self._model = load_model(self._path, asked, device_pointers=devices, on_progress=on_progress)
+        resolved = resolve_layout(
+            self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=threads
+        )
+        layout = pooled_layout(resolved.layout, recurrent=model.recurrent)
+        context = self._open_context(model, layout)
+        pooled = self._pooled_model = _describe(model, context)
+        self._loop = PooledLoop(context, listener)
+        # What lives as long as the process need not be looked at by every collection.
+        gc.collect()
+        gc.freeze()
+        log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
+        listener.load_progressed(1.0)
+        listener.loaded(
+            LoadedModel(
+                layout=layout,
+                warnings=resolved.warnings,
+                vocabulary_size=model.vocabulary.size,
+                slot_context_tokens=pooled.input_tokens_max,
+                weights_bytes=model.size_bytes,
+                memory=_memory_in_use(model, context, layout, devices),
+            )
+        )
+        return context
+
+    def _open_context(self, model: Model, layout: LaunchLayout) -> PooledContext:
+        """Create the context and let it reserve all that it will ever need."""
+        token_id = max(model.vocabulary.bos, 0)
+        parameters = pooled_context_parameters(layout, self._pooling)
+        context: PooledContext | None = None
+        engine_log.clear()
+        try:
+            context = PooledContext(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
+            context.reserve(token_id)
+        except MemoryError:
+            failure = load_failure(self._path)
+            if context is not None:
+                context.close()
+            self._close_model()
+            raise InsufficientMemory(failure.message) from None
+        if context.pooling is not Pooling.NONE:  # then there is nothing to read
+            context.compute([[token_id]])
+        context.forget()
+        return context
+
+    def _close_model(self) -> None:
+        assert self._model is not None
+        self._model.close()
+
+
+def _memory_in_use(
+    model: Model, context: PooledContext, layout: LaunchLayout, devices: dict[str, int]
+) -> MemoryUse | None:
+    """With the output buffer, which the engine's own count leaves out; here it may be larger than the weights."""
+    use = memory_in_use(context, layout, devices)
+    if use is None:
+        return None
+    return replace(use, host=use.host.plus(output_bytes(model.pointer, tokens=context.batch_tokens)))
+
+
+def _describe(model: Model, context: PooledContext) -> PooledModel:
+    vocabulary = llama.llama_model_get_vocab(model.pointer)
+    return PooledModel(
+        pooling=context.pooling,
+        input_tokens_max=min(context.batch_tokens, model.trained_context_tokens or context.batch_tokens),
+        vector_length=context.vector_length,
+        frame=read_frame(vocabulary),
+        pair_tokens=read_pair_tokens(vocabulary),
+        rerank_template=read_rerank_template(model.pointer),
+    )

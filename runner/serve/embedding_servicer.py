@@ -1,0 +1,172 @@
+"""Embed and Rerank of the Runner service: protos in and out, everything else elsewhere."""
+
+import asyncio
+
+from common.errors import InvalidRequest, PunaError, UnsupportedCapability
+from common.logs import get_logger
+from protos import runner_pb2
+from runner import metrics
+from runner.core.description import Pooling
+from runner.core.embedding_inputs import frame_input
+from runner.engine.engine import TokenTable
+from runner.engine.pooling import PooledEngine, PooledModel, PooledTimes
+from runner.serve.converters import tokenize_segments
+from runner.serve.embedding_table import Computed, EmbeddingTable, Inputs
+from runner.serve.pair_prompt import PairPrompt
+from runner.serve.status import StatusBoard
+
+log = get_logger()
+
+INPUTS_MAX = 2048
+# An answer has to fit one gRPC message (`common.grpc_server.MESSAGE_BYTES_MAX`) with room for its frame.
+ANSWER_BYTES_MAX = 30 * 1024 * 1024
+NO_EMBEDDINGS = "this model does not support embeddings"
+NO_RANKING = "this model does not support reranking"
+
+_VECTOR_POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LAST)
+
+
+class PooledService:
+    """Answers for a pooled model."""
+
+    def __init__(self, engine: PooledEngine, table: EmbeddingTable, board: StatusBoard) -> None:
+        self._engine = engine
+        self._table = table
+        self._board = board
+
+    async def embed(self, request: runner_pb2.EmbedRequest) -> runner_pb2.EmbedResponse:
+        """A vector for each input.
+
+        Raises:
+            UnsupportedCapability: the model gives no vectors.
+            InvalidRequest: an input is empty, has nothing left after the cut, or there are too many.
+            PromptTooLong: an input may not be cut, and is longer than the context.
+            QueueFull: every place is taken.
+        """
+        model = self._engine.pooled_model
+        if model.pooling not in _VECTOR_POOLINGS:
+            raise UnsupportedCapability(NO_EMBEDDINGS)
+        check_count(len(request.inputs), bytes_each=4 * model.vector_length, param="input")
+        self._table.check_room()
+        inputs = await asyncio.to_thread(embed_inputs, request, model, self._engine.vocabulary)
+        computed = await self._compute(inputs)
+        prompt_ns, queue_ns = _durations(computed.times)
+        return runner_pb2.EmbedResponse(
+            embeddings=[
+                runner_pb2.Embedding(vector=vector.tolist(), prompt_tokens=len(tokens))
+                for vector, tokens in zip(computed.vectors, inputs, strict=True)
+            ],
+            prompt_duration_ns=prompt_ns,
+            queue_duration_ns=queue_ns,
+        )
+
+    async def rerank(self, request: runner_pb2.RerankRequest) -> runner_pb2.RerankResponse:
+        """A score for each document.
+
+        Raises:
+            UnsupportedCapability: the model has no ranking head.
+            InvalidRequest, PromptTooLong, QueueFull: as `embed`.
+        """
+        model = self._engine.pooled_model
+        if model.pooling is not Pooling.RANK:
+            raise UnsupportedCapability(NO_RANKING)
+        check_count(len(request.documents), bytes_each=4, param="documents")
+        self._table.check_room()
+        inputs = await asyncio.to_thread(rerank_inputs, request, model, self._engine.vocabulary)
+        computed = await self._compute(inputs)
+        prompt_ns, queue_ns = _durations(computed.times)
+        return runner_pb2.RerankResponse(
+            scores=[
+                runner_pb2.RerankScore(score=float(vector[0]), prompt_tokens=len(tokens))
+                for vector, tokens in zip(computed.vectors, inputs, strict=True)
+            ],
+            prompt_duration_ns=prompt_ns,
+            queue_duration_ns=queue_ns,
+        )
+
+    async def _compute(self, inputs: Inputs) -> Computed:
+        """Compute, with metrics and the one line that each request leaves in the log; never an input."""
+        # The runner may have begun to drain while this request was tokenized.
+        self._board.check_accepting()
+        outcome = "cancelled"
+        computed: Computed | None = None
+        try:
+            computed = await self._table.compute(inputs)
+            outcome = "done"
+        except PunaError:
+            outcome = "error"
+            raise
+        finally:
+            metrics.REQUESTS.labels(reason=outcome).inc()
+            prompt_ns, queue_ns = _durations(computed.times if computed is not None else None)
+            log.info(
+                "request.done",
+                reason=outcome,
+                inputs=len(inputs),
+                prompt_tokens=sum(len(tokens) for tokens in inputs),
+                cached_tokens=0,
+                queue_ms=round(queue_ns / 1e6, 3),
+                prompt_ms=round(prompt_ns / 1e6, 3),
+            )
+        return computed
+
+
+def check_count(count: int, *, bytes_each: int, param: str) -> None:
+    """Refuse more inputs than one answer may have.
+
+    Raises:
+        InvalidRequest: says how many are allowed.
+    """
+    allowed = min(INPUTS_MAX, ANSWER_BYTES_MAX // bytes_each)
+    if count > allowed:
+        raise InvalidRequest(f"at most {allowed} inputs are allowed in a request to this model", param=param)
+
+
+def embed_inputs(request: runner_pb2.EmbedRequest, model: PooledModel, vocabulary: TokenTable) -> list[tuple[int, ...]]:
+    """The tokens of every input, cut and framed.
+
+    Raises:
+        InvalidRequest, PromptTooLong: see `PooledService.embed`.
+    """
+    limit = _limit(request.context_tokens if request.HasField("context_tokens") else None, model)
+    return [
+        frame_input(
+            tokenize_segments(list(item.segments), add_bos=False, vocabulary=vocabulary),
+            frame=model.frame,
+            context_tokens=limit,
+            truncate=request.truncate,
+        )
+        for item in request.inputs
+    ]
+
+
+def rerank_inputs(
+    request: runner_pb2.RerankRequest, model: PooledModel, vocabulary: TokenTable
+) -> list[tuple[int, ...]]:
+    """The tokens of every pair.
+
+    Raises:
+        InvalidRequest, PromptTooLong: see `PooledService.rerank`.
+    """
+    limit = _limit(request.context_tokens if request.HasField("context_tokens") else None, model)
+    document_tokens_max = request.document_tokens_max if request.HasField("document_tokens_max") else None
+    prompt = PairPrompt(model, vocabulary, request.query)
+    pairs = [
+        prompt.tokens(
+            document, context_tokens=limit, truncate=request.truncate, document_tokens_max=document_tokens_max
+        )
+        for document in request.documents
+    ]
+    if not all(pairs):
+        raise InvalidRequest("no input provided", param="documents")
+    return pairs
+
+
+def _limit(asked_tokens: int | None, model: PooledModel) -> int:
+    if asked_tokens == 0:
+        raise InvalidRequest("context_tokens must be at least 1", param="context_tokens")
+    return min(asked_tokens or model.input_tokens_max, model.input_tokens_max)
+
+
+def _durations(times: PooledTimes | None) -> tuple[int, int]:
+    return (times.compute_ns, times.queue_ns) if times is not None else (0, 0)

@@ -1,0 +1,108 @@
+"""The embedding and ranking requests of a runner as its event loop sees them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PunaError, QueueFull, RequestCanceled
+from runner import metrics
+from runner.engine.engine import StepReport
+from runner.engine.pooling import PooledEngine, PooledReport, PooledTimes
+from runner.serve.streams import WAITING_MAX, count_step
+
+Inputs = Sequence[Sequence[int]]
+
+
+class Computed(NamedTuple):
+    """The vectors of one request, in the order of its inputs."""
+
+    vectors: list[NDArray[np.float32]]
+    times: PooledTimes | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Request:
+    """One request inside the runner."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    vectors: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    error: PunaError | None = None
+    times: PooledTimes | None = None
+
+
+class EmbeddingTable:
+    """Every embedding or ranking request inside the runner. Owned by the event loop; see `streams.RequestTable`."""
+
+    def __init__(self, engine: PooledEngine, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when busy slots or waiting requests changed."""
+        self._engine = engine
+        self._on_change = on_change
+        self._requests: dict[int, _Request] = {}
+        self._next_id = 0
+        self.slots = 0
+        self.slots_busy = 0
+        self.waiting = 0
+        self.accepted = 0
+        self.idle = asyncio.Event()  # set while no request is inside
+        self.idle.set()
+
+    @property
+    def inside(self) -> int:
+        """Requests that the engine still has."""
+        return len(self._requests)
+
+    def check_room(self) -> None:
+        """Refuse before work is done for a request that has no place.
+
+        Raises:
+            QueueFull: as many requests as share a call are inside, and every waiting place is taken.
+        """
+        if self.inside >= self.slots + WAITING_MAX:
+            raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
+
+    async def compute(self, inputs: Inputs) -> Computed:
+        """The vectors of framed inputs. Cancelling drops what is not computed yet.
+
+        Raises:
+            QueueFull: see `check_room`.
+            PunaError: an input has no vector.
+        """
+        self.check_room()
+        self._next_id += 1
+        request_id, request = self._next_id, _Request()
+        self._engine.submit_inputs(request_id, inputs)
+        self._requests[request_id] = request
+        self.idle.clear()
+        self.accepted += 1
+        try:
+            await request.ended.wait()
+        finally:
+            if not request.ended.is_set():
+                self._engine.cancel(request_id)
+        if request.error is not None:
+            raise request.error
+        if len(request.vectors) < len(inputs):
+            raise RequestCanceled("request canceled")  # the engine was stopped
+        return Computed([request.vectors[index] for index in range(len(inputs))], request.times)
+
+    def apply(self, report: StepReport) -> None:
+        """Hand out the vectors of one call."""
+        assert isinstance(report, PooledReport)
+        for vector in report.vectors:
+            self._requests[vector.request_id].vectors[vector.input_index] = vector.values
+        for end in report.ends:
+            request = self._requests.pop(end.request_id)
+            request.error, request.times = end.error, end.times
+            request.ended.set()
+        if not self._requests:
+            self.idle.set()
+        count_step(report)
+        if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._requests:
+            self.slots_busy, self.waiting = report.slots_busy, report.waiting
+            metrics.SLOTS_BUSY.set(report.slots_busy)
+            metrics.QUEUE_DEPTH.set(report.waiting)
+            self._on_change()
