@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.clock import SystemClock
-from common.errors import BadModelFile, InvalidRequest, PunaError, StartupError
+from common.errors import BadModelFile, InsufficientMemory, InvalidRequest, PunaError, StartupError
 from common.grpc_server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.logs import get_logger
@@ -29,6 +29,7 @@ from runner.inspect import describe_file
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
+from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
 from runner.serve.servicer import Identity, RunnerServicer
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Bridge, RequestTable, StreamTable
@@ -88,7 +89,7 @@ class RunnerProcess:
         self._settings = settings
         self._args = args
         self._board = StatusBoard(SystemClock())
-        layout = parse_layout(args.layout)
+        layout = self._layout = parse_layout(args.layout)
         pooling = read_pooling(args.model)
         pooled: PooledService | None = None
         self._engine: Engine
@@ -136,7 +137,7 @@ class RunnerProcess:
             on_load_failed=self._load_failed,
             on_death=die,
         )
-        self._engine.start(bridge)
+        await self._load(bridge)
         await _first(stop.wait(), self._load_ended.wait())
         if self._load_ended.is_set() and self._board.error is None:
             await server.set_serving(True)
@@ -146,6 +147,15 @@ class RunnerProcess:
             await _first(stop.wait(), asyncio.sleep(ERROR_SHOWN_S), self._board.error_told.wait())
             self._outcome.status = EXIT_LOAD_FAILED
         await self._shut_down(server)
+
+    async def _load(self, bridge: Bridge) -> None:
+        """Let the engine load, unless the layout can never be reserved here."""
+        try:
+            await asyncio.to_thread(check_reservation, self._args.model, self._layout)
+        except AllocationRefused as refused:
+            self._refuse(refused.error, refused.attempted)
+        else:
+            self._engine.start(bridge)
 
     async def _shut_down(self, server: GrpcServer) -> None:
         self._board.drain()
@@ -189,8 +199,18 @@ class RunnerProcess:
         )
 
     def _load_failed(self, error: PunaError) -> None:
+        if not isinstance(error, InsufficientMemory):
+            self._refuse(error, None)
+            return
+        # The engine says that a buffer was refused; how large all of them would have been is counted afterwards.
+        counting = asyncio.get_running_loop().run_in_executor(None, attempted_sizes, self._args.model, self._layout)
+        counting.add_done_callback(
+            lambda counted: self._refuse(error, None if counted.exception() is not None else counted.result())
+        )
+
+    def _refuse(self, error: PunaError, attempted: cluster_pb2.MemoryReport | None) -> None:
         log.error("model.load_failed", model=self._args.name, reason=error.reason, text=error.message)
-        self._board.failed(error)
+        self._board.failed(error, attempted)
         self._load_ended.set()
 
     def _say_hello(self, address: str, metrics_address: str) -> None:

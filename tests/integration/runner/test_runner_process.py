@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.errors import (
     BadModelFile,
+    InsufficientMemory,
     InvalidRequest,
     ModelUnavailable,
     PlacementMismatch,
@@ -309,3 +310,17 @@ async def test_an_exception_in_the_engine_thread_ends_the_process_and_says_why(z
     assert process.returncode == 70
     assert b"engine.died" in stderr
     assert b"injected" in stderr
+
+
+@pytest.mark.behaviour("B-61", "B-68")
+async def test_a_layout_that_can_never_fit_is_refused_with_its_sizes(zoo: Zoo, tmp_path: Path) -> None:
+    layout = '{"slots": 64, "contextTokens": 30000000, "threads": 1}'
+    async with started(zoo("dense"), tmp_path, layout=layout) as runner:
+        status = await runner.ready()
+        assert status.state == cluster_pb2.RUNNER_STATE_ERROR
+        assert status.error.reason == InsufficientMemory.reason
+        assert status.error.attempted.origin == cluster_pb2.MEMORY_ORIGIN_ATTEMPTED
+        # 8 layers with 2 key heads of 32 values: 2 KiB for each cell.
+        assert status.error.attempted.host.cache_bytes > 64 * 30_000_000 * 1024
+        assert "host RAM" in status.error.message
+        assert await runner.exit_status() == 3
