@@ -20,6 +20,8 @@ log = get_logger()
 INPUTS_MAX = 2048
 # An answer has to fit one gRPC message (`common.grpc_server.MESSAGE_BYTES_MAX`) with room for its frame.
 ANSWER_BYTES_MAX = 30 * 1024 * 1024
+# Putting fewer numbers into a message takes less time than others notice.
+INLINE_NUMBERS = 65536
 NO_EMBEDDINGS = "this model does not support embeddings"
 NO_RANKING = "this model does not support reranking"
 
@@ -50,15 +52,10 @@ class PooledService:
         self._table.check_room()
         inputs = await asyncio.to_thread(embed_inputs, request, model, self._engine.vocabulary)
         computed = await self._compute(inputs)
-        prompt_ns, queue_ns = _durations(computed.times)
-        return runner_pb2.EmbedResponse(
-            embeddings=[
-                runner_pb2.Embedding(vector=vector.tolist(), prompt_tokens=len(tokens))
-                for vector, tokens in zip(computed.vectors, inputs, strict=True)
-            ],
-            prompt_duration_ns=prompt_ns,
-            queue_duration_ns=queue_ns,
-        )
+        numbers = len(inputs) * model.vector_length
+        if numbers <= INLINE_NUMBERS:
+            return _embed_response(inputs, computed)
+        return await asyncio.to_thread(_embed_response, inputs, computed)
 
     async def rerank(self, request: runner_pb2.RerankRequest) -> runner_pb2.RerankResponse:
         """A score for each document.
@@ -109,6 +106,18 @@ class PooledService:
                 prompt_ms=round(prompt_ns / 1e6, 3),
             )
         return computed
+
+
+def _embed_response(inputs: Inputs, computed: Computed) -> runner_pb2.EmbedResponse:
+    prompt_ns, queue_ns = _durations(computed.times)
+    return runner_pb2.EmbedResponse(
+        embeddings=[
+            runner_pb2.Embedding(vector=vector.tolist(), prompt_tokens=len(tokens))
+            for vector, tokens in zip(computed.vectors, inputs, strict=True)
+        ],
+        prompt_duration_ns=prompt_ns,
+        queue_duration_ns=queue_ns,
+    )
 
 
 def check_count(count: int, *, bytes_each: int, param: str) -> None:
