@@ -22,8 +22,8 @@ from scheduler.core.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import PROCESS_BYTES, World, models
 
-NAMES = ("m", "n", "o", "p")
-SIZES = {"m": 9, "n": 12, "o": 14, "p": 200}
+NAMES = ("m", "n", "o", "m", "n", "o", "too-large")
+SIZES = {"m": 9, "n": 12, "o": 14, "too-large": 200}
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -37,7 +37,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.world = World(policy=policy, sizes_gib={f"digest-{name}": size for name, size in SIZES.items()})
         self.world.cache_gib_per_slot = 0.25
         self.all_nodes = {
-            "a": node("a", devices=(gpu(free=16, total=16), cpu(free=24, total=24)), models=models(*NAMES)),
+            "a": node("a", devices=(cpu(free=24, total=24),), models=models(*SIZES)),
             "b": node("b", devices=(gpu(free=12, total=12), cpu(free=16, total=16)), models=models("m", "n")),
         }
         self.leads = False
@@ -55,7 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.leads:
             self.unexpected += len(self.world.starts) + len(self.world.stops) + len(self.world.writes)
 
-    @rule(target=callers, name=st.sampled_from(NAMES), context=st.sampled_from([None, 2048, 6000, 8192]))
+    @rule(target=callers, name=st.sampled_from(NAMES), context=st.sampled_from([None, None, 2048, 6000, 8192]))
     def ensure(self, name: str, context: int | None) -> str:
         self.calls += 1
         caller = f"c{self.calls}"
@@ -72,39 +72,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.calls += 1
         self.world.unload(f"u{self.calls}", name)
 
-    @rule()
-    def measure(self) -> None:
-        self.world.measure_all()
+    @rule(steps=st.integers(2, 5), telling=st.booleans())
+    def surroundings_answer(self, steps: int, telling: bool) -> None:
+        """Measurements, writes, starts and loads get as far as `steps` says."""
+        world = self.world
+        for step in (world.measure_all, world.writes_done, world.hosts_take_starts)[:steps]:
+            step()
+        for _, fraction in zip(range(steps - 3), (0.5, 1.0), strict=False):
+            for placement_id, one in list(world.runners.items()):
+                if one.view.state in STARTING_STATES:
+                    world.load(placement_id, fraction, telling=telling)
 
-    @precondition(lambda self: self.world.measures)
     @rule()
-    def measurement_fails(self) -> None:
-        self.world.measure_fails(Fault(reason="request_timeout", message="no answer in 20 s"))
+    def everything_goes_well(self) -> None:
+        self.world.settle()
 
     @rule()
-    def write(self) -> None:
+    def stop(self) -> None:
         self.world.writes_done()
-
-    @rule()
-    def store_is_away(self) -> None:
-        self.world.writes_fail(Fault(reason="model_unavailable", message="state store unreachable: timeout"))
-
-    @rule()
-    def start(self) -> None:
-        self.world.hosts_take_starts()
-
-    @precondition(lambda self: self.world.starts)
-    @rule(reason=st.sampled_from(["device_memory_exhausted", "model_unavailable", "bad_model_file", "runner_lost"]))
-    def start_fails(self, reason: str) -> None:
-        record = self.world.starts.pop(0).record
-        self.world.start_fails(record, Fault(reason=reason, message="words"))
-
-    @rule(fraction=st.sampled_from([0.1, 0.6, 1.0]), telling=st.booleans())
-    def load_moves(self, fraction: float, telling: bool) -> None:
-        for placement_id, one in list(self.world.runners.items()):
-            if one.view.state in STARTING_STATES:
-                self.world.load(placement_id, fraction, telling=telling)
-                return
+        self.world.stops_done()
 
     @rule(busy=st.integers(0, 3))
     def work(self, busy: int) -> None:
@@ -112,51 +98,59 @@ class SchedulerMachine(RuleBasedStateMachine):
             if one.view.state in SERVING_STATES:
                 self.world.work(placement_id, busy=busy)
 
-    @precondition(lambda self: self.world.runners)
-    @rule(data=st.data())
-    def runner_dies(self, data: st.DataObject) -> None:
-        placement_id = data.draw(st.sampled_from(sorted(self.world.runners)))
-        del self.world.runners[placement_id]
-
-    @rule()
-    def stop(self) -> None:
-        self.world.stops_done()
-
-    @rule()
-    def report(self) -> None:
-        self.world.now_s += 1
-        self.world.report()
-
     @rule(seconds=st.sampled_from([0.5, 3, 12, 40]))
     def time_passes(self, seconds: float) -> None:
         self.world.pass_time(seconds)
 
-    @rule()
-    def watch_breaks(self) -> None:
-        self.world.lose_inventory()
+    @precondition(lambda self: self.world.measures or self.world.writes or self.world.starts)
+    @rule(reason=st.sampled_from(["device_memory_exhausted", "model_unavailable", "bad_model_file", "runner_lost"]))
+    def something_fails(self, reason: str) -> None:
+        """Whatever is next to be answered is refused instead."""
+        world = self.world
+        if world.starts:
+            world.start_fails(world.starts.pop(0).record, Fault(reason=reason, message="words"))
+        elif world.writes:
+            world.writes_fail(Fault(reason="model_unavailable", message="state store unreachable: timeout"))
+        else:
+            world.measure_fails(Fault(reason="request_timeout", message="no answer in 20 s"))
 
-    @rule(name=st.sampled_from(["a", "b"]))
-    def node_vanishes(self, name: str) -> None:
-        self.world.nodes.pop(name, None)
+    @precondition(lambda self: self.world.runners)
+    @rule(data=st.data())
+    def runner_dies(self, data: st.DataObject) -> None:
+        del self.world.runners[data.draw(st.sampled_from(sorted(self.world.runners)))]
         self.world.report()
 
+    @precondition(lambda self: self.world.runners)
+    @rule(trouble=st.sampled_from(["watch", "a", "b", "leader", "process", "store"]))
+    def trouble(self, trouble: str) -> None:
+        """Something larger breaks; only where there is something to be broken."""
+        world = self.world
+        match trouble:
+            case "watch":
+                world.lose_inventory()
+            case "a" | "b":
+                world.nodes.pop(trouble, None)
+                world.report()
+            case "leader":
+                self.leads = False
+                world.lose_leadership()
+                world.writes.clear()
+            case "process":
+                self.restart()
+            case "store":
+                world.store.clear()
+
     @rule()
-    def nodes_return(self) -> None:
+    def recover(self) -> None:
+        """Nodes are back, and this scheduler leads, maybe with a new fence."""
         self.world.nodes = dict(self.all_nodes)
         self.world.report()
+        self.gain()
 
-    @rule()
-    def lose(self) -> None:
-        self.leads = False
-        self.world.lose_leadership()
-        self.world.writes.clear()
-
-    @rule()
     def gain(self) -> None:
         self.leads = True
         self.world.lead()
 
-    @rule()
     def restart(self) -> None:
         waiting = [name for name in self.world.asked if not self.world.finals(name) and name not in self.world.left]
         for caller in waiting:
@@ -164,10 +158,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.world.restart_scheduler(prefix=f"r{self.world.fence}-")
         self.leads = False
         self.world.report()
-
-    @rule()
-    def store_forgets(self) -> None:
-        self.world.store.clear()
 
     @invariant()
     def nobody_is_answered_twice_or_after_leaving(self) -> None:

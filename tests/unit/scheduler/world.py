@@ -345,7 +345,8 @@ class World:
         )
 
     def stops_done(self) -> None:
-        """Hosts stop what they are told to."""
+        """Hosts stop what they are told to, after the starts that were sent before: one channel, in order."""
+        self.hosts_take_starts()
         while self.stops:
             effect = self.stops.pop(0)
             if effect.fence < self.high_fence:
