@@ -16,8 +16,7 @@ from runner.core.memory_report import MemoryUse, sum_by_device
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine import ggml
-from runner.engine.batch import Batch
-from runner.engine.context import Context, EngineFailure
+from runner.engine.context import Context
 from runner.engine.devices import engine_build, open_devices
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.library import engine_log, start_engine
@@ -28,6 +27,7 @@ from runner.engine.parameters import context_parameters
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 from runner.engine.vocabulary import Vocabulary
+from runner.engine.warm_up import warm_up
 
 log = get_logger()
 
@@ -126,7 +126,8 @@ class BatchedEngine:
         try:
             context = self._load(listener)
         except PunaError as error:
-            listener.load_failed(error)
+            if not self._stop_load.is_set():  # nobody asks any more why it failed
+                listener.load_failed(error)
             return
         except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded
             listener.died(error)
@@ -165,7 +166,7 @@ class BatchedEngine:
             model.close()
             raise InsufficientMemory(failure.message) from None
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
-        rules = self._warm_up(context, model)
+        rules = warm_up(context, model, layout)
         slots = SlotTable(context, policy=self._options.policy, rules=rules)
         options = LoopOptions(
             batch_tokens=layout.batch_tokens, overlap=self._options.overlap, verify=self._options.verify
@@ -199,23 +200,6 @@ class BatchedEngine:
         if not self._layout.devices:
             return {}
         return {device.identity.id: device.pointer for device in open_devices()}
-
-    def _warm_up(self, context: Context, model: Model) -> MemoryRules:
-        """Evaluate two tokens and erase one: backends reach their working size, and the memory shows what it can."""
-        token_id = model.vocabulary.bos if model.vocabulary.bos >= 0 else 0
-        batch = Batch(capacity=context.batch_tokens, slots=context.slots)
-        batch.add(0, 0, [token_id, token_id][: context.batch_tokens], wants_logits=True)
-        if context.decode(batch) != 0:
-            raise EngineFailure("the first decode found no cells")
-        context.synchronize()
-        erases_tail = context.erase(0, 1)
-        context.erase(0, 0)
-        return MemoryRules(
-            erases_tail=erases_tail,
-            window_tokens=model.window_tokens,
-            # A recurrent state renumbers its position gladly, but cannot forget a range.
-            can_move=context.can_shift and erases_tail,
-        )
 
 
 def memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:

@@ -58,6 +58,12 @@ def load_model(
     pointer = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
     if not pointer:
         raise load_failure(path)
+    if llama.llama_model_has_encoder(pointer) and llama.llama_model_has_decoder(pointer):
+        llama.llama_model_free(pointer)
+        raise BadModelFile(f"{path.name}: models with an encoder and a decoder are not supported")
+    if llama.llama_model_is_diffusion(pointer):
+        llama.llama_model_free(pointer)
+        raise BadModelFile(f"{path.name}: diffusion models are not supported")
     return Model(pointer)
 
 

@@ -66,6 +66,7 @@ class Harness:
             int, list[NDArray[np.float32]]
         ] = {}  # logits by sequence, where log-probabilities were asked for
         self._loaded: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        self.started = asyncio.Event()
         self.streams = StreamTable(engine, on_change=lambda: None)
         self._stepped = asyncio.Event()
         self._bridge = Bridge(
@@ -80,6 +81,7 @@ class Harness:
 
     async def load(self) -> None:
         self.engine.start(self._bridge)
+        self.started.set()
         async with asyncio.timeout(DEADLINE_S):
             self.model = await self._loaded
         self.streams.slots = self.model.layout.slots
