@@ -1,6 +1,11 @@
 """`python -m gateway`."""
 
+import os
 import sys
+
+# Template workers are started beside a running gRPC core, whose fork handlers would complain each time: they exist for
+# children that go on using gRPC, and workers replace themselves at once. Read when grpc is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from common.service import run_service
 from gateway.app import serve

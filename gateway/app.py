@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from gateway import metrics
 from gateway.core.browser import BrowserPolicy
 from gateway.core.durations import parse_go_duration_ms
 from gateway.dispatch import Dispatcher
-from gateway.http.edge import Edge
+from gateway.http.edge import HEADER_BYTES_MAX, Edge
 from gateway.http.router import Router
 from gateway.http.routes import make_routes
 from gateway.http.service import Service
@@ -41,7 +42,6 @@ UNREADY_S = 2.0
 DRAIN_S = 30.0
 # After the drain every stream has got its error object; what is left are clients that do not read.
 CUT_S = 2.0
-HEADER_BYTES_MAX = 16 * 1024
 IDLE_CONNECTION_S = 60
 GRPC_STOP_S = 1.0
 
@@ -204,6 +204,8 @@ class _Server(uvicorn.Server):
 
 
 def _http_server(app: Edge) -> uvicorn.Server:
+    # It says each time what strangers do wrong in their framing; that is answered with 400 and no news.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
         loop="none",

@@ -144,12 +144,13 @@ class Dispatcher:
         for waiting in self._waiting_for(need):
             waiting.tell(progress)
 
-    def on_load_ready(self, need: LoadNeed, route: RouteInfo) -> bool:
+    def on_load_ready(self, need: LoadNeed, route: RouteInfo, *, was_loading: bool) -> bool:
         """See LoadListener. What the scheduler calls ready is as much context as there will be."""
         most = max((replica.context_tokens for replica in route.replicas), default=0)
         for waiting in self._waiting_for(need):
             waiting.relaxed = need.context_tokens is not None and most < need.context_tokens
-            waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
+            if was_loading:
+                waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
         self._dispatch(need.key)
         candidates = self._candidates(need.key)
         return not any(needs_load(waiting.waiter, candidates) for waiting in self._waiting_for(need))

@@ -35,7 +35,7 @@ class LoadListener(Protocol):
     def on_load_progress(self, need: LoadNeed, progress: Queued | Loading) -> None:
         """A load moved."""
 
-    def on_load_ready(self, need: LoadNeed, route: RouteInfo) -> bool:
+    def on_load_ready(self, need: LoadNeed, route: RouteInfo, *, was_loading: bool) -> bool:
         """The scheduler says that the model runs. True if nobody waits for it any more."""
 
     def on_load_failed(self, need: LoadNeed, error: PunaError) -> None:
@@ -45,7 +45,7 @@ class LoadListener(Protocol):
 @dataclass(slots=True, eq=False)
 class _Job:
     task: asyncio.Task[None]
-    moving: bool = True  # the scheduler is at it; False: it said "ready"
+    moving: bool = True  # the scheduler is at it; False: it said "ready", and has shown no progress since
 
 
 class LoadJobs:
@@ -137,17 +137,17 @@ class LoadJobs:
 
     async def _load_once(self, job: _Job, need: LoadNeed, keep_alive_ms: int | None) -> bool:
         """One round; True if everybody got what they waited for."""
-        job.moving = True
         relay = self.relay(model_name=need.model_name, context_tokens=need.context_tokens, keep_alive_ms=keep_alive_ms)
         async with closing(relay) as steps:
             async for step in steps:
                 if not isinstance(step, RouteInfo):
+                    job.moving = True
                     self._listener.on_load_progress(need, step)
                     continue
-                job.moving = False
+                was_loading, job.moving = job.moving, False
                 # Cleared first: what the listener does not yet see must wake the wait below.
                 self._route_changed.clear()
-                if self._listener.on_load_ready(need, step):
+                if self._listener.on_load_ready(need, step, was_loading=was_loading):
                     return True
         try:
             async with asyncio.timeout(ASK_AGAIN_S):

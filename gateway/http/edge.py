@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from common.errors import InternalError, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
+from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.logs import get_logger
 from gateway.core.browser import BrowserPolicy
@@ -18,6 +18,9 @@ from gateway.record import OTHER, RequestRecord
 log = get_logger()
 
 CLIENT_GONE_STATUS = "499"
+HEADERS_MAX = 64
+HEADER_BYTES_MAX = 16 * 1024
+URL_BYTES_MAX = 4 * 1024
 _CLIENT_ID_LENGTH_MAX = 128
 _CORS_MAX_AGE_S = "43200"
 
@@ -44,6 +47,7 @@ class Edge:
     async def _serve(self, exchange: Exchange) -> str:
         """Answer; returns the status for log and metrics."""
         try:
+            check_framing(exchange)
             self._check_browser(exchange)
             if exchange.scope["method"] == "OPTIONS" and "origin" in exchange.headers:
                 await self._preflight(exchange)
@@ -114,6 +118,21 @@ class Edge:
         if asked and asked.isascii() and asked.isprintable():
             headers["access-control-allow-headers"] = asked
         await exchange.respond(204, b"", headers)
+
+
+def check_framing(exchange: Exchange) -> None:
+    """Refuse what could mean two things to two parsers, and heads that are larger than any client's.
+
+    Raises:
+        InvalidRequest: tell the client; the connection is closed after a request with a body.
+    """
+    raw: list[tuple[bytes, bytes]] = exchange.scope["headers"]
+    if len(raw) > HEADERS_MAX or sum(len(name) + len(value) for name, value in raw) > HEADER_BYTES_MAX:
+        raise InvalidRequest(f"request headers exceed {HEADERS_MAX} lines or {HEADER_BYTES_MAX} bytes")
+    if len(exchange.scope["raw_path"]) + len(exchange.scope["query_string"]) > URL_BYTES_MAX:
+        raise InvalidRequest(f"the URL exceeds {URL_BYTES_MAX} bytes")
+    if "transfer-encoding" in exchange.headers and "content-length" in exchange.headers:
+        raise InvalidRequest("Content-Length and Transfer-Encoding exclude each other")
 
 
 async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_body: bool) -> None:

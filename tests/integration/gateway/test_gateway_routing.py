@@ -22,6 +22,7 @@ async def hang(_: ScriptedRunner) -> None:
     await asyncio.Event().wait()
 
 
+@pytest.mark.behaviour("B-113")
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/api/generate"])
 async def test_a_client_that_leaves_mid_stream_cancels_the_runners_call(start_cluster: StartCluster, path: str) -> None:
     async with start_cluster(runner=ScriptedRunner(after_piece={1: hang})) as cluster:
@@ -132,6 +133,16 @@ async def test_a_killed_runner_makes_the_next_request_load_a_new_one(start_clust
         assert len(spare.requests) == 1
         await noticing
     await spare.stop()
+
+
+async def test_a_scheduler_that_only_knows_a_dead_replica_is_given_up_in_time(start_cluster: StartCluster) -> None:
+    async with start_cluster(queue_wait_s=1.5) as cluster:
+        assert (await cluster.ollama.chat(model="demo", messages=QUESTION)).done
+        await cluster.runner.stop()
+        with pytest.raises(openai.InternalServerError) as caught:
+            await cluster.openai.chat.completions.create(model="demo", messages=QUESTION)
+        assert (caught.value.status_code, caught.value.code) == (503, "model_unavailable")
+        assert len(cluster.scheduler.ensured) > 1  # it was asked again
 
 
 async def test_a_stale_route_is_looked_up_again(start_cluster: StartCluster) -> None:

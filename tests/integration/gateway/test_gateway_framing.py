@@ -1,0 +1,86 @@
+"""Raw bytes that no client library sends. Each is answered or closed, and the gateway goes on."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.gateway.conftest import Cluster
+
+HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\n"
+BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": false}'
+
+
+async def answer_to(cluster: Cluster, request: bytes) -> bytes:
+    """The status line that raw bytes get; empty if the connection is closed without one."""
+    host, port = cluster.gateway.http_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    status_line = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    await writer.wait_closed()
+    return status_line
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        b"GET /api/tags HTTP/1.1\r\n\r\n",
+        b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(65)) + b"\r\n",
+        b"GET /" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00" * 20 + b"\r\n\r\n",
+    ],
+    ids=[
+        "both lengths",
+        "two lengths",
+        "odd coding",
+        "negative",
+        "no host",
+        "two hosts",
+        "large",
+        "many",
+        "url",
+        "tls",
+    ],
+)
+async def test_ambiguous_or_oversized_requests_are_400(cluster: Cluster, request_bytes: bytes) -> None:
+    assert b" 400 " in await answer_to(cluster, request_bytes)
+    assert (await cluster.http.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("path", [b"//v1/models", b"http://evil/api/version", b"/v1/models;x", b"/API/tags"])
+async def test_odd_spellings_of_a_path_are_no_other_way_in(cluster: Cluster, path: bytes) -> None:
+    assert b" 404 " in await answer_to(cluster, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+async def test_a_body_in_chunks_is_read(cluster: Cluster) -> None:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (1, BODY[index : index + 1]) for index in range(len(BODY)))
+    assert b" 200 " in await answer_to(cluster, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten(cluster: Cluster) -> None:
+    host, port = cluster.gateway.http_address.split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(HEAD + b"Content-Length: 1000\r\n\r\n" + BODY)
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await cluster.http.post("/api/chat", content=BODY)).status_code == 200
+    assert len(cluster.runner.requests) == 1
+
+
+async def test_requests_on_one_connection_are_answered_in_order(cluster: Cluster) -> None:
+    host, port = cluster.gateway.http_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    one = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    writer.write(one + b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    everything = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    assert everything.count(b"HTTP/1.1 200") == 2
+    assert everything.index(b'"done":true') < everything.index(b'"version"')
