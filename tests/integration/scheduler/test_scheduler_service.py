@@ -1,6 +1,7 @@
 """The scheduler as others meet it: over gRPC, among real neighbours."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,8 +18,9 @@ from common.errors import (
 )
 from common.grpc_client import open_channel
 from protos import cluster_pb2, scheduler_pb2
+from scheduler.client import SchedulerClient
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
-from tests.integration.scheduler.surroundings import RedisServer, Running, until
+from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler, until
 
 
 async def test_a_cold_model_is_loaded_with_progress_and_routed(running: Running, node: NodeAndDiscovery) -> None:
@@ -183,3 +185,38 @@ async def test_when_discovery_is_away_warm_models_stay_routed(
     await running.ensure("m")
     assert len(node.starts) == 1
     assert node.stops == []
+
+
+async def test_watchers_of_routes_reconnect_to_a_scheduler_that_was_restarted(
+    directory: Path, redis: RedisServer, node: NodeAndDiscovery
+) -> None:
+    tables: asyncio.Queue[scheduler_pb2.RouteTable] = asyncio.Queue()
+
+    async def watch(client: SchedulerClient) -> None:
+        async for table in client.watch_routes():
+            await tables.put(table)
+
+    async with SchedulerClient(f"unix:{directory}/scheduler.sock") as client:
+        watching = asyncio.create_task(watch(client))
+        for _ in range(2):
+            async with scheduler(directory, redis.url, node):
+                table = await asyncio.wait_for(tables.get(), timeout=10)
+                assert next(route.model.name for route in table.routes) == "broken:latest"
+            while not tables.empty():
+                tables.get_nowait()
+        watching.cancel()
+
+
+async def test_a_slow_watcher_gets_the_newest_table_only(running: Running, node: NodeAndDiscovery) -> None:
+    board = running.app.core.books
+    tables = running.client.watch_routes()
+    first = await anext(tables)
+    await running.ensure("m")
+    await running.ensure("n")
+    await until(lambda: board.routes_version > first.version + 2, what="several versions came and went")
+    async for table in tables:
+        if table.version == board.routes_version:
+            break
+    else:
+        raise AssertionError("the newest table never came")
+    assert sum(len(route.replicas) for route in table.routes) == 2

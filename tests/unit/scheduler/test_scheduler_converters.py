@@ -1,0 +1,124 @@
+"""What crosses the border comes back as it was, and what is unknown does no harm."""
+
+import pytest
+
+from common.errors import InternalError, ModelUnavailable, error_types
+from protos import cluster_pb2, discovery_pb2
+from scheduler.converters import (
+    error_of,
+    fault_of,
+    from_layout,
+    from_report,
+    to_layout,
+    to_nodes,
+    to_report,
+    to_runner,
+)
+from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.faults import Fault
+from scheduler.core.layouts import FlashAttention, Layout
+from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.view import DeviceKind, RunnerState, Trust
+from scheduler.records import decode, encode
+
+LAYOUT = Layout(
+    context_tokens=4096,
+    slots=4,
+    batch_tokens=256,
+    cache_type_k="q8_0",
+    cache_type_v="f16",
+    flash_attention=FlashAttention.ON,
+    threads=3,
+    use_mmap=False,
+    engine="fake",
+).on("GPU-1", 33)
+REPORT = MemoryReport(
+    origin=MemoryOrigin.ATTEMPTED,
+    devices=(DeviceBytes(device_id="GPU-1", weights_bytes=1, cache_bytes=2, graph_bytes=3),),
+    host=DeviceBytes(weights_bytes=4, cache_bytes=5, graph_bytes=6),
+)
+
+
+@pytest.mark.parametrize(
+    "layout", [LAYOUT, LAYOUT.without_devices(), Layout(context_tokens=1, slots=1, batch_tokens=1)]
+)
+def test_a_layout_crosses_unchanged(layout: Layout) -> None:
+    assert to_layout(from_layout(layout)) == layout
+
+
+def test_a_report_crosses_unchanged() -> None:
+    assert to_report(from_report(REPORT)) == REPORT
+
+
+@pytest.mark.parametrize("planned", [None, REPORT])
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_record_is_stored_unchanged(phase: Phase, planned: MemoryReport | None) -> None:
+    record = DesiredPlacement(
+        placement_id="p",
+        generation=7,
+        phase=phase,
+        node_id="a",
+        model_name="m:latest",
+        model_digest="d",
+        layout=LAYOUT,
+        planned=planned,
+        keep_alive_ms=-1,
+    )
+    assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"placement_id": 1}', '"x"'])
+def test_what_is_no_record_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  # orjson's own text differs by case
+        decode(text)
+
+
+@pytest.mark.parametrize("reason", sorted(error_types()))
+def test_every_error_becomes_a_value_and_the_same_error_again(reason: str) -> None:
+    error = error_types()[reason]("words", retry_after_s=2.0)
+    again = error_of(fault_of(error))
+    assert type(again) is type(error)
+    assert (again.message, again.retry_after_s) == ("words", 2.0)
+
+
+def test_a_reason_of_a_newer_build_is_an_internal_error() -> None:
+    assert isinstance(error_of(Fault(reason="from_the_future", message="words")), InternalError)
+
+
+def test_enum_values_of_a_newer_build_become_the_harmless_one() -> None:
+    device = cluster_pb2.Device(id="d", pool_id="")
+    device.type = 99  # type: ignore[assignment]
+    device.trust = 99  # type: ignore[assignment]
+    device.state = 99  # type: ignore[assignment]
+    record = cluster_pb2.RunnerRecord()
+    record.status.state = 99  # type: ignore[assignment]
+    (node,) = to_nodes(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", devices=[device], runners=[record])]))
+    (seen,) = node.devices
+    assert (seen.kind, seen.trust, seen.usable, seen.pool_id) == (DeviceKind.UNKNOWN, Trust.UNKNOWN, False, "d")
+    assert node.runners[0].state is RunnerState.UNKNOWN
+
+
+def test_a_runner_without_optional_parts_has_none_of_them() -> None:
+    runner = to_runner(cluster_pb2.RunnerRecord())
+    assert (runner.keep_alive_ms, runner.memory, runner.fault) == (None, None, None)
+
+
+def test_a_runners_error_keeps_its_reason_and_the_sizes_that_failed() -> None:
+    status = cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_ERROR)
+    status.error.reason = "insufficient_memory"
+    status.error.message = "no room for the cache"
+    status.error.attempted.CopyFrom(from_report(REPORT))
+    fault = to_runner(cluster_pb2.RunnerRecord(status=status)).fault
+    assert fault == Fault(reason="insufficient_memory", message="no room for the cache", attempted=REPORT)
+
+
+def test_a_model_without_a_header_cannot_be_used() -> None:
+    models = [cluster_pb2.Model(name="m:latest", digest="d")]
+    (node,) = to_nodes(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", models=models)]))
+    assert node.models[0].error
+
+
+def test_retry_after_is_kept_on_the_way_out() -> None:
+    error = error_of(Fault(reason="model_unavailable", message="later", retry_after_s=1.5))
+    assert isinstance(error, ModelUnavailable)
+    assert error.retry_after_s == 1.5
