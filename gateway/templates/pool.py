@@ -52,7 +52,8 @@ class TemplatePool:
             raise TemplateFailed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes")
         frame = await _encoded({"template": template, "variables": variables})
         try:
-            worker = await asyncio.wait_for(self._idle.get(), WAIT_S_MAX)
+            async with asyncio.timeout(WAIT_S_MAX):
+                worker = await self._idle.get()
         except TimeoutError as error:
             raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
         try:
@@ -87,7 +88,8 @@ class _Worker:
         if self._process is None:
             await self.start()
         try:
-            return await asyncio.wait_for(self._exchange(frame), WALL_S_MAX)
+            async with asyncio.timeout(WALL_S_MAX):
+                return await self._exchange(frame)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             log.warning("template.killed", limit="cpu, memory or wall time")
             await self.kill()
