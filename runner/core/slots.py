@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from runner.core.checkpoints import best_checkpoint
+
 
 class SlotPolicy(StrEnum):
     """How a slot is chosen. `longest` suits one user, `best` many."""
@@ -30,18 +32,29 @@ class SlotView:
     busy: bool
     last_used: int  # grows with every use
     first_position: int = 0  # the oldest position still in the cache; > 0 only with a sliding window
+    checkpoints: tuple[int, ...] = ()  # after how many inputs a copy of what cannot go back was taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChoice:
     """Use `slot_id` with the first `prefix_tokens` of the prompt taken from the cache of `source_id`.
 
-    `source_id` differs from `slot_id` when the prefix is copied (a fork).
+    `source_id` differs from `slot_id` when the prefix is copied (a fork). With `restores` the source's memory has moved
+    on, and its checkpoint of that length is put back.
     """
 
     slot_id: int
     source_id: int
     prefix_tokens: int
+    restores: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """From where a slot's cache can be continued, and whether that needs its checkpoint."""
+
+    tokens: int
+    restores: bool
 
 
 def common_prefix_tokens(left: list[int], right: list[int]) -> int:
@@ -61,18 +74,19 @@ def common_prefix_tokens(left: list[int], right: list[int]) -> int:
     return length
 
 
-def usable_prefix_tokens(slot: SlotView, prompt: list[int], rules: MemoryRules) -> int:
+def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules) -> ResumePoint:
     """How many leading inputs of the prompt a sequence can take from a slot's cache.
 
     One input is always left to compute, because its logits are wanted.
     """
     prefix = min(common_prefix_tokens(slot.held, prompt), len(prompt) - 1)
-    if not rules.erases_tail and prefix < len(slot.held):
-        return 0
+    cut_is_impossible = not rules.erases_tail and prefix < len(slot.held)
     # A token at position p sees positions > p - window; the first one still held must be no later.
-    if rules.window_tokens and slot.first_position > max(0, prefix + 1 - rules.window_tokens):
-        return 0
-    return prefix
+    window_is_gone = rules.window_tokens > 0 and slot.first_position > max(0, prefix + 1 - rules.window_tokens)
+    if cut_is_impossible or window_is_gone:
+        saved = best_checkpoint(slot.checkpoints, prefix_tokens=prefix)
+        return ResumePoint(saved, restores=saved > 0)
+    return ResumePoint(prefix, restores=False)
 
 
 def choose_slot(
@@ -90,7 +104,8 @@ def choose_slot(
     idle = [slot for slot in slots if not slot.busy]
     if not idle:
         return None
-    prefixes = {slot.slot_id: usable_prefix_tokens(slot, prompt, rules) for slot in slots}
+    points = {slot.slot_id: resume_point(slot, prompt, rules) for slot in slots}
+    prefixes = {slot_id: point.tokens for slot_id, point in points.items()}
     if policy is SlotPolicy.LONGEST:
         chosen = max(idle, key=lambda slot: (prefixes[slot.slot_id], -slot.slot_id))
         source = chosen
@@ -101,9 +116,11 @@ def choose_slot(
             chosen = source
         else:
             chosen = min(idle, key=lambda slot: (slot.last_used, slot.slot_id))
-    prefix = prefixes[source.slot_id] if reuse else 0
+    point = points[source.slot_id]
+    if not reuse or point.tokens == 0:
+        return SlotChoice(slot_id=chosen.slot_id, source_id=chosen.slot_id, prefix_tokens=0)
     return SlotChoice(
-        slot_id=chosen.slot_id, source_id=source.slot_id if prefix else chosen.slot_id, prefix_tokens=prefix
+        slot_id=chosen.slot_id, source_id=source.slot_id, prefix_tokens=point.tokens, restores=point.restores
     )
 
 

@@ -40,6 +40,7 @@ class BatchedOptions:
     overlap: bool = True
     verify: bool = False
     repeats_max: int = 30  # a sequence that says the same token more often ends; 0: never
+    checkpoint_bytes_max: int = 256 * 1024 * 1024  # of host RAM for copies of states that cannot go back; 0: none
 
 
 class BatchedEngine:
@@ -167,7 +168,12 @@ class BatchedEngine:
             raise InsufficientMemory(failure.message) from None
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
         rules = warm_up(context, model, layout)
-        slots = SlotTable(context, policy=self._options.policy, rules=rules)
+        slots = SlotTable(
+            context,
+            policy=self._options.policy,
+            rules=rules,
+            checkpoint_bytes_max=self._options.checkpoint_bytes_max,
+        )
         options = LoopOptions(
             batch_tokens=layout.batch_tokens, overlap=self._options.overlap, verify=self._options.verify
         )

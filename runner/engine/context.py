@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from runner.engine import library
 from runner.engine.batch import Batch
 
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
 
 class DecodeResult(IntEnum):
     """What llama_decode answers; anything below is fatal."""
@@ -114,5 +116,28 @@ class Context:
         position: int = library.sequence_last(self._memory, slot_id)
         return position
 
+    def saved_bytes(self, slot_id: int) -> int:
+        """Size of what `save` would copy."""
+        self._check(slot_id)
+        size: int = llama.llama_state_seq_get_size_ext(self.pointer, slot_id, _PARTIAL)
+        return size
+
+    def save(self, slot_id: int) -> NDArray[np.uint8]:
+        """A copy of what cannot go back: recurrent state, sliding windows. Empty if it could not be taken."""
+        size = self.saved_bytes(slot_id)
+        data = np.empty(size, np.uint8)
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, _PARTIAL)
+        return data[:copied]
+
+    def restore(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
+        """Put a copy back, which another slot of this context may have given; False leaves the slot without it."""
+        self._check(slot_id)
+        read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, _PARTIAL)
+        return bool(read == data.size)
+
     def _check(self, slot_id: int) -> None:
         assert 0 <= slot_id < self.slots, "slot id: llama.cpp would abort"
+
+
+def _bytes_of(data: NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

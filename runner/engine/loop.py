@@ -194,6 +194,8 @@ class Loop:
             sequence = slot.sequence
             if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
                 room = sequence.prepared.context_tokens - len(slot.held)
+                if sequence.checkpoints:  # a chunk ends where the memory is to be saved
+                    room = min(room, sequence.checkpoints[0] - len(slot.held))
                 demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
         return plan_batch(demands, batch_tokens=self._options.batch_tokens, start=self._next_start)
 
@@ -300,6 +302,9 @@ class Loop:
                 total = len(sequence.prepared.inputs)
                 done = total - len(sequence.pending)
                 report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_tokens))
+            if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
+                self._slots.save_checkpoint(slot)
+                sequence.checkpoints = sequence.checkpoints[1:]
         if output < 0:
             return
         if sequence.rules.exhausted:

@@ -14,6 +14,7 @@ class Sequence:
 
     __slots__ = (
         "cached_tokens",
+        "checkpoints",
         "first_batch_ns",
         "first_token_ns",
         "generating",
@@ -75,6 +76,7 @@ class Sequence:
         self.paused = False
         self.leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
         self.cached_tokens = 0
+        self.checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
         self.submitted_ns = time.monotonic_ns()
         self.slot_ns = 0
         self.first_batch_ns = 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from common.logs import get_logger
+from runner.core.checkpoints import best_checkpoint, plan_checkpoints
 from runner.core.context_shift import ContextShift, ShiftMethod
 from runner.core.slots import (
     MemoryRules,
@@ -13,8 +14,9 @@ from runner.core.slots import (
     SlotView,
     choose_leader,
     choose_slot,
-    usable_prefix_tokens,
+    resume_point,
 )
+from runner.engine.checkpoint_store import CheckpointStore
 from runner.engine.context import Context
 from runner.engine.sequence import Sequence
 
@@ -36,7 +38,12 @@ class Slot:
 class SlotTable:
     """Owns the slots. Only the engine thread may use it."""
 
-    def __init__(self, context: Context, *, policy: SlotPolicy, rules: MemoryRules) -> None:
+    def __init__(
+        self, context: Context, *, policy: SlotPolicy, rules: MemoryRules, checkpoint_bytes_max: int = 0
+    ) -> None:
+        """Checkpoints are taken only of memory that cannot go back, and only with `checkpoint_bytes_max` > 0."""
+        needed = not rules.erases_tail or rules.window_tokens > 0
+        self._checkpoints = CheckpointStore(context, bytes_max=checkpoint_bytes_max if needed else 0)
         self._context = context
         self._policy = policy
         self.rules = rules
@@ -80,10 +87,12 @@ class SlotTable:
             return True
         sequence.leader = None
         inputs = sequence.prepared.inputs
-        prefixes = {view.slot_id: usable_prefix_tokens(view, inputs, self.rules) for view in self._views()}
-        best = max(prefixes, key=lambda slot_id: (prefixes[slot_id], slot_id == slot.id))
-        if prefixes[best] > len(slot.held):
-            choice = SlotChoice(slot_id=slot.id, source_id=best, prefix_tokens=prefixes[best])
+        points = {view.slot_id: resume_point(view, inputs, self.rules) for view in self._views()}
+        best = max(points, key=lambda slot_id: (points[slot_id].tokens, slot_id == slot.id))
+        if points[best].tokens > len(slot.held):
+            choice = SlotChoice(
+                slot_id=slot.id, source_id=best, prefix_tokens=points[best].tokens, restores=points[best].restores
+            )
             self._fill(slot, sequence, choice)
         return False
 
@@ -92,14 +101,31 @@ class SlotTable:
         slot.sequence = None
 
     def erase_tail(self, slot: Slot, kept_tokens: int) -> None:
-        """Forget inputs from `kept_tokens` on; all of them where the memory can only erase whole sequences."""
+        """Forget inputs from `kept_tokens` on; more where the memory can only go back to a checkpoint."""
         if kept_tokens >= len(slot.held):
             return
         if kept_tokens == 0 or not self._context.erase(slot.id, kept_tokens):
-            self._context.erase(slot.id, 0)
-            kept_tokens = 0
+            kept_tokens = self._go_back(slot, kept_tokens)
+        self._forget(slot, kept_tokens)
+
+    def save_checkpoint(self, slot: Slot) -> None:
+        """Keep a copy of what this slot's memory could not go back to."""
+        self._checkpoints.save(slot.id, len(slot.held))
+
+    def _go_back(self, slot: Slot, kept_tokens: int) -> int:
+        """Restore the latest checkpoint within the first inputs, else erase all; return how many inputs are left."""
+        place = best_checkpoint(self._checkpoints.places(slot.id), prefix_tokens=kept_tokens)
+        restored = place > 0 and self._checkpoints.restore(slot.id, source_id=slot.id, tokens=place)
+        if restored and self._context.erase(slot.id, place):
+            return place
+        self._context.erase(slot.id, 0)
+        return 0
+
+    def _forget(self, slot: Slot, kept_tokens: int) -> None:
+        """Book what was erased."""
         del slot.held[kept_tokens:]
         self._shared.cut(slot.id, kept_tokens)
+        self._checkpoints.cut(slot.id, kept_tokens)
 
     def shared_tokens(self, slot: Slot) -> int:
         """Inputs at the start whose cells another slot uses too."""
@@ -112,10 +138,13 @@ class SlotTable:
             self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)
             del slot.held[plan.drop_start : plan.drop_stop]
             self._shared.cut(slot.id, plan.drop_start)
+            self._checkpoints.cut(slot.id, plan.drop_start)
             return
         before = list(slot.held)
-        # A sliding window may have lost what the first input after the head has to see.
-        self.erase_tail(slot, 0 if self.rules.window_tokens else plan.drop_start)
+        if self.rules.window_tokens:  # it may have lost what the first input after the head has to see
+            self._forget(slot, self._go_back(slot, plan.drop_start))
+        else:
+            self.erase_tail(slot, plan.drop_start)
         again = before[len(slot.held) : plan.drop_start] + before[plan.drop_stop :]
         sequence.pending = again + sequence.pending
 
@@ -144,6 +173,7 @@ class SlotTable:
                 busy=slot.sequence is not None,
                 last_used=slot.last_used,
                 first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
+                checkpoints=self._checkpoints.places(slot.id),
             )
             for slot in self.slots
         ]
@@ -158,17 +188,33 @@ class SlotTable:
     def _fill(self, slot: Slot, sequence: Sequence, choice: SlotChoice) -> None:
         """Bring the chosen prefix into the slot's cells; the rest of the inputs is pending."""
         inputs = sequence.prepared.inputs
-        prefix = choice.prefix_tokens
-        if choice.source_id == slot.id:
-            self.erase_tail(slot, prefix)
-            prefix = len(slot.held)
+        if choice.source_id != slot.id:
+            self._fork(slot, choice, inputs)
+        elif choice.restores:
+            self._forget(slot, self._go_back(slot, choice.prefix_tokens))
         else:
-            if slot.held:
-                log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
-            self.erase_tail(slot, 0)
-            self._context.copy(choice.source_id, slot.id, prefix)
-            self._shared.fork(choice.source_id, slot.id, prefix)
-            slot.held = inputs[:prefix]
-            log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
+            self.erase_tail(slot, choice.prefix_tokens)
+        prefix = len(slot.held)
         sequence.pending = inputs[prefix:]
         sequence.cached_tokens = prefix
+        if self._checkpoints.enabled:
+            sequence.checkpoints = plan_checkpoints(
+                held_tokens=prefix, prompt_tokens=len(inputs), boundaries=sequence.prepared.boundaries
+            )
+
+    def _fork(self, slot: Slot, choice: SlotChoice, inputs: list[int]) -> None:
+        """Let a slot use the prefix that another one holds or has saved."""
+        prefix = choice.prefix_tokens
+        if slot.held:
+            log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+        self.erase_tail(slot, 0)
+        self._context.copy(choice.source_id, slot.id, prefix)
+        if choice.restores:
+            restored = self._checkpoints.restore(slot.id, source_id=choice.source_id, tokens=prefix)
+            if not restored or not self._context.erase(slot.id, prefix):
+                self._context.erase(slot.id, 0)
+                return
+        self._shared.fork(choice.source_id, slot.id, prefix)
+        self._checkpoints.fork(choice.source_id, slot.id, prefix)
+        slot.held = inputs[:prefix]
+        log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)

@@ -63,7 +63,7 @@ def test_an_exception_in_the_progress_callback_stops_the_load(zoo: Zoo) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadModelFile, match="none.gguf"):
+    with pytest.raises(BadModelFile, match=r"none\.gguf"):
         load(tmp_path / "none.gguf", lambda _: True)
 
 

@@ -88,7 +88,7 @@ async def test_reuse_can_be_turned_off(zoo: Zoo) -> None:
 @pytest.mark.behaviour("B-35")
 @pytest.mark.parametrize("model", ["recurrent", "hybrid"])
 async def test_a_similar_prompt_on_recurrent_memory_equals_a_cold_run(zoo: Zoo, model: str) -> None:
-    async with running(zoo(model), slots=2) as engine:
+    async with running(zoo(model), slots=2, checkpoint_bytes_max=0) as engine:
         head = ids(7, 40)
         await engine.ask([*head, 5, 6], max_tokens=4, ignore_eos=True)
         await equals_cold(engine, [*head, 7, 8], cached=0)
@@ -127,7 +127,7 @@ async def test_a_sliding_window_slot_goes_on_after_another_wrote_a_lot(zoo: Zoo)
 
 @pytest.mark.behaviour("B-37")
 async def test_a_sliding_window_that_has_moved_on_is_not_reused(zoo: Zoo) -> None:
-    async with running(zoo("swa"), slots=2, context=1024, batch=64) as engine:
+    async with running(zoo("swa"), slots=2, context=1024, batch=64, checkpoint_bytes_max=0) as engine:
         await engine.ask(ids(12, 600), max_tokens=4, ignore_eos=True)
         await equals_cold(engine, [*ids(12, 10), *ids(13, 60)], cached=0)
 
@@ -181,3 +181,47 @@ async def test_a_follower_starts_alone_when_its_leader_is_cancelled(zoo: Zoo) ->
         answer = await engine.read(follower)
         assert 0 < answer.cached_tokens < 1500
         assert len(answer.tokens) == 4
+
+
+@pytest.mark.behaviour("B-38")
+@pytest.mark.parametrize("model", ["recurrent", "hybrid", "hybrid_rollback"])
+async def test_a_checkpoint_saves_a_similar_prompt_on_recurrent_memory(zoo: Zoo, model: str) -> None:
+    async with running(zoo(model), slots=2) as engine:
+        head = ids(30, 300)
+        await engine.ask([*head, 5, 6], max_tokens=8, ignore_eos=True)
+        # Saved four inputs before the end of the first prompt, and forked into the other slot from there.
+        await equals_cold(engine, [*head, 7, 8], cached=298)
+        # Again in the slot that holds it, and with the user's text beginning at 200.
+        await engine.ask([*ids(31, 200), *ids(32, 90)], max_tokens=4, ignore_eos=True, boundaries=(0, 200))
+        await equals_cold(engine, [*ids(31, 200), *ids(33, 50)], cached=200)
+
+
+@pytest.mark.behaviour("B-38")
+async def test_a_checkpoint_brings_a_lost_window_back(zoo: Zoo) -> None:
+    async with running(zoo("swa"), slots=2, context=1024, batch=64) as engine:
+        head = ids(34, 300)
+        await engine.ask([*head, *ids(35, 300)], max_tokens=8, ignore_eos=True, boundaries=(300,))
+        await equals_cold(engine, [*head, *ids(36, 30)], cached=300)
+
+
+@pytest.mark.behaviour("B-38", "B-115")
+async def test_a_cut_goes_back_to_a_checkpoint_instead_of_to_nothing(zoo: Zoo) -> None:
+    async with running(zoo("recurrent"), slots=1) as engine:
+        prompt = ids(37, 100)
+        free = await engine.ask(prompt, max_tokens=30, ignore_eos=True)
+        start = len(free.text) // 2
+        stop = free.text[start : start + 2]
+        await engine.ask(prompt, max_tokens=30, ignore_eos=True, stops=(stop,))
+        await equals_cold(engine, [*prompt, 9], cached=96)
+
+
+@pytest.mark.behaviour("B-38")
+async def test_checkpoints_are_bounded_in_bytes(zoo: Zoo) -> None:
+    async with running(zoo("recurrent"), slots=4, checkpoint_bytes_max=1_500_000) as engine:
+        for number in range(8):
+            await engine.ask(ids(40 + number, 200), max_tokens=2, ignore_eos=True)
+        loop = engine.engine._loop
+        assert loop is not None
+        saved = [data for places in loop._slots._checkpoints._saved.values() for data in places.values()]
+        assert saved
+        assert sum(data.size for data in saved) <= 1_500_000

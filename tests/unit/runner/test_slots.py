@@ -10,6 +10,7 @@ from runner.core.slots import (
     Leader,
     MemoryRules,
     PromptView,
+    ResumePoint,
     SharedCells,
     SlotChoice,
     SlotPolicy,
@@ -17,7 +18,7 @@ from runner.core.slots import (
     choose_leader,
     choose_slot,
     common_prefix_tokens,
-    usable_prefix_tokens,
+    resume_point,
 )
 
 PLAIN = MemoryRules()
@@ -117,9 +118,9 @@ def test_one_input_is_left_to_compute_when_the_whole_prompt_is_held(policy: Slot
 
 @pytest.mark.behaviour("B-35")
 def test_a_memory_that_cannot_cut_gives_a_prefix_only_as_a_whole() -> None:
-    assert usable_prefix_tokens(slot(0, [1, 2, 9]), [1, 2, 3], RECURRENT) == 0
-    assert usable_prefix_tokens(slot(0, [1, 2]), [1, 2, 3], RECURRENT) == 2
-    assert usable_prefix_tokens(slot(0, [1, 2, 3]), [1, 2, 3], RECURRENT) == 0
+    assert resume_point(slot(0, [1, 2, 9]), [1, 2, 3], RECURRENT).tokens == 0
+    assert resume_point(slot(0, [1, 2]), [1, 2, 3], RECURRENT).tokens == 2
+    assert resume_point(slot(0, [1, 2, 3]), [1, 2, 3], RECURRENT).tokens == 0
 
 
 @pytest.mark.behaviour("B-35")
@@ -134,7 +135,7 @@ def test_a_sliding_window_is_reused_only_while_its_first_position_is_held(first_
     held = list(range(300))
     prompt = [*range(200), 999, 998]
     rules = MemoryRules(window_tokens=32)
-    assert usable_prefix_tokens(slot(0, held, first_position=first_position), prompt, rules) == expected
+    assert resume_point(slot(0, held, first_position=first_position), prompt, rules).tokens == expected
 
 
 @pytest.mark.behaviour("B-37")
@@ -195,3 +196,19 @@ def test_a_follower_of_an_equal_prompt_computes_its_last_input_itself() -> None:
     inputs = list(range(100))
     leader = choose_leader(inputs, held_tokens=0, older=[prompt(1, list(inputs))])
     assert leader == Leader(slot_id=1, sequence_id=1, tokens=99)
+
+
+@pytest.mark.behaviour("B-38")
+def test_where_the_memory_cannot_go_back_the_latest_checkpoint_within_the_prefix_is_used() -> None:
+    held = SlotView(slot_id=0, held=[1, 2, 3, 4, 5], busy=False, last_used=0, checkpoints=(1, 3, 5))
+    assert resume_point(held, [1, 2, 3, 4, 9], RECURRENT) == ResumePoint(3, restores=True)
+    assert resume_point(held, [1, 9], RECURRENT) == ResumePoint(1, restores=True)
+    assert resume_point(held, [8, 9], RECURRENT) == ResumePoint(0, restores=False)
+    assert resume_point(held, [1, 2, 3, 4, 5, 6], RECURRENT) == ResumePoint(5, restores=False)
+
+
+@pytest.mark.behaviour("B-38")
+def test_a_checkpoint_of_a_busy_slot_is_forked() -> None:
+    busy = SlotView(slot_id=0, held=[1, 2, 3, 4, 5], busy=True, last_used=0, checkpoints=(3,))
+    chosen = choose_slot([busy, slot(1, [])], [1, 2, 3, 9], policy=SlotPolicy.BEST, rules=RECURRENT)
+    assert chosen == SlotChoice(slot_id=1, source_id=0, prefix_tokens=3, restores=True)

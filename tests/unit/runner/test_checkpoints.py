@@ -1,0 +1,44 @@
+"""Where a memory that cannot go back is saved."""
+
+import pytest
+
+from runner.core.checkpoints import CHECKPOINTS_MAX, best_checkpoint, plan_checkpoints, surplus_checkpoints
+
+
+@pytest.mark.behaviour("B-38")
+def test_saves_are_taken_at_user_turns_and_shortly_before_the_end() -> None:
+    assert plan_checkpoints(held_tokens=0, prompt_tokens=500, boundaries=[100, 300]) == (100, 300, 496)
+
+
+@pytest.mark.behaviour("B-38")
+def test_places_that_are_held_already_are_not_saved_again() -> None:
+    assert plan_checkpoints(held_tokens=100, prompt_tokens=500, boundaries=[50, 100, 300]) == (300, 496)
+
+
+@pytest.mark.behaviour("B-38")
+def test_user_turns_close_to_each_other_are_saved_once_but_the_end_always() -> None:
+    assert plan_checkpoints(held_tokens=0, prompt_tokens=200, boundaries=[100, 120, 150]) == (100, 196)
+
+
+def test_a_prompt_of_a_few_inputs_is_not_saved() -> None:
+    assert plan_checkpoints(held_tokens=0, prompt_tokens=4, boundaries=[]) == ()
+    assert plan_checkpoints(held_tokens=0, prompt_tokens=1, boundaries=[0]) == ()
+
+
+@pytest.mark.behaviour("B-38")
+def test_the_number_of_saves_is_bounded() -> None:
+    boundaries = range(100, 10_000, 100)
+    assert len(plan_checkpoints(held_tokens=0, prompt_tokens=10_000, boundaries=boundaries)) == CHECKPOINTS_MAX
+
+
+def test_the_latest_save_within_the_prefix_is_the_best() -> None:
+    assert best_checkpoint([10, 40, 80], prefix_tokens=79) == 40
+    assert best_checkpoint([10, 40, 80], prefix_tokens=9) == 0
+
+
+@pytest.mark.behaviour("B-38")
+def test_of_too_many_saves_the_ones_between_close_neighbours_go() -> None:
+    places = [100, 200, 210, 220, 400, 500, 600, 700, 800, 900]
+    gone = surplus_checkpoints(places)
+    assert set(gone) == {200, 210} or set(gone) == {210, 220}
+    assert surplus_checkpoints(places[:CHECKPOINTS_MAX]) == ()
