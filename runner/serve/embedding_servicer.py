@@ -1,6 +1,8 @@
 """Embed and Rerank of the Runner service: protos in and out, everything else elsewhere."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from common.errors import InvalidRequest, PunaError, UnsupportedCapability
 from common.logs import get_logger
@@ -20,11 +22,14 @@ log = get_logger()
 INPUTS_MAX = 2048
 # An answer has to fit one gRPC message (`common.grpc_server.MESSAGE_BYTES_MAX`) with room for its frame.
 ANSWER_BYTES_MAX = 30 * 1024 * 1024
+# Tokenizing a smaller request takes less time than a thread switch.
+INLINE_REQUEST_BYTES = 2048
 # Putting fewer numbers into a message takes less time than others notice.
 INLINE_NUMBERS = 65536
 NO_EMBEDDINGS = "this model does not support embeddings"
 NO_RANKING = "this model does not support reranking"
 
+Request = TypeVar("Request", runner_pb2.EmbedRequest, runner_pb2.RerankRequest)
 _VECTOR_POOLINGS = (Pooling.MEAN, Pooling.CLS, Pooling.LAST)
 
 
@@ -50,7 +55,7 @@ class PooledService:
             raise UnsupportedCapability(NO_EMBEDDINGS)
         check_count(len(request.inputs), bytes_each=4 * model.vector_length, param="input")
         self._table.check_room()
-        inputs = await asyncio.to_thread(embed_inputs, request, model, self._engine.vocabulary)
+        inputs = await self._prepared(embed_inputs, request, model)
         computed = await self._compute(inputs)
         numbers = len(inputs) * model.vector_length
         if numbers <= INLINE_NUMBERS:
@@ -69,7 +74,7 @@ class PooledService:
             raise UnsupportedCapability(NO_RANKING)
         check_count(len(request.documents), bytes_each=4, param="documents")
         self._table.check_room()
-        inputs = await asyncio.to_thread(rerank_inputs, request, model, self._engine.vocabulary)
+        inputs = await self._prepared(rerank_inputs, request, model)
         computed = await self._compute(inputs)
         prompt_ns, queue_ns = _durations(computed.times)
         return runner_pb2.RerankResponse(
@@ -80,6 +85,17 @@ class PooledService:
             prompt_duration_ns=prompt_ns,
             queue_duration_ns=queue_ns,
         )
+
+    async def _prepared(
+        self,
+        prepare: Callable[[Request, PooledModel, TokenTable], list[tuple[int, ...]]],
+        request: Request,
+        model: PooledModel,
+    ) -> list[tuple[int, ...]]:
+        """Tokenize, off the event loop where it takes longer than a thread switch."""
+        if request.ByteSize() <= INLINE_REQUEST_BYTES:
+            return prepare(request, model, self._engine.vocabulary)
+        return await asyncio.to_thread(prepare, request, model, self._engine.vocabulary)
 
     async def _compute(self, inputs: Inputs) -> Computed:
         """Compute, with metrics and the one line that each request leaves in the log; never an input."""
