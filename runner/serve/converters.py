@@ -1,7 +1,5 @@
 """Protos to the runner's own values and back. Nothing else here."""
 
-from collections.abc import Iterable
-
 from google.protobuf import json_format
 
 from common.errors import InvalidRequest
@@ -13,6 +11,7 @@ from runner.core.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
 from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import TextToken
 from runner.engine.engine import TokenTable
+from runner.serve.prompts import TokenizedPrompt, tokenize_prompt
 
 _FLASH_ATTENTION = {
     cluster_pb2.FLASH_ATTENTION_UNSPECIFIED: FlashAttention.AUTO,
@@ -111,10 +110,11 @@ def sampling_from_proto(sampling: runner_pb2.Sampling) -> SamplingParameters:
     return SamplingParameters(**given, seed=sampling.seed, logit_bias=dict(sampling.logit_bias))
 
 
-def request_from_proto(request: runner_pb2.GenerateRequest, prompt: list[int]) -> GenerationRequest:
+def request_from_proto(request: runner_pb2.GenerateRequest, prompt: TokenizedPrompt) -> GenerationRequest:
     """A request as the engine takes it, with its prompt already tokenized."""
     return GenerationRequest(
-        prompt=tuple(prompt),
+        prompt=tuple(prompt.ids),
+        boundaries=prompt.boundaries,
         sampling=sampling_from_proto(request.sampling),
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
@@ -145,34 +145,9 @@ def token_to_proto(token: TextToken, pieces: list[bytes]) -> runner_pb2.Token:
 
 
 def tokenize_segments(segments: list[runner_pb2.Segment], *, add_bos: bool, vocabulary: TokenTable) -> list[int]:
-    """Token ids of a prompt: its pieces one by one, and the begin token where the model wants one.
+    """Token ids of segments alone; see `tokenize_prompt`.
 
     Raises:
-        InvalidRequest: an empty piece kind, or an id outside of the vocabulary.
+        InvalidRequest: as there.
     """
-    ids: list[int] = []
-    for segment in segments:
-        match segment.WhichOneof("kind"):
-            case "text":
-                ids += vocabulary.tokenize(segment.text.encode(), parse_special=True)
-            case "literal":
-                ids += vocabulary.tokenize(segment.literal.encode(), parse_special=False)
-            case "token_ids":
-                check_ids(segment.token_ids.ids, vocabulary)
-                ids += segment.token_ids.ids
-            case None:
-                raise InvalidRequest("a segment needs text, literal or token_ids", param="prompt")
-    if add_bos and vocabulary.adds_bos and ids[:1] != [vocabulary.bos]:
-        ids.insert(0, vocabulary.bos)
-    return ids
-
-
-def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
-    """Refuse ids that the vocabulary does not have.
-
-    Raises:
-        InvalidRequest: names the first one.
-    """
-    for token_id in ids:
-        if token_id >= vocabulary.size:
-            raise InvalidRequest(f"token {token_id} is outside of the vocabulary of {vocabulary.size}", param="ids")
+    return tokenize_prompt(segments, add_bos=add_bos, vocabulary=vocabulary).ids

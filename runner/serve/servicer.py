@@ -16,12 +16,11 @@ from runner.core.text_stream import Release, check_stop_strings
 from runner.engine.engine import Engine, Progressed
 from runner.serve.converters import (
     DONE_REASONS,
-    check_ids,
     request_from_proto,
     token_to_proto,
-    tokenize_segments,
 )
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
+from runner.serve.prompts import TokenizedPrompt, check_ids, tokenize_prompt
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Finished, Stream, StreamTable
 
@@ -111,7 +110,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     ) -> runner_pb2.TokenizeResponse:
         """Text to ids, as Generate reads it."""
         self._board.check_accepting()
-        ids = await self._tokenize(request.segments, add_bos=request.add_bos)
+        ids = (await self._tokenize(request.segments, add_bos=request.add_bos)).ids
         pieces = self._engine.vocabulary.pieces
         return runner_pb2.TokenizeResponse(ids=ids, pieces=[pieces[token_id] for token_id in ids])
 
@@ -163,12 +162,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if (asked.placement_id, asked.generation) != (own.placement_id, own.generation) or other_life:
             raise PlacementMismatch("another placement runs here")
 
-    async def _tokenize(self, segments: Any, *, add_bos: bool) -> list[int]:
+    async def _tokenize(self, segments: Any, *, add_bos: bool) -> TokenizedPrompt:
         vocabulary = self._engine.vocabulary
         text_bytes = sum(len(segment.text) + len(segment.literal) for segment in segments)
         if text_bytes <= INLINE_TEXT_BYTES:
-            return tokenize_segments(segments, add_bos=add_bos, vocabulary=vocabulary)
-        return await asyncio.to_thread(tokenize_segments, segments, add_bos=add_bos, vocabulary=vocabulary)
+            return tokenize_prompt(segments, add_bos=add_bos, vocabulary=vocabulary)
+        return await asyncio.to_thread(tokenize_prompt, segments, add_bos=add_bos, vocabulary=vocabulary)
 
     def _to_proto(self, event: Progressed | Release | Finished) -> runner_pb2.GenerateEvent:
         match event:

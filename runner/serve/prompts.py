@@ -1,0 +1,75 @@
+"""Prompt segments to token ids, exactly as one text would be read, except that user text names no control token."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from common.errors import InvalidRequest
+from protos import runner_pb2
+from runner.engine.engine import TokenTable
+
+# Stands in for the text before a segment; no vocabulary merges a line break into the word behind it.
+_BEFORE = b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedPrompt:
+    """Token ids, and where in them the user's texts begin."""
+
+    ids: list[int]
+    boundaries: tuple[int, ...]
+
+
+def tokenize_prompt(
+    segments: Sequence[runner_pb2.Segment], *, add_bos: bool, vocabulary: TokenTable
+) -> TokenizedPrompt:
+    """Tokenize the segments one by one and join them; add the begin token where the model wants one and none is there.
+
+    Raises:
+        InvalidRequest: a segment without content kind, or an id outside of the vocabulary.
+    """
+    ids: list[int] = []
+    boundaries: list[int] = []
+    for segment in segments:
+        match segment.WhichOneof("kind"):
+            case "text":
+                ids += _tokenize(segment.text, ids, vocabulary, parse_special=True)
+            case "literal":
+                boundaries.append(len(ids))
+                ids += _tokenize(segment.literal, ids, vocabulary, parse_special=False)
+            case "token_ids":
+                check_ids(segment.token_ids.ids, vocabulary)
+                ids += segment.token_ids.ids
+            case None:
+                raise InvalidRequest("a segment needs text, literal or token_ids", param="prompt")
+    if add_bos and vocabulary.adds_bos and ids[:1] != [vocabulary.bos]:
+        ids.insert(0, vocabulary.bos)
+        boundaries = [place + 1 for place in boundaries]
+    return TokenizedPrompt(ids=ids, boundaries=tuple(boundaries))
+
+
+def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
+    """Refuse ids that the vocabulary does not have.
+
+    Raises:
+        InvalidRequest: names the first one.
+    """
+    for token_id in ids:
+        if token_id >= vocabulary.size:
+            raise InvalidRequest(f"token {token_id} is outside of the vocabulary of {vocabulary.size}", param="ids")
+
+
+def _tokenize(text: str, before: list[int], vocabulary: TokenTable, *, parse_special: bool) -> list[int]:
+    """Token ids of a text that follows other inputs.
+
+    SentencePiece vocabularies put a space in front of every text they are given, and of one behind a control token. In
+    the middle of a sentence it would be a space that nobody wrote, so the text is read there behind a line break.
+    """
+    data = text.encode()
+    ids = vocabulary.tokenize(data, parse_special=parse_special)
+    if not before or before[-1] in vocabulary.control or not ids:
+        return ids
+    if vocabulary.detokenize(ids) != b" " + data:
+        return ids
+    lead = vocabulary.tokenize(_BEFORE, parse_special=parse_special)
+    joined = vocabulary.tokenize(_BEFORE + data, parse_special=parse_special)
+    return joined[len(lead) :] if joined[: len(lead)] == lead else ids
