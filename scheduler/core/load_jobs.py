@@ -77,6 +77,7 @@ class LoadJob:
     attempts: int = 0  # loads that were refused for memory, or hosts that did not answer
     backoff: dict[tuple[str, str], float] = field(default_factory=dict)
     not_before_s: float = 0.0
+    was_reported: bool = False  # the host has shown the runner of this attempt
     resend_at_s: float | None = None  # the host did not answer
     waits_for: str = ""
     busy_since_s: float | None = None  # only busy replicas could make room

@@ -98,6 +98,7 @@ def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) 
         before = None
     job.placement = placement
     job.busy_since_s = None
+    job.was_reported = False
     job.waits_for = ""
     job.record = DesiredPlacement(
         placement_id=before.placement_id if before is not None else books.new_id(),

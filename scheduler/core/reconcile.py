@@ -14,7 +14,7 @@ from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
 from scheduler.core.ledger import needs_of
-from scheduler.core.load_jobs import LoadJob
+from scheduler.core.load_jobs import ON_HOST, LoadJob
 from scheduler.core.starting import begin_start, on_start_failed, take_report
 from scheduler.core.stopping import advance_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerState, RunnerView
@@ -61,15 +61,21 @@ def see_replica(books: Books, runner: RunnerView, now_s: float) -> None:
             asked_ms=record.keep_alive_ms if record is not None else None,
         )
         books.memos[runner.placement_id] = memo
+        if runner.requests_total == 0:
+            # Somebody had it loaded, whose request is on the way: gateways see the route and leave the load's queue.
+            memo.send_caller(runner, now_s)
     memo.see(runner, now_s)
 
 
 def follow_loads(books: Books, now_s: float) -> None:
     """The inventory also tells how loads go, if a start's stream is lost."""
+    present = set()
     for _, runner in list(books.observed.replicas()):
         job = books.job_of(runner.placement_id, runner.generation)
         if job is None:
             continue
+        present.add(job.id)
+        job.was_reported = True
         if runner.state is RunnerState.ERROR:
             failed = StartFailed(
                 placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or GONE
@@ -77,6 +83,17 @@ def follow_loads(books: Books, now_s: float) -> None:
             on_start_failed(books, failed, now_s)
         else:
             take_report(books, job, runner, now_s)
+
+    for job in books.jobs_by_age():
+        if job.state in ON_HOST and job.was_reported and job.id not in present:
+            _runner_vanished(books, job, now_s)
+
+
+def _runner_vanished(books: Books, job: LoadJob, now_s: float) -> None:
+    assert job.record is not None, "reported by the host it was placed on"
+    if books.observed.is_current(job.record.node_id):
+        gone = StartFailed(placement_id=job.record.placement_id, generation=job.record.generation, fault=GONE)
+        on_start_failed(books, gone, now_s)
 
 
 def reconcile(books: Books, now_s: float) -> None:

@@ -95,11 +95,12 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         load_s=round(now_s - job.created_s, 3), attempts=job.attempts + 1, callers=len(job.callers),
     )  # fmt: skip
     memo = books.memos.get(record.placement_id)
+    if memo is not None:
+        memo.asked_ms = job.keep_alive_ms
     callers = job.take_callers()
     if callers:
         if memo is not None:
             memo.send_caller(runner, now_s)
-            memo.asked_ms = job.keep_alive_ms
         books.emit(AnswerReady(callers=callers, model_name=job.model_name))
     for _, other in list(books.observed.replicas()):
         smaller = other.layout.context_tokens < runner.layout.context_tokens

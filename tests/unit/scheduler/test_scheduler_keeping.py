@@ -93,6 +93,21 @@ def test_a_caller_who_was_just_sent_there_finds_the_replica_also_with_keep_alive
     assert world.route() == []
 
 
+def test_a_caller_who_left_the_queue_when_it_saw_the_route_finds_the_replica_too() -> None:
+    world = world_with(node())
+    world.ensure("c", keep_alive_ms=0)
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.load("p1", 1.0, telling=False)
+    world.leave("c")
+    world.report()
+    world.pass_time(5)
+    assert world.route() == ["p1"]
+    world.pass_time(6)
+    assert world.route() == [], "nobody came"
+
+
 def test_a_frozen_view_expires_nothing() -> None:
     world = loaded()
     world.lose_inventory()

@@ -395,6 +395,17 @@ def test_a_node_that_vanishes_during_a_load_gives_it_to_another() -> None:
     assert [one.node_id for one in world.runners.values()] == ["b"]
 
 
+def test_a_runner_that_disappears_while_it_loads_fails_the_load_at_once() -> None:
+    world = world_with(node())
+    world.ensure("c")
+    start_once(world)
+    world.hosts_take_starts()
+    world.report()
+    assert world.finals("c") == []
+    world.runner_dies("p1")
+    assert world.fault("c").reason == "runner_lost"
+
+
 def test_a_start_that_ends_in_a_runner_error_is_a_failure_like_any_other() -> None:
     world = world_with(node())
     world.ensure("c")
