@@ -23,6 +23,7 @@ KNOWN_NAMES = frozenset(
         "DISCOVERY_ADDRESS",
         "DISCOVERY_LISTEN",
         "ENGINE",
+        "ENGINE_OPTIONS",
         "GRPC_HOST",
         "HOME",
         "HOST",

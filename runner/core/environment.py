@@ -21,6 +21,7 @@ _NAMES = frozenset(
         # Settings that concern runners themselves.
         "PUNA_DEBUG",
         "PUNA_ENGINE",
+        "PUNA_ENGINE_OPTIONS",
         "PUNA_INSECURE",
         # The mark by which `puna down` finds what a killed `puna up` left behind.
         "_PUNA_CLUSTER",

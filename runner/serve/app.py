@@ -17,20 +17,22 @@ from common.ids import new_incarnation
 from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.service import run_service
-from common.settings import PunaSettings
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
 from runner.core.slots import SlotPolicy
-from runner.engine.batched import BatchedEngine, BatchedOptions
+from runner.engine.batched import BatchedOptions
 from runner.engine.devices import engine_build
-from runner.engine.engine import Engine, LoadedModel, StepReport
-from runner.engine.pooled import PooledLlamaEngine, read_pooling
+from runner.engine.engine import LoadedModel, StepReport
+from runner.engine.fake_options import parse_fake_options
+from runner.engine.opening import EngineOptions, open_engine
+from runner.engine.pooled import PooledLlamaEngine
 from runner.inspect import describe_file
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
 from runner.serve.servicer import Identity, RunnerServicer
+from runner.serve.settings import RunnerSettings
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Bridge, RequestTable, StreamTable
 
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
     parser.add_argument("--repeat-limit", default=30, type=int, help="end after so many equal tokens; 0: never")
     parser.add_argument("--no-overlap", action="store_true", help="do the text work of a step before the next one")
+    parser.add_argument("--engine-options", default="", help="of the fake engine, as JSON")
     parser.add_argument("--verify", action="store_true", help="check the slots against the engine after every step")
 
 
@@ -71,35 +74,30 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a drain, 1 if it cannot start, 3 if the model cannot be loaded."""
     outcome = Outcome()
 
-    async def serve(settings: PunaSettings, stop: asyncio.Event) -> None:
+    async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
         try:
             runner = RunnerProcess(args, settings, outcome)
         except InvalidRequest as error:
             raise StartupError(" ".join(error.message.split())) from error
         await runner.serve(stop)
 
-    return run_service("runner", PunaSettings, serve) or outcome.status
+    return run_service("runner", RunnerSettings, serve) or outcome.status
 
 
 class RunnerProcess:
     """Wires the engine to the server."""
 
-    def __init__(self, args: argparse.Namespace, settings: PunaSettings, outcome: Outcome) -> None:
+    def __init__(self, args: argparse.Namespace, settings: RunnerSettings, outcome: Outcome) -> None:
         self._outcome = outcome
         self._settings = settings
         self._args = args
         self._board = StatusBoard(SystemClock())
         layout = self._layout = parse_layout(args.layout)
-        pooling = read_pooling(args.model)
+        engine = self._engine = open_engine(args.model, layout, _engine_options(args, settings))
         pooled: PooledService | None = None
-        self._engine: Engine
         self._requests: RequestTable
-        if pooling is None:
-            self._engine = BatchedEngine(args.model, layout, _batched_options(args))
-            streams = self._requests = StreamTable(self._engine, on_change=self._board.changed)
-        else:
-            engine = self._engine = PooledLlamaEngine(args.model, layout, pooling)
-            streams = StreamTable(engine, on_change=self._board.changed)  # its engine refuses every stream
+        streams = self._requests = StreamTable(engine, on_change=self._board.changed)
+        if isinstance(engine, PooledLlamaEngine):  # it refuses every stream
             embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
             pooled = PooledService(engine, embeddings, self._board)
         self._board.streams = self._requests
@@ -227,12 +225,16 @@ class RunnerProcess:
         os.close(quiet)
 
 
-def _batched_options(args: argparse.Namespace) -> BatchedOptions:
-    return BatchedOptions(
-        policy=SlotPolicy(args.policy),
-        overlap=not args.no_overlap,
-        verify=args.verify,
-        repeats_max=args.repeat_limit,
+def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> EngineOptions:
+    return EngineOptions(
+        setting=settings.engine,
+        batched=BatchedOptions(
+            policy=SlotPolicy(args.policy),
+            overlap=not args.no_overlap,
+            verify=args.verify,
+            repeats_max=args.repeat_limit,
+        ),
+        fake=parse_fake_options(args.engine_options or settings.engine_options),
     )
 
 

@@ -1,0 +1,92 @@
+"""A sequence in the plain loop."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.core.endings import Ending, EndRules, generated_tokens_max
+from runner.core.penalties import LogitBias, Penalties
+from runner.core.requests import GenerationRequest, PreparedPrompt
+from runner.engine.engine import SequenceTimes
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class PlainSequence:
+    """One request from submit to freed. Only the engine thread touches it after `submit`."""
+
+    id: int
+    request: GenerationRequest
+    prepared: PreparedPrompt
+    rules: EndRules
+    bias: LogitBias
+    penalties: Penalties | None
+    pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
+    generating: bool = False  # the one pending input is the token sampled last
+    paused: bool = False
+    slot_id: int = -1
+    cached_tokens: int = 0
+    submitted_ns: int = field(default_factory=time.monotonic_ns)
+    slot_ns: int = 0
+    first_batch_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+
+    def weigh(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of the raw row float32[vocabulary] with bias and penalties, from which the token is chosen."""
+        weighed = logits.copy()
+        self.bias.apply(weighed)
+        if self.penalties is not None:
+            self.penalties.apply(weighed)
+        return weighed
+
+    def count(self, token_id: int) -> Ending | None:
+        """A token was chosen: note the time, and say whether it is the last one."""
+        if self.penalties is not None:
+            self.penalties.accept(token_id)
+        self.last_token_ns = time.monotonic_ns()
+        self.first_token_ns = self.first_token_ns or self.last_token_ns
+        return self.rules.count(token_id)
+
+    def times(self) -> SequenceTimes | None:
+        """What was measured; None if the sequence never had a slot."""
+        if self.slot_id < 0:
+            return None
+        return SequenceTimes(
+            queue_ns=self.slot_ns - self.submitted_ns,
+            prompt_ns=self.first_token_ns - self.first_batch_ns if self.first_token_ns else 0,
+            generate_ns=self.last_token_ns - self.first_token_ns,
+            prompt_tokens=self.prepared.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            slot_id=self.slot_id,
+        )
+
+
+def new_sequence(
+    sequence_id: int,
+    request: GenerationRequest,
+    prepared: PreparedPrompt,
+    *,
+    end_tokens: frozenset[int],
+    suppressed: frozenset[int],
+    repeats_max: int,
+) -> PlainSequence:
+    """A sequence for a checked request. `repeats_max` 0 lets it say one token for ever."""
+    return PlainSequence(
+        id=sequence_id,
+        request=request,
+        prepared=prepared,
+        rules=EndRules(
+            end_tokens=frozenset() if request.ignore_eos else end_tokens,
+            limit=generated_tokens_max(request.max_tokens, prepared.context_tokens),
+            repeats_max=0 if request.ignore_eos else repeats_max,
+            resumed=request.resumed,
+        ),
+        bias=LogitBias(request.sampling.logit_bias, banned=suppressed),
+        penalties=Penalties(
+            request.sampling, context_tokens=prepared.context_tokens, earlier=(*request.prompt, *request.resumed)
+        )
+        if request.sampling.penalised
+        else None,
+    )

@@ -1,0 +1,150 @@
+"""llama-cpp-python's own `Llama` class behind our interface, one sequence at a time: the oracle of the other engines.
+
+It shares with them what decides (`runner.core`) and nothing that computes: batches, cache and sampling are the class's.
+Every sequence is evaluated from an empty cache.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import InvalidRequest
+from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, cache_cells, resolve_layout
+from runner.core.sampling import draw_seed
+from runner.engine.batched import physical_cores
+from runner.engine.choice import EngineName
+from runner.engine.engine import LoadedModel
+from runner.engine.gguf_header import open_gguf_header
+from runner.engine.library import engine_log, start_engine
+from runner.engine.model import load_failure
+from runner.engine.plain import Opened, PlainEngine
+from runner.engine.plain_loop import Inputs
+from runner.engine.plain_sequence import PlainSequence
+from runner.engine.vocabulary import Vocabulary
+
+ONE_SLOT = "the reference engine runs one sequence at a time; slots is 1"
+NO_DEVICES = "the reference engine computes in host memory only; leave the layout's devices empty"
+_CACHE_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8}  # ggml_type
+
+
+class ReferenceEngine(PlainEngine):
+    """See `runner.engine.engine.Engine`."""
+
+    def __init__(self, path: Path, layout: LaunchLayout) -> None:
+        super().__init__()
+        self._path = path
+        self._layout = layout
+
+    def _open(self, on_progress: Callable[[float], None]) -> Opened:
+        if self._layout.devices:
+            raise InvalidRequest(NO_DEVICES, param="devices")
+        on_progress(0.0)
+        start_engine()
+        engine_log.clear()
+        asked = resolve_layout(
+            replace(self._layout, slots=1, engine=EngineName.REFERENCE),
+            trained_context_tokens=self._trained_context_tokens(),
+            cpu_threads=physical_cores(),
+        )
+        # The class says nothing while it loads.
+        llm = self._load(asked.layout)
+        on_progress(0.99)
+        vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(llm.model))
+        return Opened(
+            backend=ReferenceBackend(llm, asked.layout, vocabulary.size),
+            vocabulary=vocabulary,
+            suppressed=vocabulary.suppressed,
+            model=LoadedModel(
+                layout=asked.layout,
+                warnings=self._warnings(asked),
+                vocabulary_size=vocabulary.size,
+                slot_context_tokens=asked.layout.context_tokens,
+                weights_bytes=llama_cpp.llama_model_size(llm.model),
+                memory=None,
+            ),
+        )
+
+    def _load(self, layout: LaunchLayout) -> llama_cpp.Llama:
+        try:
+            return llama_cpp.Llama(
+                str(self._path),
+                n_ctx=cache_cells(layout),
+                n_batch=layout.batch_tokens,
+                n_ubatch=layout.batch_tokens,
+                n_threads=layout.threads,
+                n_threads_batch=layout.threads,
+                use_mmap=layout.use_mmap is not False,
+                flash_attn=layout.flash_attention is FlashAttention.ON,
+                type_k=_CACHE_TYPES[layout.cache_type_k],
+                type_v=_CACHE_TYPES[layout.cache_type_v],
+                no_perf=True,
+                verbose=False,
+            )
+        except ValueError as error:
+            raise load_failure(self._path) from error
+
+    def _trained_context_tokens(self) -> int:
+        """From the header: the class wants the context's size before it has loaded anything."""
+        with open_gguf_header(self._path) as header:
+            metadata = header.metadata()
+        trained = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+        return trained if isinstance(trained, int) else 0
+
+    def _warnings(self, asked: ResolvedLayout) -> tuple[str, ...]:
+        return (*asked.warnings, ONE_SLOT) if self._layout.slots > 1 else asked.warnings
+
+
+class ReferenceBackend:
+    """One `Llama`."""
+
+    slots = 1
+    keeps_prefixes = False
+    can_move = False
+
+    def __init__(self, llm: llama_cpp.Llama, layout: LaunchLayout, vocabulary_size: int) -> None:
+        self.batch_tokens = layout.batch_tokens
+        self._llm = llm
+        self._row_type = ctypes.c_float * vocabulary_size
+
+    def evaluate(self, step: Sequence[Inputs]) -> list[NDArray[np.float32] | None]:
+        """Evaluate the inputs of the one sequence."""
+        (inputs,) = step
+        if inputs.start == 0:
+            self._llm.reset()  # type: ignore[no-untyped-call]
+        assert self._llm.n_tokens == inputs.start, "the class holds what the slot holds"
+        self._llm.eval(inputs.tokens)
+        if not inputs.wants_token:
+            return [None]
+        # The class keeps rows only together with those of the whole prompt.
+        address = ctypes.cast(llama_cpp.llama_get_logits_ith(self._llm.ctx, -1), ctypes.c_void_p).value
+        assert address, "the last input has a row"
+        return [np.ctypeslib.as_array(self._row_type.from_address(address)).copy()]
+
+    def choose(self, sequence: PlainSequence, logits: NDArray[np.float32]) -> int:
+        """Let the class's sampler choose; bias and penalties are ours, since it forgets between two calls."""
+        sampling = sequence.request.sampling
+        weighed = sequence.weigh(logits)
+
+        def weigh(_: NDArray[np.intc], scores: NDArray[np.float32]) -> NDArray[np.float32]:
+            assert scores.size == weighed.size, "nothing was filtered before"
+            return weighed
+
+        self._llm.set_seed(draw_seed(sampling.seed, sequence.rules.generated))
+        token_id: int = self._llm.sample(
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            typical_p=sampling.typical_p,
+            temp=max(0.0, sampling.temperature),
+            logits_processor=llama_cpp.LogitsProcessorList([weigh]),
+        )
+        return token_id
+
+    def close(self) -> None:
+        """Free model and context."""
+        self._llm.close()

@@ -1,0 +1,428 @@
+"""What every engine owes the server, asked of all of them through their one interface.
+
+Where engines may differ, `Kind` says so by name; everything else is the same for all.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import BadModelFile, InvalidRequest, PromptTooLong, PunaError, UnsupportedCapability
+from runner.core.description import Pooling
+from runner.core.endings import CONTEXT_FULL, END_TOKEN, LENGTH
+from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.logprobs import log_softmax, token_logprobs
+from runner.core.requests import GenerationRequest
+from runner.core.sampling import SamplingParameters
+from runner.engine.batched import BatchedEngine, BatchedOptions
+from runner.engine.engine import Engine
+from runner.engine.fake import FakeEngine
+from runner.engine.fake_options import FakeOptions, parse_fake_options
+from runner.engine.pooled import PooledLlamaEngine
+from runner.engine.reference import ReferenceEngine
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.contract import Driver, Listener, driven
+from tests.integration.runner.harness import assert_equals_cold
+
+CONTEXT_TOKENS = 128
+BATCH_TOKENS = 32
+PROMPT = "The weather is cold in the morning."
+
+
+def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> LaunchLayout:
+    # Kernels that fuse attention round in another way, and the reference has none.
+    return LaunchLayout(
+        slots=slots,
+        context_tokens=context_tokens,
+        batch_tokens=BATCH_TOKENS,
+        threads=1,
+        flash_attention=FlashAttention.OFF,
+    )
+
+
+def batched(path: Path, layout: LaunchLayout) -> Engine:
+    return BatchedEngine(path, layout, BatchedOptions(verify=True))
+
+
+def pooled(path: Path, layout: LaunchLayout) -> Engine:
+    return PooledLlamaEngine(path, layout, Pooling.MEAN)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An engine, and in what it may differ."""
+
+    create: Callable[[Path, LaunchLayout], Engine]
+    slots: int = 2  # of the two that are asked for
+    reads_files: bool = True
+    progresses_while_loading: bool = True
+    keeps_prefixes: bool = True
+
+
+KINDS = {
+    "batched": Kind(batched),
+    "reference": Kind(ReferenceEngine, slots=1, progresses_while_loading=False, keeps_prefixes=False),
+    "fake": Kind(FakeEngine, reads_files=False),
+}
+ALL = {**KINDS, "pooled": Kind(pooled)}
+
+pytestmark = pytest.mark.behaviour("B-150", "B-151")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def driver(kind: Kind, zoo: Zoo) -> Iterator[Driver]:
+    with driven(kind.create(zoo("dense"), layout())) as driver:
+        yield driver
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_load_progress_never_falls_and_ends_at_one(name: str, zoo: Zoo) -> None:
+    path = zoo("embed_mean" if name == "pooled" else "dense")
+    with driven(ALL[name].create(path, layout())) as driver:
+        fractions = driver.listener.fractions
+        assert fractions == sorted(fractions)
+        assert fractions[0] < 1.0
+        assert fractions[-1] == 1.0
+        assert fractions.count(1.0) == 1
+        if ALL[name].progresses_while_loading:
+            assert len(fractions) > 5
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ALL.items() if kind.reads_files])
+def test_a_damaged_file_is_a_failed_load_and_the_thread_ends(name: str, zoo: Zoo, tmp_path: Path) -> None:
+    source = zoo("embed_mean" if name == "pooled" else "dense")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
+    listener = Listener()
+    engine = ALL[name].create(broken, layout())
+    engine.start(listener)
+    listener.until(lambda: listener.error is not None)
+    assert isinstance(listener.error, BadModelFile)
+    assert 1.0 not in listener.fractions
+    assert engine.join(10)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_it_stops_at_once_after_its_start(name: str, zoo: Zoo) -> None:
+    engine = ALL[name].create(zoo("embed_mean" if name == "pooled" else "dense"), layout())
+    listener = Listener()
+    engine.start(listener)
+    engine.stop()
+    assert engine.join(30)
+    assert listener.deaths == []
+
+
+def test_it_says_what_it_loaded(kind: Kind, driver: Driver) -> None:
+    assert driver.model.layout.slots == kind.slots
+    assert driver.model.slot_context_tokens == CONTEXT_TOKENS
+    assert driver.model.vocabulary_size == driver.engine.vocabulary.size == len(driver.engine.vocabulary.pieces)
+    assert driver.model.weights_bytes > 0
+    assert bool(driver.model.warnings) == (kind.slots < 2)
+
+
+def test_text_goes_through_the_vocabulary_and_comes_back(driver: Driver) -> None:
+    vocabulary = driver.engine.vocabulary
+    assert vocabulary.detokenize(list(driver.tokens(PROMPT))) == PROMPT.encode()
+    (end,) = sorted(vocabulary.end_tokens)[:1]
+    assert end in vocabulary.control
+    piece = vocabulary.pieces[end]
+    assert vocabulary.tokenize(piece, parse_special=True) == [end]
+    assert end not in vocabulary.tokenize(piece, parse_special=False)
+
+
+def test_it_gives_as_many_tokens_as_were_asked_for_and_ends_once(driver: Driver) -> None:
+    answer = driver.ask(PROMPT, max_tokens=12)
+    assert len(answer.ids) == 12
+    assert answer.endings == [LENGTH]
+    assert (answer.freed, answer.errors) == (1, [])
+    assert answer.progress[-1].done_tokens == answer.progress[-1].total_tokens == len(driver.tokens(PROMPT))
+
+
+def test_the_same_request_gives_the_same_tokens(driver: Driver) -> None:
+    hot = SamplingParameters(temperature=1.0, seed=7)
+    first, again = (driver.ask(PROMPT, max_tokens=12, sampling=hot, cache_prompt=False) for _ in range(2))
+    assert first.ids == again.ids
+
+
+def test_no_token_at_all_may_be_wanted(driver: Driver) -> None:
+    answer = driver.ask(PROMPT, max_tokens=0)
+    assert (answer.ids, answer.endings, answer.freed) == ([], [LENGTH], 1)
+
+
+def test_an_end_token_ends_the_sequence(driver: Driver) -> None:
+    end = min(driver.engine.vocabulary.end_tokens)
+    sampling = SamplingParameters(temperature=0.0, logit_bias={end: 90.0})
+    answer = driver.ask(PROMPT, max_tokens=12, ignore_eos=False, sampling=sampling)
+    assert (answer.ids, answer.endings) == ([end], [END_TOKEN])
+    over = driver.ask(PROMPT, max_tokens=3, ignore_eos=True, sampling=sampling)
+    assert (over.ids, over.endings) == ([end] * 3, [LENGTH])
+
+
+def test_a_banned_token_never_comes(driver: Driver) -> None:
+    free = driver.ask(PROMPT, max_tokens=1)
+    banned = SamplingParameters(temperature=0.0, logit_bias={free.ids[0]: -100.0})
+    assert free.ids[0] not in driver.ask(PROMPT, max_tokens=12, sampling=banned).ids
+
+
+def test_a_cancelled_sequence_gives_its_slot_back(kind: Kind, driver: Driver) -> None:
+    running = [driver.submit(PROMPT, max_tokens=None) for _ in range(kind.slots)]
+    driver.listener.until(lambda: all(driver.listener.answers[one].ids for one in running))
+    for one in running:
+        driver.engine.cancel(one)
+    for one in running:
+        assert driver.read(one).endings == []
+    assert len(driver.ask(PROMPT, max_tokens=3).ids) == 3
+    driver.engine.cancel(running[0])  # unknown by now
+    driver.idle()
+
+
+def test_a_sequence_may_be_cancelled_while_it_waits(kind: Kind, driver: Driver) -> None:
+    running = [driver.submit(PROMPT, max_tokens=None) for _ in range(kind.slots)]
+    driver.listener.until(lambda: all(driver.listener.answers[one].ids for one in running))
+    waiting = driver.submit(PROMPT, max_tokens=3)
+    driver.listener.until(lambda: driver.listener.reports[-1].waiting == 1)
+    driver.engine.cancel(waiting)
+    answer = driver.read(waiting)
+    assert (answer.ids, answer.times) == ([], None)
+    for one in running:
+        driver.engine.cancel(one)
+    driver.idle()
+
+
+def test_sequences_beyond_the_slots_wait_and_all_are_served(kind: Kind, driver: Driver) -> None:
+    started = [driver.submit(f"Number {number} says", max_tokens=8) for number in range(5)]
+    answers = [driver.read(one) for one in started]
+    assert [len(answer.ids) for answer in answers] == [8] * 5
+    assert {answer.times.slot_id for answer in answers if answer.times} == set(range(kind.slots))
+    reports = driver.listener.reports
+    assert max(report.slots_busy for report in reports) == kind.slots
+    assert max(report.waiting for report in reports) >= 5 - kind.slots - 1
+    assert max(report.batch_sequences for report in reports) == kind.slots
+    driver.idle()
+
+
+def test_neighbours_do_not_change_a_sequence(driver: Driver) -> None:
+    alone = driver.ask(PROMPT, max_tokens=12, cache_prompt=False)
+    one = driver.submit(PROMPT, max_tokens=12, cache_prompt=False)
+    other = driver.submit("Quite another thing", max_tokens=12, cache_prompt=False)
+    assert driver.read(one).ids == alone.ids
+    assert driver.read(other).ids != alone.ids
+
+
+def test_reports_add_up(driver: Driver) -> None:
+    answers = [driver.ask(f"{number} and {PROMPT}", max_tokens=6) for number in range(3)]
+    driver.idle()
+    reports = driver.listener.reports
+    assert sum(report.generated_tokens for report in reports) == 18
+    evaluated = sum(
+        answer.times.prompt_tokens - answer.times.cached_tokens for answer in answers if answer.times is not None
+    )
+    assert sum(report.prompt_tokens for report in reports) == evaluated
+    assert sum(report.decode_calls for report in reports) >= 18
+
+
+def test_a_prefix_is_taken_from_the_cache_where_the_engine_keeps_one(kind: Kind, driver: Driver) -> None:
+    driver.ask(PROMPT, max_tokens=4)
+    times = driver.ask(PROMPT, max_tokens=4).times
+    assert times is not None
+    assert (times.cached_tokens > 0) == kind.keeps_prefixes
+    fresh = driver.ask(PROMPT, max_tokens=4, cache_prompt=False).times
+    assert fresh is not None
+    assert fresh.cached_tokens == 0
+
+
+def test_a_cut_ends_a_sequence_and_the_next_request_works(driver: Driver) -> None:
+    one = driver.submit(PROMPT, max_tokens=None)
+    driver.listener.until(lambda: len(driver.listener.answers[one].ids) >= 4)
+    driver.engine.cut(one, 2)
+    cut = driver.read(one)
+    assert (cut.freed, cut.endings) == (1, [])
+    assert driver.ask(PROMPT, resumed=tuple(cut.ids[:2]), max_tokens=3).ids == cut.ids[2:3]
+
+
+def test_a_paused_sequence_gets_no_token_until_it_goes_on(driver: Driver) -> None:
+    one = driver.submit(PROMPT, max_tokens=40)
+    driver.engine.pause(one, True)
+    marker = driver.submit("Nobody waits", max_tokens=1)
+    driver.engine.cancel(marker)
+    driver.read(marker)  # commands are taken in order: the pause has been seen by now
+    held = len(driver.listener.answers[one].ids)
+    assert held < 40
+    driver.engine.pause(one, False)
+    assert len(driver.read(one).ids) == 40
+
+
+@pytest.mark.behaviour("B-110")
+def test_the_row_of_a_token_is_a_distribution_in_which_it_is_the_likeliest(driver: Driver) -> None:
+    answer = driver.ask(PROMPT, max_tokens=12, top_logprobs=5)
+    assert len(answer.rows) == len(answer.ids) == 12
+    for token_id, row in zip(answer.ids, answer.rows, strict=True):
+        assert row.dtype == np.float32
+        assert row.shape == (driver.model.vocabulary_size,)
+        shares = np.exp(log_softmax(row))
+        assert shares.sum() == pytest.approx(1.0, abs=1e-5)
+        logprobs = token_logprobs(row, token_id, 5)
+        assert logprobs.top[0] == (token_id, logprobs.chosen)
+        assert logprobs.chosen == pytest.approx(float(np.log(shares[token_id])), abs=1e-5)
+
+
+def test_rows_are_raw_whatever_bias_and_penalties_do(driver: Driver) -> None:
+    plain = driver.ask(PROMPT, max_tokens=1, top_logprobs=0, cache_prompt=False)
+    bent = SamplingParameters(temperature=0.0, repeat_penalty=1.5, logit_bias={plain.ids[0]: -100.0})
+    other = driver.ask(PROMPT, max_tokens=1, top_logprobs=0, cache_prompt=False, sampling=bent)
+    assert other.ids != plain.ids
+    np.testing.assert_array_equal(other.rows[0], plain.rows[0])
+
+
+def test_no_rows_come_unasked(driver: Driver) -> None:
+    assert driver.ask(PROMPT, max_tokens=3).rows == []
+
+
+def test_a_resumed_sequence_goes_on_where_the_first_one_was(driver: Driver) -> None:
+    whole = driver.ask(PROMPT, max_tokens=16, cache_prompt=False)
+    rest = driver.ask(PROMPT, max_tokens=16, resumed=tuple(whole.ids[:7]), cache_prompt=False)
+    assert rest.ids == whole.ids[7:]
+    assert rest.endings == [LENGTH]
+    assert rest.times is not None
+    assert rest.times.prompt_tokens == len(driver.tokens(PROMPT))
+
+
+def test_a_full_context_ends_a_sequence_that_may_not_shift(driver: Driver) -> None:
+    prompt = driver.tokens(PROMPT)
+    answer = driver.ask(prompt, max_tokens=None, shift=False)
+    assert answer.endings == [CONTEXT_FULL]
+    # The last token is sampled from a full cache and needs no cell of its own.
+    assert len(prompt) + len(answer.ids) == CONTEXT_TOKENS + 1
+
+
+def test_a_full_context_is_shifted_and_the_sequence_goes_on(driver: Driver) -> None:
+    answer = driver.ask(PROMPT, max_tokens=2 * CONTEXT_TOKENS)
+    assert len(answer.ids) == 2 * CONTEXT_TOKENS
+    assert answer.endings == [LENGTH]
+
+
+def test_a_request_may_want_a_smaller_context(driver: Driver) -> None:
+    prompt = driver.tokens(PROMPT)[:8]
+    answer = driver.ask(prompt, max_tokens=None, shift=False, context_tokens=20)
+    assert len(prompt) + len(answer.ids) == 21
+
+
+BAD_REQUESTS: dict[str, tuple[GenerationRequest, type[PunaError]]] = {
+    "nothing to continue": (GenerationRequest(prompt=()), InvalidRequest),
+    "a token that is not there": (GenerationRequest(prompt=(1, 1_000_000)), InvalidRequest),
+    "a resumed token that is not there": (GenerationRequest(prompt=(1,), resumed=(1_000_000,)), InvalidRequest),
+    "no number": (GenerationRequest(prompt=(1,), sampling=SamplingParameters(top_p=float("nan"))), InvalidRequest),
+    "too many alternatives": (GenerationRequest(prompt=(1,), top_logprobs=21), InvalidRequest),
+    "a context of nothing": (GenerationRequest(prompt=(1,), context_tokens=0), InvalidRequest),
+    "longer than the context": (
+        GenerationRequest(prompt=(1,) * (CONTEXT_TOKENS + 1), truncate=False),
+        PromptTooLong,
+    ),
+}
+
+
+def test_bad_requests_are_refused_by_name_and_the_next_one_works(driver: Driver) -> None:
+    for index, (request, expected) in enumerate(BAD_REQUESTS.values()):
+        with pytest.raises(expected):
+            driver.engine.submit(1_000 + index, request)
+    assert len(driver.ask(PROMPT, max_tokens=3).ids) == 3
+
+
+def test_stopping_drops_what_runs_and_waits(kind: Kind, zoo: Zoo) -> None:
+    with driven(kind.create(zoo("dense"), layout())) as driver:
+        started = [driver.submit(PROMPT, max_tokens=None) for _ in range(4)]
+        driver.listener.until(lambda: bool(driver.listener.answers[started[0]].ids))
+        driver.engine.stop()
+        assert driver.engine.join(30)
+        assert [driver.listener.answers[one].freed for one in started] == [1] * 4
+
+
+def test_a_pooled_engine_refuses_to_generate_and_computes_vectors(zoo: Zoo) -> None:
+    engine = PooledLlamaEngine(zoo("embed_mean"), layout(), Pooling.MEAN)
+    with driven(engine):
+        with pytest.raises(UnsupportedCapability):
+            engine.submit(1, GenerationRequest(prompt=(1,)))
+        assert engine.pooled_model.vector_length > 0
+
+
+# One for each kind of memory, attention and position.
+ORACLE_MODELS = (
+    *("dense", "dense_wide_head", "moe", "tied", "swa", "recurrent"),
+    *("hybrid", "hybrid_rollback", "rope_freqs", "rope_factors", "mrope"),
+)
+# Longer than a batch, and with the answer longer than the sliding window.
+LONG_PROMPT = 4 * PROMPT
+
+
+@pytest.mark.behaviour("B-22", "B-153")
+@pytest.mark.parametrize("name", ORACLE_MODELS)
+def test_batched_says_what_the_reference_says(name: str, zoo: Zoo) -> None:
+    tokens = 48
+    with driven(ReferenceEngine(zoo(name), layout())) as reference:
+        prompt = reference.tokens(LONG_PROMPT)
+        expected = reference.ask(prompt, max_tokens=tokens, top_logprobs=0)
+    assert len(prompt) > BATCH_TOKENS
+    assert len(prompt) + tokens > 64
+    with driven(batched(zoo(name), layout())) as driver:
+        actual = driver.ask(prompt, max_tokens=tokens, top_logprobs=0)
+        compared = 0
+        for mine, theirs in zip(actual.rows, expected.rows, strict=True):
+            assert_equals_cold(mine, theirs)
+            if actual.ids[compared] != expected.ids[compared]:
+                break  # two tokens that rounding makes equal; what follows differs by right
+            compared += 1
+        # After such a place the oracle's own tokens are forced, so that every one of its rows is compared.
+        for position in range(compared, tokens):
+            forced = (*prompt, *expected.ids[:position])
+            row = driver.ask(forced, max_tokens=1, top_logprobs=0, cache_prompt=False).rows[0]
+            assert_equals_cold(row, expected.rows[position])
+            assert row[expected.ids[position]] >= row.max() - 0.005 * np.abs(row).max()
+
+
+def test_a_fake_answer_follows_from_seed_prompt_and_position_alone(tmp_path: Path) -> None:
+    def answer(seed: int, prompt: str, sampling: SamplingParameters) -> list[int]:
+        with driven(FakeEngine(tmp_path / "none.gguf", layout(), FakeOptions(seed=seed))) as driver:
+            return driver.ask(prompt, max_tokens=20, sampling=sampling).ids
+
+    greedy = SamplingParameters(temperature=0.0)
+    assert answer(1, PROMPT, greedy) == answer(1, PROMPT, greedy)
+    assert len({tuple(answer(seed, PROMPT, greedy)) for seed in range(4)}) == 4
+    assert answer(1, PROMPT, greedy) != answer(1, PROMPT + "!", greedy)
+    hot = [answer(1, PROMPT, SamplingParameters(temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
+    assert hot[0] == hot[1] != hot[2]
+
+
+def test_a_fake_answer_ends_where_it_was_told_to(tmp_path: Path) -> None:
+    with driven(FakeEngine(tmp_path / "none.gguf", layout(), FakeOptions(answer_tokens=5))) as driver:
+        answer = driver.ask(PROMPT, ignore_eos=False)
+    assert (len(answer.ids), answer.endings) == (6, [END_TOKEN])
+
+
+def test_a_fake_takes_the_time_that_it_was_given(tmp_path: Path) -> None:
+    options = FakeOptions(prompt_tokens_per_s=700.0, tokens_per_s=200.0)
+    with driven(FakeEngine(tmp_path / "none.gguf", layout(), options)) as driver:
+        started = [driver.submit(PROMPT, max_tokens=11) for _ in range(2)]
+        for one in started:
+            driver.read(one)
+        driver.idle()
+        took_s = sum(report.decode_s for report in driver.listener.reports)
+    # The slots share both speeds, and the last token of each sequence is never evaluated.
+    assert took_s == pytest.approx(2 * len(PROMPT) / 700 + 2 * 10 / 200, abs=0.1)
+    assert took_s >= 2 * len(PROMPT) / 700 + 2 * 10 / 200
+
+
+@pytest.mark.parametrize("reason", ["bad_model_file", "insufficient_memory"])
+def test_a_fake_fails_to_load_when_told_to(reason: str, tmp_path: Path) -> None:
+    options = parse_fake_options(json.dumps({"load_error": reason}))
+    with pytest.raises(PunaError) as refused, driven(FakeEngine(tmp_path / "none.gguf", layout(), options)):
+        pass
+    assert refused.value.reason == reason
