@@ -27,6 +27,8 @@ log = get_logger()
 
 # Watch streams never end by themselves: at a stop they are cut after this time, and gateways dial again.
 STOP_GRACE_S = 0.2
+# The channel to a host that left is closed after so long; until then its calls may still come to their end.
+FORGET_HOST_S = 60.0
 
 
 class SchedulerApp:
@@ -39,6 +41,7 @@ class SchedulerApp:
             StartupError: an address is taken, or a setting is of no use.
         """
         self._settings = settings
+        self._clock = clock
         board = RouteBoard(clock)
         callers = Callers()
         self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()))
@@ -93,8 +96,14 @@ class SchedulerApp:
             await self._store.close()
 
     async def _watch_inventory(self) -> None:
+        seen_at_s: dict[str, float] = {}
         async for inventory in watch_inventory(self._settings.discovery_address, on_connection=self._on_connection):
             await self._loop.post_inventory(inventory)
+            now_s = self._clock.now_s()
+            seen_at_s |= {node.address: now_s for node in inventory.nodes}
+            for address in [one for one, at_s in seen_at_s.items() if now_s >= at_s + FORGET_HOST_S]:
+                del seen_at_s[address]
+                await self._hosts.forget(address)
 
     def _on_connection(self, connected: bool) -> None:
         metrics.INVENTORY_UP.set(connected)

@@ -14,6 +14,8 @@ from scheduler.core.state import SchedulerCore
 from scheduler.routes import RouteBoard
 
 EVENTS_MAX = 4096
+# An event loop cannot wait for ever ("inf" is a valid load timeout); looking once an hour costs nothing.
+WAIT_S_MAX = 3600.0
 
 
 class CoreLoop:
@@ -63,8 +65,9 @@ class CoreLoop:
     async def _next(self) -> Event:
         now_s = self._clock.now_s()
         wake_at_s = self._core.wake_at_s(now_s)
+        wait_s = WAIT_S_MAX if wake_at_s is None else min(wake_at_s - now_s, WAIT_S_MAX)
         try:
-            async with asyncio.timeout(None if wake_at_s is None else wake_at_s - now_s):
+            async with asyncio.timeout(wait_s):
                 event = await self._events.get()
         except TimeoutError:
             return TimePassed()

@@ -7,24 +7,27 @@ from scheduler.core.load_jobs import UNPLACED
 from scheduler.core.reconcile import expiry_of
 from scheduler.core.view import SERVING_STATES
 
+# How often a load looks again that waits for memory: replicas become evictable with time alone.
+RETRY_S = 1.0
+
 
 def wake_at_s(books: Books, now_s: float) -> float | None:
     """The earliest moment after `now_s` at which time alone changes a decision."""
     moments = [books.observed.wake_at_s()]
     if books.leadership is not None:
-        moments += [*_loads(books), *_stops(books), *_expiries(books)]
+        moments += [*_loads(books, now_s), *_stops(books), *_expiries(books)]
         moments += [since_s + books.policy.node_forgotten_s for since_s in books.desired_unseen_since_s.values()]
     return min((moment for moment in moments if moment is not None and moment > now_s), default=None)
 
 
-def _loads(books: Books) -> Iterator[float | None]:
+def _loads(books: Books, now_s: float) -> Iterator[float | None]:
     for job in books.jobs.values():
         yield job.moved_s + books.policy.load_stall_s
         yield job.resend_at_s
         if job.state in UNPLACED:
             yield job.not_before_s
         if job.busy_since_s is not None:
-            yield job.busy_since_s + books.policy.starve_s
+            yield now_s + RETRY_S
 
 
 def _stops(books: Books) -> Iterator[float | None]:

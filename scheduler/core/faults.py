@@ -20,7 +20,12 @@ class Fault:
 MEMORY_REASONS = frozenset({errors.DeviceMemoryExhausted.reason, errors.InsufficientMemory.reason})
 # The host did not answer; it may have acted all the same.
 TRANSPORT_REASONS = frozenset(
-    {errors.ModelUnavailable.reason, errors.RequestTimeout.reason, errors.RequestCanceled.reason}
+    {
+        errors.ModelUnavailable.reason,
+        errors.RequestTimeout.reason,
+        errors.RequestCanceled.reason,
+        errors.ShuttingDown.reason,
+    }
 )
 STALE_FENCE = errors.StaleFence.reason
 PLACEMENT_MISMATCH = errors.PlacementMismatch.reason

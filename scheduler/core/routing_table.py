@@ -92,7 +92,7 @@ def _device_names(node: NodeView | None, runner: RunnerView) -> tuple[str, ...]:
 
 
 def is_same_table(old: Sequence[ModelRoute], new: Sequence[ModelRoute]) -> bool:
-    """Whether watchers would learn nothing: equal but for the time that has passed."""
+    """Whether watchers would learn nothing: equal but for the time that has passed and the progress of loads."""
     return len(old) == len(new) and all(_is_same_route(one, other) for one, other in zip(old, new, strict=True))
 
 
@@ -109,5 +109,6 @@ def _is_same_replica(old: ReplicaRoute, new: ReplicaRoute) -> bool:
         return False
     if abs((old.expires_at_s or 0.0) - (new.expires_at_s or 0.0)) > EXPIRY_JITTER_S:
         return False
-    still = replace(new, expires_at_s=old.expires_at_s, runner=replace(new.runner, idle_ms=old.runner.idle_ms))
-    return still == old
+    # How far a load is, its callers hear elsewhere; a table for every percent would drown everybody else.
+    runner = replace(new.runner, idle_ms=old.runner.idle_ms, load_fraction=old.runner.load_fraction)
+    return replace(new, expires_at_s=old.expires_at_s, runner=runner) == old
