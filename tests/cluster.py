@@ -6,27 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.waiting import wait_until
+
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
-POLL_S = 0.05
-
-
-def wait_until(condition: Callable[[], bool], *, deadline_s: float, what: str) -> None:
-    """Return once the condition holds; fail with `what` when it does not within the deadline."""
-    pause = threading.Event()
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what}"
-        pause.wait(POLL_S)
 
 
 def free_port() -> int:

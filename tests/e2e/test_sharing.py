@@ -7,7 +7,8 @@ import grpc
 import httpx
 
 from protos import inference_pb2, inference_pb2_grpc
-from tests.cluster import Cluster, metric_sum, wait_until
+from tests.cluster import Cluster, metric_sum
+from tests.waiting import wait_until
 
 STREAMS = 16
 

@@ -13,8 +13,8 @@ from tests.integration.scheduler.surroundings import (
     redis_server,
     scheduler,
     short_directory,
-    until,
 )
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 from common.changes import Changes
 from common.errors import PlacementMismatch, PunaError, StaleFence
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc, host_pb2, host_pb2_grpc
+from tests.waiting import next_look
 
 GIB = 1024**3
 
@@ -98,7 +99,7 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
         for fraction in (0.0, 0.5):
             status.state, status.load_fraction = cluster_pb2.RUNNER_STATE_LOADING, fraction
             self._tell(runner)
-            await asyncio.sleep(0)
+            await next_look(0.0)
         await self.may_finish.wait()
         status.state, status.load_fraction = cluster_pb2.RUNNER_STATE_READY, 1.0
         status.memory.host.weights_bytes = self.model_bytes
@@ -157,7 +158,7 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
 
     async def report_every_second(self) -> None:
         while True:
-            await asyncio.sleep(1)
+            await next_look(1.0)
             self.changes.notify()
 
     def kill_runner(self) -> None:

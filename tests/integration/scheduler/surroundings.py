@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,7 @@ from scheduler.app import SchedulerApp
 from scheduler.client import SchedulerClient
 from scheduler.settings import SchedulerSettings
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
-
-POLL_S = 0.02
-
-
-async def until(condition: Callable[[], bool], *, deadline_s: float = 10.0, what: str) -> None:
-    """Return once the condition holds; fail with `what` when it does not within the deadline."""
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, f"not within {deadline_s} s: {what}"
-        await asyncio.sleep(POLL_S)
+from tests.waiting import next_look
 
 
 class RedisServer:
@@ -56,7 +47,7 @@ class RedisServer:
                     await client.ping()
                 except Exception:  # noqa: BLE001  # whatever it is, it is not up yet
                     assert time.monotonic() < end_s, "redis-server does not start"
-                    await asyncio.sleep(POLL_S)
+                    await next_look()
                 else:
                     return
 

@@ -17,15 +17,8 @@ from common.grpc_client import open_channel
 from protos import scheduler_pb2
 from scheduler.client import SchedulerClient
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
-from tests.integration.scheduler.surroundings import (
-    POLL_S,
-    RedisServer,
-    Running,
-    redis_server,
-    scheduler,
-    short_directory,
-    until,
-)
+from tests.integration.scheduler.surroundings import RedisServer, Running, redis_server, scheduler, short_directory
+from tests.waiting import next_look, until
 
 ROOT = Path(__file__).resolve().parents[3]
 FAILOVER_S = 7.0
@@ -45,7 +38,7 @@ async def eventually_ready(client: SchedulerClient, name: str, *, deadline_s: fl
                 pass
         except ModelUnavailable:
             assert time.monotonic() < end_s, f"{name} is not available within {deadline_s} s"
-            await asyncio.sleep(POLL_S)
+            await next_look()
         else:
             return
 
@@ -101,7 +94,7 @@ async def test_a_store_that_forgets_everything_is_filled_again_and_the_fence_doe
         end_s = time.monotonic() + 10
         while not await client.hexists("{sched}:placements", placement_id):
             assert time.monotonic() < end_s, "desired state is not back within 10 s"
-            await asyncio.sleep(POLL_S)
+            await next_look()
     assert await stored_fence(redis) > before
     assert len(await running.placements("m")) == 1
     await running.ensure("n")

@@ -20,7 +20,8 @@ from common.grpc_client import open_channel
 from protos import cluster_pb2, scheduler_pb2
 from scheduler.client import SchedulerClient
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
-from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler, until
+from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler
+from tests.waiting import until
 
 
 async def test_a_cold_model_is_loaded_with_progress_and_routed(running: Running, node: NodeAndDiscovery) -> None:
