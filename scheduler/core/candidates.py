@@ -145,22 +145,35 @@ def find_sites(request: PlacementRequest, view: ClusterView, policy: Policy) -> 
     """Every device that could hold layers, with FITS while nothing speaks against it, else the reason."""
     for node in view.nodes:
         has_discrete = any(device.kind is DeviceKind.GPU and device.usable for device in node.devices)
+        of_node = _node_obstacle(request, view, policy, node)
         for device in node.devices:
             if device.kind not in HOLDS_LAYERS or (device.kind is DeviceKind.INTEGRATED and has_discrete):
                 continue
             site = Site(node=node, device=device)
-            verdict, reason = _obstacle(request, view, policy, site)
+            verdict, reason = of_node or _device_obstacle(request, view, policy, site) or (Verdict.FITS, "")
             yield site, verdict, reason
 
 
-def _obstacle(request: PlacementRequest, view: ClusterView, policy: Policy, site: Site) -> tuple[Verdict, str]:
-    node, device = site.node, site.device
+def _node_obstacle(
+    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView
+) -> tuple[Verdict, str] | None:
+    host = node.host_device
     if node.suspect:
         return Verdict.NODE_SUSPECT, "the node is silent"
     if node.model(request.model_digest) is None:
         return Verdict.FILE_MISSING, "the node does not have the file"
-    host = node.host_device
-    if not device.usable or host is None or not host.usable:
+    if host is None or not host.usable:
+        return Verdict.DEVICE_EXCLUDED, host.state_reason if host is not None else "the node does not report its RAM"
+    if view.loads_per_node.get(node.id, 0) >= policy.loads_per_node_max:
+        return Verdict.LOAD_IN_PROGRESS, "the node has as many loads as it may"
+    return None
+
+
+def _device_obstacle(
+    request: PlacementRequest, view: ClusterView, policy: Policy, site: Site
+) -> tuple[Verdict, str] | None:
+    node, device = site.node, site.device
+    if not device.usable:
         return Verdict.DEVICE_EXCLUDED, device.state_reason or "the device is not usable"
     if device.trust is Trust.UNKNOWN or site.age_s() > policy.figures_unusable_s:
         return Verdict.FIGURES_UNUSABLE, f"free memory is unknown or {site.age_s():.1f} s old"
@@ -170,6 +183,4 @@ def _obstacle(request: PlacementRequest, view: ClusterView, policy: Policy, site
     # promised beforehand, and a stuck load must not block a machine that has nothing but its CPU.
     if device.kind is not DeviceKind.CPU and (node.id, device.pool_id) in view.loading_pools:
         return Verdict.LOAD_IN_PROGRESS, "another load runs on the device"
-    if view.loads_per_node.get(node.id, 0) >= policy.loads_per_node_max:
-        return Verdict.LOAD_IN_PROGRESS, "the node has as many loads as it may"
-    return Verdict.FITS, ""
+    return None

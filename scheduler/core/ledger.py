@@ -119,7 +119,7 @@ def available(
     """
     here = [promise for promise in promises if promise.node_id == node.id]
     keeper = _pool_keeper(node, device)
-    members = frozenset(other.id for other in node.devices if other.pool_id == keeper.pool_id)
+    members = frozenset([other.id for other in node.devices if other.pool_id == keeper.pool_id]) if here else NOBODY
     figures = _figures(keeper, members, here, policy, without=without, backoff=backoff)
     if keeper.id != device.id:
         own = _figures(device, frozenset({device.id}), here, policy, without=without, backoff=backoff)

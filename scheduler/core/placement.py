@@ -28,7 +28,7 @@ from scheduler.core.candidates import (
 from scheduler.core.eviction import PoolKey, choose_victims
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
-from scheduler.core.ledger import NOBODY, Available, Need, available, needs_of
+from scheduler.core.ledger import NOBODY, Available, Need, Promise, available, needs_of
 from scheduler.core.memory import MemoryReport, bytes_text
 from scheduler.core.policy import Policy
 from scheduler.core.view import DeviceKind, NodeView
@@ -90,6 +90,9 @@ class _Judge:
         self.view = view
         self.reports = reports
         self.policy = policy
+        self._promises: dict[str, list[Promise]] = {}
+        for promise in view.promises:
+            self._promises.setdefault(promise.node_id, []).append(promise)
         self.broken = next((one for one in reports.values() if isinstance(one, Fault) and one.reason == BAD_FILE), None)
 
     def try_site(self, site: Site, slots: int, *, evicting: bool) -> Candidate | Placement | MeasureFirst:
@@ -125,7 +128,8 @@ class _Judge:
         backoff = self.request.backoff.get((site.node.id, device_id), 0.0)
         if site.age_s() > self.policy.figures_stale_s:
             backoff += self.policy.backoff_step
-        return available(site.node, device, self.view.promises, self.policy, without=without, backoff=backoff)
+        promises = self._promises.get(site.node.id, ())
+        return available(site.node, device, promises, self.policy, without=without, backoff=backoff)
 
     def would_fit_alone(self, site_key: tuple[str, str], candidate: Candidate) -> bool:
         """Whether it would fit if everything else that we have promised were gone."""

@@ -120,12 +120,18 @@ class NodeView:
 
     def device(self, device_id: str) -> DeviceView | None:
         """The device of this id, if the node has it."""
-        return next((device for device in self.devices if device.id == device_id), None)
+        for device in self.devices:
+            if device.id == device_id:
+                return device
+        return None
 
     @property
     def host_device(self) -> DeviceView | None:
         """The device that stands for the node's RAM."""
-        return next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
+        for device in self.devices:
+            if device.kind is DeviceKind.CPU:
+                return device
+        return None
 
     def model(self, digest: str) -> ModelFile | None:
         """The usable file of this digest, if the node has it."""

@@ -243,7 +243,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert world.core.books.waiters() == 0
 
 
-TestSchedulerMachine = pytest.mark.behaviour("B-135")(SchedulerMachine.TestCase)
+TestSchedulerMachine = pytest.mark.behaviour("B-135", "B-139")(SchedulerMachine.TestCase)
 TestSchedulerMachine.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
