@@ -48,6 +48,11 @@ def batched(path: Path, layout: LaunchLayout) -> Engine:
     return BatchedEngine(path, layout, BatchedOptions(verify=True))
 
 
+def fake(path: Path, layout: LaunchLayout) -> Engine:
+    # Without a step's time an answer may be over before anybody could cancel it.
+    return FakeEngine(path, layout, FakeOptions(step_s=0.001))
+
+
 def pooled(path: Path, layout: LaunchLayout) -> Engine:
     return PooledLlamaEngine(path, layout, Pooling.MEAN)
 
@@ -66,7 +71,7 @@ class Kind:
 KINDS = {
     "batched": Kind(batched),
     "reference": Kind(ReferenceEngine, slots=1, progresses_while_loading=False, keeps_prefixes=False),
-    "fake": Kind(FakeEngine, reads_files=False),
+    "fake": Kind(fake, reads_files=False),
 }
 ALL = {**KINDS, "pooled": Kind(pooled)}
 
@@ -249,14 +254,31 @@ def test_a_cut_ends_a_sequence_and_the_next_request_works(driver: Driver) -> Non
     assert driver.ask(PROMPT, resumed=tuple(cut.ids[:2]), max_tokens=3).ids == cut.ids[2:3]
 
 
+def test_what_was_cut_off_is_not_in_the_cache(kind: Kind, driver: Driver) -> None:
+    prompt = driver.tokens(PROMPT)
+    one = driver.submit(prompt, max_tokens=None)
+    driver.listener.until(lambda: len(driver.listener.answers[one].ids) >= 6)
+    driver.engine.cut(one, 2)
+    follow = (*prompt, *driver.read(one).ids[:5])
+    times = driver.ask(follow, max_tokens=1).times
+    assert times is not None
+    assert times.cached_tokens == (len(prompt) + 2 if kind.keeps_prefixes else 0)
+
+
 def test_a_paused_sequence_gets_no_token_until_it_goes_on(driver: Driver) -> None:
+    def round_trip() -> None:
+        """Commands are taken in order, and between two looks at them an engine makes a step if it can."""
+        marker = driver.submit("Nobody waits", max_tokens=1)
+        driver.engine.cancel(marker)
+        driver.read(marker)
+
     one = driver.submit(PROMPT, max_tokens=40)
     driver.engine.pause(one, True)
-    marker = driver.submit("Nobody waits", max_tokens=1)
-    driver.engine.cancel(marker)
-    driver.read(marker)  # commands are taken in order: the pause has been seen by now
+    round_trip()
     held = len(driver.listener.answers[one].ids)
-    assert held < 40
+    for _ in range(4):
+        round_trip()
+    assert len(driver.listener.answers[one].ids) == held < 40
     driver.engine.pause(one, False)
     assert len(driver.read(one).ids) == 40
 
@@ -416,8 +438,8 @@ def test_a_fake_takes_the_time_that_it_was_given(tmp_path: Path) -> None:
         driver.idle()
         took_s = sum(report.decode_s for report in driver.listener.reports)
     # The slots share both speeds, and the last token of each sequence is never evaluated.
-    assert took_s == pytest.approx(2 * len(PROMPT) / 700 + 2 * 10 / 200, abs=0.1)
-    assert took_s >= 2 * len(PROMPT) / 700 + 2 * 10 / 200
+    expected_s = 2 * len(PROMPT) / 700 + 2 * 10 / 200
+    assert expected_s <= took_s < 5 * expected_s
 
 
 @pytest.mark.parametrize("reason", ["bad_model_file", "insufficient_memory"])
