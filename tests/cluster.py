@@ -53,8 +53,15 @@ class Cluster:
         return httpx.post(self.url + path, json=body, timeout=60, **more)
 
     def runners(self) -> list[dict[str, Any]]:
-        """Every runner that the inventory knows, as JSON."""
-        nodes = httpx.get(self.url + "/puna/v1/nodes", timeout=10).json()["nodes"]
+        """Every runner that the inventory knows, as JSON; waits while the scheduler is away."""
+        answers: list[httpx.Response] = []
+
+        def answered() -> bool:
+            answers.append(httpx.get(self.url + "/puna/v1/nodes", timeout=10))
+            return answers[-1].status_code == 200
+
+        wait_until(answered, deadline_s=15, what="the inventory is shown")
+        nodes = answers[-1].json()["nodes"]
         return [runner for node in nodes for runner in node.get("runners", [])]
 
     def runner_metrics(self) -> str:
