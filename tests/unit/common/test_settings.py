@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,11 @@ def settings_classes() -> set[type[PunaSettings]]:
 def test_the_known_names_are_those_of_the_settings_classes() -> None:
     fields = {PREFIX + field.upper() for kind in settings_classes() for field in kind.model_fields}
     assert fields == KNOWN_NAMES
+
+
+def test_operators_find_every_setting_in_their_page() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(KNOWN_NAMES) if name not in page] == []
 
 
 def test_a_misspelt_name_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
