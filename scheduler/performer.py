@@ -17,6 +17,7 @@ from scheduler.core.effects import (
     AnswerQueued,
     AnswerReady,
     AnswerUnloading,
+    AskRunner,
     CheckLeadership,
     DropLeadership,
     Effect,
@@ -33,6 +34,7 @@ from scheduler.core.events import (
     DesiredSaveFailed,
     Measured,
     MeasureFailed,
+    RunnerAnswered,
     RunnerReported,
     StartFailed,
     StopDone,
@@ -42,6 +44,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
+from scheduler.probes import is_runner_there
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from scheduler.routes import RouteBoard
 
@@ -81,6 +84,8 @@ class Performer:
                 self._spawn(self._start(effect))
             case StopRunner():
                 self._spawn(self._stop(effect))
+            case AskRunner():
+                self._spawn(self._ask(effect))
             case SaveDesired() | RemoveDesired():
                 self._enqueue_write(effect)
             case DropLeadership():
@@ -220,6 +225,10 @@ class Performer:
             await self._loop.post(failed)
         else:
             await self._loop.post(StopDone(placement_id=effect.placement_id, generation=effect.generation))
+
+    async def _ask(self, effect: AskRunner) -> None:
+        if await is_runner_there(effect):
+            await self._loop.post(RunnerAnswered(placement_id=effect.placement_id, generation=effect.generation))
 
     def _check(self, fence: int) -> None:
         """Before every command. Between the check and its arrival only the host's own check protects."""

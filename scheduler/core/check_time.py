@@ -13,7 +13,7 @@ RETRY_S = 1.0
 
 def wake_at_s(books: Books, now_s: float) -> float | None:
     """The earliest moment after `now_s` at which time alone changes a decision."""
-    moments = [books.observed.wake_at_s()]
+    moments: list[float | None] = [*books.observed.wake_at_s()]
     if books.leadership is not None:
         moments += [*_loads(books, now_s), *_stops(books), *_expiries(books)]
         moments += [since_s + books.policy.node_forgotten_s for since_s in books.desired_unseen_since_s.values()]

@@ -89,6 +89,16 @@ class StartRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskRunner:
+    """Ask a runner itself whether it is there; its host is silent. An answer is an event, silence is none."""
+
+    address: str
+    placement_id: str
+    generation: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRunner:
     """Have a host drain and stop a runner."""
 
@@ -139,6 +149,7 @@ Effect = (
     | RemoveDesired
     | StartRunner
     | StopRunner
+    | AskRunner
     | PublishRoutes
     | DropLeadership
     | CheckLeadership

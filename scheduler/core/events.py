@@ -93,6 +93,14 @@ class RunnerReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerAnswered:
+    """A runner whose node left the inventory answered us itself."""
+
+    placement_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartFailed:
     """A start was refused, or its stream ended without an outcome."""
 
@@ -150,6 +158,7 @@ Event = (
     | DesiredSaved
     | DesiredSaveFailed
     | RunnerReported
+    | RunnerAnswered
     | StartFailed
     | StopDone
     | StopFailed

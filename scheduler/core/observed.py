@@ -1,8 +1,9 @@
 """What hosts and discovery report, and for how long silence does not contradict it.
 
 - A broken watch freezes the view: nothing disappears, figures age.
-- A node that left the inventory stays as suspect for `node_lost_s`: its runners may well live on, and its host may be
-  back in a moment. A young discovery does not know everybody yet, so its silence does not count at all.
+- A node that left the inventory stays as suspect for `node_lost_s`, and for as long as runners of it answer when they
+  are asked themselves: a host may die without them, and be back in a moment. A young discovery does not know everybody
+  yet, so its silence does not count at all.
 - A runner that its host reported ready counts at once, before the inventory shows it.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.policy import Policy
-from scheduler.core.view import STARTING_STATES, NodeView, RunnerView
+from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class Observed:
     uptime_s: float = 0.0
     frozen_since_s: float | None = None
     _missing: dict[str, float] = field(default_factory=dict)  # node id → when it left the inventory
+    _asked: dict[str, float] = field(default_factory=dict)  # node id → when its runners were asked last
+    _answered: dict[tuple[str, int], float] = field(default_factory=dict)  # placement, generation → when it answered
     _started: dict[str, _Started] = field(default_factory=dict)
 
     def see_inventory(self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float) -> None:
@@ -43,8 +46,10 @@ class Observed:
                 present[node_id] = replace(node, suspect=True)
         for node in nodes:
             self._missing.pop(node.id, None)
+            self._asked.pop(node.id, None)
             for runner in node.runners:
                 self._catch_up(runner)
+                self._answered.pop((runner.placement_id, runner.generation), None)
         self.nodes = present
         self.was_seen = True
         self.received_at_s, self.uptime_s, self.frozen_since_s = now_s, uptime_s, None
@@ -64,21 +69,53 @@ class Observed:
         """What was reported about a start is no longer true."""
         self._started.pop(placement_id, None)
 
+    def hear(self, placement_id: str, generation: int, now_s: float) -> None:
+        """A runner has answered itself."""
+        self._answered[placement_id, generation] = now_s
+
+    def runners_to_ask(self, now_s: float) -> list[RunnerView]:
+        """Runners of nodes that left, whenever it is time to ask them again."""
+        due: list[RunnerView] = []
+        for node_id in self._missing:
+            if self.frozen_since_s is None and now_s >= self._ask_at_s(node_id):
+                self._asked[node_id] = now_s
+                due += [runner for runner in self.nodes[node_id].runners if runner.state in SERVING_STATES]
+        return due
+
     def expire(self, now_s: float) -> None:
         """Let go of what was contradicted for long enough."""
         for node_id in [node_id for node_id in self._missing if now_s >= self._lost_at_s(node_id)]:
             if self.frozen_since_s is None:
-                del self._missing[node_id]
-                del self.nodes[node_id]
+                self._expire_node(node_id, now_s)
         for placement_id in [one for one, started in self._started.items() if now_s >= started.until_s]:
             del self._started[placement_id]
 
-    def wake_at_s(self) -> float | None:
-        """When `expire` has something to do."""
+    def _expire_node(self, node_id: str, now_s: float) -> None:
+        node = self.nodes[node_id]
+        alive = tuple(one for one in node.runners if now_s < self._silent_at_s(one))
+        self.nodes[node_id] = replace(node, runners=alive)
+        for gone in set(node.runners) - set(alive):
+            self._answered.pop((gone.placement_id, gone.generation), None)
+        if not alive:
+            del self._missing[node_id]
+            del self.nodes[node_id]
+            self._asked.pop(node_id, None)
+
+    def _silent_at_s(self, runner: RunnerView) -> float:
+        answered_s = self._answered.get((runner.placement_id, runner.generation))
+        return 0.0 if answered_s is None else answered_s + self.policy.node_lost_s
+
+    def _ask_at_s(self, node_id: str) -> float:
+        return self._asked.get(node_id, self._missing[node_id]) + self.policy.runner_asked_s
+
+    def wake_at_s(self) -> Iterator[float]:
+        """When time alone changes something; some of the moments may have passed."""
         moments = [started.until_s for started in self._started.values()]
         if self.frozen_since_s is None:
-            moments += [self._lost_at_s(node_id) for node_id in self._missing]
-        return min(moments, default=None)
+            for node_id in self._missing:
+                moments += [self._lost_at_s(node_id), self._ask_at_s(node_id)]
+                moments += [self._silent_at_s(runner) for runner in self.nodes[node_id].runners]
+        yield from moments
 
     def _lost_at_s(self, node_id: str) -> float:
         grown_up_s = self.received_at_s + max(0.0, self.policy.discovery_young_s - self.uptime_s)

@@ -9,7 +9,7 @@
 from scheduler.core.books import Books
 from scheduler.core.candidates import Placement
 from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.effects import RemoveDesired, SaveDesired
+from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
@@ -65,6 +65,19 @@ def see_replica(books: Books, runner: RunnerView, now_s: float) -> None:
             # Somebody had it loaded, whose request is on the way: gateways see the route and leave the load's queue.
             memo.send_caller(runner, now_s)
     memo.see(runner, now_s)
+
+
+def ask_runners(books: Books, now_s: float) -> None:
+    """The silence of a host is a suspicion: whoever may live on is asked before its route is withdrawn."""
+    for runner in books.observed.runners_to_ask(now_s):
+        books.emit(
+            AskRunner(
+                address=runner.address,
+                placement_id=runner.placement_id,
+                generation=runner.generation,
+                incarnation=runner.incarnation,
+            )
+        )
 
 
 def follow_loads(books: Books, now_s: float) -> None:

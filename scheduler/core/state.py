@@ -26,6 +26,7 @@ from scheduler.core.events import (
     LeadershipLost,
     Measured,
     MeasureFailed,
+    RunnerAnswered,
     RunnerReported,
     StartFailed,
     StopDone,
@@ -54,6 +55,7 @@ class SchedulerCore:
         books.effects = []
         books.observed.expire(now_s)
         self._take_in(event, now_s)
+        reconcile.ask_runners(books, now_s)
         reconcile.reconcile(books, now_s)
         reconcile.advance_stops(books, now_s)
         if books.leadership is not None:
@@ -95,7 +97,8 @@ class SchedulerCore:
 
     def _take_outcome(
         self,
-        event: Measured
+        event: RunnerAnswered
+        | Measured
         | MeasureFailed
         | DesiredSaved
         | DesiredSaveFailed
@@ -115,6 +118,8 @@ class SchedulerCore:
             case DesiredSaveFailed():
                 starting.on_save_failed(books, event, now_s)
                 stopping.on_save_failed(books, event, now_s)
+            case RunnerAnswered():
+                books.observed.hear(event.placement_id, event.generation, now_s)
             case RunnerReported():
                 self._runner_reported(event, now_s)
             case StartFailed():

@@ -1,6 +1,9 @@
 """The scheduler as others meet it: over gRPC, among real neighbours."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,10 @@ from common.errors import (
     ModelNotFound,
 )
 from common.grpc_client import open_channel
-from protos import cluster_pb2, scheduler_pb2
+from common.grpc_server import GrpcServer, bind_server
+from protos import cluster_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
 from scheduler.client import SchedulerClient
+from scheduler.core.observed import Observed
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
 from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler
 from tests.waiting import until
@@ -221,3 +226,70 @@ async def test_a_slow_watcher_gets_the_newest_table_only(running: Running, node:
     else:
         raise AssertionError("the newest table never came")
     assert sum(len(route.replicas) for route in table.routes) == 2
+
+
+class RunnerThatAnswers(runner_pb2_grpc.RunnerServicer):
+    """A runner that outlives its host."""
+
+    def __init__(self, placement: cluster_pb2.PlacementRef) -> None:
+        self._placement = placement
+
+    async def GetInfo(  # noqa: N802  # the name is the proto's
+        self, request: runner_pb2.GetInfoRequest, context: Any
+    ) -> runner_pb2.RunnerInfo:
+        return runner_pb2.RunnerInfo(placement=self._placement)
+
+
+@asynccontextmanager
+async def runner_at(address: str, placement: cluster_pb2.PlacementRef) -> AsyncIterator[GrpcServer]:
+    """A runner process, as far as questions about its identity go."""
+    runner = RunnerThatAnswers(placement)  # type: ignore[abstract]  # nothing else is asked here
+    server = bind_server(
+        address, register=lambda one: runner_pb2_grpc.add_RunnerServicer_to_server(runner, one), services=[]
+    )
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(0)
+
+
+async def lose_host(running: Running, node: NodeAndDiscovery, address: str) -> Observed:
+    """A model runs at `address`, and its host leaves the inventory."""
+    observed = running.app.core.books.observed
+    observed.policy = replace(observed.policy, node_lost_s=1.0, runner_asked_s=0.3)
+    await running.ensure("m")
+    (runner,) = node.runners.values()
+    runner.record.address = address
+    node.changes.notify()
+    await until(lambda: any(one.address == address for _, one in observed.replicas()), what="its address is known")
+    node.present = False
+    node.changes.notify()
+    await until(lambda: all(one.suspect for one in observed.nodes.values()), what="the node is missed")
+    return observed
+
+
+async def test_a_runner_whose_host_is_gone_stays_routed_while_it_answers_itself(
+    directory: Path, running: Running, node: NodeAndDiscovery
+) -> None:
+    address = f"unix:{directory}/runner.sock"
+    observed = await lose_host(running, node, address)
+    (runner,) = node.runners.values()
+    async with runner_at(address, runner.record.placement):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.5):
+                await until(lambda: not observed.nodes, what="never: it answers")
+        assert len(await running.placements("m")) == 1
+        assert node.stops == []
+    await until(lambda: not observed.nodes, deadline_s=4, what="nobody answers any more")
+    assert await running.placements("m") == []
+
+
+async def test_another_process_at_the_address_does_not_answer_for_a_runner(
+    directory: Path, running: Running, node: NodeAndDiscovery
+) -> None:
+    address = f"unix:{directory}/runner.sock"
+    other = cluster_pb2.PlacementRef(placement_id="somebody else", generation=1, incarnation="x")
+    async with runner_at(address, other):
+        observed = await lose_host(running, node, address)
+        await until(lambda: not observed.nodes, deadline_s=4, what="the runner that was meant is gone")

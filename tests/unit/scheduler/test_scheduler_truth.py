@@ -59,9 +59,41 @@ def test_a_node_that_leaves_keeps_its_routes_for_a_moment_and_gets_nothing_new()
     assert world.noted("replica.lost") == []
 
 
+def test_runners_of_a_silent_node_stay_routed_for_as_long_as_they_answer_themselves() -> None:
+    world = running()
+    away = world.nodes.pop("a")
+    world.pass_time(60)
+    assert world.route() == ["p1"]
+    assert 30 <= world.questions <= 45
+    world.ensure("c2")
+    assert world.is_ready("c2")
+    assert world.all_stops == []
+    world.nodes["a"] = away
+    world.report()
+    asked = world.questions
+    world.pass_time(10)
+    assert world.questions == asked
+    assert world.route() == ["p1"]
+
+
+def test_a_runner_of_a_silent_node_that_stops_answering_loses_its_route() -> None:
+    world = running()
+    del world.nodes["a"]
+    world.pass_time(20)
+    del world.runners["p1"]
+    world.pass_time(3)
+    assert world.route() == ["p1"]
+    world.pass_time(4)
+    assert world.routes == ()
+    asked = world.questions
+    world.pass_time(10)
+    assert world.questions == asked
+
+
 def test_a_node_that_stays_away_loses_its_routes() -> None:
     world = running()
     del world.nodes["a"]
+    world.cut_off.add("a")
     world.pass_time(4)
     assert world.route() == ["p1"]
     world.pass_time(2)

@@ -14,6 +14,7 @@ from scheduler.core.effects import (
     AnswerQueued,
     AnswerReady,
     AnswerUnloading,
+    AskRunner,
     CheckLeadership,
     DropLeadership,
     Effect,
@@ -37,6 +38,7 @@ from scheduler.core.events import (
     LeadershipLost,
     Measured,
     MeasureFailed,
+    RunnerAnswered,
     RunnerReported,
     StartFailed,
     StopDone,
@@ -93,6 +95,9 @@ class World:
     routes: tuple[ModelRoute, ...] = ()
     routes_versions: list[int] = field(default_factory=list)
     uptime_s: float = 1000.0
+    questions: int = 0
+    answers_due: list[RunnerAnswered] = field(default_factory=list)
+    cut_off: set[str] = field(default_factory=set)  # nodes whose runners cannot be reached
     core: SchedulerCore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +119,8 @@ class World:
         effects = self.core.handle(event, self.now_s)
         for effect in effects:
             self._take(effect)
+        while self.answers_due:
+            self.send(self.answers_due.pop())
         return effects
 
     def _take(self, effect: Effect) -> None:
@@ -133,7 +140,9 @@ class World:
             case _:
                 self._take_command(effect)
 
-    def _take_command(self, effect: Measure | SaveDesired | RemoveDesired | StartRunner | StopRunner) -> None:
+    def _take_command(
+        self, effect: Measure | SaveDesired | RemoveDesired | StartRunner | StopRunner | AskRunner
+    ) -> None:
         match effect:
             case Measure():
                 self.measures.append(effect)
@@ -145,6 +154,15 @@ class World:
             case StopRunner():
                 self.stops.append(effect)
                 self.all_stops.append(effect)
+            case AskRunner():
+                self._answer_for(effect)
+
+    def _answer_for(self, asked: AskRunner) -> None:
+        """Runners answer for themselves if they are there."""
+        self.questions += 1
+        one = self.runners.get(asked.placement_id)
+        if one is not None and one.view.incarnation == asked.incarnation and one.node_id not in self.cut_off:
+            self.answers_due.append(RunnerAnswered(placement_id=asked.placement_id, generation=asked.generation))
 
     def lead(self) -> None:
         self.fence += 1

@@ -1,0 +1,27 @@
+"""Asks a runner itself, when its host is silent."""
+
+from common.errors import PunaError
+from common.grpc_client import open_channel
+from common.grpc_errors import domain_errors
+from protos import runner_pb2, runner_pb2_grpc
+from scheduler.core.effects import AskRunner
+
+ANSWER_S_MAX = 1.0
+
+
+async def is_runner_there(asked: AskRunner) -> bool:
+    """Whether the very process that is meant answers at its address; a successor there is somebody else."""
+    async with open_channel(asked.address) as channel:
+        try:
+            with domain_errors():
+                info: runner_pb2.RunnerInfo = await runner_pb2_grpc.RunnerStub(channel).GetInfo(
+                    runner_pb2.GetInfoRequest(), timeout=ANSWER_S_MAX
+                )
+        except PunaError:
+            return False
+    found = info.placement
+    return (found.placement_id, found.generation, found.incarnation) == (
+        asked.placement_id,
+        asked.generation,
+        asked.incarnation,
+    )
