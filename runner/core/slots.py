@@ -33,6 +33,7 @@ class SlotView:
     last_used: int  # grows with every use
     first_position: int = 0  # the oldest position still in the cache; > 0 only with a sliding window
     checkpoints: tuple[int, ...] = ()  # after how many inputs a copy of what cannot go back was taken
+    worth_tokens: int = 0  # a shorter prefix than this is computed faster than it is brought here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,8 @@ def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules) -> Resum
     One input is always left to compute, because its logits are wanted.
     """
     prefix = min(common_prefix_tokens(slot.held, prompt), len(prompt) - 1)
+    if prefix < slot.worth_tokens:
+        return ResumePoint(0, restores=False)
     cut_is_impossible = not rules.erases_tail and prefix < len(slot.held)
     # A token at position p sees positions > p - window; the first one still held must be no later.
     window_is_gone = rules.window_tokens > 0 and slot.first_position > max(0, prefix + 1 - rules.window_tokens)

@@ -3,6 +3,7 @@
 import contextvars
 import gc
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ from runner.engine.warm_up import warm_up
 
 log = get_logger()
 
+SWITCH_INTERVAL_S = 0.0005
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchedOptions:
@@ -40,7 +43,9 @@ class BatchedOptions:
     overlap: bool = True
     verify: bool = False
     repeats_max: int = 30  # a sequence that says the same token more often ends; 0: never
-    checkpoint_bytes_max: int = 256 * 1024 * 1024  # of host RAM for copies of states that cannot go back; 0: none
+    # Host RAM for copies of states that cannot go back, and for prompts of idle slots. A model needs one of the two.
+    checkpoint_bytes_max: int = 256 * 1024 * 1024
+    parking_bytes_max: int = 256 * 1024 * 1024
 
 
 class BatchedEngine:
@@ -173,12 +178,15 @@ class BatchedEngine:
             policy=self._options.policy,
             rules=rules,
             checkpoint_bytes_max=self._options.checkpoint_bytes_max,
+            parking_bytes_max=self._options.parking_bytes_max,
         )
         options = LoopOptions(
             batch_tokens=layout.batch_tokens, overlap=self._options.overlap, verify=self._options.verify
         )
         self._model = model
         self._loop = Loop(context, slots, listener, options)
+        # The engine thread waits no longer than this for the event loop to give the interpreter up.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What lives as long as the process need not be looked at by every collection.
         gc.collect()
         gc.freeze()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from runner.engine import library
 from runner.engine.batch import Batch
 
-_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_ALL, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
 class DecodeResult(IntEnum):
@@ -118,21 +118,42 @@ class Context:
 
     def saved_bytes(self, slot_id: int) -> int:
         """Size of what `save` would copy."""
-        self._check(slot_id)
-        size: int = llama.llama_state_seq_get_size_ext(self.pointer, slot_id, _PARTIAL)
-        return size
+        return self._size(slot_id, _PARTIAL)
 
     def save(self, slot_id: int) -> NDArray[np.uint8]:
         """A copy of what cannot go back: recurrent state, sliding windows. Empty if it could not be taken."""
-        size = self.saved_bytes(slot_id)
-        data = np.empty(size, np.uint8)
-        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, _PARTIAL)
-        return data[:copied]
+        return self._read(slot_id, _PARTIAL)
 
     def restore(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
         """Put a copy back, which another slot of this context may have given; False leaves the slot without it."""
+        return self._write(slot_id, data, _PARTIAL)
+
+    def state_bytes(self, slot_id: int) -> int:
+        """Size of what `save_all` would copy."""
+        return self._size(slot_id, _ALL)
+
+    def save_all(self, slot_id: int) -> NDArray[np.uint8]:
+        """A copy of everything in a slot's cells. Empty if it could not be taken."""
+        return self._read(slot_id, _ALL)
+
+    def restore_all(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
+        """Fill an empty slot from a copy that this context made; False leaves it empty."""
+        return self._write(slot_id, data, _ALL)
+
+    def _size(self, slot_id: int, flags: int) -> int:
         self._check(slot_id)
-        read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, _PARTIAL)
+        size: int = llama.llama_state_seq_get_size_ext(self.pointer, slot_id, flags)
+        return size
+
+    def _read(self, slot_id: int, flags: int) -> NDArray[np.uint8]:
+        size = self._size(slot_id, flags)
+        data = np.empty(size, np.uint8)
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, flags)
+        return data[:copied]
+
+    def _write(self, slot_id: int, data: NDArray[np.uint8], flags: int) -> bool:
+        self._check(slot_id)
+        read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, flags)
         return bool(read == data.size)
 
     def _check(self, slot_id: int) -> None:

@@ -102,7 +102,7 @@ class Loop:
         self._tell()
 
     def turn(self) -> bool:
-        """Obey what was posted, then run one step; False if there is nothing to run."""
+        """Obey what was posted, then run one step or tidy up; False if there is nothing to do."""
         while self._inbox:
             self._handle(self._inbox.popleft())
         if self._stopping:
@@ -113,7 +113,7 @@ class Loop:
             self._step(rows)
         else:
             self._tell()
-        return bool(rows)
+        return self._slots.park_one() or bool(rows)
 
     def _handle(self, command: Command) -> None:
         match command:

@@ -18,6 +18,7 @@ from runner.core.slots import (
 )
 from runner.engine.checkpoint_store import CheckpointStore
 from runner.engine.context import Context
+from runner.engine.parking import IDLE_CELLS_MAX, ParkingLot
 from runner.engine.sequence import Sequence
 
 log = get_logger()
@@ -33,17 +34,26 @@ class Slot:
     last_used: int = 0
     last_sequence_id: int = -1  # whose tokens the end of `held` is, also after it ended
     generated_held: int = 0  # how many of them were generated, once it ended
+    parks: bool = True  # False: what it holds is too large to be moved out of the cache
 
 
 class SlotTable:
     """Owns the slots. Only the engine thread may use it."""
 
     def __init__(
-        self, context: Context, *, policy: SlotPolicy, rules: MemoryRules, checkpoint_bytes_max: int = 0
+        self,
+        context: Context,
+        *,
+        policy: SlotPolicy,
+        rules: MemoryRules,
+        checkpoint_bytes_max: int = 0,
+        parking_bytes_max: int = 0,
     ) -> None:
-        """Checkpoints are taken only of memory that cannot go back, and only with `checkpoint_bytes_max` > 0."""
-        needed = not rules.erases_tail or rules.window_tokens > 0
-        self._checkpoints = CheckpointStore(context, bytes_max=checkpoint_bytes_max if needed else 0)
+        """Checkpoints are taken only of memory that cannot go back; prompts are parked only from memory that can."""
+        goes_back = rules.erases_tail and rules.window_tokens == 0
+        parks = goes_back and policy is SlotPolicy.BEST  # the other policy never copies a prefix
+        self._checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else checkpoint_bytes_max)
+        self._parking = ParkingLot(context, bytes_max=parking_bytes_max if parks else 0)
         self._context = context
         self._policy = policy
         self.rules = rules
@@ -69,6 +79,7 @@ class SlotTable:
         slot.last_used = self._uses
         slot.last_sequence_id = sequence.id
         slot.generated_held = 0
+        slot.parks = True
         sequence.slot_id = slot.id
         self._fill(slot, sequence, choice)
         if reuse and self.rules.erases_tail:
@@ -148,6 +159,24 @@ class SlotTable:
         again = before[len(slot.held) : plan.drop_start] + before[plan.drop_stop :]
         sequence.pending = again + sequence.pending
 
+    def park_one(self) -> bool:
+        """Move the idle prompt used longest ago out of the cache, if idle ones slow the others; False if not."""
+        if not self._parking.enabled:
+            return False
+        idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
+        # The newest one stays: whoever talked last talks next.
+        if len(idle) < 2 or sum(len(slot.held) for slot in idle) <= IDLE_CELLS_MAX:
+            return False
+        idle.sort(key=lambda slot: slot.last_used)
+        slot = next((slot for slot in idle[:-1] if slot.parks), None)
+        if slot is None:
+            return False
+        if self._parking.park(slot.id, slot.held):
+            self.erase_tail(slot, 0)
+        else:
+            slot.parks = False
+        return True
+
     def evict_oldest_idle(self) -> bool:
         """Empty the idle slot used longest ago; False if no idle slot holds anything."""
         idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
@@ -166,7 +195,7 @@ class SlotTable:
 
     def _views(self) -> list[SlotView]:
         windowed = self.rules.window_tokens > 0
-        return [
+        slots = [
             SlotView(
                 slot_id=slot.id,
                 held=slot.held,
@@ -177,6 +206,7 @@ class SlotTable:
             )
             for slot in self.slots
         ]
+        return slots + self._parking.views()
 
     def _prompts_in_progress(self, *, besides: Sequence) -> list[PromptView]:
         return [
@@ -208,6 +238,11 @@ class SlotTable:
         if slot.held:
             log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
         self.erase_tail(slot, 0)
+        if choice.source_id >= len(self.slots):
+            if self._parking.unpark(choice.source_id, slot.id, prefix):
+                slot.held = inputs[:prefix]
+                log.info("slot.unparked", slot=slot.id, tokens=prefix)
+            return
         self._context.copy(choice.source_id, slot.id, prefix)
         if choice.restores:
             restored = self._checkpoints.restore(slot.id, source_id=choice.source_id, tokens=prefix)

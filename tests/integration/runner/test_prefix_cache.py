@@ -225,3 +225,44 @@ async def test_checkpoints_are_bounded_in_bytes(zoo: Zoo) -> None:
         saved = [data for places in loop._slots._checkpoints._saved.values() for data in places.values()]
         assert saved
         assert sum(data.size for data in saved) <= 1_500_000
+
+
+async def test_idle_prompts_leave_the_cache_and_come_back(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=4, context=1024) as engine:
+        for number in range(4):
+            await engine.ask([*ids(50 + number, 600), 5], max_tokens=4, ignore_eos=True)
+        await engine.until(lambda: held_cells(engine) <= 1024)
+        # The newest is still in its slot, the others come back whole, or as far as they are shared.
+        await equals_cold(engine, [*ids(53, 600), 6], cached=600)
+        await equals_cold(engine, [*ids(50, 600), 5], cached=600)
+        await equals_cold(engine, [*ids(51, 300), 7, 8], cached=300)
+
+
+async def test_a_conversation_that_went_on_replaces_its_parked_beginning(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=2, context=2048) as engine:
+        prompt = ids(60, 700)
+        for turn in range(3):
+            answer = await engine.ask(prompt, max_tokens=4, ignore_eos=True)
+            assert (answer.cached_tokens > 600) is (turn > 0)
+            prompt = [*prompt, *answer.ids, *ids(61 + turn, 20)]
+            await engine.ask(ids(70 + turn, 700), max_tokens=2, ignore_eos=True)
+            await engine.until(lambda: held_cells(engine) <= 1024)
+        loop = engine.engine._loop
+        assert loop is not None
+        starts = [parked.inputs[:50] for parked in loop._slots._parking._prompts.values()]
+        assert starts.count(prompt[:50]) == 1
+
+
+async def test_prompts_too_large_to_park_stay_where_they_are(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=4, context=1024, parking_bytes_max=100_000) as engine:
+        for number in range(4):
+            await engine.ask(ids(80 + number, 600), max_tokens=2, ignore_eos=True)
+        for number in range(4):
+            answer = await engine.ask(ids(80 + number, 600), max_tokens=2, ignore_eos=True)
+            assert answer.cached_tokens == 599
+
+
+def held_cells(engine: Harness) -> int:
+    loop = engine.engine._loop
+    assert loop is not None
+    return sum(len(slot.held) for slot in loop._slots.slots)

@@ -212,3 +212,9 @@ def test_a_checkpoint_of_a_busy_slot_is_forked() -> None:
     busy = SlotView(slot_id=0, held=[1, 2, 3, 4, 5], busy=True, last_used=0, checkpoints=(3,))
     chosen = choose_slot([busy, slot(1, [])], [1, 2, 3, 9], policy=SlotPolicy.BEST, rules=RECURRENT)
     assert chosen == SlotChoice(slot_id=1, source_id=0, prefix_tokens=3, restores=True)
+
+
+def test_a_prefix_that_is_computed_faster_than_it_is_brought_here_is_not_used() -> None:
+    far = SlotView(slot_id=4, held=[1, 2, 3, 4, 5], busy=True, last_used=0, worth_tokens=3)
+    assert resume_point(far, [1, 2, 9], PLAIN) == ResumePoint(0, restores=False)
+    assert resume_point(far, [1, 2, 3, 9], PLAIN) == ResumePoint(3, restores=False)

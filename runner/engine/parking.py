@@ -1,0 +1,86 @@
+"""Prompts of idle slots, moved from the cache to host RAM.
+
+In a unified cache every token looks at the mask of every cell that is used, idle ones too: 10,000 idle cells made a
+step of a small model half as long again. Moving an idle prompt out and back costs a copy, computing it again far more.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.logs import get_logger
+from runner.core.slots import SlotView
+from runner.engine.context import Context
+
+log = get_logger()
+
+# So many idle cells cost less than anybody would notice.
+IDLE_CELLS_MAX = 1024
+# All of a prompt is copied back, even if only its beginning is wanted. Copying an input is at least so many times
+# faster than computing it.
+COPY_SPEEDUP = 16
+WORTH_TOKENS_MIN = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedPrompt:
+    """The inputs of a slot and the state that they left in its cells."""
+
+    id: int
+    inputs: list[int]
+    state: NDArray[np.uint8]
+
+
+class ParkingLot:
+    """Parked prompts, oldest first, bounded in bytes. Only the engine thread may use it."""
+
+    def __init__(self, context: Context, *, bytes_max: int) -> None:
+        """`bytes_max` 0 turns parking off."""
+        self._context = context
+        self._bytes_max = bytes_max
+        self._prompts: dict[int, ParkedPrompt] = {}
+        self._next_id = context.slots  # ids of slots and of parked prompts never meet
+        self.enabled = bytes_max > 0
+
+    def views(self) -> list[SlotView]:
+        """The parked prompts as sources of a prefix; nobody can run in them."""
+        return [
+            SlotView(
+                slot_id=parked.id,
+                held=parked.inputs,
+                busy=True,
+                last_used=0,
+                worth_tokens=max(WORTH_TOKENS_MIN, len(parked.inputs) // COPY_SPEEDUP),
+            )
+            for parked in self._prompts.values()
+        ]
+
+    def park(self, slot_id: int, inputs: list[int]) -> bool:
+        """Copy what a slot holds; False if it is too large to be moved."""
+        if self._context.state_bytes(slot_id) > self._bytes_max // 2:
+            return False
+        state = self._context.save_all(slot_id)
+        if state.size == 0:
+            return False
+        # A conversation that went on replaces its own beginning.
+        for known in list(self._prompts.values()):
+            if known.inputs == inputs[: len(known.inputs)]:
+                del self._prompts[known.id]
+        self._prompts[self._next_id] = ParkedPrompt(id=self._next_id, inputs=list(inputs), state=state)
+        self._next_id += 1
+        while sum(parked.state.size for parked in self._prompts.values()) > self._bytes_max:
+            del self._prompts[next(iter(self._prompts))]
+        log.info("slot.parked", slot=slot_id, tokens=len(inputs), bytes=state.size)
+        return True
+
+    def unpark(self, parked_id: int, slot_id: int, tokens: int) -> bool:
+        """Put the first inputs of a parked prompt into an empty slot; False leaves the slot empty."""
+        parked = self._prompts[parked_id]
+        restored = self._context.restore_all(slot_id, parked.state)
+        if restored and (tokens == len(parked.inputs) or self._context.erase(slot_id, tokens)):
+            if tokens == len(parked.inputs):
+                del self._prompts[parked_id]  # the slot holds all of it now
+            return True
+        self._context.erase(slot_id, 0)
+        return False
