@@ -17,11 +17,12 @@ from runner.core.memory_report import MemoryUse, sum_by_device
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine import ggml
+from runner.engine.commands import Cancel, Cut, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build, open_devices
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.library import engine_log, start_engine
-from runner.engine.loop import Cancel, Cut, Loop, LoopOptions, Pause, Stop, Submit
+from runner.engine.loop import Loop, LoopOptions
 from runner.engine.memory import BreakdownUnavailable, read_breakdown
 from runner.engine.model import Model, load_failure, load_model
 from runner.engine.parameters import context_parameters

@@ -8,50 +8,18 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from common.errors import PunaError, QueueFull
 from runner.core.batching import BatchPlan, BatchRow, Demand, plan_batch
 from runner.core.context_shift import plan_context_shift
 from runner.core.endings import CONTEXT_FULL, LENGTH
 from runner.engine.batch import Batch
+from runner.engine.commands import Cancel, Command, Cut, Pause, Stop, Submit
 from runner.engine.context import Context, DecodeResult
 from runner.engine.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import Slot, SlotTable
-
-
-class Submit(NamedTuple):
-    """Run a sequence."""
-
-    sequence: Sequence
-
-
-class Cancel(NamedTuple):
-    """Drop a sequence."""
-
-    sequence_id: int
-
-
-class Cut(NamedTuple):
-    """End a sequence and keep only so many of its generated tokens."""
-
-    sequence_id: int
-    generated_tokens: int
-
-
-class Pause(NamedTuple):
-    """Leave a sequence out of the batches, or take it in again."""
-
-    sequence_id: int
-    paused: bool
-
-
-class Stop(NamedTuple):
-    """Drop everything and return."""
-
-
-Command = Submit | Cancel | Cut | Pause | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

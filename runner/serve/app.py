@@ -27,6 +27,7 @@ from runner.engine.fake_options import parse_fake_options
 from runner.engine.opening import EngineOptions, open_engine
 from runner.engine.pooled import PooledLlamaEngine
 from runner.inspect import describe_file
+from runner.serve.bridge import Bridge
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
@@ -34,7 +35,7 @@ from runner.serve.reservation import AllocationRefused, attempted_sizes, check_r
 from runner.serve.servicer import Identity, RunnerServicer
 from runner.serve.settings import RunnerSettings
 from runner.serve.status import StatusBoard
-from runner.serve.streams import Bridge, RequestTable, StreamTable
+from runner.serve.streams import RequestTable, StreamTable
 
 log = get_logger()
 

@@ -1,7 +1,6 @@
 """The requests of a runner as its event loop sees them: from the engine's outcomes to text that may be sent."""
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -17,10 +16,8 @@ from runner.core.text_stream import Release, TextStream, TextToken
 from runner.engine.engine import (
     Ended,
     Engine,
-    EngineListener,
     Failed,
     Freed,
-    LoadedModel,
     Progressed,
     Sampled,
     SequenceTimes,
@@ -241,62 +238,3 @@ def count_step(report: StepReport) -> None:
         metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
         metrics.GENERATED_TOKENS.inc(report.generated_tokens)
-
-
-class Bridge(EngineListener):
-    """Carries the engine's reports to the event loop: one wake-up per step."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        overlap: bool,
-        on_step: Callable[[StepReport], None],
-        on_progress: Callable[[float], None],
-        on_loaded: Callable[[LoadedModel], None],
-        on_load_failed: Callable[[PunaError], None],
-        on_death: Callable[[BaseException], None],
-    ) -> None:
-        """The callbacks run on the event loop, apart from `on_death`, which runs on the engine thread."""
-        self._loop = loop
-        self._overlap = overlap
-        self._on_step = on_step
-        self._on_progress = on_progress
-        self._on_loaded = on_loaded
-        self._on_load_failed = on_load_failed
-        self._on_death = on_death
-        self._last_fraction = -1.0
-
-    def load_progressed(self, fraction: float) -> None:
-        """Passed on in whole hundredths; a large model calls thousands of times."""
-        if fraction - self._last_fraction >= 0.01 or fraction >= 1.0:
-            self._last_fraction = fraction
-            self._loop.call_soon_threadsafe(self._on_progress, fraction)
-
-    def loaded(self, model: LoadedModel) -> None:
-        """Pass on."""
-        self._loop.call_soon_threadsafe(self._on_loaded, model)
-
-    def load_failed(self, error: PunaError) -> None:
-        """Pass on."""
-        self._loop.call_soon_threadsafe(self._on_load_failed, error)
-
-    def stepped(self, report: StepReport) -> None:
-        """Pass on; without overlap, wait until the text work is done."""
-        if self._overlap:
-            self._loop.call_soon_threadsafe(self._on_step, report)
-            return
-        done = threading.Event()
-
-        def step() -> None:
-            try:
-                self._on_step(report)
-            finally:
-                done.set()
-
-        self._loop.call_soon_threadsafe(step)
-        done.wait()
-
-    def died(self, error: BaseException) -> None:
-        """At once, on this thread: the event loop may be what is stuck."""
-        self._on_death(error)

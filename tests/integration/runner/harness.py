@@ -17,7 +17,8 @@ from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import Release, TextToken, check_stop_strings
 from runner.engine.batched import BatchedEngine, BatchedOptions
 from runner.engine.engine import LoadedModel, Progressed, Sampled, StepReport
-from runner.serve.streams import Bridge, Finished, Stream, StreamTable
+from runner.serve.bridge import Bridge
+from runner.serve.streams import Finished, Stream, StreamTable
 
 GREEDY = SamplingParameters(temperature=0.0)
 DEADLINE_S = 60.0

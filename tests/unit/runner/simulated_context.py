@@ -9,9 +9,10 @@ from runner.core.requests import GenerationRequest, prepare_prompt
 from runner.core.sampling import SamplingParameters
 from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine.batch import Batch
+from runner.engine.commands import Stop, Submit
 from runner.engine.context import DecodeResult
 from runner.engine.engine import Failed, Freed, LoadedModel, Outcome, Sampled, StepReport
-from runner.engine.loop import Loop, LoopOptions, Stop, Submit
+from runner.engine.loop import Loop, LoopOptions
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 

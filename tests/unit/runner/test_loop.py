@@ -5,7 +5,7 @@ import pytest
 from common.errors import QueueFull
 from runner.core.slots import MemoryRules
 from runner.engine.batch import Batch
-from runner.engine.loop import Cancel, Cut, Pause
+from runner.engine.commands import Cancel, Cut, Pause
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
 
