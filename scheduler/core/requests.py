@@ -85,7 +85,7 @@ def _job_that_will_do(books: Books, model: ModelFile, wanted: int | None) -> Loa
         if (wanted or 0) <= job.context_tokens:
             return job
         if job.record is None and job.placement is None:
-            assert wanted is not None
+            assert wanted is not None, "whoever asks for nothing is content with any load"
             job.context_tokens = job.wanted_tokens = wanted  # nothing is decided yet: one load serves both
             return job
     return None
