@@ -50,7 +50,10 @@ def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[
     try:
         with home_lock(home.real):
             become_subreaper()
-            asyncio.run(_run(with_short_path(home), request, say, warn))
+            try:
+                asyncio.run(_run(with_short_path(home), request, say, warn))
+            finally:
+                _tidy(home)
     except HomeInUse:
         record = read_record(home.real)
         who = f": puna runs there (http://{record.http_address}, pid {record.pid})" if record is not None else ""
@@ -97,7 +100,6 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         await supervisor.stop(hurry)
         loop.remove_signal_handler(signal.SIGCHLD)
         await end_descendants(hurry)
-        _tidy(home)
 
 
 def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event, say: Callable[[str], None]) -> None:

@@ -72,6 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_the_curl_line_that_it_prints_gets_an_answer(cluster: Cluster) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
+    wait_until(lambda: "Ctrl-C stops everything." in log_of(cluster), deadline_s=COMMAND_WITHIN_S, what="the banner")
     line = next(line for line in log_of(cluster).splitlines() if line.startswith("Try  curl "))
     done = subprocess.run(["sh", "-c", line.removeprefix("Try  ")], capture_output=True, timeout=60, check=True)
 
@@ -190,6 +191,7 @@ def test_a_foreign_listener_on_the_grpc_port_is_named(tmp_path: Path) -> None:
         done = puna("up", "--port", "0", "--grpc-port", str(port), home=tmp_path)
 
     assert (done.returncode, done.stderr) == (1, f"puna: 127.0.0.1:{port} is already in use\n")
+    assert not (tmp_path / "run" / "short_path").exists()
 
 
 def test_a_misspelt_setting_stops_the_start(tmp_path: Path) -> None:
@@ -263,6 +265,10 @@ def test_services_of_a_killed_supervisor_end_without_a_next_start(tmp_path: Path
     cluster.process.wait()
 
     wait_until(lambda: not cluster.members(), deadline_s=COMMAND_WITHIN_S, what="no process left")
+    alias = Path(state(cluster)["run"]).parent
+    assert puna("down", home=cluster.home).stdout == f"nothing runs in {cluster.home}\n"
+    assert sockets(cluster.home) == []
+    assert alias == cluster.home or not alias.exists()
 
 
 def test_a_home_with_a_long_and_odd_path_works(tmp_path: Path) -> None:
