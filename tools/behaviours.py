@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 CATALOGUE = Path(__file__).resolve().parent.parent / "tests" / "behaviours.toml"
@@ -78,7 +79,8 @@ def _table(titles: dict[str, str], collector: Collector) -> Table:
     table = Table("id", "behaviour", "result", "tests", box=None)
     for name, title in titles.items():
         tests = sorted(test.rpartition("::")[2] for test in collector.tests.get(name, ()))
-        table.add_row(name, title, collector.result_of(name), "\n".join(tests))
+        # Parameters in the names of tests, such as [/api/chat], are no markup.
+        table.add_row(name, escape(title), collector.result_of(name), escape("\n".join(tests)))
     return table
 
 
