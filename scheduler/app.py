@@ -13,7 +13,7 @@ from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.callers import Callers
-from scheduler.core.events import InventoryLost, LeadershipGained, LeadershipLost
+from scheduler.core.events import InventoryLost
 from scheduler.core.state import SchedulerCore
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
@@ -58,7 +58,11 @@ class SchedulerApp:
         self.address = self._server.address
         self._hosts = HostClient()
         self._leadership = Leadership(
-            self._store, clock, f"{new_incarnation()}@{self.address}", on_change=self._on_leadership
+            self._store,
+            clock,
+            f"{new_incarnation()}@{self.address}",
+            on_change=self._loop.post_soon,
+            on_end=self._stop_commanding,
         )
         self._performer = Performer(
             loop=self._loop,
@@ -71,7 +75,7 @@ class SchedulerApp:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. A standby serves too: its routes are as good as the leader's."""
-        core = asyncio.create_task(self._loop.run(self._performer.perform), name="core")
+        core = asyncio.create_task(self._loop.run(self._performer.perform, self._leadership), name="core")
         tasks = [
             core,
             asyncio.create_task(self._performer.run_writes(), name="writes"),
@@ -105,15 +109,13 @@ class SchedulerApp:
                 del seen_at_s[address]
                 await self._hosts.forget(address)
 
+    def _stop_commanding(self) -> None:
+        self._performer.stop_commanding()
+
     def _on_connection(self, connected: bool) -> None:
         metrics.INVENTORY_UP.set(connected)
         if not connected:
             self._loop.post_soon(InventoryLost())
-
-    def _on_leadership(self, event: LeadershipGained | LeadershipLost) -> None:
-        if isinstance(event, LeadershipLost):
-            self._performer.stop_commanding()
-        self._loop.post_soon(event)
 
 
 async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:

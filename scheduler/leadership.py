@@ -31,11 +31,13 @@ class Leadership:
         leader_id: str,
         *,
         on_change: Callable[[LeadershipGained | LeadershipLost], None],
+        on_end: Callable[[], None],
     ) -> None:
-        """`leader_id` ends with "@address", which is where others are sent."""
+        """`leader_id` ends with "@address", which is where others are sent. `on_end` stops what acts for this term."""
         self._store = store
         self._clock = clock
         self._on_change = on_change
+        self._on_end = on_end
         self._high_water = 0
         self._valid_until_s = 0.0
         self._why = ""
@@ -47,6 +49,13 @@ class Leadership:
     def may_act(self, fence: int) -> bool:
         """Whether a command with this fence may still be sent."""
         return fence == self.fence and fence != 0 and self._clock.now_s() < self._valid_until_s
+
+    def lapse(self) -> LeadershipLost | None:
+        """Whether the time is up that was left without a renewal: a process that was stopped finds out here first."""
+        if self.fence and self._clock.now_s() >= self._valid_until_s:
+            self._poke.set()
+            return self._end_term("the lease was not renewed in time")
+        return None
 
     def check_now(self) -> None:
         """Ask the store at once."""
@@ -116,15 +125,23 @@ class Leadership:
         return _jittered(STANDBY_POLL_S)
 
     def _lose(self, why: str) -> None:
+        event = self._end_term(why)
+        if event is not None:
+            self._on_change(event)
+
+    def _end_term(self, why: str) -> LeadershipLost | None:
+        """Lead no longer; None if that is no news."""
         if self.fence:
             log.warning("leadership.lost", fence=self.fence, text=why)
         elif why != self._why:
             log.warning("leadership.absent", text=why)
-        if self.fence or why != self._why:
-            self.fence, self._valid_until_s, self._why = 0, 0.0, why
-            metrics.LEADER.set(0)
-            metrics.FENCE.set(0)
-            self._on_change(LeadershipLost(why=why))
+        else:
+            return None
+        self.fence, self._valid_until_s, self._why = 0, 0.0, why
+        self._on_end()
+        metrics.LEADER.set(0)
+        metrics.FENCE.set(0)
+        return LeadershipLost(why=why)
 
 
 def _jittered(pause_s: float) -> float:

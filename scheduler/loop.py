@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from common.clock import Clock
 from protos import discovery_pb2
 from scheduler import metrics
 from scheduler.converters import to_nodes
 from scheduler.core.effects import Effect
-from scheduler.core.events import Event, InventorySeen, TimePassed
+from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
 from scheduler.core.snapshot import promises
 from scheduler.core.state import SchedulerCore
 from scheduler.routes import RouteBoard
@@ -16,6 +17,16 @@ from scheduler.routes import RouteBoard
 EVENTS_MAX = 4096
 # An event loop cannot wait for ever ("inf" is a valid load timeout); looking once an hour costs nothing.
 WAIT_S_MAX = 3600.0
+
+
+class Term(Protocol):
+    """What the loop has to know of leadership."""
+
+    def lapse(self) -> LeadershipLost | None:
+        """End a term whose time is up; None: it goes on, or there is none."""
+
+    def may_act(self, fence: int) -> bool:
+        """Whether the term with this fence goes on."""
 
 
 class CoreLoop:
@@ -49,18 +60,28 @@ class CoreLoop:
         if not waiting:
             await self._events.put(None)
 
-    async def run(self, perform: Callable[[Effect], None]) -> None:
-        """Until cancelled. A bug in the core ends the process: its state is rebuilt from hosts and store."""
+    async def run(self, perform: Callable[[Effect], None], term: "Term") -> None:
+        """Until cancelled. A bug in the core ends the process: its state is rebuilt from hosts and store.
+
+        The term is looked at before every event: nothing is taken on by a leader whose time is up.
+        """
         while True:
             event = await self._next()
-            now_s = self._clock.now_s()
-            effects = self._core.handle(event, now_s)
-            metrics.EVENT_SECONDS.observe(self._clock.now_s() - now_s)
+            if (lost := term.lapse()) is not None:
+                self._handle(lost, perform)
+            if isinstance(event, LeadershipGained) and not term.may_act(event.fence):
+                continue  # it was over before the core heard of it
+            self._handle(event, perform)
             metrics.EVENT_QUEUE.set(self._events.qsize())
-            for effect in effects:
-                perform(effect)
             if isinstance(event, InventorySeen):
                 self._show_promises()
+
+    def _handle(self, event: Event, perform: Callable[[Effect], None]) -> None:
+        now_s = self._clock.now_s()
+        effects = self._core.handle(event, now_s)
+        metrics.EVENT_SECONDS.observe(self._clock.now_s() - now_s)
+        for effect in effects:
+            perform(effect)
 
     async def _next(self) -> Event:
         now_s = self._clock.now_s()

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from common.clock import SystemClock
 from common.errors import ModelUnavailable
 from common.grpc_client import open_channel
 from protos import scheduler_pb2
 from scheduler.client import SchedulerClient
+from scheduler.core.events import LeadershipGained, LeadershipLost
+from scheduler.leadership import SELF_STOP_S, Leadership
+from scheduler.redis_store import RedisStore
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
 from tests.integration.scheduler.surroundings import RedisServer, Running, redis_server, scheduler, short_directory
 from tests.waiting import next_look, until
@@ -186,6 +190,42 @@ async def test_when_the_leader_dies_or_hangs_the_standby_acts_within_seconds(
                         await client.unload_model("m")
     assert node.stops == []
     assert sorted(start.placement.generation for start in node.starts) == [1, 1]
+
+
+class StoppedClock(SystemClock):
+    """Stands still unless it is moved; what a process sees that was stopped for a while."""
+
+    moved_s = 0.0
+
+    def now_s(self) -> float:
+        return 100.0 + self.moved_s
+
+
+async def test_a_term_is_over_when_its_time_is_up_whether_or_not_anybody_was_asked(redis: RedisServer) -> None:
+    clock = StoppedClock()
+    store = RedisStore(redis.url, clock)
+    heard: list[LeadershipGained | LeadershipLost] = []
+    ends: list[None] = []
+    leadership = Leadership(store, clock, "me@here", on_change=heard.append, on_end=lambda: ends.append(None))
+    running = asyncio.create_task(leadership.run())
+    try:
+        await until(lambda: bool(heard), what="it leads")
+        assert isinstance(heard[0], LeadershipGained)
+        fence = heard[0].fence
+        clock.moved_s = SELF_STOP_S - 0.01
+        assert leadership.may_act(fence)
+        assert leadership.lapse() is None
+        clock.moved_s = SELF_STOP_S
+        assert not leadership.may_act(fence)
+        assert isinstance(leadership.lapse(), LeadershipLost)
+        assert leadership.lapse() is None, "told once"
+        assert len(ends) == 1
+        await until(lambda: len(heard) == 2, what="it leads again, the lease is still its own")
+        assert leadership.may_act(leadership.fence)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await store.close()
 
 
 async def test_a_load_that_changes_leaders_is_one_load(
