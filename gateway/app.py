@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import uvicorn
 
 from common.clock import MS_PER_S, SystemClock
+from common.durations import parse_go_duration_ms
 from common.errors import ShuttingDown, StartupError
 from common.grpc_server import GrpcServer, bind_server
 from common.logs import get_logger
@@ -18,7 +19,6 @@ from common.metrics import serve_metrics
 from common.network import is_private_listener, split_host_port
 from gateway import metrics
 from gateway.core.browser import BrowserPolicy
-from gateway.core.durations import parse_go_duration_ms
 from gateway.dispatch import Dispatcher
 from gateway.http.edge import HEADER_BYTES_MAX, Edge
 from gateway.http.router import Router

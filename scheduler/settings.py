@@ -1,17 +1,13 @@
 """What the scheduler reads from the environment."""
 
-import re
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from common.clock import MS_PER_S
+from common.durations import parse_go_duration_ms
 from common.settings import PunaSettings
 from scheduler.core.policy import Policy
-
-UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
-DURATION = re.compile(r"-?(\d+(\.\d+)?(ms|s|m|h))+")
-PIECE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 
 
 def parse_duration_ms(value: object) -> int:
@@ -23,17 +19,14 @@ def parse_duration_ms(value: object) -> int:
     if isinstance(value, int):
         return value  # a default, in milliseconds already
     text = str(value).strip()
-    sign = -1 if text.startswith("-") else 1
-    if DURATION.fullmatch(text):
-        total = sum(float(number) * UNIT_MS[unit] for number, unit in PIECE.findall(text))
-        return sign * min(round(total), DURATION_MS_MAX)
     try:
-        seconds = float(text)
-    except ValueError as error:
+        return parse_go_duration_ms(text)
+    except ValueError:
+        pass
+    try:
+        return round(float(text) * MS_PER_S)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is neither a number of seconds nor a duration such as 5m") from error
-    if abs(seconds) * 1000 > DURATION_MS_MAX or seconds != seconds:  # noqa: PLR0124  # NaN
-        raise ValueError(f"{text!r} is out of range")
-    return round(seconds * 1000)
 
 
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]

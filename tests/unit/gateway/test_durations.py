@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.durations import DURATION_MS_MAX, parse_go_duration_ms
 from common.errors import InvalidRequest
-from gateway.core.durations import DURATION_MS_MAX, FOREVER_MS, parse_go_duration_ms, parse_keep_alive_ms
+from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
 
 
 @pytest.mark.parametrize(
