@@ -1,5 +1,6 @@
 """The commands on a real terminal."""
 
+import contextlib
 import os
 import pty
 import re
@@ -128,7 +129,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_dialogue(cluster: Cluster, dialogue
         dialogue.wait_for(">>> ")
     finally:
         for pid in runners:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # on a slow machine its host may have ended it as hung
+                os.kill(pid, signal.SIGCONT)
     dialogue.type(QUESTION.encode() + b"\n")
 
     assert trained_answers()[QUESTION] in dialogue.wait_for(">>> ")
