@@ -3,7 +3,7 @@
 from common.errors import PunaError, error_types
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler.core.faults import Fault
-from scheduler.core.layouts import DeviceLayers, FlashAttention, Layout
+from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.routing_table import ReplicaRoute
 from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
@@ -42,6 +42,8 @@ _FLASH = {
     cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
 }
 _FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
+_SPLITS = {cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER, cluster_pb2.SPLIT_MODE_ROW: SplitMode.ROW}
+_SPLITS_BACK = {split: number for number, split in _SPLITS.items()}
 
 
 def to_nodes(inventory: discovery_pb2.Inventory) -> tuple[NodeView, ...]:
@@ -141,7 +143,8 @@ def to_layout(layout: cluster_pb2.Layout) -> Layout:
     """A layout."""
     return Layout(
         devices=tuple(
-            DeviceLayers(device_id=device.device_id, layer_count=device.layer_count) for device in layout.devices
+            DeviceLayers(device_id=device.device_id, layer_count=device.layer_count, node_id=device.node_id)
+            for device in layout.devices
         ),
         context_tokens=layout.context_tokens,
         slots=layout.slots,
@@ -152,6 +155,15 @@ def to_layout(layout: cluster_pb2.Layout) -> Layout:
         threads=layout.threads,
         use_mmap=layout.use_mmap if layout.HasField("use_mmap") else None,
         engine=layout.engine,
+        projector_digest=layout.projector_digest,
+        adapters=tuple(Adapter(digest=adapter.digest, scale=adapter.scale) for adapter in layout.adapters),
+        pipeline=layout.pipeline,
+        output_on_host=layout.output_on_host,
+        experts_on_host=layout.experts_on_host,
+        split_mode=_SPLITS.get(layout.split_mode, SplitMode.LAYER),
+        main_device=layout.main_device,
+        op_offload=layout.op_offload if layout.HasField("op_offload") else None,
+        ubatch_tokens=layout.ubatch_tokens,
     )
 
 
@@ -159,7 +171,7 @@ def from_layout(layout: Layout) -> cluster_pb2.Layout:
     """A layout for the wire."""
     return cluster_pb2.Layout(
         devices=[
-            cluster_pb2.DeviceLayers(device_id=device.device_id, layer_count=device.layer_count)
+            cluster_pb2.DeviceLayers(device_id=device.device_id, layer_count=device.layer_count, node_id=device.node_id)
             for device in layout.devices
         ],
         context_tokens=layout.context_tokens,
@@ -171,6 +183,15 @@ def from_layout(layout: Layout) -> cluster_pb2.Layout:
         threads=layout.threads,
         use_mmap=layout.use_mmap,
         engine=layout.engine,
+        projector_digest=layout.projector_digest,
+        adapters=[cluster_pb2.Adapter(digest=adapter.digest, scale=adapter.scale) for adapter in layout.adapters],
+        pipeline=layout.pipeline,
+        output_on_host=layout.output_on_host,
+        experts_on_host=layout.experts_on_host,
+        split_mode=_SPLITS_BACK[layout.split_mode],
+        main_device=layout.main_device,
+        op_offload=layout.op_offload,
+        ubatch_tokens=layout.ubatch_tokens,
     )
 
 
@@ -198,6 +219,10 @@ def _to_bytes(memory: cluster_pb2.DeviceMemory) -> DeviceBytes:
         weights_bytes=memory.weights_bytes,
         cache_bytes=memory.cache_bytes,
         graph_bytes=memory.graph_bytes,
+        layer_weights_bytes=tuple(memory.layer_weights_bytes),
+        layer_cache_bytes=tuple(memory.layer_cache_bytes),
+        input_weights_bytes=memory.input_weights_bytes,
+        projector_bytes=memory.projector_bytes,
     )
 
 
@@ -207,6 +232,10 @@ def _from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
         weights_bytes=memory.weights_bytes,
         cache_bytes=memory.cache_bytes,
         graph_bytes=memory.graph_bytes,
+        layer_weights_bytes=memory.layer_weights_bytes,
+        layer_cache_bytes=memory.layer_cache_bytes,
+        input_weights_bytes=memory.input_weights_bytes,
+        projector_bytes=memory.projector_bytes,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.layouts import DeviceLayers, FlashAttention, Layout
+from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
 
@@ -53,7 +53,11 @@ def decode(text: str | bytes) -> DesiredPlacement:
 def _layout(fields: dict[str, Any]) -> Layout:
     return Layout(
         devices=tuple(
-            DeviceLayers(device_id=str(one["device_id"]), layer_count=int(one["layer_count"]))
+            DeviceLayers(
+                device_id=str(one["device_id"]),
+                layer_count=int(one["layer_count"]),
+                node_id=str(one.get("node_id", "")),
+            )
             for one in fields["devices"]
         ),
         context_tokens=int(fields["context_tokens"]),
@@ -65,6 +69,17 @@ def _layout(fields: dict[str, Any]) -> Layout:
         threads=int(fields.get("threads", 0)),
         use_mmap=fields.get("use_mmap"),
         engine=str(fields.get("engine", "")),
+        projector_digest=str(fields.get("projector_digest", "")),
+        adapters=tuple(
+            Adapter(digest=str(one["digest"]), scale=float(one["scale"])) for one in fields.get("adapters", ())
+        ),
+        pipeline=bool(fields.get("pipeline", False)),
+        output_on_host=bool(fields.get("output_on_host", False)),
+        experts_on_host=int(fields.get("experts_on_host", 0)),
+        split_mode=SplitMode(fields.get("split_mode", SplitMode.LAYER)),
+        main_device=int(fields.get("main_device", 0)),
+        op_offload=fields.get("op_offload"),
+        ubatch_tokens=int(fields.get("ubatch_tokens", 0)),
     )
 
 
@@ -82,4 +97,8 @@ def _bytes(fields: dict[str, Any]) -> DeviceBytes:
         weights_bytes=int(fields["weights_bytes"]),
         cache_bytes=int(fields["cache_bytes"]),
         graph_bytes=int(fields["graph_bytes"]),
+        layer_weights_bytes=tuple(int(count) for count in fields.get("layer_weights_bytes", ())),
+        layer_cache_bytes=tuple(int(count) for count in fields.get("layer_cache_bytes", ())),
+        input_weights_bytes=int(fields.get("input_weights_bytes", 0)),
+        projector_bytes=int(fields.get("projector_bytes", 0)),
     )

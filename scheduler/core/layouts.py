@@ -16,12 +16,28 @@ class FlashAttention(StrEnum):
     OFF = "off"
 
 
+class SplitMode(StrEnum):
+    """How the tensors of a layer are shared out over several devices."""
+
+    LAYER = "layer"
+    ROW = "row"  # only where the user asks for it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLayers:
     """How many layers (the output counts as one) lie on a device."""
 
     device_id: str
     layer_count: int
+    node_id: str = ""  # of the node that lends it; empty: the node that the runner runs on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter that is applied to every request."""
+
+    digest: str
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +54,15 @@ class Layout:
     threads: int = 0
     use_mmap: bool | None = None
     engine: str = ""
+    projector_digest: str = ""
+    adapters: tuple[Adapter, ...] = ()
+    pipeline: bool = False  # several devices work on one prompt at a time; costs copies of the graph
+    output_on_host: bool = False
+    experts_on_host: int = 0  # of the first so many blocks
+    split_mode: SplitMode = SplitMode.LAYER
+    main_device: int = 0  # index into `devices`; row split only
+    op_offload: bool | None = None  # None: on
+    ubatch_tokens: int = 0  # 0: as `batch_tokens`
 
     def with_slots(self, slots: int) -> "Layout":
         """The same with another number of slots."""

@@ -20,17 +20,24 @@ class MemoryOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBytes:
-    """Bytes by class on one device, or in host RAM (then `device_id` is empty)."""
+    """Bytes by class on one device, or in host RAM (then `device_id` is empty).
+
+    Per layer: block 0 first, the output layer last, 0 where a layer lies elsewhere; empty where it is not known.
+    """
 
     device_id: str = ""
     weights_bytes: int = 0
     cache_bytes: int = 0
     graph_bytes: int = 0
+    layer_weights_bytes: tuple[int, ...] = ()
+    layer_cache_bytes: tuple[int, ...] = ()
+    input_weights_bytes: int = 0  # part of `weights_bytes`: what is read before block 0
+    projector_bytes: int = 0  # beside the classes above: weights and graph of what sees
 
     @property
     def total_bytes(self) -> int:
         """All classes together."""
-        return self.weights_bytes + self.cache_bytes + self.graph_bytes
+        return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

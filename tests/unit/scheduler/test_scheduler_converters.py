@@ -16,7 +16,7 @@ from scheduler.converters import (
 )
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.faults import Fault
-from scheduler.core.layouts import FlashAttention, Layout
+from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.view import DeviceKind, RunnerState, Trust
 from scheduler.records import decode, encode
@@ -32,15 +32,44 @@ LAYOUT = Layout(
     use_mmap=False,
     engine="fake",
 ).on("GPU-1", 33)
+SPREAD_OUT = Layout(
+    devices=(
+        DeviceLayers(device_id="GPU-2", layer_count=11, node_id="b"),
+        DeviceLayers(device_id="GPU-1", layer_count=13),
+    ),
+    context_tokens=8192,
+    slots=2,
+    batch_tokens=512,
+    projector_digest="p" * 64,
+    adapters=(Adapter(digest="a" * 64, scale=0.5), Adapter(digest="b" * 64)),
+    pipeline=True,
+    output_on_host=True,
+    experts_on_host=5,
+    split_mode=SplitMode.ROW,
+    main_device=1,
+    op_offload=False,
+    ubatch_tokens=128,
+)
 REPORT = MemoryReport(
     origin=MemoryOrigin.ATTEMPTED,
-    devices=(DeviceBytes(device_id="GPU-1", weights_bytes=1, cache_bytes=2, graph_bytes=3),),
+    devices=(
+        DeviceBytes(
+            device_id="GPU-1",
+            weights_bytes=11,
+            cache_bytes=2,
+            graph_bytes=3,
+            layer_weights_bytes=(0, 4, 6),
+            layer_cache_bytes=(0, 2, 0),
+            input_weights_bytes=1,
+            projector_bytes=7,
+        ),
+    ),
     host=DeviceBytes(weights_bytes=4, cache_bytes=5, graph_bytes=6),
 )
 
 
 @pytest.mark.parametrize(
-    "layout", [LAYOUT, LAYOUT.without_devices(), Layout(context_tokens=1, slots=1, batch_tokens=1)]
+    "layout", [LAYOUT, SPREAD_OUT, LAYOUT.without_devices(), Layout(context_tokens=1, slots=1, batch_tokens=1)]
 )
 def test_a_layout_crosses_unchanged(layout: Layout) -> None:
     assert to_layout(from_layout(layout)) == layout
@@ -52,7 +81,8 @@ def test_a_report_crosses_unchanged() -> None:
 
 @pytest.mark.parametrize("planned", [None, REPORT])
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_record_is_stored_unchanged(phase: Phase, planned: MemoryReport | None) -> None:
+@pytest.mark.parametrize("layout", [LAYOUT, SPREAD_OUT])
+def test_a_record_is_stored_unchanged(layout: Layout, phase: Phase, planned: MemoryReport | None) -> None:
     record = DesiredPlacement(
         placement_id="p",
         generation=7,
@@ -60,7 +90,7 @@ def test_a_record_is_stored_unchanged(phase: Phase, planned: MemoryReport | None
         node_id="a",
         model_name="m:latest",
         model_digest="d",
-        layout=LAYOUT,
+        layout=layout,
         planned=planned,
         keep_alive_ms=-1,
     )
