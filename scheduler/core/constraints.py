@@ -1,0 +1,218 @@
+"""What an operator or a request asks of where a model lies. Pure: names and numbers in, filters out.
+
+Filters come before scores. A constraint that can match nothing is the caller's mistake, and is named; lack of room is
+not, and waits.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from common.errors import InvalidRequest
+from scheduler.core.layouts import FlashAttention
+from scheduler.core.view import DeviceKind, DeviceView, NodeView
+
+ANY_DEVICE = "*"
+
+
+class Shape(StrEnum):
+    """How a model may lie, as placement tries them."""
+
+    ONE_DEVICE = "one_device"
+    ONE_NODE = "one_node"
+    NODES = "nodes"
+    EXPERTS_ON_HOST = "experts_on_host"
+    PARTIAL = "partial"
+    CPU = "cpu"
+
+
+SHAPES_FASTEST_FIRST = tuple(Shape)
+# What leaves some of the work to the host's cores.
+SLOW_SHAPES = frozenset({Shape.EXPERTS_ON_HOST, Shape.PARTIAL, Shape.CPU})
+
+
+class FillPolicy(StrEnum):
+    """How layers are shared out when several devices could take them."""
+
+    PACK = "pack"  # as few devices as will do
+    SPREAD = "spread"  # all of them at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """The wishes about one model: an operator's, refined by a request's. The defaults ask for nothing.
+
+    `nodes` are node ids. `devices` are device ids or labels: an id, a name, or either of them behind "node/".
+    """
+
+    nodes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    backend: str = ""
+    max_shape: Shape = Shape.CPU  # the slowest that is acceptable
+    policy: FillPolicy = FillPolicy.PACK
+    tensor_split: tuple[float, ...] = ()  # shares, one for each of `devices`
+    num_gpu: int | None = None  # layers on devices, the output counts as one; None: as many as fit
+    main_gpu: int | None = None  # position in the node's list of devices
+    require_gpu: bool = False  # an error rather than a slow shape
+    max_bytes: tuple[tuple[str, int], ...] = ()  # most that the model may take, by device label; "*": on every one
+
+    replicas_min: int = 0
+    replicas_max: int = 1
+    pinned: bool = False  # never evicted, never expired
+    priority: int = 0  # each step makes eviction ten times dearer
+    preload: bool = False  # loaded once, as soon as there is a node that has it
+    keep_alive_ms: int | None = None  # negative: for ever; None: the scheduler's default
+
+    # Sizes a runner is started with; 0, "" and None: automatic.
+    slots: int = 0
+    context_tokens: int = 0
+    batch_tokens: int = 0
+    threads: int = 0
+    cache_type_k: str = ""
+    cache_type_v: str = ""
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    use_mmap: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_consistent(self)
+
+    def allows_shape(self, shape: Shape) -> bool:
+        """Whether the model may lie like this."""
+        if self.require_gpu and shape in SLOW_SHAPES:
+            return False
+        if self.num_gpu == 0 and shape is not Shape.CPU:
+            return False
+        return SHAPES_FASTEST_FIRST.index(shape) <= SHAPES_FASTEST_FIRST.index(self.max_shape)
+
+    def max_bytes_on(self, node: NodeView, device: DeviceView) -> int | None:
+        """The cap on a device; None: no cap. One that names the device counts before the one for all."""
+        named = [limit for label, limit in self.max_bytes if label_means(label, node, device)]
+        for_all = [limit for label, limit in self.max_bytes if label == ANY_DEVICE]
+        if named:
+            return min(named)
+        return min(for_all) if for_all and device.kind is not DeviceKind.CPU else None
+
+    def split_share(self, node: NodeView, device: DeviceView) -> float | None:
+        """The device's share of the layers where the operator has fixed it; None: it has not."""
+        for label, share in zip(self.devices, self.tensor_split, strict=False):
+            if label_means(label, node, device):
+                return share
+        return None
+
+    def with_request(self, request: "LoadOptions") -> "Constraints":
+        """The same with what a request asks for; where both speak, the request wins, but it never lifts require_gpu.
+
+        Raises:
+            InvalidRequest: the two contradict each other; the text names the option.
+        """
+        return replace(
+            self,
+            require_gpu=self.require_gpu or request.require_gpu,
+            num_gpu=self.num_gpu if request.num_gpu is None else request.num_gpu,
+            main_gpu=self.main_gpu if request.main_gpu is None else request.main_gpu,
+            batch_tokens=request.batch_tokens or self.batch_tokens,
+            threads=request.threads or self.threads,
+            use_mmap=self.use_mmap if request.use_mmap is None else request.use_mmap,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What one request asks of the replica that serves it, beside the size of its context."""
+
+    require_gpu: bool = False
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    # These never cause a reload: they count for a replica that is started anyway.
+    batch_tokens: int = 0
+    threads: int = 0
+    use_mmap: bool | None = None
+
+
+NO_CONSTRAINTS = Constraints()
+NO_OPTIONS = LoadOptions()
+
+
+def label_means(label: str, node: NodeView, device: DeviceView) -> bool:
+    """Whether a label names this device: its id or name, alone or behind "node/"."""
+    own = {device.id, device.name}
+    return label in own or label in {f"{node.id}/{name}" for name in own}
+
+
+def node_obstacle(constraints: Constraints, node: NodeView) -> str:
+    """The name of the constraint that rules the node out; empty: none does."""
+    return "nodes" if constraints.nodes and node.id not in constraints.nodes else ""
+
+
+def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView) -> str:
+    """The name of the constraint that keeps layers off the device; empty: none does.
+
+    The CPU is never ruled out by `backend`, and by `devices` only where it would hold layers of its own accord:
+    what is left over from a list of devices goes to host RAM, if the shape allows that.
+    """
+    if obstacle := node_obstacle(constraints, node):
+        return obstacle
+    if device.kind is DeviceKind.CPU:
+        return _host_obstacle(constraints, node, device)
+    if constraints.devices and not any(label_means(label, node, device) for label in constraints.devices):
+        return "devices"
+    if constraints.backend and device.backend.lower() != constraints.backend.lower():
+        return "backend"
+    return "num_gpu" if constraints.num_gpu == 0 else ""
+
+
+def _host_obstacle(constraints: Constraints, node: NodeView, host: DeviceView) -> str:
+    if constraints.require_gpu:
+        return "require_gpu"
+    if constraints.max_shape is not Shape.CPU:
+        return "max_shape"
+    if constraints.devices and not any(label_means(label, node, host) for label in constraints.devices):
+        return "devices"
+    if constraints.backend and host.backend.lower() != constraints.backend.lower():
+        return "backend"
+    return ""
+
+
+def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
+    """The name of the constraint that nothing in the cluster can satisfy, whatever room there is; empty: none.
+
+    Devices that are lost or excluded count: they may come back, a name that nobody has does not.
+    """
+    known = list(nodes)
+    if constraints.nodes and not any(node.id in constraints.nodes for node in known):
+        return "nodes"
+    obstacles = [device_obstacle(constraints, node, device) for node in known for device in node.devices]
+    if not obstacles or "" in obstacles:
+        return ""
+    for name in ("require_gpu", "backend", "devices", "max_shape", "num_gpu"):
+        if name in obstacles:
+            return name
+    return "nodes"
+
+
+def check_matched(constraints: Constraints, nodes: Iterable[NodeView]) -> None:
+    """Refuse what nothing can satisfy.
+
+    Raises:
+        InvalidRequest: its `param` is the constraint.
+    """
+    if name := unmatched(constraints, nodes):
+        raise InvalidRequest(f'"{name}" matches no node or device of this cluster', param=name)
+
+
+def check_consistent(constraints: Constraints) -> None:
+    """Refuse what contradicts itself.
+
+    Raises:
+        InvalidRequest: its `param` is the constraint.
+    """
+    if constraints.replicas_max < max(1, constraints.replicas_min):
+        raise InvalidRequest('"replicas_max" must be at least 1 and at least replicas_min', param="replicas_max")
+    if constraints.require_gpu and constraints.num_gpu == 0:
+        raise InvalidRequest('"require_gpu" cannot be met with num_gpu 0', param="require_gpu")
+    if constraints.num_gpu == 0 and constraints.max_shape is not Shape.CPU:
+        raise InvalidRequest('"num_gpu" 0 needs max_shape cpu', param="num_gpu")
+    if constraints.tensor_split and len(constraints.tensor_split) != len(constraints.devices):
+        raise InvalidRequest('"tensor_split" must have one share for each of "devices"', param="tensor_split")
+    if constraints.tensor_split and sum(constraints.tensor_split) <= 0:
+        raise InvalidRequest('"tensor_split" must have a share above 0', param="tensor_split")
