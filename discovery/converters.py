@@ -59,6 +59,8 @@ def _to_node(node: Node, *, now_s: float) -> cluster_pb2.Node:
         address=facts.address,
         metrics_address=facts.metrics_address,
         engine_build=facts.engine_build,
+        rpc_enabled=facts.rpc_enabled,
+        tunnel_certificate=facts.tunnel_certificate,
         devices=_section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices,
         models=_section(node.sections, Section.MODELS, discovery_pb2.ModelList).models,
         runners=_section(node.sections, Section.RUNNERS, discovery_pb2.RunnerList).runners,
