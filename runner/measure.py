@@ -6,7 +6,7 @@ weight is read. The result is what the engine would ask for, right to a few MiB.
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from protos import cluster_pb2
 from runner.core.description import Pooling
 from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
 from runner.core.memory_report import ClassBytes, MemoryUse, extrapolate, sum_by_device
+from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooled_layout
-from runner.engine.devices import open_devices
+from runner.engine.devices import open_layout_devices
 from runner.engine.gguf_header import check_model_file
 from runner.engine.library import engine_log, start_engine
 from runner.engine.memory import BreakdownUnavailable, read_breakdown
@@ -28,6 +29,7 @@ from runner.engine.parameters import context_parameters, model_parameters
 from runner.engine.pooled import read_pooling
 from runner.engine.pooled_context import output_bytes, pooled_context_parameters
 from runner.engine.rpc_hello import RpcUnusable
+from runner.file_arguments import add_file_arguments, files_of
 from runner.serve.converters import parse_layout
 
 EXIT_BAD_FILE = 3
@@ -40,7 +42,7 @@ _LOAD_MODE_NONE = 0  # any other aborts together with no_alloc
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of this mode."""
-    parser.add_argument("--model", type=Path, required=True, metavar="PATH")
+    add_file_arguments(parser)
     parser.add_argument("--layout", default="{}", metavar="JSON", help="puna.v1.Layout; {} chooses everything")
     parser.add_argument(
         "--rpc", action="append", default=[], metavar="HOST:PORT", help="the layout uses devices of this RPC server"
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print puna.v1.MemoryReport as JSON. 3: bad file, 4: no engine can have this layout, 5: cannot count here."""
     try:
-        report = measure(args.model, parse_layout(args.layout), rpc_endpoints=args.rpc)
+        report = measure(files_of(args), parse_layout(args.layout), rpc_endpoints=args.rpc)
     except BadModelFile as error:
         return _refuse(error.message, EXIT_BAD_FILE)
     except InvalidRequest as error:
@@ -61,15 +63,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def measure(path: Path, wanted: LaunchLayout, *, rpc_endpoints: list[str]) -> cluster_pb2.MemoryReport:
+def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[str] = ()) -> cluster_pb2.MemoryReport:
     """Count what the model takes.
 
     Raises:
         BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError: see `run`.
     """
+    path = files.model
     check_model_file(path)
     start_engine()
-    devices = {device.identity.id: device.pointer for device in open_devices(rpc_endpoints)}
+    devices = open_layout_devices(wanted, rpc_endpoints)
     model = _load_without_memory(path, wanted, devices)
     try:
         trained_tokens = llama.llama_model_n_ctx_train(model)
@@ -119,7 +122,7 @@ def _count(model: Any, layout: LaunchLayout, devices: Mapping[str, int], paramet
         buffers = read_breakdown(context, {pointer: device_id for device_id, pointer in devices.items()})
     finally:
         llama.llama_free(context)
-    return sum_by_device(buffers, device_ids=[device_id for device_id, _ in layout.devices])
+    return sum_by_device(buffers, device_ids=[device.id for device in layout.devices])
 
 
 def _with_cells(layout: LaunchLayout, cells: int) -> LaunchLayout:

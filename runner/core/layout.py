@@ -1,6 +1,6 @@
 """What a runner is started with, and the sizes that follow from it. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from common.errors import InvalidRequest
@@ -24,11 +24,36 @@ class FlashAttention(StrEnum):
     OFF = "off"
 
 
+class SplitMode(StrEnum):
+    """How the tensors of a layer are shared out between several devices."""
+
+    LAYER = "layer"  # whole layers
+    ROW = "row"  # rows of each matrix
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutDevice:
+    """The layers that lie on one device. Blocks count from the first, the output layer as one more."""
+
+    id: str
+    layers: int
+    rpc_address: str = ""  # "host:port" of the server that lends it; empty: a device of this machine
+    rpc_device: int = 0  # which of the devices lent there
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutAdapter:
+    """A LoRA adapter by what identifies it; its file is in `ModelFiles`."""
+
+    digest: str
+    scale: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLayout:
     """Which layers lie where, and the sizes of everything else. 0 and "" mean: chosen by `resolve_layout`."""
 
-    devices: tuple[tuple[str, int], ...] = ()  # (device id, layers) in layer order; empty: everything in host RAM
+    devices: tuple[LayoutDevice, ...] = ()  # in layer order; empty: everything in host RAM
     context_tokens: int = 0  # of one slot
     slots: int = 0
     batch_tokens: int = 0
@@ -38,6 +63,15 @@ class LaunchLayout:
     threads: int = 0
     use_mmap: bool | None = None
     engine: str = ""
+    projector_digest: str = ""
+    adapters: tuple[LayoutAdapter, ...] = ()
+    pipeline: bool = False  # several devices work on one prompt at the same time
+    output_on_host: bool = False
+    experts_on_host: int = 0  # of the first so many blocks
+    split_mode: SplitMode = SplitMode.LAYER
+    main_device: int = 0  # index into `devices`, for what a row split does not share out
+    op_offload: bool | None = None  # large batches compute host weights on a device
+    ubatch_tokens: int = 0  # tokens of one graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +119,14 @@ def resolve_layout(layout: LaunchLayout, *, trained_context_tokens: int, cpu_thr
             cache_types.append("f16")
         else:
             cache_types.append(name)
-    resolved = LaunchLayout(
-        devices=layout.devices,
+    resolved = replace(
+        layout,
         context_tokens=context_tokens,
         slots=slots,
         batch_tokens=layout.batch_tokens or DEFAULT_BATCH_TOKENS,
         cache_type_k=cache_types[0],
         cache_type_v=cache_types[1],
-        flash_attention=layout.flash_attention,
         threads=layout.threads or cpu_threads,
-        use_mmap=layout.use_mmap,
         engine=layout.engine or "batched",
     )
     return ResolvedLayout(layout=resolved, warnings=tuple(warnings))

@@ -14,12 +14,13 @@ from common.errors import InsufficientMemory, PunaError
 from common.logs import get_logger
 from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout, slot_context_tokens
 from runner.core.memory_report import MemoryUse, sum_by_device
+from runner.core.model_files import ModelFiles
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine import ggml
 from runner.engine.commands import Cancel, Cut, Pause, Stop, Submit
 from runner.engine.context import Context
-from runner.engine.devices import engine_build, open_devices
+from runner.engine.devices import engine_build, open_layout_devices
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.library import engine_log, start_engine
 from runner.engine.loop import Loop, LoopOptions
@@ -52,8 +53,8 @@ class BatchedOptions:
 class BatchedEngine:
     """Loads one model in a thread of its own and serves it there; see `runner.engine.engine.Engine`."""
 
-    def __init__(self, path: Path, layout: LaunchLayout, options: BatchedOptions | None = None) -> None:
-        self._path = path
+    def __init__(self, files: ModelFiles, layout: LaunchLayout, options: BatchedOptions | None = None) -> None:
+        self._files = files
         self._layout = layout
         self._options = options or BatchedOptions()
         self._thread: threading.Thread | None = None
@@ -158,8 +159,10 @@ class BatchedEngine:
             listener.load_progressed(min(fraction, 0.99))
             return not self._stop_load.is_set()
 
-        device_pointers = self._device_pointers()
-        model = load_model(self._path, self._asked_layout(), device_pointers=device_pointers, on_progress=on_progress)
+        device_pointers = open_layout_devices(self._layout)
+        model = load_model(
+            self._files.model, self._asked_layout(), device_pointers=device_pointers, on_progress=on_progress
+        )
         resolved = resolve_layout(
             self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=self._threads()
         )
@@ -169,7 +172,7 @@ class BatchedEngine:
         try:
             context = Context(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
         except MemoryError:
-            failure = load_failure(self._path)
+            failure = load_failure(self._files.model)
             model.close()
             raise InsufficientMemory(failure.message) from None
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
@@ -208,13 +211,8 @@ class BatchedEngine:
         return resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=self._threads()).layout
 
     def _threads(self) -> int:
-        weights_bytes = self._path.stat().st_size if self._path.is_file() else 0
+        weights_bytes = self._files.model.stat().st_size if self._files.model.is_file() else 0
         return automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
-
-    def _device_pointers(self) -> dict[str, int]:
-        if not self._layout.devices:
-            return {}
-        return {device.identity.id: device.pointer for device in open_devices()}
 
 
 def memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:
@@ -225,7 +223,7 @@ def memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[
     except BreakdownUnavailable as error:
         log.info("engine.memory_unknown", text=str(error))
         return None
-    return sum_by_device(buffers, device_ids=[device_id for device_id, _ in layout.devices])
+    return sum_by_device(buffers, device_ids=[device.id for device in layout.devices])
 
 
 def system_facts() -> dict[str, object]:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import llama_cpp
 import llama_cpp.llama_cpp as llama
 
+from common.errors import InvalidRequest
 from common.network import split_host_port
 from runner.core.devices import DeviceType, EngineDevice, Identity, identify
 from runner.core.gpu_memory import GpuMemory, find_by_address
+from runner.core.layout import LaunchLayout
 from runner.engine import ggml
 from runner.engine.rpc_hello import rpc_hello
 from runner.gpu_memory import open_nvml, read_cards
@@ -69,6 +71,30 @@ def open_devices(rpc_endpoints: Sequence[str] = ()) -> list[OpenDevice]:
         for number, pointer in enumerate(_add_rpc_server(endpoint))
     ]
     return local + lent
+
+
+def open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str] = ()) -> dict[str, int]:
+    """The engine's pointer to each device that a layout may name, by device id.
+
+    Devices with an address are opened there. `rpc_endpoints` are servers whose devices go by the engine's own names.
+
+    Raises:
+        RpcUnusable: a server does not answer in time.
+        InvalidRequest: a server lends no device of that number.
+        ValueError: as `open_devices`.
+    """
+    if not layout.devices:
+        return {}
+    pointers = {device.identity.id: device.pointer for device in open_devices(rpc_endpoints)}
+    lent = {address: _add_rpc_server(address) for address in {device.rpc_address for device in layout.devices} - {""}}
+    for device in layout.devices:
+        if device.rpc_address:
+            numbered = lent[device.rpc_address]
+            if device.rpc_device >= len(numbered):
+                where = f"{device.rpc_address} lends {len(numbered)} devices"
+                raise InvalidRequest(f"device {device.id!r}: {where}, none with number {device.rpc_device}")
+            pointers[device.id] = numbered[device.rpc_device]
+    return pointers
 
 
 def _add_rpc_server(endpoint: str) -> list[int]:

@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from common.errors import BadModelFile, InsufficientMemory, PunaError
 from common.logs import get_logger
 from runner.core.layout import LaunchLayout, resolve_layout
 from runner.core.memory_report import ClassBytes, MemoryUse
+from runner.core.model_files import ModelFiles
 from runner.engine.choice import EngineName
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.fake_model import FakeVocabulary, fake_choice, fake_logits, prompt_key
@@ -31,9 +31,9 @@ _LOAD_ERRORS: dict[str, type[PunaError]] = {kind.reason: kind for kind in (BadMo
 class FakeEngine(PlainEngine):
     """See `runner.engine.engine.Engine`, and `FakeOptions` for what it plays."""
 
-    def __init__(self, path: Path, layout: LaunchLayout, options: FakeOptions | None = None) -> None:
+    def __init__(self, files: ModelFiles, layout: LaunchLayout, options: FakeOptions | None = None) -> None:
         super().__init__()
-        self._path = path
+        self._path = files.model
         self._layout = layout
         self._options = options or FakeOptions()
 

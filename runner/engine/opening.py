@@ -1,11 +1,11 @@
 """Make the engine that a model, its layout and the settings ask for."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import assert_never
 
 from common.logs import get_logger
 from runner.core.layout import LaunchLayout
+from runner.core.model_files import ModelFiles
 from runner.engine.batched import BatchedEngine, BatchedOptions
 from runner.engine.choice import EngineName, choose_engine, parse_engine
 from runner.engine.engine import Engine
@@ -26,27 +26,27 @@ class EngineOptions:
     fake: FakeOptions = field(default_factory=FakeOptions)
 
 
-def open_engine(path: Path, layout: LaunchLayout, options: EngineOptions) -> Engine:
-    """The engine for the model of a file, not yet started.
+def open_engine(files: ModelFiles, layout: LaunchLayout, options: EngineOptions) -> Engine:
+    """The engine for a model's files, not yet started.
 
     Raises:
         InvalidRequest: the layout or the setting names an engine that does not exist.
     """
     asked = parse_engine(layout.engine) or parse_engine(options.setting)
     # A fake needs no file, so none is looked at.
-    pooling = None if asked is EngineName.FAKE else read_pooling(path)
+    pooling = None if asked is EngineName.FAKE else read_pooling(files.model)
     choice = choose_engine(layout=layout.engine, setting=options.setting, pools=pooling is not None)
     if choice.warning:
         log.warning("engine.replaced", engine=choice.name, text=choice.warning)
     match choice.name:
         case EngineName.BATCHED:
-            return BatchedEngine(path, layout, options.batched)
+            return BatchedEngine(files, layout, options.batched)
         case EngineName.POOLED:
             assert pooling is not None, "only a model that pools is given to this engine"
-            return PooledLlamaEngine(path, layout, pooling)
+            return PooledLlamaEngine(files, layout, pooling)
         case EngineName.REFERENCE:
-            return ReferenceEngine(path, layout)
+            return ReferenceEngine(files, layout)
         case EngineName.FAKE:
-            return FakeEngine(path, layout, options.fake)
+            return FakeEngine(files, layout, options.fake)
         case _:
             assert_never(choice.name)

@@ -35,19 +35,19 @@ def model_parameters(layout: LaunchLayout, device_pointers: Mapping[str, int]) -
         InvalidRequest: the layout names a device that this process does not have.
     """
     pointers = []
-    for device_id, _ in layout.devices:
-        if device_id not in device_pointers:
-            raise InvalidRequest(f"the layout names device {device_id!r}, which this node does not have")
-        pointers.append(device_pointers[device_id])
+    for device in layout.devices:
+        if device.id not in device_pointers:
+            raise InvalidRequest(f"the layout names device {device.id!r}, which this node does not have")
+        pointers.append(device_pointers[device.id])
     devices = (ctypes.c_void_p * (len(pointers) + 1))(*pointers, None)  # only NULL: nothing but the CPU
     struct = llama.llama_model_default_params()
     struct.devices = ctypes.cast(devices, ctypes.c_void_p)
-    struct.n_gpu_layers = sum(layers for _, layers in layout.devices)
+    struct.n_gpu_layers = sum(device.layers for device in layout.devices)
     struct.split_mode = _SPLIT_MODE_LAYER
     struct.load_mode = {None: _LOAD_MODE_AUTO, True: _LOAD_MODE_MMAP, False: _LOAD_MODE_NONE}[layout.use_mmap]
     split = (ctypes.c_float * llama.llama_max_devices())()
-    for index, (_, layers) in enumerate(layout.devices):
-        split[index] = layers
+    for index, device in enumerate(layout.devices):
+        split[index] = device.layers
     if len(layout.devices) > 1:
         struct.tensor_split = split
     return ModelParameters(struct, (devices, split))

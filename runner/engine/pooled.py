@@ -15,10 +15,11 @@ from common.logs import get_logger
 from runner.core.description import Pooling
 from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout
 from runner.core.memory_report import MemoryUse
+from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooled_layout, pooling_of
 from runner.core.requests import GenerationRequest
 from runner.engine.batched import memory_in_use, physical_cores, system_facts
-from runner.engine.devices import open_devices
+from runner.engine.devices import open_layout_devices
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.library import engine_log, start_engine
@@ -46,8 +47,8 @@ def read_pooling(path: Path) -> Pooling | None:
 class PooledLlamaEngine:
     """Loads one model in a thread of its own and computes there; see `runner.engine.pooling.PooledEngine`."""
 
-    def __init__(self, path: Path, layout: LaunchLayout, pooling: Pooling) -> None:
-        self._path = path
+    def __init__(self, files: ModelFiles, layout: LaunchLayout, pooling: Pooling) -> None:
+        self._files = files
         self._layout = layout
         self._pooling = pooling
         self._thread: threading.Thread | None = None
@@ -142,11 +143,11 @@ class PooledLlamaEngine:
             listener.load_progressed(min(fraction, 0.99))
             return not self._stop_load.is_set()
 
-        weights_bytes = self._path.stat().st_size if self._path.is_file() else 0
+        weights_bytes = self._files.model.stat().st_size if self._files.model.is_file() else 0
         threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
         asked = resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=threads).layout
-        devices = {device.identity.id: device.pointer for device in open_devices()} if self._layout.devices else {}
-        model = self._model = load_model(self._path, asked, device_pointers=devices, on_progress=on_progress)
+        devices = open_layout_devices(self._layout)
+        model = self._model = load_model(self._files.model, asked, device_pointers=devices, on_progress=on_progress)
         resolved = resolve_layout(
             self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=threads
         )
@@ -181,7 +182,7 @@ class PooledLlamaEngine:
             context = PooledContext(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
             context.reserve(token_id)
         except MemoryError:
-            failure = load_failure(self._path)
+            failure = load_failure(self._files.model)
             if context is not None:
                 context.close()
             self._close_model()

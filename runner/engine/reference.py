@@ -7,7 +7,6 @@ Every sequence is evaluated from an empty cache.
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import llama_cpp
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import InvalidRequest
 from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, cache_cells, resolve_layout
+from runner.core.model_files import ModelFiles
 from runner.core.sampling import draw_seed
 from runner.engine.batched import physical_cores
 from runner.engine.choice import EngineName
@@ -35,9 +35,9 @@ _CACHE_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8}  # ggml_type
 class ReferenceEngine(PlainEngine):
     """See `runner.engine.engine.Engine`."""
 
-    def __init__(self, path: Path, layout: LaunchLayout) -> None:
+    def __init__(self, files: ModelFiles, layout: LaunchLayout) -> None:
         super().__init__()
-        self._path = path
+        self._files = files
         self._layout = layout
 
     def _open(self, on_progress: Callable[[float], None]) -> Opened:
@@ -72,7 +72,7 @@ class ReferenceEngine(PlainEngine):
     def _load(self, layout: LaunchLayout) -> llama_cpp.Llama:
         try:
             return llama_cpp.Llama(
-                str(self._path),
+                str(self._files.model),
                 n_ctx=cache_cells(layout),
                 n_batch=layout.batch_tokens,
                 n_ubatch=layout.batch_tokens,
@@ -86,11 +86,11 @@ class ReferenceEngine(PlainEngine):
                 verbose=False,
             )
         except ValueError as error:
-            raise load_failure(self._path) from error
+            raise load_failure(self._files.model) from error
 
     def _trained_context_tokens(self) -> int:
         """From the header: the class wants the context's size before it has loaded anything."""
-        with open_gguf_header(self._path) as header:
+        with open_gguf_header(self._files.model) as header:
             metadata = header.metadata()
         trained = metadata.get(f"{metadata.get('general.architecture')}.context_length")
         return trained if isinstance(trained, int) else 0

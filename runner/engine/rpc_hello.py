@@ -11,6 +11,8 @@ import struct
 import time
 from dataclasses import dataclass
 
+from common.errors import ModelUnavailable
+
 PROTOCOL_MAJOR = 7
 HELLO, DEVICE_COUNT, GET_DEVICE_MEMORY = 14, 15, 11
 HELLO_PAYLOAD = bytes(24)
@@ -18,7 +20,7 @@ ANSWER_BYTES_MAX = 64
 DEVICES_MAX = 16
 
 
-class RpcUnusable(Exception):
+class RpcUnusable(ModelUnavailable):
     """Nobody answers there, or not in this protocol. The text says which; a leased server times out."""
 
 

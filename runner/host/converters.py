@@ -5,6 +5,7 @@ from pathlib import Path
 
 from protos import cluster_pb2
 from runner.core.devices import CPU_ID
+from runner.core.model_files import ModelFiles
 from runner.core.promises import Need
 from runner.host.runner_notes import RunnerNote
 from runner.host.runner_spec import RunnerSpec
@@ -32,9 +33,9 @@ def less(need: Need, freed: Need) -> Need:
     )
 
 
-def with_file(spec: RunnerSpec, path: Path, name: str) -> RunnerSpec:
-    """The spec with the file that its digest names."""
-    return replace(spec, model_path=path, model_name=spec.model_name or name)
+def with_files(spec: RunnerSpec, files: ModelFiles, name: str) -> RunnerSpec:
+    """The spec with the files that its digests name."""
+    return replace(spec, files=files, model_name=spec.model_name or name)
 
 
 def spec_from_note(note: RunnerNote) -> RunnerSpec:
@@ -45,7 +46,7 @@ def spec_from_note(note: RunnerNote) -> RunnerSpec:
         generation=record.placement.generation,
         model_name=record.model_name,
         model_digest=record.model_digest,
-        model_path=Path(note.model_path),
+        files=ModelFiles(model=Path(note.model_path)),
         layout=record.layout,
         planned=note.planned,
     )

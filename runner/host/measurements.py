@@ -10,6 +10,7 @@ from protos import cluster_pb2
 from runner.host import metrics
 from runner.host.children import run_child
 from runner.host.model_files import ModelFiles
+from runner.host.runner_spec import file_arguments, without_addresses
 
 MEASURE_TIMEOUT_S = 20.0
 REPORTS_MAX = 512
@@ -30,12 +31,12 @@ class Measurements:
         """Bytes that the model takes with the layout.
 
         Raises:
-            ModelNotFound, BadModelFile: no usable file here.
+            ModelNotFound, BadModelFile: no usable file here, of the model, its projector or an adapter.
             InvalidRequest: no engine can have this layout.
             ModelUnavailable: the measurement crashed or ran over its time; estimate instead.
         """
         key = _cache_key(model_digest, layout, engine_build)
-        path = self._models.find(model_digest).path
+        files = self._models.files_of(model_digest, layout)
         async with self._turn:
             known = self._reports.get(key)
             if known is not None:
@@ -45,7 +46,7 @@ class Measurements:
             text = json_format.MessageToJson(layout, preserving_proto_field_name=True, indent=None)
             with metrics.MEASURE_SECONDS.time():
                 result = await run_child(
-                    "measure", ["--model", str(path), "--layout", text], timeout_s=MEASURE_TIMEOUT_S
+                    "measure", [*file_arguments(files), "--layout", text], timeout_s=MEASURE_TIMEOUT_S
                 )
             if result.exit_code != 0:
                 metrics.MEASURES.labels(source="failed").inc()
@@ -69,8 +70,7 @@ def _failure(exit_code: int | None, text: str) -> BadModelFile | InvalidRequest 
 
 
 def _cache_key(model_digest: str, layout: cluster_pb2.Layout, engine_build: str) -> bytes:
-    shape = cluster_pb2.Layout()
-    shape.CopyFrom(layout)
+    shape = without_addresses(layout)
     # Neither changes a byte count: threads, how weights are read, and which loop drives the engine.
     for field in ("threads", "use_mmap", "engine"):
         shape.ClearField(field)

@@ -14,6 +14,7 @@ from common.changes import Changes
 from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
 from common.logs import get_logger
 from protos import cluster_pb2
+from runner.core import model_files as core_files
 from runner.host import metrics
 from runner.host.children import run_child
 from runner.host.home import write_durably
@@ -29,6 +30,7 @@ FILES_MAX = 10_000
 SUFFIX = ".gguf"
 NAME_LENGTH_MAX = 256
 PROJECTOR_ARCHITECTURE = "clip"
+ADAPTER_KIND = "adapter"  # of general.type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -97,6 +99,30 @@ class ModelFiles:
             if not file.model.error:
                 return file
         raise BadModelFile(matching[0].model.error)
+
+    def files_of(self, digest: str, layout: cluster_pb2.Layout) -> core_files.ModelFiles:
+        """The files that a runner of this model with this layout loads.
+
+        Raises:
+            ModelNotFound: this node lacks one of them.
+            BadModelFile: the model itself cannot be used. Projector and adapters are judged by the runner.
+        """
+        projector = layout.projector_digest
+        return core_files.ModelFiles(
+            model=self.find(digest).path,
+            projector=self._part(projector, "projector") if projector else None,
+            adapters=tuple(
+                core_files.AdapterFile(path=self._part(adapter.digest, "adapter"), scale=adapter.scale)
+                for adapter in layout.adapters
+            ),
+        )
+
+    def _part(self, digest: str, kind: str) -> Path:
+        """A file that is no model by itself."""
+        for file in self._files.values():
+            if digest and file.model.digest == digest:
+                return file.path
+        raise ModelNotFound(f"this node has no {kind} with digest {digest[:12] or '(none)'}")
 
     async def watch(self) -> None:
         """Scan now and whenever the directory differs; runs for ever."""
@@ -175,6 +201,8 @@ class ModelFiles:
             json_format.Parse(result.output, description)
             if description.architecture == PROJECTOR_ARCHITECTURE:
                 raise BadModelFile(f"{path}: a projector belongs to a vision model and answers nothing by itself")
+            if _kind(description) == ADAPTER_KIND:
+                raise BadModelFile(f"{path}: an adapter changes another model and answers nothing by itself")
             await asyncio.to_thread(write_durably, cached, result.output)
             return description
         refusal = _refusal(result.output)
@@ -225,6 +253,11 @@ def _refusal(output: bytes) -> str:
     except ValueError:
         return ""
     return str(answer.get("message", "")) if isinstance(answer, Mapping) else ""
+
+
+def _kind(description: cluster_pb2.ModelDescription) -> str:
+    """What general.type says; files of the usual kind often leave it out."""
+    return str(orjson.loads(description.metadata_json or "{}").get("general.type", ""))
 
 
 def _read_digests(path: Path) -> dict[str, str]:

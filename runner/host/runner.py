@@ -301,7 +301,7 @@ class Runner:
             start_ticks=ticks,
             socket_path=self._socket_path,
             log_path=str(self._log_path),
-            model_path=str(self.spec.model_path),
+            model_path=str(self.spec.files.model),
             record=kept,
             planned=self.spec.planned,
         )

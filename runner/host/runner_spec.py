@@ -2,12 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from google.protobuf import json_format
 
 from common.network import UNIX_PREFIX, split_host_port
 from protos import cluster_pb2
+from runner.core.model_files import ModelFiles, adapter_argument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,13 @@ class RunnerSpec:
     generation: int
     model_name: str
     model_digest: str
-    model_path: Path
+    files: ModelFiles
     layout: cluster_pb2.Layout
     planned: cluster_pb2.MemoryReport
 
     def fingerprint(self) -> bytes:
         """Equal for two starts that mean the same runner."""
-        return self.model_digest.encode() + b"\0" + self.layout.SerializeToString(deterministic=True)
+        return self.model_digest.encode() + b"\0" + without_addresses(self.layout).SerializeToString(deterministic=True)
 
     def short_name(self) -> str:
         """Short enough for the path of a Unix socket, different for every generation."""
@@ -36,10 +36,28 @@ class RunnerSpec:
         address = f"{UNIX_PREFIX}{socket_path}" if socket_path else listen
         metrics_host = "127.0.0.1" if socket_path else split_host_port(listen)[0]
         return [
-            *("--model", str(self.model_path), "--name", self.model_name, "--digest", self.model_digest),
+            *file_arguments(self.files),
+            *("--name", self.model_name, "--digest", self.model_digest),
             *("--placement", self.placement_id, "--generation", str(self.generation), "--layout", layout),
             *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
         ]
+
+
+def without_addresses(layout: cluster_pb2.Layout) -> cluster_pb2.Layout:
+    """A copy that does not say where devices are lent: that differs from start to start, the devices' ids stay."""
+    copy = cluster_pb2.Layout()
+    copy.CopyFrom(layout)
+    for device in copy.devices:
+        device.ClearField("rpc_address")
+        device.ClearField("rpc_device")
+    return copy
+
+
+def file_arguments(files: ModelFiles) -> list[str]:
+    """The files of a model as `runner serve` and `runner measure` take them."""
+    projector = ["--projector", str(files.projector)] if files.projector is not None else []
+    adapters = [word for adapter in files.adapters for word in ("--adapter", adapter_argument(adapter))]
+    return ["--model", str(files.model), *projector, *adapters]
 
 
 def advertised(address: str, advertise: str) -> str:

@@ -11,6 +11,7 @@ from common.clock import Clock
 from common.errors import DeviceMemoryExhausted, InvalidRequest, ShuttingDown
 from common.logs import get_logger
 from protos import cluster_pb2, host_pb2
+from runner.core import model_files as core_files
 from runner.core.commands import Running, StartAction, check_stop, decide_start
 from runner.core.fences import Fence
 from runner.core.promises import Loading, find_shortfall
@@ -85,13 +86,12 @@ class Supervisor:
             self._refuse_if_closing()
             await asyncio.to_thread(self._fences.accept, fence)
             known = self._runners.get(placement_id)
-            file = self._models.find(request.model_digest) if known is None else None
             spec = RunnerSpec(
                 placement_id=placement_id,
                 generation=generation,
-                model_name=request.model_name or (file.model.name if file is not None else ""),
+                model_name=request.model_name,
                 model_digest=request.model_digest,
-                model_path=file.path if file is not None else self._home.directory,
+                files=core_files.ModelFiles(model=self._home.directory),
                 layout=request.layout,
                 planned=request.planned,
             )
@@ -149,10 +149,9 @@ class Supervisor:
         await asyncio.gather(*self._watches, return_exceptions=True)
 
     def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
-        if predecessor is not None:
-            file = self._models.find(spec.model_digest)
-            spec = converters.with_file(spec, file.path, file.model.name)
-        elif len(self._runners) >= RUNNERS_MAX:
+        files = self._models.files_of(spec.model_digest, spec.layout)
+        spec = converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
+        if predecessor is None and len(self._runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
         self._check_memory(request.planned, replaced=predecessor)
         self._home.prune_logs()

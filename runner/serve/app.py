@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from common.clock import SystemClock
@@ -26,6 +25,7 @@ from runner.engine.engine import LoadedModel, StepReport
 from runner.engine.fake_options import parse_fake_options
 from runner.engine.opening import EngineOptions, open_engine
 from runner.engine.pooled import PooledLlamaEngine
+from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
 from runner.serve.bridge import Bridge
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
@@ -49,7 +49,7 @@ DRAIN_S = 30.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line. Everything but --model has a default, for use by hand."""
-    parser.add_argument("--model", required=True, type=Path, help="GGUF file")
+    add_file_arguments(parser)
     parser.add_argument("--name", default="", help="what people call the model (default: the file's name)")
     parser.add_argument("--digest", default="", help="sha256 of the file")
     parser.add_argument("--placement", default="by-hand", help="placement id")
@@ -94,7 +94,8 @@ class RunnerProcess:
         self._args = args
         self._board = StatusBoard(SystemClock())
         layout = self._layout = parse_layout(args.layout)
-        engine = self._engine = open_engine(args.model, layout, _engine_options(args, settings))
+        self._files = files_of(args)
+        engine = self._engine = open_engine(self._files, layout, _engine_options(args, settings))
         pooled: PooledService | None = None
         self._requests: RequestTable
         streams = self._requests = StreamTable(engine, on_change=self._board.changed)
@@ -150,7 +151,7 @@ class RunnerProcess:
     async def _load(self, bridge: Bridge) -> None:
         """Let the engine load, unless the layout can never be reserved here."""
         try:
-            await asyncio.to_thread(check_reservation, self._args.model, self._layout)
+            await asyncio.to_thread(check_reservation, self._files, self._layout)
         except AllocationRefused as refused:
             self._refuse(refused.error, refused.attempted)
         else:
@@ -202,7 +203,7 @@ class RunnerProcess:
             self._refuse(error, None)
             return
         # The engine says that a buffer was refused; how large all of them would have been is counted afterwards.
-        counting = asyncio.get_running_loop().run_in_executor(None, attempted_sizes, self._args.model, self._layout)
+        counting = asyncio.get_running_loop().run_in_executor(None, attempted_sizes, self._files, self._layout)
         counting.add_done_callback(
             lambda counted: self._refuse(error, None if counted.exception() is not None else counted.result())
         )

@@ -5,7 +5,7 @@ from google.protobuf import json_format
 from common.errors import InvalidRequest
 from protos import cluster_pb2, runner_pb2
 from runner.core.endings import EndReason
-from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.layout import FlashAttention, LaunchLayout, LayoutAdapter, LayoutDevice, SplitMode
 from runner.core.memory_report import ClassBytes, MemoryUse
 from runner.core.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
 from runner.core.sampling import SamplingParameters
@@ -23,6 +23,15 @@ _FLASH_ATTENTION_PROTO = {
     FlashAttention.AUTO: cluster_pb2.FLASH_ATTENTION_AUTO,
     FlashAttention.ON: cluster_pb2.FLASH_ATTENTION_ON,
     FlashAttention.OFF: cluster_pb2.FLASH_ATTENTION_OFF,
+}
+_SPLIT_MODES = {
+    cluster_pb2.SPLIT_MODE_UNSPECIFIED: SplitMode.LAYER,
+    cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER,
+    cluster_pb2.SPLIT_MODE_ROW: SplitMode.ROW,
+}
+_SPLIT_MODES_PROTO = {
+    SplitMode.LAYER: cluster_pb2.SPLIT_MODE_LAYER,
+    SplitMode.ROW: cluster_pb2.SPLIT_MODE_ROW,
 }
 DONE_REASONS = {
     EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
@@ -46,7 +55,15 @@ def parse_layout(text: str) -> LaunchLayout:
 def layout_from_proto(layout: cluster_pb2.Layout) -> LaunchLayout:
     """A layout as the engine takes it; unset fields stay open."""
     return LaunchLayout(
-        devices=tuple((device.device_id, device.layer_count) for device in layout.devices),
+        devices=tuple(
+            LayoutDevice(
+                id=device.device_id,
+                layers=device.layer_count,
+                rpc_address=device.rpc_address,
+                rpc_device=device.rpc_device,
+            )
+            for device in layout.devices
+        ),
         context_tokens=layout.context_tokens,
         slots=layout.slots,
         batch_tokens=layout.batch_tokens,
@@ -56,13 +73,30 @@ def layout_from_proto(layout: cluster_pb2.Layout) -> LaunchLayout:
         threads=layout.threads,
         use_mmap=layout.use_mmap if layout.HasField("use_mmap") else None,
         engine=layout.engine,
+        projector_digest=layout.projector_digest,
+        adapters=tuple(LayoutAdapter(digest=one.digest, scale=one.scale) for one in layout.adapters),
+        pipeline=layout.pipeline,
+        output_on_host=layout.output_on_host,
+        experts_on_host=layout.experts_on_host,
+        split_mode=_SPLIT_MODES.get(layout.split_mode, SplitMode.LAYER),
+        main_device=layout.main_device,
+        op_offload=layout.op_offload if layout.HasField("op_offload") else None,
+        ubatch_tokens=layout.ubatch_tokens,
     )
 
 
 def layout_to_proto(layout: LaunchLayout) -> cluster_pb2.Layout:
     """A layout as others see it."""
     return cluster_pb2.Layout(
-        devices=[cluster_pb2.DeviceLayers(device_id=name, layer_count=layers) for name, layers in layout.devices],
+        devices=[
+            cluster_pb2.DeviceLayers(
+                device_id=device.id,
+                layer_count=device.layers,
+                rpc_address=device.rpc_address,
+                rpc_device=device.rpc_device,
+            )
+            for device in layout.devices
+        ],
         context_tokens=layout.context_tokens,
         slots=layout.slots,
         batch_tokens=layout.batch_tokens,
@@ -72,6 +106,15 @@ def layout_to_proto(layout: LaunchLayout) -> cluster_pb2.Layout:
         threads=layout.threads,
         use_mmap=layout.use_mmap,
         engine=layout.engine,
+        projector_digest=layout.projector_digest,
+        adapters=[cluster_pb2.Adapter(digest=one.digest, scale=one.scale) for one in layout.adapters],
+        pipeline=layout.pipeline,
+        output_on_host=layout.output_on_host,
+        experts_on_host=layout.experts_on_host,
+        split_mode=_SPLIT_MODES_PROTO[layout.split_mode],
+        main_device=layout.main_device,
+        op_offload=layout.op_offload,
+        ubatch_tokens=layout.ubatch_tokens,
     )
 
 

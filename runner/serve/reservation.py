@@ -1,15 +1,15 @@
 """Refuses a load that can never be reserved in host RAM, and says how large a refused one would have been."""
 
-from pathlib import Path
-
 from common.errors import BadModelFile, InsufficientMemory, InvalidRequest
 from common.logs import get_logger
 from protos import cluster_pb2
 from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
 from runner.core.memory_report import ClassBytes
+from runner.core.model_files import ModelFiles
 from runner.core.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.memory import BreakdownUnavailable
+from runner.engine.rpc_hello import RpcUnusable
 from runner.measure import measure
 from runner.ram import read_host_memory
 
@@ -27,7 +27,7 @@ class AllocationRefused(Exception):
         self.attempted = attempted
 
 
-def check_reservation(path: Path, wanted: LaunchLayout) -> None:
+def check_reservation(files: ModelFiles, wanted: LaunchLayout) -> None:
     """Count the layout if it may be too large, and refuse it if it is.
 
     A file or a layout that cannot be used passes: the load that follows says why.
@@ -35,6 +35,7 @@ def check_reservation(path: Path, wanted: LaunchLayout) -> None:
     Raises:
         AllocationRefused: host RAM has not so much free.
     """
+    path = files.model
     try:
         free_bytes = read_host_memory().free_bytes
         weights_bytes = path.stat().st_size
@@ -47,7 +48,7 @@ def check_reservation(path: Path, wanted: LaunchLayout) -> None:
     bound = cache_bytes_max(metadata, cells=cells)
     if not needs_counting(cache_bytes=bound, weights_bytes=weights_bytes, free_bytes=free_bytes):
         return
-    report = attempted_sizes(path, wanted)
+    report = attempted_sizes(files, wanted)
     if report is None:
         return
     host = ClassBytes(
@@ -69,11 +70,11 @@ def check_reservation(path: Path, wanted: LaunchLayout) -> None:
         raise AllocationRefused(InsufficientMemory(text), report)
 
 
-def attempted_sizes(path: Path, wanted: LaunchLayout) -> cluster_pb2.MemoryReport | None:
+def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.MemoryReport | None:
     """What the engine counts for a layout that was or will be refused; None where it cannot count."""
     try:
-        report = measure(path, wanted, rpc_endpoints=[])
-    except (BadModelFile, InvalidRequest, BreakdownUnavailable, ValueError) as error:
+        report = measure(files, wanted)
+    except (BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError) as error:
         log.info("model.not_counted", text=str(error))
         return None
     report.origin = cluster_pb2.MEMORY_ORIGIN_ATTEMPTED

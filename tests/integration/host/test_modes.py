@@ -354,5 +354,8 @@ def test_a_machine_whose_engine_cannot_count_says_so_instead_of_guessing(
     from runner import measure
 
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert measure.run(argparse.Namespace(model=dense, layout="{}", rpc=[])) == measure.EXIT_UNAVAILABLE
+    assert (
+        measure.run(argparse.Namespace(model=dense, projector=None, adapter=[], layout="{}", rpc=[]))
+        == measure.EXIT_UNAVAILABLE
+    )
     assert "cannot count memory on this machine" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import PunaError
 from runner.core.layout import LaunchLayout
+from runner.core.model_files import ModelFiles
 from runner.core.requests import GenerationRequest
 from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import Release, TextToken, check_stop_strings
@@ -153,7 +154,7 @@ async def running(
     names = ("cache_type_k", "cache_type_v", "flash_attention")
     chosen = {name: options.pop(name) for name in names if name in options}
     layout = LaunchLayout(slots=slots, context_tokens=context, batch_tokens=batch, threads=1, **chosen)
-    engine = BatchedEngine(path, layout, BatchedOptions(verify=True, **options))
+    engine = BatchedEngine(ModelFiles(model=path), layout, BatchedOptions(verify=True, **options))
     harness = Harness(engine, overlap=options.get("overlap", True))
     await harness.load()
     try:

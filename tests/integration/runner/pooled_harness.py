@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from common.errors import PunaError
 from runner.core.embedding_inputs import frame_input
 from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.model_files import ModelFiles
 from runner.engine.engine import LoadedModel, StepReport
 from runner.engine.pooled import PooledLlamaEngine, read_pooling
 from runner.engine.pooling import PooledEnd, PooledReport
@@ -29,7 +30,7 @@ class PooledHarness:
     def __init__(self, path: Path, layout: LaunchLayout) -> None:
         pooling = read_pooling(path)
         assert pooling is not None, "not a pooled model"
-        self.engine = PooledLlamaEngine(path, layout, pooling)
+        self.engine = PooledLlamaEngine(ModelFiles(model=path), layout, pooling)
         self.model: LoadedModel | None = None
         self.failure: BaseException | None = None
         self.reports: list[PooledReport] = []

@@ -16,6 +16,7 @@ from runner.core.description import Pooling
 from runner.core.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.layout import FlashAttention, LaunchLayout
 from runner.core.logprobs import log_softmax, token_logprobs
+from runner.core.model_files import ModelFiles
 from runner.core.requests import GenerationRequest
 from runner.core.sampling import SamplingParameters
 from runner.engine.batched import BatchedEngine, BatchedOptions
@@ -44,17 +45,26 @@ def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> LaunchLay
     )
 
 
+def no_file(directory: Path) -> ModelFiles:
+    """What a fake engine is content with."""
+    return ModelFiles(model=directory / "none.gguf")
+
+
+def reference(path: Path, layout: LaunchLayout) -> Engine:
+    return ReferenceEngine(ModelFiles(model=path), layout)
+
+
 def batched(path: Path, layout: LaunchLayout) -> Engine:
-    return BatchedEngine(path, layout, BatchedOptions(verify=True))
+    return BatchedEngine(ModelFiles(model=path), layout, BatchedOptions(verify=True))
 
 
 def fake(path: Path, layout: LaunchLayout) -> Engine:
     # Without a step's time an answer may be over before anybody could cancel it.
-    return FakeEngine(path, layout, FakeOptions(step_s=0.001))
+    return FakeEngine(ModelFiles(model=path), layout, FakeOptions(step_s=0.001))
 
 
 def pooled(path: Path, layout: LaunchLayout) -> Engine:
-    return PooledLlamaEngine(path, layout, Pooling.MEAN)
+    return PooledLlamaEngine(ModelFiles(model=path), layout, Pooling.MEAN)
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class Kind:
 
 KINDS = {
     "batched": Kind(batched),
-    "reference": Kind(ReferenceEngine, slots=1, progresses_while_loading=False, keeps_prefixes=False),
+    "reference": Kind(reference, slots=1, progresses_while_loading=False, keeps_prefixes=False),
     "fake": Kind(fake, reads_files=False),
 }
 ALL = {**KINDS, "pooled": Kind(pooled)}
@@ -369,7 +379,7 @@ def test_stopping_drops_what_runs_and_waits(kind: Kind, zoo: Zoo) -> None:
 
 
 def test_a_pooled_engine_refuses_to_generate_and_computes_vectors(zoo: Zoo) -> None:
-    engine = PooledLlamaEngine(zoo("embed_mean"), layout(), Pooling.MEAN)
+    engine = PooledLlamaEngine(ModelFiles(model=zoo("embed_mean")), layout(), Pooling.MEAN)
     with driven(engine):
         with pytest.raises(UnsupportedCapability):
             engine.submit(1, GenerationRequest(prompt=(1,)))
@@ -389,9 +399,9 @@ LONG_PROMPT = 4 * PROMPT
 @pytest.mark.parametrize("name", ORACLE_MODELS)
 def test_batched_says_what_the_reference_says(name: str, zoo: Zoo) -> None:
     tokens = 48
-    with driven(ReferenceEngine(zoo(name), layout())) as reference:
-        prompt = reference.tokens(LONG_PROMPT)
-        expected = reference.ask(prompt, max_tokens=tokens, top_logprobs=0)
+    with driven(reference(zoo(name), layout())) as oracle:
+        prompt = oracle.tokens(LONG_PROMPT)
+        expected = oracle.ask(prompt, max_tokens=tokens, top_logprobs=0)
     assert len(prompt) > BATCH_TOKENS
     assert len(prompt) + tokens > 64
     with driven(batched(zoo(name), layout())) as driver:
@@ -412,7 +422,7 @@ def test_batched_says_what_the_reference_says(name: str, zoo: Zoo) -> None:
 
 def test_a_fake_answer_follows_from_seed_prompt_and_position_alone(tmp_path: Path) -> None:
     def answer(seed: int, prompt: str, sampling: SamplingParameters) -> list[int]:
-        with driven(FakeEngine(tmp_path / "none.gguf", layout(), FakeOptions(seed=seed))) as driver:
+        with driven(FakeEngine(no_file(tmp_path), layout(), FakeOptions(seed=seed))) as driver:
             return driver.ask(prompt, max_tokens=20, sampling=sampling).ids
 
     greedy = SamplingParameters(temperature=0.0)
@@ -424,14 +434,14 @@ def test_a_fake_answer_follows_from_seed_prompt_and_position_alone(tmp_path: Pat
 
 
 def test_a_fake_answer_ends_where_it_was_told_to(tmp_path: Path) -> None:
-    with driven(FakeEngine(tmp_path / "none.gguf", layout(), FakeOptions(answer_tokens=5))) as driver:
+    with driven(FakeEngine(no_file(tmp_path), layout(), FakeOptions(answer_tokens=5))) as driver:
         answer = driver.ask(PROMPT, ignore_eos=False)
     assert (len(answer.ids), answer.endings) == (6, [END_TOKEN])
 
 
 def test_a_fake_takes_the_time_that_it_was_given(tmp_path: Path) -> None:
     options = FakeOptions(prompt_tokens_per_s=700.0, tokens_per_s=200.0)
-    with driven(FakeEngine(tmp_path / "none.gguf", layout(), options)) as driver:
+    with driven(FakeEngine(no_file(tmp_path), layout(), options)) as driver:
         started = [driver.submit(PROMPT, max_tokens=11) for _ in range(2)]
         for one in started:
             driver.read(one)
@@ -445,6 +455,6 @@ def test_a_fake_takes_the_time_that_it_was_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reason", ["bad_model_file", "insufficient_memory"])
 def test_a_fake_fails_to_load_when_told_to(reason: str, tmp_path: Path) -> None:
     options = parse_fake_options(json.dumps({"load_error": reason}))
-    with pytest.raises(PunaError) as refused, driven(FakeEngine(tmp_path / "none.gguf", layout(), options)):
+    with pytest.raises(PunaError) as refused, driven(FakeEngine(no_file(tmp_path), layout(), options)):
         pass
     assert refused.value.reason == reason

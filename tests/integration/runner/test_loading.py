@@ -8,6 +8,7 @@ import pytest
 
 from common.errors import BadModelFile, PunaError
 from runner.core.layout import LaunchLayout
+from runner.core.model_files import ModelFiles
 from runner.engine.batched import BatchedEngine
 from runner.engine.library import start_engine
 from runner.engine.model import Model, load_model
@@ -68,7 +69,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 async def test_stopping_an_engine_while_it_loads_ends_its_thread_without_an_error(zoo: Zoo) -> None:
-    engine = BatchedEngine(zoo("dense"), LAYOUT)
+    engine = BatchedEngine(ModelFiles(model=zoo("dense")), LAYOUT)
     harness = Harness(engine, overlap=True)
     engine.stop()
     loading = asyncio.create_task(harness.load())
@@ -85,7 +86,7 @@ async def test_a_report_says_what_the_cache_takes(zoo: Zoo, name: str) -> None:
     sizes = []
     for context in (1024, 2048):
         layout = LaunchLayout(slots=2, context_tokens=context, batch_tokens=64, threads=1)
-        engine = BatchedEngine(zoo(name), layout)
+        engine = BatchedEngine(ModelFiles(model=zoo(name)), layout)
         harness = Harness(engine, overlap=True)
         await harness.load()
         assert harness.model is not None

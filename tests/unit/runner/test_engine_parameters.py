@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layout import FlashAttention, LaunchLayout, resolve_layout
+from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice, resolve_layout
 from runner.engine.parameters import context_parameters, model_parameters
 
 POINTERS = {"gpu-a": 0x1000, "gpu-b": 0x2000}
@@ -44,7 +44,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         ({"flash_attention": FlashAttention.ON}, {"flash_attn_type": 1}),
         ({"flash_attention": FlashAttention.OFF}, {"flash_attn_type": 0}),
         ({"use_mmap": True}, {}),
-        ({"devices": (("gpu-a", 3),)}, {}),
+        ({"devices": (LayoutDevice("gpu-a", 3),)}, {}),
     ],
 )
 def test_context_settings(fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -58,8 +58,8 @@ def test_context_settings(fields: dict[str, Any], expected: dict[str, Any]) -> N
     [
         ({"use_mmap": True}, {"load_mode": 1}),
         ({"use_mmap": False}, {"load_mode": 0}),
-        ({"devices": (("gpu-a", 3),)}, {"n_gpu_layers": 3}),
-        ({"devices": (("gpu-a", 3), ("gpu-b", 5))}, {"n_gpu_layers": 8}),
+        ({"devices": (LayoutDevice("gpu-a", 3),)}, {"n_gpu_layers": 3}),
+        ({"devices": (LayoutDevice("gpu-a", 3), LayoutDevice("gpu-b", 5))}, {"n_gpu_layers": 8}),
         ({"context_tokens": 2048}, {}),
         ({"threads": 7}, {}),
     ],
@@ -72,7 +72,7 @@ def test_model_settings(fields: dict[str, Any], expected: dict[str, Any]) -> Non
 
 @pytest.mark.behaviour("B-19")
 def test_devices_come_in_the_order_of_the_layout_with_their_share_of_layers() -> None:
-    parameters = model_parameters(resolved(devices=(("gpu-b", 5), ("gpu-a", 3))), POINTERS)
+    parameters = model_parameters(resolved(devices=(LayoutDevice("gpu-b", 5), LayoutDevice("gpu-a", 3))), POINTERS)
     devices = ctypes.cast(parameters.struct.devices, ctypes.POINTER(ctypes.c_void_p))
     assert [devices[index] for index in range(3)] == [0x2000, 0x1000, None]
     assert [parameters.struct.tensor_split[index] for index in range(3)] == [5.0, 3.0, 0.0]
@@ -89,7 +89,7 @@ def test_without_devices_the_engine_may_use_none() -> None:
 @pytest.mark.behaviour("B-19")
 def test_a_device_that_is_not_here_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="gpu-c"):
-        model_parameters(resolved(devices=(("gpu-c", 1),)), POINTERS)
+        model_parameters(resolved(devices=(LayoutDevice("gpu-c", 1),)), POINTERS)
 
 
 @pytest.mark.behaviour("B-16", "B-30", "B-37")
@@ -114,5 +114,14 @@ def test_every_resolved_field_is_covered_here() -> None:
         "threads",
         "use_mmap",
         "engine",
+        "projector_digest",
+        "adapters",
+        "pipeline",
+        "output_on_host",
+        "experts_on_host",
+        "split_mode",
+        "main_device",
+        "op_offload",
+        "ubatch_tokens",
     }
     assert set(LaunchLayout.__dataclass_fields__) == known

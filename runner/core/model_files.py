@@ -1,0 +1,47 @@
+"""The files that one runner loads. Pure: names of files, nothing is opened."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFile:
+    """A LoRA adapter and how strongly it is applied; 1 is as trained."""
+
+    path: Path
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """A model, its vision projector if it has one, and the adapters that every request goes through."""
+
+    model: Path
+    projector: Path | None = None
+    adapters: tuple[AdapterFile, ...] = ()
+
+
+def parse_adapter(text: str) -> AdapterFile:
+    """An adapter as the command line names it, PATH or PATH=SCALE.
+
+    Raises:
+        InvalidRequest: no path, or the scale is no number.
+    """
+    path, separator, number = text.rpartition("=")
+    if not separator:
+        path, number = text, "1"
+    try:
+        scale = float(number)
+    except ValueError:
+        raise InvalidRequest(f"adapter {text!r}: {number!r} is no scale", param="adapter") from None
+    if not path or not math.isfinite(scale):
+        raise InvalidRequest(f"adapter {text!r} is not PATH=SCALE", param="adapter")
+    return AdapterFile(path=Path(path), scale=scale)
+
+
+def adapter_argument(adapter: AdapterFile) -> str:
+    """What `parse_adapter` reads."""
+    return f"{adapter.path}={adapter.scale!r}"

@@ -1,0 +1,33 @@
+"""The files of a model on a command line, for the modes that load one."""
+
+import argparse
+from pathlib import Path
+
+from common.errors import InvalidRequest
+from runner.core.model_files import AdapterFile, ModelFiles, parse_adapter
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """--model, --projector and --adapter."""
+    parser.add_argument("--model", required=True, type=Path, metavar="PATH", help="GGUF file")
+    parser.add_argument("--projector", type=Path, metavar="PATH", help="GGUF file of the vision projector")
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        type=_adapter,
+        metavar="PATH=SCALE",
+        help="LoRA adapter, applied to every request; may be given again",
+    )
+
+
+def files_of(args: argparse.Namespace) -> ModelFiles:
+    """What the arguments name."""
+    return ModelFiles(model=args.model, projector=args.projector, adapters=tuple(args.adapter))
+
+
+def _adapter(text: str) -> AdapterFile:
+    try:
+        return parse_adapter(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from error
