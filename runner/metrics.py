@@ -8,6 +8,10 @@ QUEUE_DEPTH = Gauge("puna_runner_queue_depth", "Requests that wait for a slot")
 LOAD_FRACTION = Gauge("puna_runner_load_fraction", "How much of the model is loaded, 0 to 1")
 DECODE_CALLS = Counter("puna_runner_decode_calls_total", "Decode calls")
 DECODE_SECONDS = Counter("puna_runner_decode_seconds_total", "Time in decode calls, waiting for results included")
+DECODE_GAP_SECONDS = Counter(
+    "puna_runner_decode_gap_seconds_total",
+    "Time from one decode call's results to the next call, while there was work",
+)
 BATCH_SEQUENCES = Histogram(
     "puna_runner_batch_sequences",
     "Sequences that shared one decode call",

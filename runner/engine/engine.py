@@ -75,6 +75,7 @@ class StepReport:
     outcomes: list[Outcome] = field(default_factory=list)
     decode_calls: int = 0
     decode_s: float = 0.0
+    gap_s: float = 0.0  # from the results of a call to the next call, while there was something to compute
     batch_sequences: int = 0  # of the last call
     prompt_tokens: int = 0
     generated_tokens: int = 0

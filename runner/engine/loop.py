@@ -48,6 +48,8 @@ class Loop:
         self._reported = (0, 0)  # busy and waiting as last reported
         self._next_start = 0
         self._sampling_ns = 0
+        self._called_ns = 0  # when the last decode call began
+        self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
         self._stopping = False
 
     def post(self, command: Command) -> None:
@@ -80,6 +82,7 @@ class Loop:
         if rows:
             self._step(rows)
         else:
+            self._synced_ns = 0
             self._tell()
         return self._slots.park_one() or bool(rows)
 
@@ -200,10 +203,10 @@ class Loop:
         if not rows:
             return
         self._context.synchronize()
-        synced_ns = time.monotonic_ns()
+        synced_ns = self._synced_ns = time.monotonic_ns()
         report = self._report
         report.decode_calls += 1
-        report.decode_s += (synced_ns - started_ns) / 1e9
+        report.decode_s += (synced_ns - self._called_ns) / 1e9
         report.batch_sequences = len(rows)
         for row, output in zip(rows, outputs, strict=True):
             self._collect(row, output, synced_ns)
@@ -218,6 +221,10 @@ class Loop:
         while rows:
             outputs = self._fill(rows, started_ns)
             self._tell()
+            self._called_ns = time.monotonic_ns()
+            if self._synced_ns:
+                self._report.gap_s += (self._called_ns - self._synced_ns) / 1e9
+                self._synced_ns = 0
             if self._context.decode(self._batch) == DecodeResult.DONE:
                 return rows, outputs
             if self._slots.evict_oldest_idle():

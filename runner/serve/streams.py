@@ -235,6 +235,7 @@ def count_step(report: StepReport) -> None:
     if report.decode_calls:
         metrics.DECODE_CALLS.inc(report.decode_calls)
         metrics.DECODE_SECONDS.inc(report.decode_s)
+        metrics.DECODE_GAP_SECONDS.inc(report.gap_s)
         metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
         metrics.GENERATED_TOKENS.inc(report.generated_tokens)
