@@ -3,31 +3,14 @@
 An allow-list: keys for registries, Redis addresses and whatever else the host was started with stay with the host.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-_NAMES = frozenset(
+# What limits the devices that the engine sees; a user who set one wants it obeyed.
+LIMITS = frozenset(
     {
-        "HOME",
-        "LANG",
-        "LANGUAGE",
-        "LD_LIBRARY_PATH",
-        "PATH",
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONPATH",
-        "PYTHONUNBUFFERED",
-        "TMPDIR",
-        "TZ",
-        "VIRTUAL_ENV",
-        # Settings that concern runners themselves.
-        "PUNA_DEBUG",
-        "PUNA_ENGINE",
-        "PUNA_ENGINE_OPTIONS",
-        "PUNA_INSECURE",
-        # The mark by which `puna down` finds what a killed `puna up` left behind.
-        "_PUNA_CLUSTER",
-        # What limits the devices that the engine sees; a user who set one wants it obeyed.
-        "CUDA_HOME",
         "CUDA_VISIBLE_DEVICES",
+        "GGML_VK_VISIBLE_DEVICES",
         "GPU_DEVICE_ORDINAL",
         "HIP_VISIBLE_DEVICES",
         "HSA_OVERRIDE_GFX_VERSION",
@@ -35,12 +18,77 @@ _NAMES = frozenset(
         "ROCR_VISIBLE_DEVICES",
     }
 )
+_NAMES = LIMITS | {
+    "CUDA_HOME",
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "TMPDIR",
+    "TZ",
+    "VIRTUAL_ENV",
+    # Settings that concern runners themselves.
+    "PUNA_DEBUG",
+    "PUNA_ENGINE",
+    "PUNA_ENGINE_OPTIONS",
+    "PUNA_INSECURE",
+    # The mark by which `puna down` finds what a killed `puna up` left behind.
+    "_PUNA_CLUSTER",
+}
 _PREFIXES = ("GGML_", "LC_", "LLAMA_", "OMP_")
 # CUDA numbers cards by speed unless told otherwise; and an abort must not wait for a debugger to print a backtrace.
 _ALWAYS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
+# The cards that the host's driver watch knows, for children that would otherwise have to ask the driver themselves.
+CARDS = "_PUNA_CARDS"
+# Backends whose cards can be hidden by UUID. Vulkan counts cards in an order of its own, so nothing is hidden there.
+_VISIBILITY = {"CUDA": "CUDA_VISIBLE_DEVICES", "ROCm": "ROCR_VISIBLE_DEVICES"}
+_NOTHING = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibleDevice:
+    """A device that a child may use. `uuid` is empty where the driver names none."""
+
+    id: str
+    backend: str
+    uuid: str = ""
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of the host's environment that a runner gets, and what every runner needs."""
     allowed = {name: value for name, value in environment.items() if name in _NAMES or name.startswith(_PREFIXES)}
     return {**allowed, **_ALWAYS}
+
+
+def limit_visibility(devices: Iterable[VisibleDevice], *, backends: Iterable[str]) -> dict[str, str]:
+    """What hides every card but these from a child, in the order of the devices.
+
+    A card that is seen costs a context of some hundred MiB, even if no layer lies there. `backends` are those of the
+    engine: variables of others are left alone, and so is a backend of which a card has no UUID to be named by.
+    """
+    chosen = list(devices)
+    limits: dict[str, str] = {}
+    for backend, name in _VISIBILITY.items():
+        if backend not in backends:
+            continue
+        uuids = [device.uuid for device in chosen if device.backend == backend]
+        if all(uuids):
+            limits[name] = ",".join(uuids) or _NOTHING[name]
+    return limits
+
+
+def device_environment(devices: Iterable[VisibleDevice], settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What the operator set for these devices, for "*" first; nothing else is ever set for a device."""
+    wanted = dict(settings.get("*", {}))
+    for device in devices:
+        wanted |= settings.get(device.id, {})
+    return wanted
+
+
+def limits_set(environment: Mapping[str, str]) -> dict[str, str]:
+    """The user's own limits on what the engine sees."""
+    return {name: environment[name] for name in sorted(LIMITS) if name in environment}
