@@ -7,8 +7,6 @@ import platform
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import grpc
 import pytest
 
 from protos import probe_pb2, probe_pb2_grpc
-from runner.engine.rpc_hello import RpcUnusable, rpc_hello
+from tests.limited_device import limited_device
 from tools.model_zoo import build, damage
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,25 +44,8 @@ def dense(models_directory: Path) -> Path:
 @pytest.fixture
 def lent() -> Iterator[str]:
     """The endpoint of a process that lends one device."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    script = Path(__file__).with_name("lent_device.py")
-    server = subprocess.Popen(
-        [sys.executable, str(script), str(port), str(LENT_MIB)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    pause, deadline_s = threading.Event(), time.monotonic() + 20
-    try:
-        while True:
-            try:
-                rpc_hello("127.0.0.1", port, timeout_s=1)
-                break
-            except RpcUnusable:
-                assert time.monotonic() < deadline_s
-                pause.wait(0.05)
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
+    with limited_device(mib=LENT_MIB) as device:
+        yield device.address
 
 
 @pytest.mark.behaviour("B-130", "B-131")
