@@ -1,112 +1,137 @@
 """Reads the memory of GPUs from their drivers, without creating a context on them: NVML, and sysfs for AMD.
 
-A broken card can hang NVML for ever, so a host asks through `python -m runner gpu-memory`: a child that prints one line
-a second, and is killed when it falls silent.
+A broken card can hang NVML for ever, so a host asks through `python -m runner gpu-memory`: a child that prints a line
+at least once a second, and is killed when it falls silent.
 """
 
 import argparse
 import contextlib
 import ctypes
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
+import pynvml
 
-from runner.core.gpu_memory import GpuMemory, normal_pci_id
+from runner.core.environment import CARDS
+from runner.core.gpu_memory import GpuMemory, has_moved, normal_pci_id
 
-# Under WSL a stub of the distribution may lie in the usual place; the driver's own library is here.
-_NVML_PATHS = ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "libnvidia-ml.so.1")
-_NVML_SUCCESS = 0
-_UUID_BYTES = 96
+# Under WSL a stub of the distribution may lie in the usual place; the driver's own library is here. Loaded first, it is
+# also what every later search for the same name finds.
+_WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 _CARDS_MAX = 64
 INTERVAL_S = 1.0
+LOOK_INTERVAL_S = 0.25
+# NVML lists the cards that were there when it was initialised.
+REOPEN_INTERVAL_S = 30.0
+TOLD_AT_ONCE_BYTES = 16 * 1024 * 1024
+ONCE_TIMEOUT_S = 10.0
 
 
-class _NvmlMemory(ctypes.Structure):
-    """nvmlMemory_t."""
-
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-
-class _NvmlPci(ctypes.Structure):
-    """nvmlPciInfo_t."""
-
-    _fields_ = [
-        ("bus_id_legacy", ctypes.c_char * 16),
-        ("domain", ctypes.c_uint),
-        ("bus", ctypes.c_uint),
-        ("device", ctypes.c_uint),
-        ("device_id", ctypes.c_uint),
-        ("subsystem_id", ctypes.c_uint),
-        ("bus_id", ctypes.c_char * 32),
-    ]
+def open_nvml() -> bool:
+    """Initialise NVIDIA's management library; False where there is no driver."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(_WSL_LIBRARY)
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
 
 
-def open_nvml() -> Any | None:
-    """NVIDIA's management library, initialised; None where there is no driver."""
-    for path in _NVML_PATHS:
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(path)
-            if library.nvmlInit_v2() == _NVML_SUCCESS:
-                return library
-    return None
-
-
-def read_nvidia(library: Any) -> list[GpuMemory]:
-    """Every NVIDIA card that tells its memory. Cards that only know unified memory do not, and are left out."""
-    count = ctypes.c_uint()
-    if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _NVML_SUCCESS:
+def read_nvidia() -> list[GpuMemory]:
+    """Every NVIDIA card that answers. One that fell off the bus does not, and is left out."""
+    try:
+        driver = f"nvidia {pynvml.nvmlSystemGetDriverVersion()}"
+        count = min(pynvml.nvmlDeviceGetCount(), _CARDS_MAX)
+    except pynvml.NVMLError:
         return []
-    cards = (_read_nvidia_card(library, index) for index in range(min(count.value, _CARDS_MAX)))
+    cards = (_read_nvidia_card(index, driver) for index in range(count))
     return [card for card in cards if card is not None]
 
 
-def _read_nvidia_card(library: Any, index: int) -> GpuMemory | None:
-    handle, memory, pci = ctypes.c_void_p(), _NvmlMemory(), _NvmlPci()
-    uuid = ctypes.create_string_buffer(_UUID_BYTES)
-    answers = (
-        library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)),
-        library.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)),
-        library.nvmlDeviceGetUUID(handle, uuid, ctypes.c_uint(_UUID_BYTES)),
-        library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)),
-    )
-    if any(answer != _NVML_SUCCESS for answer in answers):
+def _read_nvidia_card(index: int, driver: str) -> GpuMemory | None:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pci_id = normal_pci_id(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        try:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        except pynvml.NVMLError_NotSupported:  # unified memory, as on Tegra and GB10: RAM is all that it has
+            return GpuMemory(
+                pci_id=pci_id, uuid=uuid, total_bytes=0, free_bytes=0, source="nvml", driver=driver, unified=True
+            )
+    except pynvml.NVMLError:
         return None
     return GpuMemory(
-        pci_id=normal_pci_id(pci.bus_id.decode(errors="replace")),
-        uuid=uuid.value.decode(errors="replace"),
-        total_bytes=memory.total,
-        free_bytes=memory.free,
-        source="nvml",
+        pci_id=pci_id, uuid=uuid, total_bytes=memory.total, free_bytes=memory.free, source="nvml", driver=driver
     )
 
 
 def read_amd(sysfs: Path = Path("/sys")) -> list[GpuMemory]:
     """Every AMD card. The VRAM figures count all processes, which HIP's own do not."""
-    return list(_amd_cards(sysfs / "bus/pci/devices"))
+    return list(_amd_cards(sysfs))
 
 
-def _amd_cards(devices: Path) -> Iterator[GpuMemory]:
-    for total in sorted(devices.glob("*/mem_info_vram_total")):
+def _amd_cards(sysfs: Path) -> Iterator[GpuMemory]:
+    driver = f"amdgpu {_text(sysfs / 'module/amdgpu/version') or os.uname().release}"
+    for card in sorted(path.parent for path in (sysfs / "bus/pci/devices").glob("*/mem_info_vram_total")):
         with contextlib.suppress(OSError, ValueError):
-            total_bytes = int(total.read_text())
-            used_bytes = int(total.with_name("mem_info_vram_used").read_text())
+            total_bytes = int((card / "mem_info_vram_total").read_text())
+            used_bytes = int((card / "mem_info_vram_used").read_text())
+            shared_total_bytes = int(_text(card / "mem_info_gtt_total") or 0)
+            shared_used_bytes = int(_text(card / "mem_info_gtt_used") or 0)
+            serial = _text(card / "unique_id")
             yield GpuMemory(
-                pci_id=normal_pci_id(total.parent.name),
-                uuid="",
+                pci_id=normal_pci_id(card.name),
+                uuid=f"GPU-{serial}" if serial else "",  # as ROCm names it
                 total_bytes=total_bytes,
                 free_bytes=max(0, total_bytes - used_bytes),
                 source="sysfs",
+                driver=driver,
+                shared_total_bytes=shared_total_bytes,
+                shared_free_bytes=max(0, shared_total_bytes - shared_used_bytes),
             )
 
 
-def read_cards(nvml: Any | None) -> list[GpuMemory]:
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def read_cards(*, nvml: bool) -> list[GpuMemory]:
     """Every card of every driver."""
-    return [*(read_nvidia(nvml) if nvml is not None else []), *read_amd()]
+    return [*(read_nvidia() if nvml else []), *read_amd()]
+
+
+def known_cards() -> list[GpuMemory]:
+    """The cards, for a process that must not hang: as its host knows them, else from a child with a deadline."""
+    given = os.environ.get(CARDS)
+    if given is None:
+        command = [sys.executable, "-m", "runner", "gpu-memory", "--once"]
+        try:
+            given = subprocess.run(
+                command, capture_output=True, timeout=ONCE_TIMEOUT_S, check=False, text=True, stdin=subprocess.DEVNULL
+            ).stdout
+        except subprocess.TimeoutExpired:
+            return []
+    try:
+        return [GpuMemory(**card) for card in orjson.loads(given)]
+    except (ValueError, TypeError):
+        return []
+
+
+def cards_as_json(cards: list[GpuMemory]) -> str:
+    """The form in which cards are passed on."""
+    return orjson.dumps([asdict(card) for card in cards]).decode()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,12 +140,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a JSON list of cards every second, until nobody reads any more. Ends at once if there are no cards."""
+    """Print a JSON list of cards every second, sooner when much has changed, until nobody reads any more.
+
+    Ends at once if there are no cards.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader's end is ours
     nvml, pause = open_nvml(), threading.Event()
+    opened_s = time.monotonic()
+    told: list[GpuMemory] = []
+    told_s = -INTERVAL_S
     while True:
-        cards = read_cards(nvml)
-        print(orjson.dumps([asdict(card) for card in cards]).decode(), flush=True)
-        if args.once or not cards:
-            return 0
-        pause.wait(INTERVAL_S)
+        now_s = time.monotonic()
+        if nvml and now_s - opened_s >= REOPEN_INTERVAL_S:
+            pynvml.nvmlShutdown()
+            nvml, opened_s = open_nvml(), now_s
+        cards = read_cards(nvml=nvml)
+        if now_s - told_s >= INTERVAL_S or has_moved(told, cards, threshold_bytes=TOLD_AT_ONCE_BYTES):
+            print(cards_as_json(cards), flush=True)
+            told, told_s = cards, now_s
+            if args.once or not cards:
+                return 0
+        pause.wait(LOOK_INTERVAL_S)

@@ -1,7 +1,8 @@
 """`python -m runner probe`: what the engine of this build can compute on. Loads no model and ends at once.
 
 A separate, short-lived process, because initialising a GPU backend takes some hundred MiB of its memory until the
-process ends, and because an unsupported GPU aborts it.
+process ends, and because an unsupported GPU aborts it. With `--check ID` it tests one device: it computes there and
+copies inside it.
 """
 
 import argparse
@@ -21,8 +22,12 @@ from protos import cluster_pb2, probe_pb2, probe_pb2_grpc
 from runner.core.devices import HOST_POOL, DeviceType
 from runner.core.memory import HostMemory
 from runner.engine import devices as engine
+from runner.engine.device_check import DeviceBroken, check_device, measure_speed
 from runner.engine.rpc_hello import RpcUnusable
 from runner.ram import read_host_memory
+
+EXIT_NOT_LISTED = 6
+EXIT_BROKEN = 7
 
 _TYPES = {
     DeviceType.CPU: cluster_pb2.DEVICE_TYPE_CPU,
@@ -39,23 +44,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rpc", action="append", default=[], metavar="HOST:PORT", help="also list the devices lent by this RPC server"
     )
+    parser.add_argument(
+        "--check", default="", metavar="ID", help="test this device alone: compute a graph, time a copy"
+    )
+    parser.add_argument("--backend", default="", help="of the device to test, where several backends list it")
+    parser.add_argument("--no-speed", action="store_true", help="compute only; the speed is known")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report as JSON, or serve it. 0 success, 1 an address or an RPC server is unusable."""
+    """Print the report as JSON, or serve it.
+
+    0 success, 1 an address or an RPC server is unusable, 6 the device to test is not listed, 7 it does not compute.
+    """
     if not engine.has_rpc():
         print(f"puna runner probe: warning: {engine.RPC_MISSING}", file=sys.stderr)
     try:
-        report = list_devices(args.rpc)
+        if args.check:
+            report = test_device(args.check, args.backend, args.rpc, speed=not args.no_speed)
+        else:
+            report = list_devices(args.rpc)
         if args.listen is None:
             print(json_format.MessageToJson(report, preserving_proto_field_name=True))
         else:
             configure_logs(service="probe")
             uvloop.run(_serve(args.listen, args.rpc, insecure=args.insecure))
     except (StartupError, RpcUnusable, ValueError) as error:
-        print(f"puna runner probe: {error}", file=sys.stderr)
-        return 1
+        return _refuse(str(error), 1)
+    except DeviceNotListed as error:
+        return _refuse(str(error), EXIT_NOT_LISTED)
+    except DeviceBroken as error:
+        return _refuse(str(error), EXIT_BROKEN)
     return 0
+
+
+class DeviceNotListed(Exception):
+    """The engine does not list the device when it can see no other."""
 
 
 def list_devices(rpc_endpoints: list[str]) -> probe_pb2.ProbeReport:
@@ -71,6 +94,29 @@ def list_devices(rpc_endpoints: list[str]) -> probe_pb2.ProbeReport:
         backends=engine.backends(),
         devices=[_to_device(device, ram) for device in opened],
     )
+
+
+def test_device(device_id: str, backend: str, rpc_endpoints: list[str], *, speed: bool) -> probe_pb2.ProbeReport:
+    """Compute on one device; the report has it alone, with its speed.
+
+    Raises:
+        DeviceNotListed, DeviceBroken: use it for nothing.
+        RpcUnusable, ValueError: as `open_devices`.
+    """
+    ram = read_host_memory()
+    for device in engine.open_devices(rpc_endpoints):
+        if device.identity.id == device_id and backend in ("", device.facts.backend):
+            check_device(device.pointer)
+            message = _to_device(device, ram)
+            if speed:
+                message.speed_bytes_s = measure_speed(device.pointer, free_bytes=message.free_bytes)
+            return probe_pb2.ProbeReport(engine_build=engine.engine_build(), devices=[message])
+    raise DeviceNotListed(f"the engine does not list {device_id}")
+
+
+def _refuse(text: str, status: int) -> int:
+    print(f"puna runner probe: {text}", file=sys.stderr)
+    return status
 
 
 def _to_device(device: engine.OpenDevice, ram: HostMemory) -> cluster_pb2.Device:

@@ -12,6 +12,10 @@ class GpuMemory:
     total_bytes: int
     free_bytes: int
     source: str
+    driver: str = ""  # name and version
+    unified: bool = False  # it has no memory of its own, and its bytes are 0: RAM is what it uses
+    shared_total_bytes: int = 0  # RAM that an integrated card may use beside its own part (GTT)
+    shared_free_bytes: int = 0
 
 
 def normal_pci_id(text: str) -> str:
@@ -23,3 +27,15 @@ def normal_pci_id(text: str) -> str:
 def find_by_address(cards: list[GpuMemory], pci_id: str) -> GpuMemory | None:
     """The card at an address, or None. Virtual devices ("…-v1") are no cards of their own and have no figure."""
     return next((card for card in cards if pci_id and card.pci_id == pci_id), None)
+
+
+def has_moved(before: list[GpuMemory], now: list[GpuMemory], *, threshold_bytes: int) -> bool:
+    """Whether somebody should hear of it at once: another card, or more than so many bytes taken or given back."""
+    old = {card.pci_id: card for card in before}
+    if old.keys() != {card.pci_id for card in now}:
+        return True
+    return any(
+        abs(old[card.pci_id].free_bytes - card.free_bytes) > threshold_bytes
+        or abs(old[card.pci_id].shared_free_bytes - card.shared_free_bytes) > threshold_bytes
+        for card in now
+    )

@@ -9,12 +9,13 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import InvalidRequest
 from common.network import split_host_port
+from runner.core.dedupe import backend_rank
 from runner.core.devices import DeviceType, EngineDevice, Identity, identify
 from runner.core.gpu_memory import GpuMemory, find_by_address
 from runner.core.layout import LaunchLayout
 from runner.engine import ggml
 from runner.engine.rpc_hello import rpc_hello
-from runner.gpu_memory import open_nvml, read_cards
+from runner.gpu_memory import known_cards
 
 RPC_HELLO_TIMEOUT_S = 2.0
 RPC_BACKEND = "RPC"
@@ -63,8 +64,9 @@ def open_devices(rpc_endpoints: Sequence[str] = ()) -> list[OpenDevice]:
         ValueError: an endpoint is not host:port, or this build has no RPC.
     """
     llama.llama_backend_init()
-    cards = read_cards(open_nvml())
-    local = [_open(ggml.device_get(index), cards) for index in range(ggml.device_count())]
+    pointers = [ggml.device_get(index) for index in range(ggml.device_count())]
+    cards = known_cards() if any(_properties(pointer).device_id for pointer in pointers) else []
+    local = [_open(pointer, cards) for pointer in pointers]
     lent = [
         _open(pointer, [], endpoint=endpoint, lent_number=number)
         for endpoint in rpc_endpoints
@@ -85,7 +87,9 @@ def open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str] = ())
     """
     if not layout.devices:
         return {}
-    pointers = {device.identity.id: device.pointer for device in open_devices(rpc_endpoints)}
+    # A card that two backends list has one id: the better backend's entry is the last one to be noted.
+    opened = sorted(open_devices(rpc_endpoints), key=lambda device: -backend_rank(device.facts.backend))
+    pointers = {device.identity.id: device.pointer for device in opened}
     lent = {address: _add_rpc_server(address) for address in {device.rpc_address for device in layout.devices} - {""}}
     for device in layout.devices:
         if device.rpc_address:
@@ -109,8 +113,7 @@ def _add_rpc_server(endpoint: str) -> list[int]:
 
 
 def _open(pointer: int, cards: list[GpuMemory], *, endpoint: str = "", lent_number: int = 0) -> OpenDevice:
-    properties = ggml.DeviceProperties()
-    ggml.device_properties(pointer, ctypes.byref(properties))
+    properties = _properties(pointer)
     pci_id = _text(properties.device_id)
     card = find_by_address(cards, pci_id)
     facts = EngineDevice(
@@ -127,6 +130,12 @@ def _open(pointer: int, cards: list[GpuMemory], *, endpoint: str = "", lent_numb
         lent_number=lent_number,
     )
     return OpenDevice(facts=facts, identity=identify(facts), pointer=pointer)
+
+
+def _properties(pointer: int) -> ggml.DeviceProperties:
+    properties = ggml.DeviceProperties()
+    ggml.device_properties(pointer, ctypes.byref(properties))
+    return properties
 
 
 def _text(raw: bytes | None) -> str:

@@ -323,9 +323,9 @@ def test_an_engine_without_rpc_is_named_with_what_to_do(
     from runner.engine import ggml
 
     monkeypatch.setattr(ggml, "rpc_add_server", None)
-    assert probe.run(argparse.Namespace(listen=None, rpc=[], insecure=False)) == 0
+    assert probe.run(argparse.Namespace(listen=None, rpc=[], insecure=False, check="")) == 0
     assert "built without GGML_RPC" in capsys.readouterr().err
-    assert probe.run(argparse.Namespace(listen=None, rpc=["127.0.0.1:1"], insecure=False)) == 1
+    assert probe.run(argparse.Namespace(listen=None, rpc=["127.0.0.1:1"], insecure=False, check="")) == 1
     assert "run make setup" in capsys.readouterr().err
 
 

@@ -1,97 +1,69 @@
-"""GPU memory from a fake NVML and a fake sysfs."""
+"""GPU memory from a fake sysfs, and what becomes of it."""
 
-import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from common.clock import SystemClock
 from protos import cluster_pb2
-from runner.core.gpu_memory import GpuMemory, find_by_address, normal_pci_id
-from runner.gpu_memory import read_amd, read_nvidia
+from runner.core.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
+from runner.gpu_memory import read_amd
 from runner.host.devices import Devices
 
 GIB = 1024**3
-NOT_SUPPORTED = 3
 
 pytestmark = pytest.mark.behaviour("B-131")
 
 
-@dataclass(frozen=True)
-class Card:
-    bus_id: bytes
-    uuid: bytes
-    total_bytes: int
-    free_bytes: int
-    memory_answer: int = 0
-
-
-def nvml(*cards: Card) -> SimpleNamespace:
-    """C functions with NVML's signatures; handles are indices + 1. The structs are written byte by byte."""
-
-    def function(*arguments: type) -> Callable[[Callable[..., int]], object]:
-        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)
-
-    word = ctypes.POINTER(ctypes.c_uint)
-    pointer = ctypes.c_void_p
-
-    def count(out: "ctypes._Pointer[ctypes.c_uint]") -> int:
-        out[0] = len(cards)
-        return 0
-
-    def handle(index: int, out: "ctypes._Pointer[ctypes.c_void_p]") -> int:
-        out[0] = ctypes.c_void_p(index + 1)
-        return 0
-
-    def memory(card: int, out: int) -> int:
-        facts = cards[card - 1]
-        for position, value in enumerate((facts.total_bytes, facts.free_bytes, facts.total_bytes - facts.free_bytes)):
-            ctypes.c_uint64.from_address(out + 8 * position).value = value
-        return facts.memory_answer
-
-    def pci(card: int, out: int) -> int:
-        bus_id = cards[card - 1].bus_id + b"\0"
-        ctypes.memmove(out + 16 + 5 * 4, bus_id, len(bus_id))
-        return 0
-
-    def uuid(card: int, out: int, _: int) -> int:
-        name = cards[card - 1].uuid + b"\0"
-        ctypes.memmove(out, name, len(name))
-        return 0
-
-    return SimpleNamespace(
-        nvmlDeviceGetCount_v2=function(word)(count),
-        nvmlDeviceGetHandleByIndex_v2=function(ctypes.c_uint, ctypes.POINTER(pointer))(handle),
-        nvmlDeviceGetMemoryInfo=function(pointer, pointer)(memory),
-        nvmlDeviceGetPciInfo_v3=function(pointer, pointer)(pci),
-        nvmlDeviceGetUUID=function(pointer, pointer, ctypes.c_uint)(uuid),
-    )
-
-
-def test_nvidia_cards_are_read_with_uuid_and_address() -> None:
-    library = nvml(Card(b"00000000:C1:00.0", b"GPU-one", 80 * GIB, 70 * GIB), Card(b"0001:02:00.0", b"GPU-two", GIB, 0))
-    assert read_nvidia(library) == [
-        GpuMemory(pci_id="0000:c1:00.0", uuid="GPU-one", total_bytes=80 * GIB, free_bytes=70 * GIB, source="nvml"),
-        GpuMemory(pci_id="0001:02:00.0", uuid="GPU-two", total_bytes=GIB, free_bytes=0, source="nvml"),
-    ]
-
-
-def test_a_card_that_tells_no_memory_is_left_out() -> None:
-    assert read_nvidia(nvml(Card(b"0:1:0.0", b"GPU-igpu", 1, 1, memory_answer=NOT_SUPPORTED))) == []
+def amd_card(sysfs: Path, address: str, **files: object) -> None:
+    card = sysfs / "bus/pci/devices" / address
+    card.mkdir(parents=True)
+    for name, content in files.items():
+        (card / name).write_text(f"{content}\n")
 
 
 def test_amd_cards_are_read_from_sysfs_over_all_processes(tmp_path: Path) -> None:
-    card = tmp_path / "bus/pci/devices/0000:03:00.0"
-    card.mkdir(parents=True)
-    (card / "mem_info_vram_total").write_text(f"{16 * GIB}\n")
-    (card / "mem_info_vram_used").write_text(f"{4 * GIB}\n")
-    (tmp_path / "bus/pci/devices/0000:04:00.0").mkdir()
+    amd_card(
+        tmp_path,
+        "0000:03:00.0",
+        mem_info_vram_total=16 * GIB,
+        mem_info_vram_used=4 * GIB,
+        mem_info_gtt_total=8 * GIB,
+        mem_info_gtt_used=GIB,
+        unique_id="abc123",
+    )
+    amd_card(tmp_path, "0000:04:00.0")
+    (tmp_path / "module/amdgpu").mkdir(parents=True)
+    (tmp_path / "module/amdgpu/version").write_text("6.8\n")
     assert read_amd(tmp_path) == [
-        GpuMemory(pci_id="0000:03:00.0", uuid="", total_bytes=16 * GIB, free_bytes=12 * GIB, source="sysfs")
+        GpuMemory(
+            pci_id="0000:03:00.0",
+            uuid="GPU-abc123",
+            total_bytes=16 * GIB,
+            free_bytes=12 * GIB,
+            source="sysfs",
+            driver="amdgpu 6.8",
+            shared_total_bytes=8 * GIB,
+            shared_free_bytes=7 * GIB,
+        )
     ]
+
+
+def test_an_amd_card_without_serial_or_shared_memory_is_a_card_too(tmp_path: Path) -> None:
+    amd_card(tmp_path, "0000:03:00.0", mem_info_vram_total=GIB, mem_info_vram_used=2 * GIB)
+    (card,) = read_amd(tmp_path)
+    assert (card.uuid, card.free_bytes, card.shared_total_bytes) == ("", 0, 0)
+    assert card.driver.startswith("amdgpu ")
+
+
+def test_a_card_more_or_less_or_much_memory_moved_is_told_at_once() -> None:
+    def card(pci_id: str, free_bytes: int) -> GpuMemory:
+        return GpuMemory(pci_id=pci_id, uuid="", total_bytes=100, free_bytes=free_bytes, source="nvml")
+
+    before = [card("a", 50), card("b", 50)]
+    assert not has_moved(before, [card("a", 59), card("b", 41)], threshold_bytes=10)
+    assert has_moved(before, [card("a", 61), card("b", 50)], threshold_bytes=10)
+    assert has_moved(before, before[:1], threshold_bytes=10)
 
 
 @pytest.mark.parametrize("text", ["00000000:C1:00.0", "0000:c1:00.0", "0:C1:00.0"])

@@ -1,0 +1,100 @@
+"""GPU memory as the drivers tell it: a library of our own in place of NVIDIA's, read by a real child."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import gpu_memory
+from runner.core.environment import CARDS
+from runner.core.gpu_memory import GpuMemory
+from tests.fake_nvml import GPU_IS_LOST, NOT_SUPPORTED, Card, FakeNvml
+
+ROOT = Path(__file__).resolve().parents[3]
+GIB = 1024**3
+ONE = Card(bus_id="00000000:C1:00.0", uuid="GPU-one", total_bytes=80 * GIB, free_bytes=70 * GIB)
+TWO = Card(bus_id="0001:02:00.0", uuid="GPU-two", total_bytes=GIB, free_bytes=0)
+
+pytestmark = pytest.mark.behaviour("B-131")
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> FakeNvml:
+    return FakeNvml(tmp_path)
+
+
+def told(library: FakeNvml) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "gpu-memory", "--once"],
+        cwd=ROOT,
+        env={**os.environ, **library.environment},
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    cards: list[dict[str, Any]] = json.loads(done.stdout)
+    return cards
+
+
+def test_nvidia_cards_are_read_with_uuid_address_and_driver(library: FakeNvml) -> None:
+    library.tell(ONE, TWO, driver="999.1")
+    first, second = (GpuMemory(**card) for card in told(library))
+    assert first == GpuMemory(
+        pci_id="0000:c1:00.0",
+        uuid="GPU-one",
+        total_bytes=80 * GIB,
+        free_bytes=70 * GIB,
+        source="nvml",
+        driver="nvidia 999.1",
+    )
+    assert (second.pci_id, second.uuid, second.free_bytes) == ("0001:02:00.0", "GPU-two", 0)
+
+
+def test_a_card_that_knows_no_memory_of_its_own_is_told_to_use_ram(library: FakeNvml) -> None:
+    library.tell(Card(bus_id="000F:01:00.0", uuid="GPU-u", total_bytes=1, free_bytes=1, memory_answer=NOT_SUPPORTED))
+    (card,) = told(library)
+    assert (card["unified"], card["total_bytes"], card["uuid"]) == (True, 0, "GPU-u")
+
+
+def test_a_card_that_fell_off_the_bus_is_left_out(library: FakeNvml) -> None:
+    library.tell(ONE, Card(bus_id="0:2:0.0", uuid="GPU-x", total_bytes=1, free_bytes=1, answer=GPU_IS_LOST))
+    assert [card["uuid"] for card in told(library)] == ["GPU-one"]
+
+
+def test_a_change_is_told_at_once_and_otherwise_a_line_comes_every_second(library: FakeNvml) -> None:
+    library.tell(ONE)
+    with subprocess.Popen(
+        [sys.executable, "-m", "runner", "gpu-memory"],
+        cwd=ROOT,
+        env={**os.environ, **library.environment},
+        stdout=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout is not None
+        assert json.loads(reader.stdout.readline())[0]["free_bytes"] == 70 * GIB
+        library.tell(Card(bus_id=ONE.bus_id, uuid=ONE.uuid, total_bytes=ONE.total_bytes, free_bytes=5 * GIB))
+        assert json.loads(reader.stdout.readline())[0]["free_bytes"] == 5 * GIB
+        library.tell()
+        assert json.loads(reader.stdout.readline()) == []
+        assert reader.wait(10) == 0  # nothing is left to tell
+
+
+def test_a_runner_takes_its_hosts_word_for_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = GpuMemory(pci_id="p", uuid="u", total_bytes=2, free_bytes=1, source="nvml")
+    monkeypatch.setenv(CARDS, gpu_memory.cards_as_json([card]))
+    assert gpu_memory.known_cards() == [card]
+
+
+def test_by_hand_a_runner_asks_in_a_process_of_its_own_and_not_for_ever(
+    library: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CARDS, raising=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", library.environment["LD_LIBRARY_PATH"])
+    library.tell(ONE)
+    assert [card.uuid for card in gpu_memory.known_cards()] == ["GPU-one"]
+    library.hang()
+    monkeypatch.setattr(gpu_memory, "ONCE_TIMEOUT_S", 1.0)
+    assert gpu_memory.known_cards() == []
