@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from common.errors import BadModelFile
 from protos import cluster_pb2
 from runner.core.description import Description, describe, named_token_ids
+from runner.core.model_memory import ModelMemory, describe_memory
 from runner.engine.gguf_header import open_gguf_header, special_tokens
 
 EXIT_BAD_FILE = 3
@@ -56,7 +57,10 @@ def describe_file(path: Path) -> cluster_pb2.ModelDescription:
         raise BadModelFile(f"{path}: the header names no architecture")
     if not tensors:
         raise BadModelFile(f"{path}: the file holds no tensors, only a vocabulary")
-    return to_proto(description)
+    described = to_proto(description)
+    memory = describe_memory(metadata, tensors, architecture=description.architecture)
+    described.memory.CopyFrom(_memory_to_proto(memory))
+    return described
 
 
 def to_proto(description: Description) -> cluster_pb2.ModelDescription:
@@ -76,4 +80,18 @@ def to_proto(description: Description) -> cluster_pb2.ModelDescription:
         eos_token=description.eos_token,
         special_tokens=description.special_tokens,
         metadata_json=orjson.dumps(dict(description.metadata)).decode(),
+    )
+
+
+def _memory_to_proto(memory: ModelMemory) -> cluster_pb2.ModelMemory:
+    return cluster_pb2.ModelMemory(
+        layer_weights_bytes=memory.layer_weights_bytes,
+        layer_expert_bytes=memory.layer_expert_bytes,
+        input_weights_bytes=memory.input_weights_bytes,
+        layer_key_width=memory.layer_key_width,
+        layer_value_width=memory.layer_value_width,
+        layer_state_bytes=memory.layer_state_bytes,
+        head_count=memory.head_count,
+        expert_count=memory.expert_count,
+        expert_used_count=memory.expert_used_count,
     )

@@ -2,6 +2,7 @@
 
 from common.errors import PunaError, error_types
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
+from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
@@ -61,6 +62,7 @@ def _to_node(node: cluster_pb2.Node) -> NodeView:
         runners=tuple(to_runner(runner) for runner in node.runners),
         suspect=node.suspect,
         report_age_s=node.report_age_ms / 1000,
+        rpc_enabled=node.rpc_enabled,
     )
 
 
@@ -79,6 +81,10 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         trust=_TRUSTS.get(device.trust, Trust.UNKNOWN),
         usable=device.state == cluster_pb2.DEVICE_STATE_OK,
         state_reason=device.state_reason,
+        speed_bytes_s=float(device.speed_bytes_s),
+        max_bytes=device.max_bytes if device.HasField("max_bytes") else None,
+        overhead_bytes=device.overhead_bytes if device.HasField("overhead_bytes") else None,
+        backing_pool_id=device.backing_pool_id,
     )
 
 
@@ -94,6 +100,26 @@ def _to_model(model: cluster_pb2.Model) -> ModelFile:
         trained_context_tokens=model.description.context_tokens,
         layer_count=model.description.layer_count,
         error=error,
+        facts=to_facts(model.description) if model.description.HasField("memory") else None,
+    )
+
+
+def to_facts(description: cluster_pb2.ModelDescription) -> ModelFacts:
+    """What a description says about the bytes of its model."""
+    memory = description.memory
+    return ModelFacts(
+        architecture=description.architecture,
+        embedding_length=description.embedding_length,
+        vocabulary_size=description.vocabulary_size,
+        head_count=memory.head_count,
+        layer_weights_bytes=tuple(memory.layer_weights_bytes),
+        layer_expert_bytes=tuple(memory.layer_expert_bytes),
+        input_weights_bytes=memory.input_weights_bytes,
+        layer_key_width=tuple(memory.layer_key_width),
+        layer_value_width=tuple(memory.layer_value_width),
+        layer_state_bytes=tuple(memory.layer_state_bytes),
+        expert_count=memory.expert_count,
+        expert_used_count=memory.expert_used_count,
     )
 
 
@@ -223,6 +249,7 @@ def _to_bytes(memory: cluster_pb2.DeviceMemory) -> DeviceBytes:
         layer_cache_bytes=tuple(memory.layer_cache_bytes),
         input_weights_bytes=memory.input_weights_bytes,
         projector_bytes=memory.projector_bytes,
+        node_id=memory.node_id,
     )
 
 
@@ -236,6 +263,7 @@ def _from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
         layer_cache_bytes=memory.layer_cache_bytes,
         input_weights_bytes=memory.input_weights_bytes,
         projector_bytes=memory.projector_bytes,
+        node_id=memory.node_id,
     )
 
 

@@ -101,4 +101,5 @@ def _bytes(fields: dict[str, Any]) -> DeviceBytes:
         layer_cache_bytes=tuple(int(count) for count in fields.get("layer_cache_bytes", ())),
         input_weights_bytes=int(fields.get("input_weights_bytes", 0)),
         projector_bytes=int(fields.get("projector_bytes", 0)),
+        node_id=str(fields.get("node_id", "")),
     )

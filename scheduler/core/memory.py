@@ -33,6 +33,7 @@ class DeviceBytes:
     layer_cache_bytes: tuple[int, ...] = ()
     input_weights_bytes: int = 0  # part of `weights_bytes`: what is read before block 0
     projector_bytes: int = 0  # beside the classes above: weights and graph of what sees
+    node_id: str = ""  # of the node that lends the device; empty: the node that the runner runs on
 
     @property
     def total_bytes(self) -> int:

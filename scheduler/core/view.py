@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.memory import MemoryReport
@@ -61,6 +62,10 @@ class DeviceView:
     trust: Trust
     usable: bool
     state_reason: str = ""
+    speed_bytes_s: float = 0.0  # of a copy inside the device; 0: not known
+    max_bytes: int | None = None  # most that may ever be promised here, set by the operator
+    overhead_bytes: int | None = None  # never promised; None: the policy's own for such a device
+    backing_pool_id: str = ""  # another pool of the node that the memory comes out of, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,7 @@ class ModelFile:
     trained_context_tokens: int  # 0: not given
     layer_count: int
     error: str = ""
+    facts: ModelFacts | None = None  # None: its header has not told them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,7 @@ class RunnerView:
     idle_ms: int = 0
     keep_alive_ms: int | None = None
     requests_total: int = 0
+    held_prompt_s: float = 0.0  # what it took to evaluate the prompts that its slots hold
     memory: MemoryReport | None = None
     fault: Fault | None = None
 
@@ -117,6 +124,7 @@ class NodeView:
     runners: tuple[RunnerView, ...]
     suspect: bool = False
     report_age_s: float = 0.0  # when the inventory was received
+    rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
 
     def device(self, device_id: str) -> DeviceView | None:
         """The device of this id, if the node has it."""

@@ -1,0 +1,84 @@
+"""What a layout would take by formulas (spec: 3.5, 3.6), where nothing was measured; marked wherever it is shown."""
+
+from scheduler.core.facts import CACHE_SHARE_UNKNOWN, ModelFacts
+from scheduler.core.layouts import Layout
+from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+
+CELL_STEP = 256  # llama.cpp pads contexts to this
+# Bytes of one element, as (bytes, elements) of a block.
+CACHE_TYPES = {"": (2, 1), "f16": (2, 1), "q8_0": (34, 32), "q4_0": (18, 32)}
+
+
+def estimate_report(facts: ModelFacts, layout: Layout) -> MemoryReport:
+    """A report for this layout; every device also computes, so every one has a graph."""
+    block_count = len(facts.layer_weights_bytes) - 1
+    ranges = layer_ranges(layout, block_count)
+    caches = cache_bytes(facts, layout)
+    graph = graph_bytes(facts, layout)
+    weights = list(facts.layer_weights_bytes)
+    on_host = [0] * len(weights)
+    for layer in range(min(layout.experts_on_host, len(facts.layer_expert_bytes))):
+        on_host[layer] = facts.layer_expert_bytes[layer]
+    devices, taken = [], set[int]()
+    for part, (start, stop) in zip(layout.devices, ranges, strict=True):
+        mine = range(start, stop)
+        taken.update(mine)
+        own = tuple(weights[layer] - on_host[layer] if layer in mine else 0 for layer in range(len(weights)))
+        cells = tuple(caches[layer] if layer in mine else 0 for layer in range(len(weights)))
+        devices.append(
+            DeviceBytes(
+                device_id=part.device_id,
+                node_id=part.node_id,
+                weights_bytes=sum(own),
+                cache_bytes=sum(cells),
+                graph_bytes=graph,
+                layer_weights_bytes=own,
+                layer_cache_bytes=cells,
+            )
+        )
+    left = tuple(on_host[layer] if layer in taken else weights[layer] for layer in range(len(weights)))
+    cells = tuple(0 if layer in taken else caches[layer] for layer in range(len(weights)))
+    host = DeviceBytes(
+        weights_bytes=sum(left) + facts.input_weights_bytes,
+        cache_bytes=sum(cells),
+        graph_bytes=graph,
+        layer_weights_bytes=left,
+        layer_cache_bytes=cells,
+        input_weights_bytes=facts.input_weights_bytes,
+    )
+    return MemoryReport(origin=MemoryOrigin.ESTIMATED, devices=tuple(devices), host=host)
+
+
+def layer_ranges(layout: Layout, block_count: int) -> list[tuple[int, int]]:
+    """Half-open ranges of layers per device of the layout; the output is layer `block_count`."""
+    stop = block_count + (not layout.output_on_host)
+    start = max(0, stop - sum(part.layer_count for part in layout.devices))
+    ranges = []
+    for part in layout.devices:
+        ranges.append((start, min(stop, start + part.layer_count)))
+        start = ranges[-1][1]
+    return ranges
+
+
+def cache_bytes(facts: ModelFacts, layout: Layout) -> list[int]:
+    """Per layer: cells · (keys + values), and the recurrent state of each slot. Sliding windows are counted in full."""
+    layers = len(facts.layer_weights_bytes)
+    if not facts.layer_key_width and not facts.layer_state_bytes:
+        return [int(weights * CACHE_SHARE_UNKNOWN) for weights in facts.layer_weights_bytes]
+    cells = -(-layout.context_tokens * layout.slots // CELL_STEP) * CELL_STEP
+    key_bytes, key_elements = CACHE_TYPES.get(layout.cache_type_k, CACHE_TYPES["f16"])
+    value_bytes, value_elements = CACHE_TYPES.get(layout.cache_type_v, CACHE_TYPES["f16"])
+    found = [0] * layers
+    for block, (keys, values) in enumerate(zip(facts.layer_key_width, facts.layer_value_width, strict=False)):
+        found[block] += cells * keys * key_bytes // key_elements + cells * values * value_bytes // value_elements
+    for block, state in enumerate(facts.layer_state_bytes):
+        found[block] += state * layout.slots
+    return found
+
+
+def graph_bytes(facts: ModelFacts, layout: Layout) -> int:
+    """Compute buffers of a device, for the worst case of attention without a fused kernel or of the output."""
+    batch = layout.ubatch_tokens or layout.batch_tokens
+    cells = layout.context_tokens * layout.slots
+    blocks = 1 + 4 * facts.embedding_length + cells * (1 + facts.head_count)
+    return 4 * batch * max(blocks, facts.embedding_length + facts.vocabulary_size)
