@@ -31,6 +31,7 @@ KNOWN_NAMES = frozenset(
         "KEEP_ALIVE",
         "KEEP_ALIVE_MAX",
         "LOAD_TIMEOUT",
+        "MAX_LOADED_MODELS",
         "MAX_QUEUE",
         "METRICS_LISTEN",
         "MODELS",
@@ -39,14 +40,18 @@ KNOWN_NAMES = frozenset(
         "NODE_LISTEN",
         "NUM_PARALLEL",
         "ORIGINS",
+        "PLACEMENTS",
         "QUEUE_WAIT_S",
         "REDIS_URL",
         "REQUEST_TIMEOUT_S",
+        "RPC",
         "RUNNER_ADVERTISE",
         "RUNNER_LISTEN",
         "SCHEDULER_ADDRESS",
         "SCHEDULER_LISTEN",
         "STREAM_COMMIT_S",
+        "TUNNEL_ADVERTISE",
+        "TUNNEL_LISTEN",
     )
 )
 

@@ -13,6 +13,7 @@ from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.callers import Callers
+from scheduler.constraint_file import read_constraints_file
 from scheduler.core.events import InventoryLost
 from scheduler.core.state import SchedulerCore
 from scheduler.leadership import Leadership
@@ -44,7 +45,8 @@ class SchedulerApp:
         self._clock = clock
         board = RouteBoard(clock)
         callers = Callers()
-        self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()))
+        constraints = read_constraints_file(settings.placements)
+        self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()), constraints)
         self._loop = CoreLoop(self.core, clock, board)
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(

@@ -4,14 +4,23 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from common.errors import PunaError
 from common.ids import random_id
 from protos import scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import error_of
-from scheduler.core.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerUnloading
+from scheduler.core.constraints import ModelConstraints
+from scheduler.core.effects import (
+    AnswerConstraints,
+    AnswerExplained,
+    AnswerFailed,
+    AnswerLoading,
+    AnswerQueued,
+    AnswerUnloading,
+)
+from scheduler.core.explanation import Explanation
 
 Outcome = TypeVar("Outcome")
 
@@ -57,7 +66,7 @@ class Callers:
 
     def __init__(self) -> None:
         self._loads: dict[str, Caller[scheduler_pb2.ModelRoute]] = {}
-        self._unloads: dict[str, Caller[int]] = {}
+        self._questions: dict[str, Caller[Any]] = {}  # whatever has one answer and no progress
 
     @contextmanager
     def waiting_for_load(self) -> Iterator[Caller[scheduler_pb2.ModelRoute]]:
@@ -75,12 +84,24 @@ class Callers:
     @contextmanager
     def waiting_for_unload(self) -> Iterator[Caller[int]]:
         """As `waiting_for_load`."""
-        caller = Caller[int](id=random_id("call-", 16))
-        self._unloads[caller.id] = caller
+        yield from self._waiting(Caller[int](id=random_id("call-", 16)))
+
+    @contextmanager
+    def waiting_for_constraints(self) -> Iterator[Caller[tuple[tuple[ModelConstraints, ...], bool]]]:
+        """As `waiting_for_load`; the answer is what is set now, and whether something was set before."""
+        yield from self._waiting(Caller[tuple[tuple[ModelConstraints, ...], bool]](id=random_id("call-", 16)))
+
+    @contextmanager
+    def waiting_for_explanation(self) -> Iterator[Caller[Explanation]]:
+        """As `waiting_for_load`."""
+        yield from self._waiting(Caller[Explanation](id=random_id("call-", 16)))
+
+    def _waiting(self, caller: Caller[Outcome]) -> Iterator[Caller[Outcome]]:
+        self._questions[caller.id] = caller
         try:
             yield caller
         finally:
-            del self._unloads[caller.id]
+            del self._questions[caller.id]
             _settle(caller)
 
     def tell(self, effect: AnswerQueued | AnswerLoading) -> None:
@@ -106,14 +127,24 @@ class Callers:
     def answer_failed(self, effect: AnswerFailed) -> None:
         """It does not. Each caller gets an exception of its own."""
         for caller_id in effect.callers:
-            caller = self._loads.get(caller_id) or self._unloads.get(caller_id)
+            caller = self._loads.get(caller_id) or self._questions.get(caller_id)
             if caller is not None:
                 caller.refuse(error_of(effect.fault))
 
     def answer_unloading(self, effect: AnswerUnloading) -> None:
         """The stops are ordered."""
-        if (caller := self._unloads.get(effect.caller_id)) is not None:
+        if (caller := self._questions.get(effect.caller_id)) is not None:
             caller.answer(effect.replicas)
+
+    def answer_question(self, effect: AnswerConstraints | AnswerExplained) -> None:
+        """What was asked."""
+        if (caller := self._questions.get(effect.caller_id)) is None:
+            return
+        match effect:
+            case AnswerConstraints():
+                caller.answer((effect.models, effect.was_set))
+            case AnswerExplained():
+                caller.answer(effect.explanation)
 
 
 def _settle(caller: Caller[Outcome]) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from google.protobuf.message import Message
 from grpc import aio
 
 from common.errors import ModelUnavailable, PunaError
@@ -91,19 +92,63 @@ class SchedulerClient:
             ModelUnavailable: nobody leads now.
         """
         request = scheduler_pb2.UnloadModelRequest(model_name=name)
+        response: scheduler_pb2.UnloadModelResponse = await self._ask_leader("UnloadModel", request)
+        return response.replicas
+
+    async def list_constraints(self, name: str = "") -> list[scheduler_pb2.ModelConstraints]:
+        """What operators want of one model, or of all for which something is set."""
+        request = scheduler_pb2.ListConstraintsRequest(model_name=name)
+        response: scheduler_pb2.ListConstraintsResponse = await self._ask_leader("ListConstraints", request)
+        return list(response.models)
+
+    async def put_constraints(self, model: scheduler_pb2.ModelConstraints) -> scheduler_pb2.ModelConstraints:
+        """Set what is wanted of a model.
+
+        Raises:
+            InvalidRequest: a constraint that contradicts another one, matches nothing, or is set in the file.
+            ModelUnavailable: nobody leads now, or it cannot be written down.
+        """
+        request = scheduler_pb2.PutConstraintsRequest(model=model)
+        response: scheduler_pb2.ModelConstraints = await self._ask_leader("PutConstraints", request)
+        return response
+
+    async def remove_constraints(self, name: str) -> bool:
+        """Forget what is wanted of a model; whether something was set. Raises as `put_constraints`."""
+        request = scheduler_pb2.RemoveConstraintsRequest(model_name=name)
+        response: scheduler_pb2.RemoveConstraintsResponse = await self._ask_leader("RemoveConstraints", request)
+        return response.was_set
+
+    async def explain(self, request: scheduler_pb2.ExplainRequest) -> scheduler_pb2.Explanation:
+        """Why a model lies where it does, or where it would go.
+
+        Raises:
+            ModelNotFound, BadModelFile, InvalidRequest: there is nothing to explain.
+            ModelUnavailable: nobody leads now.
+        """
+        response: scheduler_pb2.Explanation = await self._ask_leader("Explain", request)
+        return response
+
+    async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
+        """Tell every scheduler how long requests wait here: whoever leads needs it, and who leads may change."""
+        for channel in self._channels:
+            with domain_errors():
+                await scheduler_pb2_grpc.SchedulerStub(channel).ReportQueues(
+                    request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()
+                )
+
+    async def _ask_leader(self, method: str, request: Message) -> Any:
+        """One call to whoever leads; the others refuse."""
         attempt = 0
         while True:
             try:
                 with domain_errors():
-                    response: scheduler_pb2.UnloadModelResponse = await self._stub().UnloadModel(
+                    return await getattr(self._stub(), method)(
                         request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()
                     )
             except ModelUnavailable:
                 if not self._try_next(attempt):
                     raise
                 attempt += 1
-            else:
-                return response.replicas
 
     async def list_nodes(self) -> discovery_pb2.Inventory:
         """The inventory as the scheduler sees it."""

@@ -12,6 +12,8 @@ from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.converters import fault_of, from_layout, from_report, to_report, to_runner
 from scheduler.core.effects import (
+    AnswerConstraints,
+    AnswerExplained,
     AnswerFailed,
     AnswerLoading,
     AnswerQueued,
@@ -25,11 +27,14 @@ from scheduler.core.effects import (
     Note,
     PublishRoutes,
     RemoveDesired,
+    SaveConstraints,
     SaveDesired,
     StartRunner,
     StopRunner,
 )
 from scheduler.core.events import (
+    ConstraintsSaved,
+    ConstraintsSaveFailed,
     DesiredSaved,
     DesiredSaveFailed,
     Measured,
@@ -73,7 +78,7 @@ class Performer:
         self._callers = callers
         self._board = board
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writes: asyncio.Queue[SaveDesired | RemoveDesired] = asyncio.Queue(maxsize=WRITES_MAX)
+        self._writes: asyncio.Queue[SaveDesired | RemoveDesired | SaveConstraints] = asyncio.Queue(maxsize=WRITES_MAX)
 
     def perform(self, effect: Effect) -> None:
         """Begin one effect."""
@@ -86,7 +91,7 @@ class Performer:
                 self._spawn(self._stop(effect))
             case AskRunner():
                 self._spawn(self._ask(effect))
-            case SaveDesired() | RemoveDesired():
+            case SaveDesired() | RemoveDesired() | SaveConstraints():
                 self._enqueue_write(effect)
             case DropLeadership():
                 self._leadership.drop(effect.high_water)
@@ -97,7 +102,15 @@ class Performer:
 
     def _tell(
         self,
-        effect: AnswerQueued | AnswerLoading | AnswerReady | AnswerFailed | AnswerUnloading | PublishRoutes | Note,
+        effect: AnswerQueued
+        | AnswerLoading
+        | AnswerReady
+        | AnswerFailed
+        | AnswerUnloading
+        | AnswerConstraints
+        | AnswerExplained
+        | PublishRoutes
+        | Note,
     ) -> None:
         match effect:
             case AnswerQueued() | AnswerLoading():
@@ -108,6 +121,8 @@ class Performer:
                 self._callers.answer_failed(effect)
             case AnswerUnloading():
                 self._callers.answer_unloading(effect)
+            case AnswerConstraints() | AnswerExplained():
+                self._callers.answer_question(effect)
             case PublishRoutes():
                 self._board.publish(effect)
             case Note():
@@ -124,6 +139,8 @@ class Performer:
                     await self._save(effect)
                 case RemoveDesired():
                     await self._remove(effect)
+                case SaveConstraints():
+                    await self._save_constraints(effect)
 
     def stop_commanding(self) -> None:
         """Leadership is over: whatever is still on its way is dropped. Loads go on at their hosts."""
@@ -145,13 +162,15 @@ class Performer:
         if not task.cancelled() and task.exception() is not None:
             log.error("effect.bug", exc_info=task.exception())
 
-    def _enqueue_write(self, effect: SaveDesired | RemoveDesired) -> None:
+    def _enqueue_write(self, effect: SaveDesired | RemoveDesired | SaveConstraints) -> None:
         try:
             self._writes.put_nowait(effect)
         except asyncio.QueueFull:
+            fault = Fault(reason=ModelUnavailable.reason, message="state store unreachable: too many writes wait")
             if isinstance(effect, SaveDesired):
-                fault = Fault(reason=ModelUnavailable.reason, message="state store unreachable: too many writes wait")
                 self._loop.post_soon(_save_failed(effect, fault))
+            elif isinstance(effect, SaveConstraints):
+                self._loop.post_soon(_constraints_failed(effect, fault))
 
     async def _save(self, effect: SaveDesired) -> None:
         record = effect.record
@@ -165,6 +184,21 @@ class Performer:
             await self._loop.post(_save_failed(effect, fault_of(error)))
         else:
             saved = DesiredSaved(placement_id=record.placement_id, generation=record.generation, phase=record.phase)
+            await self._loop.post(saved)
+
+    async def _save_constraints(self, effect: SaveConstraints) -> None:
+        try:
+            self._check(effect.fence)
+            await self._store.save_constraints(effect.fence, effect.model_name, effect.constraints)
+        except StoreUnavailableError as error:
+            fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
+            await self._loop.post(_constraints_failed(effect, fault))
+        except StaleFence as error:
+            await self._loop.post(_constraints_failed(effect, fault_of(error)))
+        else:
+            saved = ConstraintsSaved(
+                caller_id=effect.caller_id, model_name=effect.model_name, constraints=effect.constraints
+            )
             await self._loop.post(saved)
 
     async def _remove(self, effect: RemoveDesired) -> None:
@@ -241,6 +275,10 @@ def _save_failed(effect: SaveDesired, fault: Fault) -> DesiredSaveFailed:
     return DesiredSaveFailed(
         placement_id=record.placement_id, generation=record.generation, phase=record.phase, fault=fault
     )
+
+
+def _constraints_failed(effect: SaveConstraints, fault: Fault) -> ConstraintsSaveFailed:
+    return ConstraintsSaveFailed(caller_id=effect.caller_id, model_name=effect.model_name, fault=fault)
 
 
 def _note(note: Note) -> None:

@@ -4,6 +4,9 @@ from typing import Any
 
 import orjson
 
+from common.errors import InvalidRequest
+from scheduler.core.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
+from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
@@ -48,6 +51,24 @@ def decode(text: str | bytes) -> DesiredPlacement:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a placement record: {error}") from error
+
+
+def encode_constraints(constraints: Constraints) -> str:
+    """Constraints as JSON, under the names that people write."""
+    return orjson.dumps(written_constraints(constraints), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def decode_constraints(text: str | bytes) -> Constraints:
+    """Constraints from JSON.
+
+    Raises:
+        ValueError: they are none.
+    """
+    try:
+        fields = orjson.loads(text)
+        return parse_constraints({name: value for name, value in fields.items() if name in FIELD_NAMES})
+    except (TypeError, AttributeError, InvalidRequest) as error:
+        raise ValueError(f"not a record of constraints: {error}") from error
 
 
 def _layout(fields: dict[str, Any]) -> Layout:

@@ -3,12 +3,14 @@
 {sched}:leader      who leads; expires by itself
 {sched}:fence       the highest fence given out; only grows
 {sched}:placements  hash: placement id → {"version": n, "record": {…}}
+{sched}:constraints hash: model name → {"version": n, "record": {…}}
 {sched}:schema      version of all of this
 """
 
 LEADER = "{sched}:leader"
 FENCE = "{sched}:fence"
 PLACEMENTS = "{sched}:placements"
+CONSTRAINTS = "{sched}:constraints"
 SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"
@@ -42,7 +44,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 
-# KEYS fence, placements · ARGV fence, placement id, expected version, record ("" removes)
+# KEYS fence, hash · ARGV fence, name in the hash, expected version, record ("" removes)
 # → {1, version} written; {0, fence} the fence is not current; {-1, version} somebody else wrote.
 WRITE = """
 local fence = redis.call('GET', KEYS[1])

@@ -15,8 +15,9 @@ from common.clock import Clock
 from common.errors import StaleFence, StartupError
 from common.logs import get_logger
 from scheduler import metrics, redis_scripts
+from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement
-from scheduler.records import decode, encode
+from scheduler.records import decode, decode_constraints, encode, encode_constraints
 
 log = get_logger()
 
@@ -63,7 +64,7 @@ class RedisStore:
         except ValueError as error:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
         self._clock = clock
-        self._versions: dict[str, int] = {}
+        self._versions: dict[tuple[str, str], int] = {}  # by hash and name in it
         self._failures = 0
         self._closed_until_s = 0.0
         self._acquire = self._redis.register_script(redis_scripts.ACQUIRE)
@@ -87,18 +88,24 @@ class RedisStore:
 
     async def load(self) -> tuple[DesiredPlacement, ...]:
         """Every desired placement. What cannot be read is left where it is."""
-        stored: dict[str, str] = await self._ask(lambda: self._redis.hgetall(redis_scripts.PLACEMENTS))
-        versions: dict[str, int] = {}
-        records: list[DesiredPlacement] = []
-        for placement_id, text in stored.items():
+        return tuple((await self._load(redis_scripts.PLACEMENTS, decode)).values())
+
+    async def load_constraints(self) -> dict[str, Constraints]:
+        """What commands have set, by model name. What cannot be read is left where it is."""
+        return await self._load(redis_scripts.CONSTRAINTS, decode_constraints)
+
+    async def _load(self, key: str, read: Callable[[bytes], Result]) -> dict[str, Result]:
+        stored: dict[str, str] = await self._ask(lambda: self._redis.hgetall(key))
+        self._versions = {known: version for known, version in self._versions.items() if known[0] != key}
+        records: dict[str, Result] = {}
+        for name, text in stored.items():
             try:
                 fields = orjson.loads(text)
-                versions[placement_id] = int(fields["version"])
-                records.append(decode(orjson.dumps(fields["record"])))
+                self._versions[key, name] = int(fields["version"])
+                records[name] = read(orjson.dumps(fields["record"]))
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("store.unreadable_record", placement=placement_id, text=str(error))
-        self._versions = versions
-        return tuple(records)
+                log.warning("store.unreadable_record", key=key, name=name, text=str(error))
+        return records
 
     async def save(self, fence: int, record: DesiredPlacement) -> None:
         """Write a record if `fence` is still current.
@@ -106,25 +113,30 @@ class RedisStore:
         Raises:
             StaleFence: it is not, or somebody else wrote the record.
         """
-        await self._put(fence, record.placement_id, encode(record))
+        await self._put(fence, redis_scripts.PLACEMENTS, record.placement_id, encode(record))
 
     async def remove(self, fence: int, placement_id: str) -> None:
         """Forget a record; raises as `save`."""
-        if placement_id in self._versions:
-            await self._put(fence, placement_id, "")
+        if (redis_scripts.PLACEMENTS, placement_id) in self._versions:
+            await self._put(fence, redis_scripts.PLACEMENTS, placement_id, "")
 
-    async def _put(self, fence: int, placement_id: str, text: str) -> None:
-        keys = [redis_scripts.FENCE, redis_scripts.PLACEMENTS]
-        arguments: list[str | int] = [fence, placement_id, self._versions.get(placement_id, 0), text]
+    async def save_constraints(self, fence: int, model_name: str, constraints: Constraints | None) -> None:
+        """Write what is wanted of a model, or forget it; raises as `save`."""
+        text = "" if constraints is None else encode_constraints(constraints)
+        await self._put(fence, redis_scripts.CONSTRAINTS, model_name, text)
+
+    async def _put(self, fence: int, key: str, name: str, text: str) -> None:
+        keys = [redis_scripts.FENCE, key]
+        arguments: list[str | int] = [fence, name, self._versions.get((key, name), 0), text]
         status, answer = await self._ask(lambda: self._write(keys=keys, args=arguments))
         if status == 0:
             raise StaleFence(f"the state store is at fence {answer or 'none'}, not {fence}")
         if status == -1:
-            raise StaleFence(f"placement {placement_id} was written by somebody else")
+            raise StaleFence(f"{name} was written by somebody else")
         if text:
-            self._versions[placement_id] = int(answer)
+            self._versions[key, name] = int(answer)
         else:
-            self._versions.pop(placement_id, None)
+            self._versions.pop((key, name), None)
 
     async def close(self) -> None:
         """Close all connections."""

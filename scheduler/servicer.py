@@ -9,11 +9,21 @@ from common.errors import InvalidRequest
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler import metrics
 from scheduler.callers import Callers
-from scheduler.core.events import CallerLeft, EnsureRequested, UnloadRequested
+from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints, to_options
+from scheduler.core.events import (
+    CallerLeft,
+    ConstraintsAsked,
+    ConstraintsPut,
+    EnsureRequested,
+    ExplainAsked,
+    QueuesReported,
+    UnloadRequested,
+)
 from scheduler.loop import CoreLoop
 from scheduler.routes import RouteBoard
 
 MODEL_NAME_LENGTH_MAX = 512
+QUEUES_MAX = 4096
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
@@ -37,6 +47,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                 model_name=name,
                 context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
                 keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
+                options=to_options(request.options),
             )
             await self._loop.post(event)
             try:
@@ -79,6 +90,73 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> discovery_pb2.Inventory:
         """The inventory that decisions are made on."""
         return self._board.inventory
+
+    async def ListConstraints(
+        self,
+        request: scheduler_pb2.ListConstraintsRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> scheduler_pb2.ListConstraintsResponse:
+        """What operators want of models."""
+        name = _checked_name(request.model_name) if request.model_name else ""
+        with self._callers.waiting_for_constraints() as caller:
+            await self._loop.post(ConstraintsAsked(caller_id=caller.id, model_name=name))
+            models, _ = await caller.outcome
+        return scheduler_pb2.ListConstraintsResponse(models=[from_model_constraints(model) for model in models])
+
+    async def PutConstraints(
+        self,
+        request: scheduler_pb2.PutConstraintsRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> scheduler_pb2.ModelConstraints:
+        """Set what is wanted of a model; answered once it is written down."""
+        name = _checked_name(request.model.model_name)
+        constraints = to_constraints(request.model.constraints)
+        with self._callers.waiting_for_constraints() as caller:
+            await self._loop.post(ConstraintsPut(caller_id=caller.id, model_name=name, constraints=constraints))
+            (model,), _ = await caller.outcome
+        return from_model_constraints(model)
+
+    async def RemoveConstraints(
+        self,
+        request: scheduler_pb2.RemoveConstraintsRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> scheduler_pb2.RemoveConstraintsResponse:
+        """Forget what was set."""
+        name = _checked_name(request.model_name)
+        with self._callers.waiting_for_constraints() as caller:
+            await self._loop.post(ConstraintsPut(caller_id=caller.id, model_name=name, constraints=None))
+            _, was_set = await caller.outcome
+        return scheduler_pb2.RemoveConstraintsResponse(was_set=was_set)
+
+    async def Explain(
+        self,
+        request: scheduler_pb2.ExplainRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> scheduler_pb2.Explanation:
+        """Why a model lies where it does, or where it would go."""
+        name = _checked_name(request.model_name)
+        with self._callers.waiting_for_explanation() as caller:
+            event = ExplainAsked(
+                caller_id=caller.id,
+                model_name=name,
+                context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+                options=to_options(request.options),
+                last=request.last,
+            )
+            await self._loop.post(event)
+            return from_explanation(await caller.outcome)
+
+    async def ReportQueues(
+        self,
+        request: scheduler_pb2.ReportQueuesRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> scheduler_pb2.ReportQueuesResponse:
+        """How long requests wait at a gateway."""
+        if not request.gateway_id or len(request.queues) > QUEUES_MAX:
+            raise InvalidRequest(f"gateway_id and at most {QUEUES_MAX} queues are required", param="gateway_id")
+        waits_s = {queue.model_name: queue.oldest_wait_ms / 1000 for queue in request.queues if queue.waiting}
+        await self._loop.post(QueuesReported(gateway_id=request.gateway_id, waits_s=waits_s))
+        return scheduler_pb2.ReportQueuesResponse()
 
 
 def _checked_name(name: str) -> str:

@@ -44,6 +44,8 @@ class SchedulerSettings(PunaSettings):
     num_parallel: int = Field(default=0, ge=0, le=256)  # 0: automatic
     max_queue: int = Field(default=512, ge=1)  # callers that wait for loads
     engine: str = ""
+    placements: str = ""  # path of a TOML file of constraints
+    max_loaded_models: int = Field(default=0, ge=0)  # per node; 0: bytes alone decide
 
     def policy(self) -> Policy:
         """What of it the core decides with."""
@@ -55,4 +57,5 @@ class SchedulerSettings(PunaSettings):
             keep_alive_ms=self.keep_alive,
             load_stall_s=stall_s,
             load_waiters_max=self.max_queue,
+            loaded_models_max=self.max_loaded_models,
         )

@@ -4,12 +4,13 @@ from scheduler.core.books import Books, Failures
 from scheduler.core.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerReady, RemoveDesired
 from scheduler.core.faults import Fault
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
-from scheduler.core.replicas import serving_replicas
+from scheduler.core.replicas import serving_replicas, will_do
 
 
 def attach(books: Books, job: LoadJob, caller_id: str) -> None:
     """Let a caller wait for a load, and tell it where that stands."""
     job.callers[caller_id] = None
+    job.was_asked = True
     if job.state in ON_HOST:
         books.emit(loading_answer(job, (caller_id,)))
     elif job.position:
@@ -67,7 +68,7 @@ def forget(books: Books, placement_id: str) -> None:
 def end_served(books: Books, now_s: float) -> None:
     """End the loads for which a replica has appeared by itself: its node is back, a former leader's load is done."""
     for job in books.jobs_by_age():
-        if job.state in UNPLACED:
+        if job.state in UNPLACED and not job.is_extra:
             _end_if_served(books, job, now_s)
 
 
@@ -75,7 +76,7 @@ def _end_if_served(books: Books, job: LoadJob, now_s: float) -> None:
     found = [
         runner
         for _, runner in serving_replicas(books, job.model_digest)
-        if (job.wanted_tokens or 0) <= runner.layout.context_tokens
+        if will_do(books, runner, wanted_tokens=job.wanted_tokens, options=job.options)
     ]
     if not found:
         return

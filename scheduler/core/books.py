@@ -1,10 +1,12 @@
 """The core's state: one owner, plain data. What may be done with it is in the modules beside this one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler.core.candidates import Candidate, MeasureKey, Placement, Refusal
+from scheduler.core.candidates import MeasureKey, Placement, Refusal
+from scheduler.core.constraints import Constraints
+from scheduler.core.demand import Demand
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.effects import Effect, Note
 from scheduler.core.keep_alive import ReplicaMemo
@@ -55,8 +57,9 @@ class Decision:
     """The last placement decision about a model, kept for people who ask why."""
 
     at_s: float
-    outcome: str
-    candidates: tuple[Candidate, ...]
+    outcome: Placement | Refusal
+    attempts: int  # loads that failed before it
+    rounds: int  # reports that it needed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +90,15 @@ class Books:
     failures: dict[str, Failures] = field(default_factory=dict)  # by model digest
     replaced_at_s: dict[str, float] = field(default_factory=dict)  # by model digest
     decisions: dict[str, Decision] = field(default_factory=dict)  # by model name
+    constraints: dict[str, Constraints] = field(default_factory=dict)  # by model name: what commands have set
+    file_constraints: Mapping[str, Constraints] = field(default_factory=dict)  # likewise: the operator's file
+    preloaded: set[str] = field(default_factory=set)  # model names whose preload has been ordered
+    demand: dict[str, Demand] = field(default_factory=dict)  # by model digest
+    # Gateway id → when it told, and the longest wait by model name.
+    queue_waits: dict[str, tuple[float, Mapping[str, float]]] = field(default_factory=dict)
+    waits_since_s: dict[str, float] = field(default_factory=dict)  # model name → since when requests wait too long
+    scale_paused_until_s: dict[str, float] = field(default_factory=dict)  # by model digest
+    largest_asked: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # digest → (when, num_ctx)
     routes: tuple[ModelRoute, ...] = ()
     routes_version: int = 0
     effects: list[Effect] = field(default_factory=list)
@@ -121,5 +133,4 @@ class Books:
 
     def remember_decision(self, job: LoadJob, outcome: Placement | Refusal, now_s: float) -> None:
         """Keep why, for people who ask."""
-        text = "placed" if isinstance(outcome, Placement) else outcome.kind.value
-        self.decisions[job.model_name] = Decision(at_s=now_s, outcome=text, candidates=outcome.candidates)
+        self.decisions[job.model_name] = Decision(at_s=now_s, outcome=outcome, attempts=job.attempts, rounds=job.rounds)

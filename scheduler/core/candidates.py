@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, device_obstacle
 from scheduler.core.eviction import Evictable, PoolKey
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
@@ -31,6 +32,7 @@ class PlacementRequest:
     layout: Layout
     slot_steps: tuple[int, ...]
     require_gpu: bool = False
+    constraints: Constraints = NO_CONSTRAINTS
     backoff: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (node, device) where allocations failed
 
 
@@ -60,6 +62,7 @@ class Verdict(StrEnum):
     MEASURE_FAILED = "measure_failed"
     LOAD_IN_PROGRESS = "load_in_progress"
     GPU_REQUIRED = "gpu_required"
+    CONSTRAINED = "constrained"
 
 
 class RefusalKind(StrEnum):
@@ -179,6 +182,8 @@ def _device_obstacle(
         return Verdict.FIGURES_UNUSABLE, f"free memory is unknown or {site.age_s():.1f} s old"
     if request.require_gpu and device.kind is DeviceKind.CPU:
         return Verdict.GPU_REQUIRED, "a GPU is required"
+    if obstacle := device_obstacle(request.constraints, node, device):
+        return Verdict.CONSTRAINED, f'the model is kept off by "{obstacle}"'
     # Free bytes move while a load runs, so a device takes one at a time. RAM may take two: what they will hold is
     # promised beforehand, and a stuck load must not block a machine that has nothing but its CPU.
     if device.kind is not DeviceKind.CPU and (node.id, device.pool_id) in view.loading_pools:

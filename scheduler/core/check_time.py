@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from scheduler.core.books import Books, StopState
-from scheduler.core.load_jobs import UNPLACED
+from scheduler.core.load_jobs import ON_HOST, UNPLACED
 from scheduler.core.reconcile import expiry_of
+from scheduler.core.starting import load_deadline_s
 from scheduler.core.view import SERVING_STATES
 
 # How often a load looks again that waits for memory: replicas become evictable with time alone.
@@ -17,12 +18,15 @@ def wake_at_s(books: Books, now_s: float) -> float | None:
     if books.leadership is not None:
         moments += [*_loads(books, now_s), *_stops(books), *_expiries(books)]
         moments += [since_s + books.policy.node_forgotten_s for since_s in books.desired_unseen_since_s.values()]
+        moments += [since_s + books.policy.scale_up_after_s for since_s in books.waits_since_s.values()]
     return min((moment for moment in moments if moment is not None and moment > now_s), default=None)
 
 
 def _loads(books: Books, now_s: float) -> Iterator[float | None]:
     for job in books.jobs.values():
         yield job.moved_s + books.policy.load_stall_s
+        if job.state in ON_HOST:
+            yield load_deadline_s(books, job)
         yield job.resend_at_s
         if job.state in UNPLACED:
             yield job.not_before_s

@@ -128,9 +128,20 @@ class LoadOptions:
     threads: int = 0
     use_mmap: bool | None = None
 
+    @property
+    def placing(self) -> tuple[bool, int | None, int | None]:
+        """What another load is needed for."""
+        return self.require_gpu, self.num_gpu, self.main_gpu
 
-NO_CONSTRAINTS = Constraints()
-NO_OPTIONS = LoadOptions()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConstraints:
+    """What is set for one model, and by whom."""
+
+    model_name: str
+    constraints: Constraints
+    from_file: bool  # commands cannot change it
+
 
 
 def label_means(label: str, node: NodeView, device: DeviceView) -> bool:
@@ -216,3 +227,7 @@ def check_consistent(constraints: Constraints) -> None:
         raise InvalidRequest('"tensor_split" must have one share for each of "devices"', param="tensor_split")
     if constraints.tensor_split and sum(constraints.tensor_split) <= 0:
         raise InvalidRequest('"tensor_split" must have a share above 0', param="tensor_split")
+
+
+NO_CONSTRAINTS = Constraints()
+NO_OPTIONS = LoadOptions()

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.core.candidates import MeasureKey
+from scheduler.core.constraints import Constraints, ModelConstraints
 from scheduler.core.desired import DesiredPlacement
+from scheduler.core.explanation import Explanation
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.routing_table import ModelRoute
@@ -53,6 +55,23 @@ class AnswerUnloading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerConstraints:
+    """Final: what is set for these models now, and whether something was set before."""
+
+    caller_id: str
+    models: tuple[ModelConstraints, ...]
+    was_set: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerExplained:
+    """Final: why."""
+
+    caller_id: str
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
     """Have a host count a layout."""
 
@@ -76,6 +95,16 @@ class RemoveDesired:
 
     fence: int
     placement_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveConstraints:
+    """Write down, or forget, what is wanted of a model; the caller hears of it afterwards."""
+
+    fence: int
+    caller_id: str
+    model_name: str
+    constraints: Constraints | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +173,9 @@ Effect = (
     | AnswerReady
     | AnswerFailed
     | AnswerUnloading
+    | AnswerConstraints
+    | AnswerExplained
+    | SaveConstraints
     | Measure
     | SaveDesired
     | RemoveDesired

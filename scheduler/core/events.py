@@ -1,8 +1,10 @@
 """Everything that can happen to the scheduler's core. Failures are events too."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from scheduler.core.candidates import MeasureKey
+from scheduler.core.constraints import NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.faults import Fault
 from scheduler.core.memory import MemoryReport
@@ -30,6 +32,7 @@ class EnsureRequested:
     model_name: str
     context_tokens: int | None = None
     keep_alive_ms: int | None = None
+    options: LoadOptions = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,60 @@ class UnloadRequested:
 
     caller_id: str
     model_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsAsked:
+    """A caller wants to know what is set for a model; an empty name means all of them."""
+
+    caller_id: str
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsPut:
+    """A caller sets what is wanted of a model; None: it forgets what was set."""
+
+    caller_id: str
+    model_name: str
+    constraints: Constraints | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsSaved:
+    """The store holds them, or has forgotten them."""
+
+    caller_id: str
+    model_name: str
+    constraints: Constraints | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsSaveFailed:
+    """The store did not take them."""
+
+    caller_id: str
+    model_name: str
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainAsked:
+    """A caller wants to know why: of the last decision, or of one that is worked out for it."""
+
+    caller_id: str
+    model_name: str
+    context_tokens: int | None = None
+    options: LoadOptions = NO_OPTIONS
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesReported:
+    """A gateway told how long the oldest request waits for a slot of each model. Who is not named has none waiting."""
+
+    gateway_id: str
+    waits_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +190,7 @@ class LeadershipGained:
     fence: int
     leader_id: str
     desired: tuple[DesiredPlacement, ...]
+    constraints: Mapping[str, Constraints] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +211,12 @@ Event = (
     | EnsureRequested
     | CallerLeft
     | UnloadRequested
+    | ConstraintsAsked
+    | ConstraintsPut
+    | ConstraintsSaved
+    | ConstraintsSaveFailed
+    | ExplainAsked
+    | QueuesReported
     | Measured
     | MeasureFailed
     | DesiredSaved

@@ -38,6 +38,16 @@ def unavailable(message: str, *, retry_after_s: float = RETRY_SOON_S) -> Fault:
     return Fault(reason=errors.ModelUnavailable.reason, message=message, retry_after_s=retry_after_s)
 
 
+def canceled(message: str) -> Fault:
+    """Nobody wants it any more."""
+    return Fault(reason=errors.RequestCanceled.reason, message=message)
+
+
+def invalid_value(message: str) -> Fault:
+    """The caller's mistake; the text names what is wrong."""
+    return Fault(reason=errors.InvalidRequest.reason, message=message)
+
+
 def model_not_found(name: str) -> Fault:
     """No node has it."""
     return Fault(reason=errors.ModelNotFound.reason, message=f"model '{name}' not found")

@@ -18,6 +18,7 @@ class ReplicaMemo:
     # The newest keep_alive that was asked of the scheduler, and what the runner said at that moment.
     asked_ms: int | None = None
     asked_beside_ms: int | None = None
+    counted_requests: int = 0  # of those that the runner has accepted
 
     def see(self, runner: RunnerView, now_s: float) -> None:
         """Take in a report that was just received."""

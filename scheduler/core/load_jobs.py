@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler.core.candidates import MeasureKey, Placement
+from scheduler.core.constraints import NO_CONSTRAINTS, NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.faults import Fault
 
@@ -69,11 +70,18 @@ class LoadJob:
     context_tokens: int
     wanted_tokens: int | None = None  # what callers asked for; None: any replica will do
     keep_alive_ms: int | None
+    options: LoadOptions = NO_OPTIONS
+    constraints: Constraints = NO_CONSTRAINTS  # with the options
+    was_asked: bool = False  # by a caller, perhaps one that has left
+    is_extra: bool = False  # one replica more than those that serve; nobody waits for it
+    may_evict: bool = True
     created_s: float
+    started_s: float = 0.0  # when the host was told
     moved_s: float  # last sign of progress; re-arms the stall timer
     state: LoadState = LoadState.WAITING
     callers: dict[str, None] = field(default_factory=dict)  # in order of arrival
     progress: Progress = field(default_factory=Progress)
+    rounds: int = 0  # measurements that its plan has asked for
     attempts: int = 0  # loads that were refused for memory, or hosts that did not answer
     backoff: dict[tuple[str, str], float] = field(default_factory=dict)
     not_before_s: float = 0.0

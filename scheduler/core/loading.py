@@ -34,8 +34,8 @@ def pump(books: Books, now_s: float) -> None:
 def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
     if now_s < job.not_before_s:
         return
-    older = (other for other in books.jobs.values() if other.id < job.id)
-    if any(other.model_digest == job.model_digest for other in older):
+    older = (other for other in books.jobs.values() if other.id < job.id and other.model_digest == job.model_digest)
+    if any(other.state in UNPLACED or not job.is_extra for other in older):
         job.waits_for = "an older load of the model"
         return
     if job.state is LoadState.MEASURING:
@@ -51,18 +51,39 @@ def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
     _plan(books, job, now_s)
 
 
-def _plan(books: Books, job: LoadJob, now_s: float) -> None:
-    policy = books.policy
+def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFirst | Refusal:
+    """What would be decided about a load now. Changes nothing."""
+    policy, constraints = books.policy, job.constraints
     request = PlacementRequest(
         model_digest=job.model_digest,
         layout=Layout(
-            context_tokens=job.context_tokens, slots=1, batch_tokens=policy.batch_tokens, engine=policy.engine
+            context_tokens=job.context_tokens,
+            slots=1,
+            batch_tokens=constraints.batch_tokens or policy.batch_tokens,
+            cache_type_k=constraints.cache_type_k,
+            cache_type_v=constraints.cache_type_v,
+            flash_attention=constraints.flash_attention,
+            threads=constraints.threads,
+            use_mmap=constraints.use_mmap,
+            engine=policy.engine,
         ),
-        slot_steps=slot_steps(policy.num_parallel),
+        slot_steps=slot_steps(constraints.slots or policy.num_parallel),
+        require_gpu=constraints.require_gpu,
+        constraints=constraints,
         backoff=job.backoff,
     )
     view = cluster_view(books, now_s, job=job)
-    outcome = plan_placement(request, view, {**books.reports, **job.measure_faults}, policy)
+    return plan_placement(request, view, {**books.reports, **job.measure_faults}, policy)
+
+
+def _plan(books: Books, job: LoadJob, now_s: float) -> None:
+    outcome = plan_load(books, job, now_s)
+    if isinstance(outcome, Refusal) and job.wanted_tokens is not None and job.context_tokens > job.wanted_tokens:
+        job.context_tokens = job.wanted_tokens  # more than was asked has no room: no more than was asked
+        outcome = plan_load(books, job, now_s)
+    if not job.may_evict and isinstance(outcome, Refusal | Placement) and _is_costly(outcome):
+        fail(books, job, unavailable("there is no room for one replica more"), now_s)
+        return
     match outcome:
         case MeasureFirst():
             _measure(books, job, outcome, now_s)
@@ -75,6 +96,10 @@ def _plan(books: Books, job: LoadJob, now_s: float) -> None:
         case Refusal():
             books.remember_decision(job, outcome, now_s)
             _refused(books, job, outcome, now_s)
+
+
+def _is_costly(outcome: Placement | Refusal) -> bool:
+    return isinstance(outcome, Refusal) or bool(outcome.victims)
 
 
 def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> None:

@@ -44,6 +44,12 @@ class Policy:
     keep_alive_ms: int = 300_000
     dwell_s_min: float = 10.0
     starve_s: float = 30.0
+    loaded_models_max: int = 0  # per node; 0: bytes alone decide
+    scale_up_wait_s: float = 5.0  # a request that waits longer for a slot is one too many
+    scale_up_after_s: float = 15.0  # for so long, before there is another replica
+    asked_tokens_s: float = 600.0  # how long a context that was asked for counts when a larger one is loaded
+    load_deadline_s: float = 600.0  # and
+    load_deadline_s_per_gib: float = 120.0  # more, however much it moves
     drain_s: float = 30.0
     recovery_s: float = 5.0
     recovery_fraction: float = 0.75

@@ -13,8 +13,11 @@ from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
+from scheduler.core.keep_cost import default_keep_alive_ms
 from scheduler.core.ledger import needs_of
 from scheduler.core.load_jobs import ON_HOST, LoadJob
+from scheduler.core.model_constraints import constraints_of
+from scheduler.core.replicas import serving_replicas
 from scheduler.core.starting import begin_start, on_start_failed, take_report
 from scheduler.core.stopping import advance_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerState, RunnerView
@@ -31,6 +34,7 @@ def gain(books: Books, event: LeadershipGained) -> None:
                 books.emit(SaveDesired(fence=event.fence, record=record))
         stored |= books.desired
     books.desired = stored
+    books.constraints = dict(event.constraints)
     for placement_id, record in stored.items():
         memo = books.memos.get(placement_id)
         if memo is not None and memo.asked_ms is None:
@@ -59,6 +63,7 @@ def see_replica(books: Books, runner: RunnerView, now_s: float) -> None:
             ready_since_s=now_s - runner.idle_ms / 1000,
             idle_since_s=None,
             asked_ms=record.keep_alive_ms if record is not None else None,
+            counted_requests=runner.requests_total,
         )
         books.memos[runner.placement_id] = memo
         if runner.requests_total == 0:
@@ -197,6 +202,7 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
         keep_alive_ms=record.keep_alive_ms,
         created_s=now_s,
         moved_s=now_s,
+        constraints=constraints_of(books, record.model_name),
         record=record,
         placement=Placement(
             node_id=record.node_id,
@@ -244,11 +250,19 @@ def expire_idle(books: Books, now_s: float) -> None:
 
 
 def expiry_of(books: Books, runner: RunnerView) -> float | None:
-    """When keep_alive ends for a replica; None: never, or it is busy."""
+    """When keep_alive ends for a replica; None: never, it is busy, or an operator keeps it."""
     memo = books.memos.get(runner.placement_id)
     if memo is None or runner.state not in SERVING_STATES:
         return None
-    return expires_at_s(memo, runner, default_ms=books.policy.keep_alive_ms, grace_s=books.policy.dwell_s_min)
+    constraints = constraints_of(books, runner.model_name)
+    if constraints.pinned:
+        return None
+    if constraints.replicas_min:
+        serving = sum(1 for _ in serving_replicas(books, runner.model_digest))
+        if serving <= constraints.replicas_min:
+            return None
+    default_ms = default_keep_alive_ms(books, runner.model_name)
+    return expires_at_s(memo, runner, default_ms=default_ms, grace_s=books.policy.dwell_s_min)
 
 
 def advance_stops(books: Books, now_s: float) -> None:

@@ -1,8 +1,9 @@
-"""Which replicas take requests."""
+"""Which replicas take requests, and which of them will do for one."""
 
 from collections.abc import Iterator
 
 from scheduler.core.books import Books
+from scheduler.core.constraints import LoadOptions
 from scheduler.core.view import SERVING_STATES, RunnerView
 
 
@@ -15,3 +16,25 @@ def serving_replicas(books: Books, model_digest: str) -> Iterator[tuple[str, Run
             and runner.placement_id not in books.stops
         ):
             yield node_id, runner
+
+
+def will_do(books: Books, runner: RunnerView, *, wanted_tokens: int | None, options: LoadOptions) -> bool:
+    """Whether a replica serves a request as it asked to be served: what was left open matches anything."""
+    if (wanted_tokens or 0) > runner.layout.context_tokens:
+        return False
+    if not options.require_gpu and options.num_gpu is None:
+        return True
+    layers = _layers(books, runner)
+    on_devices = sum(device.layer_count for device in runner.layout.devices)
+    if options.require_gpu and on_devices < layers:
+        return False
+    return options.num_gpu is None or on_devices == min(options.num_gpu, layers)
+
+
+def _layers(books: Books, runner: RunnerView) -> int:
+    """Blocks and the output."""
+    for node in books.observed.nodes.values():
+        model = node.model(runner.model_digest)
+        if model is not None:
+            return model.layer_count + 1
+    return sum(device.layer_count for device in runner.layout.devices)

@@ -1,13 +1,25 @@
 """What callers ask for: a replica of a model, or that there be none."""
 
+from common.errors import InvalidRequest
 from scheduler.core.answers import attach, fail
 from scheduler.core.books import Books
+from scheduler.core.constraints import NO_OPTIONS, Constraints, LoadOptions, unmatched
 from scheduler.core.effects import AnswerFailed, AnswerReady, AnswerUnloading, SaveDesired
 from scheduler.core.events import EnsureRequested, UnloadRequested
-from scheduler.core.faults import Fault, bad_model_file, model_not_found, queue_full, unavailable
+from scheduler.core.faults import (
+    Fault,
+    bad_model_file,
+    canceled,
+    invalid_value,
+    model_not_found,
+    queue_full,
+    unavailable,
+)
+from scheduler.core.growth import grown_context_tokens, may_grow_at_s, remember_asked
 from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
-from scheduler.core.load_jobs import ON_HOST, LoadJob
-from scheduler.core.replicas import serving_replicas
+from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob
+from scheduler.core.model_constraints import constraints_of
+from scheduler.core.replicas import serving_replicas, will_do
 from scheduler.core.routing_table import find_model
 from scheduler.core.starting import stop_load
 from scheduler.core.stopping import order_stop
@@ -19,28 +31,38 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
 
     1. Unknown, or known to be broken: say so.
     2. A replica with enough context serves: that one, whoever leads.
-    3. No leadership, or as many waiting as may: refuse.
+    3. No leadership, wishes that nothing can meet, or as many waiting as may: refuse.
     4. A load that will do is under way: wait for it. Else begin one.
     """
     model = find_model(tuple(books.observed.nodes.values()), event.model_name)
     fault = _why_not(books, model, event.model_name)
     if fault is not None or model is None:
-        fault = fault or model_not_found(event.model_name)
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
+        _refuse(books, event, fault or model_not_found(event.model_name))
         return
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens)
+    remember_asked(books, model.digest, wanted, now_s)
     if _send_to_replica(books, event, model, wanted, now_s):
         return
     if books.leadership is None:
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=unavailable(books.no_leader_why)))
+        _refuse(books, event, unavailable(books.no_leader_why))
+        return
+    constraints = _constraints(books, model, event.options)
+    if isinstance(constraints, Fault):
+        _refuse(books, event, constraints)
         return
     if books.waiters() >= books.policy.load_waiters_max:
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=queue_full()))
+        _refuse(books, event, queue_full())
         return
-    job = _job_that_will_do(books, model, wanted) or _begin_job(books, event, model, wanted, now_s)
+    job = _job_that_will_do(books, model, wanted, event.options, constraints)
+    if job is None:
+        job = begin_load(books, model, now_s=now_s, wanted=wanted, options=event.options, reason="asked")
     if event.keep_alive_ms is not None:
         job.keep_alive_ms = event.keep_alive_ms
     attach(books, job, event.caller_id)
+
+
+def _refuse(books: Books, event: EnsureRequested | UnloadRequested, fault: Fault) -> None:
+    books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
 
 
 def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
@@ -52,8 +74,23 @@ def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
     return None
 
 
+def _constraints(books: Books, model: ModelFile, options: LoadOptions) -> Constraints | Fault:
+    """What holds for the load, or which wish contradicts the others or matches nothing that there is."""
+    try:
+        constraints = constraints_of(books, model.name).with_request(options)
+    except InvalidRequest as error:
+        return invalid_value(error.message)
+    if name := unmatched(constraints, books.observed.nodes.values()):
+        return invalid_value(f'"{name}" matches no node or device of this cluster')
+    return constraints
+
+
 def _send_to_replica(books: Books, event: EnsureRequested, model: ModelFile, wanted: int | None, now_s: float) -> bool:
-    found = [one for _, one in serving_replicas(books, model.digest) if (wanted or 0) <= one.layout.context_tokens]
+    found = [
+        one
+        for _, one in serving_replicas(books, model.digest)
+        if will_do(books, one, wanted_tokens=wanted, options=event.options)
+    ]
     if not found:
         return False
     for runner in found:
@@ -78,36 +115,65 @@ def _write_keep_alive(books: Books, placement_id: str, keep_alive_ms: int) -> No
     books.emit(SaveDesired(fence=books.leadership.fence, record=record))
 
 
-def _job_that_will_do(books: Books, model: ModelFile, wanted: int | None) -> LoadJob | None:
+def _job_that_will_do(
+    books: Books, model: ModelFile, wanted: int | None, options: LoadOptions, constraints: Constraints
+) -> LoadJob | None:
     for job in books.jobs_by_age():
         if job.model_digest != model.digest:
             continue
+        undecided = job.record is None and job.placement is None
+        if options.placing not in {job.options.placing, NO_OPTIONS.placing}:
+            if not undecided or job.options.placing != NO_OPTIONS.placing:
+                continue
+            job.options, job.constraints = options, constraints  # nothing is decided yet: one load serves both
         if (wanted or 0) <= job.context_tokens:
             return job
-        if job.record is None and job.placement is None:
+        if undecided:
             assert wanted is not None, "whoever asks for nothing is content with any load"
-            job.context_tokens = job.wanted_tokens = wanted  # nothing is decided yet: one load serves both
+            job.context_tokens = job.wanted_tokens = wanted
             return job
     return None
 
 
-def _begin_job(books: Books, event: EnsureRequested, model: ModelFile, wanted: int | None, now_s: float) -> LoadJob:
+def begin_load(
+    books: Books,
+    model: ModelFile,
+    *,
+    now_s: float,
+    reason: str,
+    wanted: int | None = None,
+    options: LoadOptions = NO_OPTIONS,
+    is_extra: bool = False,
+    may_evict: bool = True,
+) -> LoadJob:
+    """One load more. `is_extra`: beside the replicas that serve already."""
     books.jobs_begun += 1
+    constraints = constraints_of(books, model.name).with_request(options)
     failures = books.failures.get(model.digest)
-    chosen = chosen_context_tokens(wanted, configured=books.policy.context_tokens, trained=model.trained_context_tokens)
+    configured = constraints.context_tokens or books.policy.context_tokens
+    chosen = chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens)
+    grows = not is_extra and any(serving_replicas(books, model.digest))
+    if grows or is_extra:
+        chosen = grown_context_tokens(books, model, chosen, now_s)
     job = LoadJob(
         id=books.jobs_begun,
         model_name=model.name,
         model_digest=model.digest,
         context_tokens=chosen,
         wanted_tokens=wanted,
-        keep_alive_ms=event.keep_alive_ms,
+        keep_alive_ms=None,
+        options=options,
+        constraints=constraints,
+        is_extra=is_extra,
+        may_evict=may_evict,
         created_s=now_s,
         moved_s=now_s,
-        not_before_s=failures.until_s if failures is not None else 0.0,
+        not_before_s=max(
+            failures.until_s if failures is not None else 0.0, may_grow_at_s(books, model.digest) if grows else 0.0
+        ),
     )
     books.jobs[job.id] = job
-    books.note("model.load_requested", model=model.name, context_tokens=chosen, asked=wanted is not None)
+    books.note("model.load_requested", model=model.name, context_tokens=chosen, asked=wanted is not None, reason=reason)
     return job
 
 
@@ -117,20 +183,31 @@ def leave(books: Books, caller_id: str) -> None:
         job.callers.pop(caller_id, None)
 
 
+def drop_deserted(books: Books, now_s: float) -> None:
+    """End loads that nobody waits for any more, have not begun, and stand in the way of one that somebody waits for."""
+    waiting = [job for job in books.jobs.values() if job.callers and job.state in UNPLACED and job.waits_for]
+    if not waiting:
+        return
+    for job in books.jobs_by_age():
+        if job.was_asked and not job.callers and job.state in UNPLACED:
+            fail(books, job, canceled("nobody waits for the load any more, and others need the room"), now_s)
+
+
 def unload(books: Books, event: UnloadRequested, now_s: float) -> None:
-    """Order every replica of a model to go. A load that somebody waits for goes on."""
+    """Order the replicas of a model to go that no operator keeps. A load that somebody waits for goes on."""
     model = find_model(tuple(books.observed.nodes.values()), event.model_name)
     if model is None:
-        fault = _why_not(books, None, event.model_name) or model_not_found(event.model_name)
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
+        _refuse(books, event, _why_not(books, None, event.model_name) or model_not_found(event.model_name))
         return
     if books.leadership is None:
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=unavailable(books.no_leader_why)))
+        _refuse(books, event, unavailable(books.no_leader_why))
         return
+    constraints = constraints_of(books, model.name)
     serving = sorted(runner.placement_id for _, runner in serving_replicas(books, model.digest))
-    ordered = sum(order_stop(books, one, reason="unload", now_s=now_s) for one in serving)
+    kept = len(serving) if constraints.pinned else constraints.replicas_min
+    ordered = sum(order_stop(books, one, reason="unload", now_s=now_s) for one in serving[kept:])
     for job in books.jobs_by_age():
-        if job.model_digest == model.digest and not job.callers:
+        if job.model_digest == model.digest and not job.callers and not job.is_extra and not kept:
             if job.state in ON_HOST:
                 stop_load(books, job, reason="unload", now_s=now_s)
                 ordered += 1

@@ -69,7 +69,7 @@ def build_routes(
         route = ReplicaRoute(
             node_id=node_id,
             runner=runner,
-            device_names=_device_names(by_id.get(node_id), runner),
+            device_names=device_names(by_id.get(node_id), runner),
             expires_at_s=expiries.get(runner.placement_id),
         )
         by_digest.setdefault(runner.model_digest, []).append(route)
@@ -81,7 +81,8 @@ def build_routes(
     )
 
 
-def _device_names(node: NodeView | None, runner: RunnerView) -> tuple[str, ...]:
+def device_names(node: NodeView | None, runner: RunnerView) -> tuple[str, ...]:
+    """The devices of a replica for people, in layer order."""
     if not runner.layout.devices:
         return ("CPU",)
     found = [node.device(layers.device_id) if node is not None else None for layers in runner.layout.devices]

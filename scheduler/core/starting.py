@@ -10,12 +10,15 @@ from dataclasses import replace
 
 from scheduler.core.answers import fail, loading_answer
 from scheduler.core.books import Books
+from scheduler.core.demand import NO_DEMAND
 from scheduler.core.desired import Phase
 from scheduler.core.effects import AnswerReady, CheckLeadership, DropLeadership, SaveDesired, StartRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, StartFailed
 from scheduler.core.faults import MEMORY_REASONS, PLACEMENT_MISMATCH, STALE_FENCE, TRANSPORT_REASONS, Fault, unavailable
+from scheduler.core.growth import superseded_by
 from scheduler.core.ledger import Promise
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
+from scheduler.core.memory import GIB
 from scheduler.core.stopping import order_blind_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerView
 
@@ -46,6 +49,7 @@ def on_save_failed(books: Books, event: DesiredSaveFailed, now_s: float) -> None
 def begin_start(books: Books, job: LoadJob, now_s: float) -> None:
     """The placement is written: tell the host. Also for a placement that a former leader wrote."""
     job.move(LoadState.STARTING, now_s)
+    job.started_s = now_s
     _send_start(books, job, now_s)
 
 
@@ -94,6 +98,8 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         "model.ready", model=job.model_name, placement=record.placement_id, node=record.node_id,
         load_s=round(now_s - job.created_s, 3), attempts=job.attempts + 1, callers=len(job.callers),
     )  # fmt: skip
+    demand = books.demand.get(job.model_digest, NO_DEMAND)
+    books.demand[job.model_digest] = demand.loaded_in(now_s - job.started_s)
     memo = books.memos.get(record.placement_id)
     if memo is not None:
         memo.asked_ms = job.keep_alive_ms
@@ -102,10 +108,10 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         if memo is not None:
             memo.send_caller(runner, now_s)
         books.emit(AnswerReady(callers=callers, model_name=job.model_name))
-    for _, other in list(books.observed.replicas()):
-        smaller = other.layout.context_tokens < runner.layout.context_tokens
-        if other.model_digest == job.model_digest and smaller and other.placement_id != record.placement_id:
-            order_stop(books, other.placement_id, reason="superseded", now_s=now_s)
+    size, kept = runner.layout.context_tokens, job.constraints.replicas_min
+    for other in superseded_by(books, job.model_digest, record.placement_id, size, kept):
+        books.replaced_at_s[job.model_digest] = now_s
+        order_stop(books, other, reason="superseded", now_s=now_s)
 
 
 def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
@@ -177,12 +183,26 @@ def check_loads(books: Books, now_s: float) -> None:
             _send_start(books, job, now_s)
         elif now_s >= job.moved_s + books.policy.load_stall_s:
             _stalled(books, job, now_s)
+        elif job.state in ON_HOST and now_s >= load_deadline_s(books, job):
+            _over_deadline(books, job, now_s)
         elif job.state in ON_HOST and job.record is not None and books.node(job.record.node_id) is None:
             job.attempts += 1
             if job.attempts < books.policy.load_attempts_max:
                 _plan_again(job, now_s, pause_s=0.0)
             else:
                 fail(books, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
+
+
+def load_deadline_s(books: Books, job: LoadJob) -> float:
+    """When a load ends however much it moves: a disk that delivers a byte a minute is of no use."""
+    policy = books.policy
+    return job.started_s + policy.load_deadline_s + policy.load_deadline_s_per_gib * job.progress.bytes_total / GIB
+
+
+def _over_deadline(books: Books, job: LoadJob, now_s: float) -> None:
+    text = f"loading took longer than {now_s - job.started_s:.0f} s - progress {job.progress.fraction:.2f}"
+    stop_load(books, job, reason="deadline", now_s=now_s)
+    fail(books, job, unavailable(text), now_s)
 
 
 def _stalled(books: Books, job: LoadJob, now_s: float) -> None:

@@ -6,26 +6,33 @@
 4. publish the routes if they have changed; that comes first among the effects, answers rely on it
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from scheduler.core import reconcile, requests, starting, stopping
+from scheduler.core import explaining, keeping, model_constraints, reconcile, requests, starting, stopping
 from scheduler.core.answers import end_served, fail
 from scheduler.core.books import Books, Leadership
 from scheduler.core.check_time import wake_at_s
+from scheduler.core.constraints import Constraints
 from scheduler.core.effects import DropLeadership, Effect, PublishRoutes
 from scheduler.core.events import (
     CallerLeft,
+    ConstraintsAsked,
+    ConstraintsPut,
+    ConstraintsSaved,
+    ConstraintsSaveFailed,
     DesiredSaved,
     DesiredSaveFailed,
     EnsureRequested,
     Event,
+    ExplainAsked,
     InventoryLost,
     InventorySeen,
     LeadershipGained,
     LeadershipLost,
     Measured,
     MeasureFailed,
+    QueuesReported,
     RunnerAnswered,
     RunnerReported,
     StartFailed,
@@ -35,19 +42,28 @@ from scheduler.core.events import (
     UnloadRequested,
 )
 from scheduler.core.faults import STALE_FENCE, unavailable
+from scheduler.core.keep_cost import see_requests
 from scheduler.core.loading import pump
 from scheduler.core.observed import Observed
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import build_routes, is_same_table
 from scheduler.core.view import SERVING_STATES, RunnerState
 
+# What comes many times a second and changes nothing about how many replicas there should be.
+MESSAGES = (RunnerReported, RunnerAnswered, CallerLeft, ExplainAsked, ConstraintsAsked)
+NOTHING_SET: Mapping[str, Constraints] = {}
+
 
 class SchedulerCore:
     """Owns the books. Not thread-safe: whoever holds it is its only user."""
 
-    def __init__(self, policy: Policy, new_id: Callable[[], str]) -> None:
-        """`new_id` makes placement ids."""
-        self.books = Books(policy=policy, new_id=new_id, observed=Observed(policy=policy))
+    def __init__(
+        self, policy: Policy, new_id: Callable[[], str], file_constraints: Mapping[str, Constraints] = NOTHING_SET
+    ) -> None:
+        """`new_id` makes placement ids; `file_constraints` are the operator's, by model name with tag."""
+        self.books = Books(
+            policy=policy, new_id=new_id, observed=Observed(policy=policy), file_constraints=file_constraints
+        )
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in an event; return what is to be done about it, in order."""
@@ -62,6 +78,10 @@ class SchedulerCore:
             starting.check_loads(books, now_s)
             end_served(books, now_s)
             reconcile.expire_idle(books, now_s)
+            if not isinstance(event, MESSAGES):
+                keeping.follow_queues(books, now_s)
+                keeping.keep_replicas(books, now_s)
+            requests.drop_deserted(books, now_s)
             pump(books, now_s)
         publish = self._publish()
         return [*publish, *books.effects]
@@ -76,15 +96,10 @@ class SchedulerCore:
             case InventorySeen():
                 books.observed.see_inventory(event.nodes, event.uptime_s, now_s)
                 reconcile.see_replicas(books, now_s)
+                see_requests(books, now_s)
                 reconcile.follow_loads(books, now_s)
             case InventoryLost():
                 books.observed.lose_inventory(now_s)
-            case EnsureRequested():
-                requests.ensure(books, event, now_s)
-            case CallerLeft():
-                requests.leave(books, event.caller_id)
-            case UnloadRequested():
-                requests.unload(books, event, now_s)
             case LeadershipGained():
                 reconcile.gain(books, event)
                 books.leadership = Leadership(fence=event.fence, leader_id=event.leader_id)
@@ -92,8 +107,38 @@ class SchedulerCore:
                 self._lose(event.why, now_s)
             case TimePassed():
                 pass
+            case EnsureRequested() | UnloadRequested() | CallerLeft() | ExplainAsked():
+                self._take_call(event, now_s)
+            case ConstraintsAsked() | ConstraintsPut() | ConstraintsSaved() | ConstraintsSaveFailed():
+                self._take_constraints(event)
+            case QueuesReported():
+                keeping.see_queues(books, event.gateway_id, event.waits_s, now_s)
             case _:
                 self._take_outcome(event, now_s)
+
+    def _take_call(self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked, now_s: float) -> None:
+        match event:
+            case EnsureRequested():
+                requests.ensure(self.books, event, now_s)
+            case UnloadRequested():
+                requests.unload(self.books, event, now_s)
+            case CallerLeft():
+                requests.leave(self.books, event.caller_id)
+            case ExplainAsked():
+                explaining.explain(self.books, event, now_s)
+
+    def _take_constraints(
+        self, event: ConstraintsAsked | ConstraintsPut | ConstraintsSaved | ConstraintsSaveFailed
+    ) -> None:
+        match event:
+            case ConstraintsAsked():
+                model_constraints.tell(self.books, event)
+            case ConstraintsPut():
+                model_constraints.put(self.books, event)
+            case ConstraintsSaved():
+                model_constraints.on_saved(self.books, event)
+            case ConstraintsSaveFailed():
+                model_constraints.on_save_failed(self.books, event)
 
     def _take_outcome(
         self,
@@ -141,6 +186,7 @@ class SchedulerCore:
             if job.measuring != event.key:
                 continue
             job.measuring = None
+            job.rounds += 1
             if isinstance(event, MeasureFailed):
                 job.measure_faults[event.key] = event.fault
         if isinstance(event, Measured):
@@ -173,6 +219,9 @@ class SchedulerCore:
         books.stops.clear()
         books.measuring.clear()
         books.desired.clear()
+        books.constraints.clear()
+        books.queue_waits.clear()
+        books.waits_since_s.clear()
         books.desired_unseen_since_s.clear()
 
     def _publish(self) -> list[Effect]:

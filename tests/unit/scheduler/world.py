@@ -318,7 +318,7 @@ class World:
                         layout=record.layout,
                         address=f"unix:/run/{record.placement_id}",
                         state=RunnerState.LAUNCHED,
-                        load_bytes_total=1000,
+                        load_bytes_total=int(self.sizes_gib.get(record.model_digest, 8) * GIB),
                         slots_total=record.layout.slots,
                     ),
                 )

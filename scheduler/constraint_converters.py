@@ -1,0 +1,207 @@
+"""Constraints, load options and explanations between protos and the core's values."""
+
+from common.errors import InvalidRequest
+from protos import cluster_pb2, scheduler_pb2
+from scheduler.converters import from_layout
+from scheduler.core.candidates import Candidate, Placement, Verdict
+from scheduler.core.constraint_fields import CACHE_TYPES
+from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
+from scheduler.core.explanation import Explanation
+from scheduler.core.layouts import FlashAttention
+from scheduler.core.memory import MemoryOrigin
+
+_FLASH = {
+    cluster_pb2.FLASH_ATTENTION_ON: FlashAttention.ON,
+    cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
+}
+_FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
+CHOSEN = "chosen"
+
+
+def to_options(options: scheduler_pb2.LoadOptions) -> LoadOptions:
+    """What a request asks of its replica."""
+    return LoadOptions(
+        require_gpu=options.require_gpu,
+        num_gpu=options.num_gpu if options.HasField("num_gpu") else None,
+        main_gpu=options.main_gpu if options.HasField("main_gpu") else None,
+        batch_tokens=options.batch_tokens,
+        threads=options.threads,
+        use_mmap=options.use_mmap if options.HasField("use_mmap") else None,
+    )
+
+
+def to_constraints(wire: scheduler_pb2.Constraints) -> Constraints:
+    """What an operator wants of a model.
+
+    Raises:
+        InvalidRequest: a name that this build does not know, or a contradiction; `param` is the constraint.
+    """
+    for name in ("cache_type_k", "cache_type_v"):
+        if getattr(wire, name) not in CACHE_TYPES:
+            raise InvalidRequest(f'"{name}" must be one of {", ".join(CACHE_TYPES[1:])}', param=name)
+    return Constraints(
+        nodes=tuple(wire.nodes),
+        devices=tuple(wire.devices),
+        backend=wire.backend,
+        max_shape=_shape(wire.max_shape),
+        policy=_policy(wire.policy),
+        tensor_split=tuple(wire.tensor_split),
+        num_gpu=wire.num_gpu if wire.HasField("num_gpu") else None,
+        main_gpu=wire.main_gpu if wire.HasField("main_gpu") else None,
+        require_gpu=wire.require_gpu,
+        max_bytes=tuple(sorted(wire.max_bytes.items())),
+        replicas_min=wire.replicas_min,
+        replicas_max=wire.replicas_max or max(1, wire.replicas_min),
+        pinned=wire.pinned,
+        priority=wire.priority,
+        preload=wire.preload,
+        keep_alive_ms=wire.keep_alive_ms if wire.HasField("keep_alive_ms") else None,
+        slots=wire.slots,
+        context_tokens=wire.context_tokens,
+        batch_tokens=wire.batch_tokens,
+        threads=wire.threads,
+        cache_type_k=wire.cache_type_k,
+        cache_type_v=wire.cache_type_v,
+        flash_attention=_FLASH.get(wire.flash_attention, FlashAttention.AUTO),
+        use_mmap=wire.use_mmap if wire.HasField("use_mmap") else None,
+    )
+
+
+def _shape(name: str) -> Shape:
+    try:
+        return Shape(name) if name else Shape.CPU
+    except ValueError as error:
+        raise InvalidRequest(f'"max_shape" must be one of {", ".join(Shape)}', param="max_shape") from error
+
+
+def _policy(name: str) -> FillPolicy:
+    try:
+        return FillPolicy(name) if name else FillPolicy.PACK
+    except ValueError as error:
+        raise InvalidRequest(f'"policy" must be one of {", ".join(FillPolicy)}', param="policy") from error
+
+
+def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
+    """The same for the wire."""
+    return scheduler_pb2.Constraints(
+        nodes=constraints.nodes,
+        devices=constraints.devices,
+        backend=constraints.backend,
+        max_shape=constraints.max_shape.value if constraints.max_shape is not Shape.CPU else "",
+        policy=constraints.policy.value if constraints.policy is not FillPolicy.PACK else "",
+        tensor_split=constraints.tensor_split,
+        num_gpu=constraints.num_gpu,
+        main_gpu=constraints.main_gpu,
+        require_gpu=constraints.require_gpu,
+        max_bytes=dict(constraints.max_bytes),
+        replicas_min=constraints.replicas_min,
+        replicas_max=constraints.replicas_max,
+        pinned=constraints.pinned,
+        priority=constraints.priority,
+        preload=constraints.preload,
+        keep_alive_ms=constraints.keep_alive_ms,
+        slots=constraints.slots,
+        context_tokens=constraints.context_tokens,
+        batch_tokens=constraints.batch_tokens,
+        threads=constraints.threads,
+        cache_type_k=constraints.cache_type_k,
+        cache_type_v=constraints.cache_type_v,
+        flash_attention=_FLASH_BACK.get(constraints.flash_attention, cluster_pb2.FLASH_ATTENTION_UNSPECIFIED),
+        use_mmap=constraints.use_mmap,
+    )
+
+
+def from_model_constraints(model: ModelConstraints) -> scheduler_pb2.ModelConstraints:
+    """The constraints of one model for the wire."""
+    return scheduler_pb2.ModelConstraints(
+        model_name=model.model_name, constraints=from_constraints(model.constraints), from_file=model.from_file
+    )
+
+
+def from_explanation(explanation: Explanation) -> scheduler_pb2.Explanation:
+    """An explanation for the wire; the chosen candidate first."""
+    decision = explanation.decision
+    placement = decision if isinstance(decision, Placement) else None
+    candidates = [_candidate(one, explanation, placement) for one in explanation.candidates]
+    candidates.sort(key=lambda one: (one.verdict != CHOSEN, one.verdict != Verdict.FITS, one.node_id))
+    return scheduler_pb2.Explanation(
+        model_name=explanation.model_name,
+        model_digest=explanation.model_digest,
+        hypothetical=explanation.hypothetical,
+        age_ms=round(explanation.age_s * 1000),
+        outcome=explanation.outcome,
+        message=explanation.message,
+        candidates=candidates,
+        victims=[
+            scheduler_pb2.ExplainedVictim(
+                placement_id=one.placement_id, model_name=one.model_name, node_id=one.node_id, loss=one.loss
+            )
+            for one in explanation.victims
+        ],
+        layout=from_layout(placement.layout) if placement is not None else None,
+        measure_rounds=explanation.rounds,
+        attempts=explanation.attempts,
+        replicas=[
+            scheduler_pb2.ExplainedReplica(
+                placement_id=one.placement_id,
+                node_id=one.node_id,
+                device_names=one.device_names,
+                context_tokens=one.context_tokens,
+                predicted_bytes=one.predicted_bytes,
+                allocated_bytes=one.allocated_bytes,
+                pinned=one.pinned,
+            )
+            for one in explanation.replicas
+        ],
+        waits_for=explanation.waits_for,
+    )
+
+
+def _candidate(
+    candidate: Candidate, explanation: Explanation, placement: Placement | None
+) -> scheduler_pb2.ExplainedCandidate:
+    is_chosen = (
+        placement is not None
+        and candidate.verdict is Verdict.FITS
+        and candidate.node_id == placement.node_id
+        and candidate.needs == placement.needs
+    )
+    layers = {one.device_id: one.layer_count for one in placement.layout.devices} if is_chosen and placement else {}
+    return scheduler_pb2.ExplainedCandidate(
+        node_id=candidate.node_id,
+        verdict=CHOSEN if is_chosen else candidate.verdict.value,
+        reason=candidate.reason,
+        slots=candidate.slots,
+        devices=_devices(candidate, explanation, layers),
+        estimated=placement is not None and is_chosen and placement.report.origin is MemoryOrigin.ESTIMATED,
+        context_tokens=placement.layout.context_tokens if placement is not None and is_chosen else 0,
+    )
+
+
+def _devices(
+    candidate: Candidate, explanation: Explanation, layers: dict[str, int]
+) -> list[scheduler_pb2.ExplainedDevice]:
+    names = explanation.device_names
+    if not candidate.needs:
+        name = names.get((candidate.node_id, candidate.device_id), "")
+        return [scheduler_pb2.ExplainedDevice(device_id=candidate.device_id, name=name)]
+    return [
+        scheduler_pb2.ExplainedDevice(
+            device_id=need.device_id,
+            name=names.get((candidate.node_id, need.device_id), ""),
+            layers=layers.get(need.device_id, 0),
+            weights_bytes=need.weights_bytes,
+            cache_bytes=need.cache_bytes,
+            graph_bytes=need.graph_bytes,
+            reserve_bytes=need.reserve_bytes,
+            margin_bytes=need.margin_bytes,
+            need_bytes=need.total_bytes,
+            available_bytes=have.available_bytes,
+            free_bytes=have.free_bytes,
+            promised_bytes=have.promised_bytes,
+            overhead_bytes=have.overhead_bytes,
+            free_source=have.source,
+            free_age_ms=round(have.age_s * 1000),
+        )
+        for need, have in zip(candidate.needs, candidate.available, strict=True)
+    ]

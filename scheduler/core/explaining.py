@@ -1,0 +1,170 @@
+"""Answers why: the last decision as it was taken, or what would be decided now. Changes nothing.
+
+The numbers are those of the decision itself; none is worked out anew for the answer.
+"""
+
+from scheduler.core.books import Books
+from scheduler.core.candidates import MeasureFirst, Placement, Refusal
+from scheduler.core.effects import AnswerExplained, AnswerFailed
+from scheduler.core.events import ExplainAsked
+from scheduler.core.explanation import Explanation, ReplicaMemory, VictimView
+from scheduler.core.faults import Fault, bad_model_file, model_not_found, unavailable
+from scheduler.core.keep_cost import loss_of_replica
+from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
+from scheduler.core.load_jobs import LoadJob
+from scheduler.core.loading import plan_load
+from scheduler.core.model_constraints import constraints_of
+from scheduler.core.routing_table import device_names, find_model
+from scheduler.core.view import ModelFile
+
+NOT_MEASURED = "no memory report for this yet"
+
+
+def explain(books: Books, event: ExplainAsked, now_s: float) -> None:
+    """Answer at once, whatever else is going on."""
+    model = find_model(tuple(books.observed.nodes.values()), event.model_name)
+    fault = _why_not(books, model, event.model_name)
+    if fault is not None or model is None:
+        fault = fault or model_not_found(event.model_name)
+        books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
+        return
+    explanation = _last(books, model, now_s) if event.last else _hypothetical(books, model, event, now_s)
+    books.emit(AnswerExplained(caller_id=event.caller_id, explanation=explanation))
+
+
+def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
+    if books.leadership is None:
+        return unavailable(books.no_leader_why)
+    if model is not None and model.error:
+        return bad_model_file(name, model.error)
+    return None
+
+
+def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
+    decision = books.decisions.get(model.name)
+    if decision is None:
+        return _explanation(books, model, None, hypothetical=False, age_s=0.0, now_s=now_s)
+    return _explanation(
+        books,
+        model,
+        decision.outcome,
+        hypothetical=False,
+        age_s=now_s - decision.at_s,
+        now_s=now_s,
+        rounds=decision.rounds,
+        attempts=decision.attempts,
+    )
+
+
+def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
+    """As if somebody asked for one replica more."""
+    constraints = constraints_of(books, model.name).with_request(event.options)
+    wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens)
+    configured = constraints.context_tokens or books.policy.context_tokens
+    job = LoadJob(
+        id=0,
+        model_name=model.name,
+        model_digest=model.digest,
+        context_tokens=chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens),
+        wanted_tokens=wanted,
+        keep_alive_ms=None,
+        options=event.options,
+        constraints=constraints,
+        is_extra=True,
+        created_s=now_s,
+        moved_s=now_s,
+    )
+    outcome = plan_load(books, job, now_s)
+    return _explanation(books, model, outcome, hypothetical=True, age_s=0.0, now_s=now_s)
+
+
+def _explanation(
+    books: Books,
+    model: ModelFile,
+    outcome: Placement | MeasureFirst | Refusal | None,
+    *,
+    hypothetical: bool,
+    age_s: float,
+    now_s: float,
+    rounds: int = 0,
+    attempts: int = 0,
+) -> Explanation:
+    job = next((one for one in books.jobs_by_age() if one.model_digest == model.digest), None)
+    decision = None if isinstance(outcome, MeasureFirst) else outcome
+    victims = decision.victims if isinstance(decision, Placement) else ()
+    return Explanation(
+        model_name=model.name,
+        model_digest=model.digest,
+        hypothetical=hypothetical,
+        age_s=age_s,
+        outcome=_outcome_name(outcome),
+        message=_message(outcome),
+        decision=decision,
+        candidates=decision.candidates if decision is not None else (),
+        device_names={
+            (node.id, device.id): device.name for node in books.observed.nodes.values() for device in node.devices
+        },
+        victims=tuple(_victim(books, placement_id, now_s) for placement_id in victims),
+        rounds=rounds,
+        attempts=attempts,
+        replicas=tuple(_replicas(books, model)),
+        waits_for=job.waits_for if job is not None else "",
+    )
+
+
+def _outcome_name(outcome: Placement | MeasureFirst | Refusal | None) -> str:
+    match outcome:
+        case None:
+            return "none"
+        case Placement():
+            return "placed"
+        case MeasureFirst():
+            return "measuring"
+        case Refusal():
+            return outcome.kind.value
+
+
+def _message(outcome: Placement | MeasureFirst | Refusal | None) -> str:
+    match outcome:
+        case Refusal():
+            return outcome.message
+        case MeasureFirst():
+            return f"{NOT_MEASURED}: node {outcome.node_id}, {outcome.layout.slots} slots"
+        case None:
+            return "nothing has been decided about this model since this scheduler leads"
+        case Placement():
+            return ""
+
+
+def _victim(books: Books, placement_id: str, now_s: float) -> VictimView:
+    found = books.observed.replica(placement_id)
+    if found is None:
+        return VictimView(placement_id=placement_id, model_name="", node_id="", loss=0.0)
+    node_id, runner = found
+    return VictimView(
+        placement_id=placement_id,
+        model_name=runner.model_name,
+        node_id=node_id,
+        loss=loss_of_replica(books, runner, now_s),
+    )
+
+
+def _replicas(books: Books, model: ModelFile) -> list[ReplicaMemory]:
+    replicas = []
+    for node_id, runner in books.observed.replicas():
+        if runner.model_digest != model.digest:
+            continue
+        record = books.desired.get(runner.placement_id)
+        planned = record.planned if record is not None else None
+        replicas.append(
+            ReplicaMemory(
+                placement_id=runner.placement_id,
+                node_id=node_id,
+                device_names=device_names(books.node(node_id), runner),
+                context_tokens=runner.layout.context_tokens,
+                predicted_bytes=planned.total_bytes if planned is not None else 0,
+                allocated_bytes=runner.memory.total_bytes if runner.memory is not None else 0,
+                pinned=constraints_of(books, runner.model_name).pinned,
+            )
+        )
+    return replicas

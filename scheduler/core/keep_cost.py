@@ -1,0 +1,41 @@
+"""What it is likely to cost to throw a replica out: the figures of the books, put into the formula of `demand`."""
+
+from scheduler.core.books import Books
+from scheduler.core.demand import NO_DEMAND, loss_of
+from scheduler.core.model_constraints import constraints_of
+from scheduler.core.view import RunnerView
+
+
+def loss_of_replica(books: Books, runner: RunnerView, now_s: float) -> float:
+    """Seconds of work that are likely to be needed again."""
+    memo = books.memos.get(runner.placement_id)
+    constraints = constraints_of(books, runner.model_name)
+    default_ms = default_keep_alive_ms(books, runner.model_name)
+    keep_alive_ms = memo.keep_alive_ms(runner, default_ms) if memo is not None else default_ms
+    held = runner.memory.total_bytes if runner.memory is not None else runner.load_bytes_total
+    return loss_of(
+        books.demand.get(runner.model_digest, NO_DEMAND),
+        now_s=now_s,
+        size_bytes=held,
+        held_s=runner.held_prompt_s,
+        kept_for_ever=keep_alive_ms < 0,
+        priority=constraints.priority,
+    )
+
+
+def default_keep_alive_ms(books: Books, model_name: str) -> int:
+    """What holds where no request says otherwise: the model's own setting, else everybody's."""
+    own_ms = constraints_of(books, model_name).keep_alive_ms
+    return books.policy.keep_alive_ms if own_ms is None else own_ms
+
+
+def see_requests(books: Books, now_s: float) -> None:
+    """Count what every runner has accepted since it was seen last."""
+    for _, runner in books.observed.replicas():
+        memo = books.memos.get(runner.placement_id)
+        if memo is None or memo.generation != runner.generation:
+            continue
+        news = runner.requests_total - memo.counted_requests
+        memo.counted_requests = runner.requests_total
+        if news > 0:
+            books.demand[runner.model_digest] = books.demand.get(runner.model_digest, NO_DEMAND).asked(news, now_s)
