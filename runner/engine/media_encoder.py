@@ -1,0 +1,88 @@
+"""The encoder thread: image files to embedding rows, while the engine thread goes on decoding."""
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from common.errors import PunaError
+from common.logs import get_logger
+from runner.core.media import EncodedImage, Image
+from runner.engine.image_decoder import ImageDecoder
+from runner.engine.projector import EncodingCancelled, EncodingFailed, Projector
+
+log = get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class EncodingJob:
+    """An image on its way. `cancelled` is set by the engine thread and read by the encoder."""
+
+    image: Image
+    cancelled: bool = field(default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingDone:
+    """What became of a job: rows, or why there are none; neither if it was cancelled."""
+
+    job: EncodingJob
+    encoded: EncodedImage | None
+    error: PunaError | None
+
+
+class MediaEncoder:
+    """One thread with the projector and the image decoder. Jobs are bounded by the sequences that may wait."""
+
+    def __init__(self, projector: Projector, *, on_done: Callable[[EncodingDone], None]) -> None:
+        """`on_done` is called on the encoder's thread."""
+        self._projector = projector
+        self._decoder = ImageDecoder()
+        self._on_done = on_done
+        self._jobs: queue.SimpleQueue[EncodingJob | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.encoded = 0  # images so far; a number for tests and metrics
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._decoder.start()
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._run,), name="encoder", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, job: EncodingJob) -> None:
+        """Encode an image; `on_done` hears of it exactly once."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End the thread after the image that it is at, and free the projector."""
+        self._jobs.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        self._decoder.close()
+        self._projector.close()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._on_done(self._encode(job))
+
+    def _encode(self, job: EncodingJob) -> EncodingDone:
+        if job.cancelled:
+            return EncodingDone(job, None, None)
+        try:
+            pixels = self._decoder.decode(job.image.data, job.image.header)
+            encoded = self._projector.encode(job.image, pixels, cancelled=lambda: job.cancelled)
+        except EncodingCancelled:
+            return EncodingDone(job, None, None)
+        except PunaError as error:
+            return EncodingDone(job, None, error)
+        except EncodingFailed as error:
+            log.error("image.not_encoded", text=str(error))
+            return EncodingDone(job, None, PunaError("an image could not be encoded"))
+        except BaseException as error:  # the sequences that wait must hear of it
+            log.error("image.not_encoded", kind=type(error).__name__, text=str(error), exc_info=error)
+            return EncodingDone(job, None, PunaError("an image could not be encoded"))
+        self.encoded += 1
+        return EncodingDone(job, encoded, None)

@@ -1,0 +1,61 @@
+"""The arrays of one decode call of embedding rows, kept for the life of the context."""
+
+import ctypes
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+
+from runner.core.media import EncodedUnit
+
+
+class RowBatch:
+    """A llama_batch of embeddings. One sequence per row; a batch holds either these or tokens."""
+
+    def __init__(self, *, capacity: int, slots: int, embedding: int, components: int) -> None:
+        """`capacity` is the context's n_batch, `components` how many numbers a position has."""
+        self.capacity = capacity
+        self.size = 0
+        self.outputs = 0
+        self._components = components
+        # C reads these arrays during decode: they are owned here and never replaced.
+        self._rows = np.zeros((capacity, embedding), np.float32)
+        self._places = np.zeros((components, capacity), np.int32)
+        self._positions = np.zeros(components * capacity, np.int32)
+        self._sequence_counts = np.ones(capacity, np.int32)
+        self._slot_ids = np.arange(slots, dtype=np.int32)
+        self._sequences = np.zeros(capacity, np.uint64)  # addresses into _slot_ids
+        self._wanted = np.zeros(capacity, np.int8)
+        self._slot_addresses = [self._slot_ids.ctypes.data + 4 * slot for slot in range(slots)]
+        self.struct = llama.llama_batch(
+            0,
+            None,
+            self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def clear(self) -> None:
+        """Start a new call."""
+        self.size = 0
+        self.outputs = 0
+
+    def add(self, slot_id: int, start: int, unit: EncodedUnit, first: int, count: int, *, wants_logits: bool) -> int:
+        """Append rows of a unit that begins at position `start`; return the index of the last."""
+        begin, end = self.size, self.size + count
+        assert count > 0, "an empty row"
+        assert end <= self.capacity, "batch over capacity: llama.cpp would abort"
+        self._rows[begin:end] = unit.rows[first : first + count]
+        self._places[:, begin:end] = unit.positions_from(start, first, count)
+        self._sequences[begin:end] = self._slot_addresses[slot_id]
+        self._wanted[begin:end] = 0
+        self._wanted[end - 1] = wants_logits
+        self.size = end
+        self.outputs += wants_logits
+        return end - 1
+
+    def seal(self) -> None:
+        """Nothing is added any more: llama.cpp wants one component of all rows behind the other."""
+        self.struct.n_tokens = self.size
+        self._positions[: self._components * self.size] = self._places[:, : self.size].reshape(-1)
