@@ -10,6 +10,7 @@ MODES = {
     "probe": ("runner.probe", "list the devices that the engine can use"),
     "inspect": ("runner.inspect", "describe a GGUF file from its header"),
     "gpu-memory": ("runner.gpu_memory", "print what the drivers say about GPU memory, every second"),
+    "rpc": ("runner.rpc", "lend devices of this node to a runner on another one"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
 }
 

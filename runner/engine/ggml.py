@@ -63,6 +63,15 @@ class DeviceProperties(ctypes.Structure):
     ]
 
 
+class TensorOverride(ctypes.Structure):
+    """struct llama_model_tensor_buft_override."""
+
+    pattern: bytes | None
+    buffer_type: int | None
+
+    _fields_ = [("pattern", c_char_p), ("buffer_type", c_void_p)]
+
+
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU, DEVICE_TYPE_INTEGRATED, DEVICE_TYPE_ACCELERATOR = range(4)
 
 device_count = bind("ggml_backend_dev_count", c_size_t)
@@ -70,6 +79,7 @@ device_get = bind("ggml_backend_dev_get", c_void_p, c_size_t)
 device_name = bind("ggml_backend_dev_name", c_char_p, c_void_p)
 device_properties = bind("ggml_backend_dev_get_props", None, c_void_p, POINTER(DeviceProperties))
 device_registry = bind("ggml_backend_dev_backend_reg", c_void_p, c_void_p)
+device_buffer_type = bind("ggml_backend_dev_buffer_type", c_void_p, c_void_p)
 device_type = bind("ggml_backend_dev_type", c_int, c_void_p)
 registry_count = bind("ggml_backend_reg_count", c_size_t)
 registry_get = bind("ggml_backend_reg_get", c_void_p, c_size_t)
@@ -78,9 +88,15 @@ registry_device_count = bind("ggml_backend_reg_dev_count", c_size_t, c_void_p)
 registry_device_get = bind("ggml_backend_reg_dev_get", c_void_p, c_void_p, c_size_t)
 buffer_type_name = bind("ggml_backend_buft_name", c_char_p, c_void_p)
 buffer_type_is_host = bind("ggml_backend_buft_is_host", c_bool, c_void_p)
+cpu_buffer_type = bind("ggml_backend_cpu_buffer_type", c_void_p)
 buffer_type_device = bind("ggml_backend_buft_get_device", c_void_p, c_void_p)
 # Only where the engine was built with GGML_RPC=on. Aborts the process if nobody answers: say hello first (rpc_hello).
 rpc_add_server = bind_optional("ggml_backend_rpc_add_server", c_void_p, c_char_p)
+# Endpoint, cache directory or NULL, threads, device count, devices. Serves until the process ends; returns only if it
+# could not listen.
+rpc_start_server = bind_optional(
+    "ggml_backend_rpc_start_server", None, c_char_p, c_char_p, c_size_t, c_size_t, c_void_p
+)
 
 TYPE_COUNT: int = llama.GGML_TYPE_COUNT
 type_name = bind("ggml_type_name", c_char_p, c_int)

@@ -13,15 +13,18 @@ from common.metrics import serve_metrics
 from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
 from protos import discovery_pb2, host_pb2, host_pb2_grpc
+from runner.host.borrowing import Borrower
 from runner.host.devices import Devices
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
+from runner.host.lending import Lender
 from runner.host.measurements import Measurements
 from runner.host.model_files import ModelFiles
 from runner.host.reporter import Identity, Reporter
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
 from runner.host.supervisor import Supervisor
+from runner.host.tunnel import open_tunnel, run_tunnel
 
 log = get_logger()
 
@@ -62,6 +65,9 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     # Late, because the two need each other: free memory to start a runner, runners to predict free memory.
     devices = Devices(clock, promised_bytes=lambda: supervisor.promised_bytes())  # noqa: PLW0108
     models = ModelFiles(settings.models_directory, home.cache_directory)
+    lender = Lender(home, clock)
+    tunnel = open_tunnel(settings, home, node_id=identity.node_id, lender=lender)
+    borrower = Borrower(tunnel.identity if tunnel is not None else None)
     supervisor = Supervisor(
         home=home,
         fences=FenceStore(home.fence_path),
@@ -70,8 +76,10 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         clock=clock,
         runner_listen=settings.runner_listen,
         runner_advertise=settings.runner_advertise,
+        lender=lender,
+        borrower=borrower,
     )
-    servicer = HostServicer(supervisor, Measurements(models), devices)
+    servicer = HostServicer(supervisor, Measurements(models, borrower), devices, tunnel)
     server = bind_server(
         settings.node_listen,
         register=lambda grpc_server: host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server),
@@ -79,7 +87,12 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         insecure=settings.insecure,
     )
     metrics_address = serve_metrics(settings.metrics_listen)
-    facts = discovery_pb2.HostFacts(address=settings.node_advertise or server.address, metrics_address=metrics_address)
+    facts = discovery_pb2.HostFacts(
+        address=settings.node_advertise or server.address,
+        metrics_address=metrics_address,
+        rpc_enabled=tunnel is not None,
+        tunnel_certificate=tunnel.certificate if tunnel is not None else b"",
+    )
     changes = Changes()
 
     def snapshot() -> discovery_pb2.HostReport:
@@ -100,7 +113,11 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         reporter = Reporter(settings.discovery_address, identity, snapshot, changes)
         tasks += [
             asyncio.create_task(devices.watch()),
-            *(asyncio.create_task(_forward(source.changes, changes)) for source in (devices, models, supervisor)),
+            asyncio.create_task(run_tunnel(tunnel)),
+            *(
+                asyncio.create_task(_forward(source.changes, changes))
+                for source in (devices, models, supervisor, lender)
+            ),
         ]
         reporting = asyncio.create_task(reporter.run())
         tasks.append(reporting)

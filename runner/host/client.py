@@ -1,7 +1,7 @@
 """How the scheduler speaks to hosts: one channel per address, domain errors instead of gRPC ones."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from grpc import aio
 
@@ -11,6 +11,8 @@ from protos import cluster_pb2, host_pb2, host_pb2_grpc
 
 # A host answers a measurement within its own limit of 20 s, or after one that is already running.
 MEASURE_TIMEOUT_S = 45.0
+# The lending process starts an interpreter and the engine's backends, on cold disks perhaps.
+LEND_TIMEOUT_S = 35.0
 # Beyond the drain: SIGTERM, grace and SIGKILL on the host, and the way there and back.
 STOP_EXTRA_S = 20.0
 
@@ -21,15 +23,22 @@ class HostClient:
     def __init__(self) -> None:
         self._channels: dict[str, aio.Channel] = {}
 
-    async def measure(self, address: str, *, model_digest: str, layout: cluster_pb2.Layout) -> cluster_pb2.MemoryReport:
-        """Count the memory that a model with a layout takes on that node.
+    async def measure(
+        self,
+        address: str,
+        *,
+        model_digest: str,
+        layout: cluster_pb2.Layout,
+        peers: Sequence[host_pb2.Peer] = (),
+    ) -> cluster_pb2.MemoryReport:
+        """Count the memory that a model with a layout takes on that node and on those that lend to it.
 
         Raises:
             ModelNotFound: the node has no such file; measure on another one.
             BadModelFile: the engine refuses the file; no node will take it.
             ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
         """
-        request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout)
+        request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers)
         with domain_errors():
             response: host_pb2.MeasureResponse = await self._stub(address).Measure(
                 request, timeout=MEASURE_TIMEOUT_S, metadata=call_metadata()
@@ -63,6 +72,22 @@ class HostClient:
         timeout_s = request.drain_ms / 1000 + STOP_EXTRA_S
         with domain_errors():
             await self._stub(address).Stop(request, timeout=timeout_s, metadata=call_metadata())
+
+    async def lend(self, address: str, request: host_pb2.LendRequest) -> host_pb2.LendResponse:
+        """Have a host lend devices to a placement of another node; returns once they can be reached.
+
+        Raises:
+            StaleFence: another scheduler leads; stop acting.
+            DeviceMemoryExhausted: less free memory than planned, or the device serves somebody else; plan again.
+            NotSupported: the node lends nothing.
+            PlacementMismatch, InvalidRequest: as their docstrings say.
+            ModelUnavailable, RequestTimeout: the host cannot be reached, or could not start what lends; try without it.
+        """
+        with domain_errors():
+            response: host_pb2.LendResponse = await self._stub(address).Lend(
+                request, timeout=LEND_TIMEOUT_S, metadata=call_metadata()
+            )
+        return response
 
     async def forget(self, address: str) -> None:
         """Close the channel to a host that left."""

@@ -3,22 +3,51 @@
 from dataclasses import replace
 from pathlib import Path
 
-from protos import cluster_pb2
+from common.errors import InvalidRequest
+from protos import cluster_pb2, host_pb2
 from runner.core.devices import CPU_ID
+from runner.core.leases import Share, Terms
 from runner.core.model_files import ModelFiles
 from runner.core.promises import Need
 from runner.host.runner_notes import RunnerNote
 from runner.host.runner_spec import RunnerSpec
+from runner.host.tunnel_identity import is_certificate
 
 
 def to_need(report: cluster_pb2.MemoryReport) -> Need:
-    """Bytes by device; what lies in host RAM counts for the CPU."""
+    """Bytes by device of this node; what lies in host RAM counts for the CPU."""
     weights: dict[str, int] = {}
     later: dict[str, int] = {}
-    for device_id, memory in [(CPU_ID, report.host), *((memory.device_id, memory) for memory in report.devices)]:
+    here = [(memory.device_id, memory) for memory in report.devices if not memory.node_id]
+    for device_id, memory in [(CPU_ID, report.host), *here]:
         weights[device_id] = weights.get(device_id, 0) + memory.weights_bytes
         later[device_id] = later.get(device_id, 0) + memory.cache_bytes + memory.graph_bytes
     return Need(weights_bytes=weights, later_bytes=later)
+
+
+def to_terms(request: host_pb2.LendRequest) -> Terms:
+    """What a lease is asked for.
+
+    Raises:
+        InvalidRequest: no devices, one of them twice, or no certificate.
+    """
+    ids = [share.planned.device_id for share in request.devices]
+    if not ids or len(set(ids)) != len(ids) or not all(ids):
+        raise InvalidRequest("a lease needs devices, each once", param="devices")
+    if not is_certificate(request.borrower_certificate):
+        raise InvalidRequest("a lease needs the borrower's certificate", param="borrower_certificate")
+    return Terms(
+        borrower_certificate=request.borrower_certificate,
+        shares=tuple(
+            Share(
+                device_id=share.planned.device_id,
+                weights_bytes=share.planned.weights_bytes,
+                later_bytes=share.planned.cache_bytes + share.planned.graph_bytes,
+                max_bytes=share.max_bytes,
+            )
+            for share in request.devices
+        ),
+    )
 
 
 def less(need: Need, freed: Need) -> Need:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from google.protobuf import json_format
 
 from common.errors import BadModelFile, InvalidRequest, ModelUnavailable
-from protos import cluster_pb2
+from protos import cluster_pb2, host_pb2
+from runner.core.tunnel import Purpose
 from runner.host import metrics
+from runner.host.borrowing import Borrower, addressed, renamed
 from runner.host.children import run_child
 from runner.host.model_files import ModelFiles
 from runner.host.runner_spec import file_arguments, without_addresses
@@ -19,21 +22,28 @@ REPORTS_MAX = 512
 class Measurements:
     """A cache by everything that the figures depend on. Failures are not kept."""
 
-    def __init__(self, models: ModelFiles) -> None:
+    def __init__(self, models: ModelFiles, borrower: Borrower) -> None:
         self._models = models
+        self._borrower = borrower
         self._reports: OrderedDict[bytes, cluster_pb2.MemoryReport] = OrderedDict()
         # While it runs, a measurement holds a context on each device: one at a time per node.
         self._turn = asyncio.Lock()
 
     async def measure(
-        self, *, model_digest: str, layout: cluster_pb2.Layout, engine_build: str
+        self,
+        *,
+        model_digest: str,
+        layout: cluster_pb2.Layout,
+        engine_build: str,
+        peers: Sequence[host_pb2.Peer] = (),
     ) -> cluster_pb2.MemoryReport:
-        """Bytes that the model takes with the layout.
+        """Bytes that the model takes with the layout, with the devices that the peers lend.
 
         Raises:
             ModelNotFound, BadModelFile: no usable file here, of the model, its projector or an adapter.
             InvalidRequest: no engine can have this layout.
-            ModelUnavailable: the measurement crashed or ran over its time; estimate instead.
+            ModelUnavailable: the measurement crashed or ran over its time, or a peer does not lend; estimate instead.
+            NotSupported: this node uses no devices of other nodes.
         """
         key = _cache_key(model_digest, layout, engine_build)
         files = self._models.files_of(model_digest, layout)
@@ -43,16 +53,23 @@ class Measurements:
                 self._reports.move_to_end(key)
                 metrics.MEASURES.labels(source="cache").inc()
                 return known
-            text = json_format.MessageToJson(layout, preserving_proto_field_name=True, indent=None)
-            with metrics.MEASURE_SECONDS.time():
-                result = await run_child(
-                    "measure", [*file_arguments(files), "--layout", text], timeout_s=MEASURE_TIMEOUT_S
+            borrowed = await self._borrower.borrow(peers, Purpose.MEASURE)
+            try:
+                text = json_format.MessageToJson(
+                    addressed(layout, borrowed), preserving_proto_field_name=True, indent=None
                 )
+                with metrics.MEASURE_SECONDS.time():
+                    result = await run_child(
+                        "measure", [*file_arguments(files), "--layout", text], timeout_s=MEASURE_TIMEOUT_S
+                    )
+            finally:
+                if borrowed is not None:
+                    await borrowed.close()
             if result.exit_code != 0:
                 metrics.MEASURES.labels(source="failed").inc()
                 raise _failure(result.exit_code, result.failure())
             metrics.MEASURES.labels(source="engine").inc()
-            report = json_format.Parse(result.output, cluster_pb2.MemoryReport())
+            report = renamed(json_format.Parse(result.output, cluster_pb2.MemoryReport()), layout)
             self._reports[key] = report
             if len(self._reports) > REPORTS_MAX:
                 self._reports.popitem(last=False)

@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 RUNNERS = Gauge("puna_host_runners_count", "Live runner processes of this node")
+LEASES = Gauge("puna_host_leases_count", "Placements of other nodes that devices of this node are lent to")
 RUNNER_STARTS = Counter("puna_host_runner_starts_total", "Start commands by result", ["result"])
 RUNNER_ENDS = Counter("puna_host_runner_ends_total", "Ended runners by reason", ["reason"])
 MEASURE_SECONDS = Histogram(

@@ -18,7 +18,9 @@ from common.network import UNIX_PREFIX
 from protos import cluster_pb2
 from runner.core.exits import explain_exit
 from runner.core.silence import lengthen_silence
+from runner.core.tunnel import Purpose
 from runner.host import metrics
+from runner.host.borrowing import Borrowed, Borrower, addressed, renamed
 from runner.host.children import runner_command
 from runner.host.home import Home
 from runner.host.process import RunnerProcess, read_log_tail, spawn_runner, start_ticks, take_lock
@@ -47,13 +49,15 @@ _SETTLED = frozenset(
 class Runner:
     """See the module. `ended` is set when the process is gone and its files are removed."""
 
-    def __init__(self, spec: RunnerSpec, home: Home, clock: Clock) -> None:
+    def __init__(self, spec: RunnerSpec, home: Home, clock: Clock, borrower: Borrower) -> None:
         self.spec = spec
         self.changes = Changes()
         self.ended = asyncio.Event()
         self.stop_requested = False
         self._home = home
         self._clock = clock
+        self._borrower = borrower
+        self._borrowed: Borrowed | None = None
         self._process: RunnerProcess | None = None
         self._record = cluster_pb2.RunnerRecord(
             placement=cluster_pb2.PlacementRef(placement_id=spec.placement_id, generation=spec.generation),
@@ -176,8 +180,10 @@ class Runner:
         spec = self.spec
         if listen == UNIX_PREFIX:
             self._socket_path = str(self._home.socket_path(spec.short_name()))
+        self._borrowed = await self._borrower.borrow(spec.peers, Purpose.SERVE)
+        layout = addressed(spec.layout, self._borrowed)
         lock = take_lock(self._lock_path)
-        command = runner_command("serve", spec.arguments(self._socket_path, listen=listen))
+        command = runner_command("serve", spec.arguments(self._socket_path, listen=listen, layout=layout))
         spawned = spawn_runner(command, log_path=self._log_path, lock=lock)
         self._process = spawned.process
         self._record.pid = spawned.process.pid
@@ -212,6 +218,8 @@ class Runner:
                 asyncio.create_task(watch_pings(address, heard=self._hear, gone=process.exited)),
                 asyncio.create_task(self._watch_silence(process)),
             ]
+        if self._borrowed is not None:
+            watches.append(asyncio.create_task(self._watch_lenders(self._borrowed, process)))
         try:
             await process.exited.wait()
             await asyncio.wait(watches[:1], timeout=LAST_WORDS_S)
@@ -220,13 +228,23 @@ class Runner:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
         said = self._record.status.error if self.state == cluster_pb2.RUNNER_STATE_ERROR else None
+        lost_node = self._borrowed.lost_node if self._borrowed is not None else ""
         if self.stop_requested:
             self._fail(ShuttingDown.reason, STOPPED, process.exit_code)
+        elif lost_node:  # the engine aborts when a device is gone: what it says then is no news
+            message = f"node {lost_node} no longer lends the devices that the runner uses"
+            self._fail(RunnerLost.reason, message, process.exit_code)
         elif said is not None and said.reason:
             self._fail(said.reason, said.message, process.exit_code)
         else:
             cause = explain_exit(process.exit_code, read_log_tail(self._log_path), was_ready=self._was_ready)
             self._fail(cause.reason, cause.message, process.exit_code)
+
+    async def _watch_lenders(self, borrowed: Borrowed, process: RunnerProcess) -> None:
+        """Without one of its devices a runner can never answer again; it would only notice at its next request."""
+        await borrowed.lost.wait()
+        log.warning("runner.lender_lost", placement=self.spec.placement_id, node=borrowed.lost_node)
+        await kill_process(process)
 
     async def _watch_silence(self, process: RunnerProcess) -> None:
         """A runner that answers nothing for HUNG_AFTER_S is killed; slow ones answer pings and are left alone."""
@@ -256,6 +274,8 @@ class Runner:
     async def _finish(self) -> None:
         """However the life ended: nothing of the runner is left behind."""
         process = self._process
+        if self._borrowed is not None:
+            await self._borrowed.close()
         if process is not None and not process.exited.is_set():
             await kill_process(process)  # only when our own task is cancelled: the host goes down in disorder
         if not self._record.status.HasField("error"):
@@ -313,6 +333,10 @@ class Runner:
         fraction = max(status.load_fraction, self.load_fraction)
         self._record.status.CopyFrom(status)
         self._record.status.load_fraction = fraction
+        if status.HasField("memory"):
+            self._record.status.memory.CopyFrom(renamed(status.memory, self.spec.layout))
+        if status.error.HasField("attempted"):
+            self._record.status.error.attempted.CopyFrom(renamed(status.error.attempted, self.spec.layout))
         if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
             self._was_ready = True
         if status.state != before:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from google.protobuf import json_format
 
 from common.network import UNIX_PREFIX, split_host_port
-from protos import cluster_pb2
+from protos import cluster_pb2, host_pb2
 from runner.core.model_files import ModelFiles, adapter_argument
 
 
@@ -21,6 +21,7 @@ class RunnerSpec:
     files: ModelFiles
     layout: cluster_pb2.Layout
     planned: cluster_pb2.MemoryReport
+    peers: tuple[host_pb2.Peer, ...] = ()  # who lends the devices of other nodes; another set is the same runner
 
     def fingerprint(self) -> bytes:
         """Equal for two starts that mean the same runner."""
@@ -30,15 +31,18 @@ class RunnerSpec:
         """Short enough for the path of a Unix socket, different for every generation."""
         return hashlib.sha256(f"{self.placement_id}/{self.generation}".encode()).hexdigest()[:12]
 
-    def arguments(self, socket_path: str, *, listen: str) -> list[str]:
-        """The command line after `runner serve`: it listens on its own socket, or on a free port of `listen`'s host."""
-        layout = json_format.MessageToJson(self.layout, preserving_proto_field_name=True, indent=None)
+    def arguments(self, socket_path: str, *, listen: str, layout: cluster_pb2.Layout) -> list[str]:
+        """The command line after `runner serve`: it listens on its own socket, or on a free port of `listen`'s host.
+
+        `layout` is ours with the addresses of devices that RPC servers lend.
+        """
+        text = json_format.MessageToJson(layout, preserving_proto_field_name=True, indent=None)
         address = f"{UNIX_PREFIX}{socket_path}" if socket_path else listen
         metrics_host = "127.0.0.1" if socket_path else split_host_port(listen)[0]
         return [
             *file_arguments(self.files),
             *("--name", self.model_name, "--digest", self.model_digest),
-            *("--placement", self.placement_id, "--generation", str(self.generation), "--layout", layout),
+            *("--placement", self.placement_id, "--generation", str(self.generation), "--layout", text),
             *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
         ]
 

@@ -6,10 +6,13 @@ from typing import Any
 
 from grpc import aio
 
+from common.errors import NotSupported
 from protos import host_pb2, host_pb2_grpc
 from runner.host.devices import Devices
+from runner.host.lending import lend_response
 from runner.host.measurements import Measurements
 from runner.host.supervisor import Supervisor
+from runner.host.tunnel import Tunnel
 
 EVENT_INTERVAL_S_MIN = 0.02
 
@@ -17,10 +20,14 @@ EVENT_INTERVAL_S_MIN = 0.02
 class HostServicer(host_pb2_grpc.HostServicer):
     """Commands in, outcomes out; everything is decided elsewhere."""
 
-    def __init__(self, supervisor: Supervisor, measurements: Measurements, devices: Devices) -> None:
+    def __init__(
+        self, supervisor: Supervisor, measurements: Measurements, devices: Devices, tunnel: Tunnel | None
+    ) -> None:
+        """Without a tunnel nothing is lent."""
         self._supervisor = supervisor
         self._measurements = measurements
         self._devices = devices
+        self._tunnel = tunnel
 
     async def Measure(
         self,
@@ -29,7 +36,10 @@ class HostServicer(host_pb2_grpc.HostServicer):
     ) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
         report = await self._measurements.measure(
-            model_digest=request.model_digest, layout=request.layout, engine_build=self._devices.engine_build
+            model_digest=request.model_digest,
+            layout=request.layout,
+            engine_build=self._devices.engine_build,
+            peers=request.peers,
         )
         return host_pb2.MeasureResponse(report=report)
 
@@ -57,3 +67,14 @@ class HostServicer(host_pb2_grpc.HostServicer):
         """Drain and stop."""
         await self._supervisor.stop(request)
         return host_pb2.StopResponse()
+
+    async def Lend(
+        self,
+        request: host_pb2.LendRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> host_pb2.LendResponse:
+        """Lend devices to one placement of another node."""
+        if self._tunnel is None:
+            raise NotSupported("this node lends no devices; set PUNA_RPC=1")
+        lease = await self._supervisor.lend(request)
+        return lend_response(lease, tunnel_address=self._tunnel.address, certificate=self._tunnel.identity.certificate)

@@ -17,6 +17,10 @@ class HostSettings(PunaSettings):
     runner_listen: str = "unix:"
     runner_advertise: str = ""  # the host name under which others reach runners that listen on TCP
     discovery_address: str = "127.0.0.1:7601"
+    # Lend devices to runners of other nodes, and let runners here use theirs.
+    rpc: bool = False
+    tunnel_listen: str = "127.0.0.1:0"  # where other hosts reach what is lent; TLS, and nobody without a lease
+    tunnel_advertise: str = ""  # the host name for that; default: that of node_advertise, else what it listens on
 
     @property
     def home_directory(self) -> Path:

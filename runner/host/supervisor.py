@@ -4,20 +4,24 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from common.changes import Changes
 from common.clock import Clock
-from common.errors import DeviceMemoryExhausted, InvalidRequest, ShuttingDown
+from common.errors import DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, ShuttingDown
 from common.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.core import model_files as core_files
 from runner.core.commands import Running, StartAction, check_stop, decide_start
 from runner.core.fences import Fence
-from runner.core.promises import Loading, find_shortfall
+from runner.core.leases import LendAction, servers_of
+from runner.core.promises import Loading, Need, find_shortfall
 from runner.host import converters, metrics
+from runner.host.borrowing import Borrower
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
+from runner.host.lease import Lease
+from runner.host.lending import Lender
 from runner.host.model_files import ModelFiles
 from runner.host.process import RunnerProcess, find_runners_of
 from runner.host.runner import Runner
@@ -35,7 +39,7 @@ PLACEMENT_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
 class Supervisor:
     """Owner of the node's runners. Commands that change something pass one after another through `_commands`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of a host that it puts to work
         self,
         *,
         home: Home,
@@ -45,6 +49,8 @@ class Supervisor:
         clock: Clock,
         runner_listen: str,
         runner_advertise: str,
+        lender: Lender,
+        borrower: Borrower,
     ) -> None:
         """`free_bytes` reads live free memory by device id."""
         self.changes = Changes()
@@ -55,6 +61,8 @@ class Supervisor:
         self._clock = clock
         self._listen = runner_listen
         self._advertise = runner_advertise
+        self._lender = lender
+        self._borrower = borrower
         self._runners: dict[str, Runner] = {}
         # Fair, and therefore the queue of commands: held while one is decided and noted, never while a runner loads.
         self._commands = asyncio.Lock()
@@ -66,8 +74,8 @@ class Supervisor:
         return [self._runners[placement_id].record() for placement_id in sorted(self._runners)]
 
     def promised_bytes(self) -> dict[str, int]:
-        """What live runners hold or will hold by device id: what they report, else what they were planned with."""
-        promised: dict[str, int] = {}
+        """What live runners and borrowers hold or will hold by device id: as they report, else as planned."""
+        promised = self._lender.promised_bytes()
         for runner in self._runners.values():
             if not runner.ended.is_set():
                 for device, count in converters.to_need(runner.memory()).total_bytes().items():
@@ -94,6 +102,7 @@ class Supervisor:
                 files=core_files.ModelFiles(model=self._home.directory),
                 layout=request.layout,
                 planned=request.planned,
+                peers=tuple(request.peers),
             )
             action = decide_start(_running(known), generation=generation, spec=spec.fingerprint())
             if action is StartAction.ATTACH:
@@ -102,8 +111,40 @@ class Supervisor:
                 return known
             return self._launch(spec, request, predecessor=known)
 
+    async def lend(self, request: host_pb2.LendRequest) -> Lease:
+        """Execute a Lend; returns the lease once its devices can be reached.
+
+        Raises:
+            StaleFence, PlacementMismatch, DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, ShuttingDown:
+            nothing was lent.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        terms = converters.to_terms(request)
+        async with self._commands:
+            self._refuse_if_closing()
+            await asyncio.to_thread(self._fences.accept, fence)
+            lease = self._lender.find(placement_id)
+            match self._lender.decide(placement_id, generation, terms):
+                case LendAction.REPLACE:
+                    await self._lender.end(placement_id, generation=generation)
+                    lease = None
+                case LendAction.MAKE | LendAction.KEEP:
+                    pass
+            if lease is None:
+                need = Need(
+                    weights_bytes={share.device_id: share.weights_bytes for share in terms.shares},
+                    later_bytes={share.device_id: share.later_bytes for share in terms.shares},
+                )
+                self._check_servers(need.total_bytes())
+                self._check_free(need)
+                lease = self._lender.make(placement_id, generation, terms, borrower_node_id=request.borrower_node_id)
+        await lease.ready.wait()
+        if lease.failure:
+            raise ModelUnavailable(lease.failure)
+        return lease
+
     async def stop(self, request: host_pb2.StopRequest) -> None:
-        """Execute a Stop; returns when the process is gone.
+        """Execute a Stop; returns when the process is gone, and what was lent to the placement is back.
 
         Raises:
             StaleFence, PlacementMismatch, InvalidRequest: nothing was stopped.
@@ -111,6 +152,7 @@ class Supervisor:
         fence, placement_id, generation = _checked(request.fence, request.placement)
         async with self._commands:
             await asyncio.to_thread(self._fences.accept, fence)
+            await self._lender.end(placement_id, generation=generation)
             runner = self._runners.get(placement_id)
             if runner is None:
                 return
@@ -128,7 +170,7 @@ class Supervisor:
                 continue
             spec = converters.spec_from_note(note)
             noted.add(spec.placement_id)
-            runner = Runner(spec, self._home, self._clock)
+            runner = Runner(spec, self._home, self._clock, self._borrower)
             self._enter(runner)
             runner.adopt(process, note)
         for placement_id, pid in find_runners_of(self._home.run_directory).items():
@@ -144,6 +186,7 @@ class Supervisor:
         async with self._commands:
             self._closing = True
         await asyncio.gather(*(runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._runners.values()))
+        await self._lender.close()
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
@@ -153,9 +196,10 @@ class Supervisor:
         spec = converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
         if predecessor is None and len(self._runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
+        self._check_servers(_own_devices(spec), replaced=predecessor)
         self._check_memory(request.planned, replaced=predecessor)
         self._home.prune_logs()
-        runner = Runner(spec, self._home, self._clock)
+        runner = Runner(spec, self._home, self._clock, self._borrower)
         self._enter(runner)
         runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise)
         metrics.RUNNER_STARTS.labels(result="spawned").inc()
@@ -167,14 +211,18 @@ class Supervisor:
         Raises:
             DeviceMemoryExhausted: less is free than planned.
         """
+        need = converters.to_need(planned)
+        if replaced is not None:  # what it holds comes back before its successor starts
+            need = converters.less(need, converters.to_need(replaced.spec.planned))
+        self._check_free(need, replaced=replaced)
+
+    def _check_free(self, need: Need, *, replaced: Runner | None = None) -> None:
         loading = [
             Loading(need=converters.to_need(runner.spec.planned), fraction=runner.load_fraction)
             for runner in self._runners.values()
             if runner is not replaced and not runner.is_settled
         ]
-        need = converters.to_need(planned)
-        if replaced is not None:  # what it holds comes back before its successor starts
-            need = converters.less(need, converters.to_need(replaced.spec.planned))
+        loading += self._lender.outstanding()
         shortfall = find_shortfall(need, free_bytes=self._free_bytes(), loading=loading)
         if shortfall is not None:
             metrics.RUNNER_STARTS.labels(result="no_memory").inc()
@@ -182,6 +230,20 @@ class Supervisor:
                 f"device {shortfall.device_id} has {shortfall.available_bytes} bytes free,"
                 f" {shortfall.needed_bytes} are needed"
             )
+
+    def _check_servers(self, device_ids: Iterable[str], *, replaced: Runner | None = None) -> None:
+        """An RPC server serves one client: a second one would wait for it without an end.
+
+        Raises:
+            DeviceMemoryExhausted: one of the devices is in use.
+        """
+        taken = servers_of(self._lender.device_ids())
+        for runner in self._runners.values():
+            if runner is not replaced and not runner.ended.is_set():
+                taken |= servers_of(_own_devices(runner.spec))
+        busy = sorted(taken & servers_of(device_ids))
+        if busy:
+            raise DeviceMemoryExhausted(f"the devices of RPC server {busy[0]} serve another runner")
 
     def _enter(self, runner: Runner) -> None:
         self._runners[runner.spec.placement_id] = runner
@@ -208,6 +270,10 @@ class Supervisor:
     def _refuse_if_closing(self) -> None:
         if self._closing:
             raise ShuttingDown("this node is going down")
+
+
+def _own_devices(spec: RunnerSpec) -> list[str]:
+    return [device.device_id for device in spec.layout.devices if not device.node_id]
 
 
 def _running(runner: Runner | None) -> Running | None:

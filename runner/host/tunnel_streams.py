@@ -1,0 +1,155 @@
+"""Connections of the tunnel: sockets that notice a dead peer, and bytes carried both ways with an end for each way."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+
+from runner.core.tunnel import END_OF_DIRECTION, FRAME_BYTES_MAX, FRAME_HEADER, LINE_BYTES_MAX, BadLine, frame
+
+# A node that vanishes is noticed within 6 s: the engine would wait for it for ever.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 3, 1, 3
+UNACKNOWLEDGED_MS_MAX = 6000
+CHUNK_BYTES = 256 * 1024
+assert CHUNK_BYTES <= FRAME_BYTES_MAX
+# What a connection may raise when it breaks, wherever it breaks.
+BROKEN = (OSError, EOFError, ssl.SSLError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Both directions of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def close(self) -> None:
+        """Close at once; what is still to be written is dropped."""
+        self.writer.transport.abort()
+
+    async def read_line(self) -> bytes:
+        """One line of the opening.
+
+        Raises:
+            BadLine: too long.
+            EOFError, OSError: the connection broke.
+        """
+        try:
+            line = await self.reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            raise BadLine("line too long") from error
+        if len(line) > LINE_BYTES_MAX:
+            raise BadLine("line too long")
+        return line
+
+
+def watch_peer(connection: socket.socket) -> None:
+    """Have the kernel notice when the other machine is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
+        ("TCP_NODELAY", 1),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def accept_tls(connection: socket.socket, context: ssl.SSLContext, *, timeout_s: float) -> Stream:
+    """The server's side of a handshake. Closes the socket when it fails.
+
+    Raises:
+        OSError, TimeoutError: no connection.
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    try:
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=context, ssl_handshake_timeout=timeout_s
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+async def dial_tls(host: str, port: int, context: ssl.SSLContext, *, timeout_s: float) -> Stream:
+    """Connect and shake hands.
+
+    Raises:
+        OSError, TimeoutError: no connection.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout_s):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.setblocking(False)
+            watch_peer(connection)
+            await loop.sock_connect(connection, address)
+            reader, writer = await asyncio.open_connection(
+                sock=connection, ssl=context, server_hostname="", limit=CHUNK_BYTES
+            )
+        except BaseException:
+            connection.close()
+            raise
+    return Stream(reader, writer)
+
+
+async def carry(plain: Stream, framed: Stream) -> None:
+    """Carry bytes between an ordinary connection and the tunnel until both directions ended or one of them broke.
+
+    Each side reads only as fast as the other takes. An end in one direction is passed on, the other direction goes on.
+    """
+    ways = [
+        asyncio.create_task(_send(plain.reader, framed.writer)),
+        asyncio.create_task(_receive(framed.reader, plain.writer)),
+    ]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
+        for way in done:
+            way.result()
+        for stream in (plain, framed):
+            with contextlib.suppress(*BROKEN):
+                await stream.writer.drain()
+                stream.writer.close()
+                await stream.writer.wait_closed()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        plain.close()
+        framed.close()
+
+
+async def _send(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while True:
+        chunk = await source.read(CHUNK_BYTES)
+        target.write(frame(chunk) if chunk else END_OF_DIRECTION)
+        await target.drain()
+        if not chunk:
+            return
+
+
+async def _receive(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while True:
+        (length,) = FRAME_HEADER.unpack(await source.readexactly(FRAME_HEADER.size))
+        if length == 0:
+            target.write_eof()
+            return
+        if length > FRAME_BYTES_MAX:
+            raise OSError(f"a frame of {length} bytes")
+        remaining = length
+        while remaining:
+            part = await source.read(min(remaining, CHUNK_BYTES))
+            if not part:
+                raise EOFError("the tunnel broke inside a frame")
+            target.write(part)
+            await target.drain()
+            remaining -= len(part)

@@ -1,0 +1,187 @@
+"""Devices of one node under a runner of another: two real hosts, the real engine, the real tunnel."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import DeviceMemoryExhausted, ModelUnavailable, NotSupported, PlacementMismatch, StaleFence
+from protos import cluster_pb2, host_pb2
+from runner.client import RunnerClient
+from tests.integration.host.lending_nodes import Pair, new_placement, over_both, running_pair
+from tests.integration.host.node import Inventory, Node, is_alive, pids_below, runners_of
+from tests.integration.runner.processes import collect, greedy
+from tests.waiting import until
+
+PROMPT = "The quick brown fox"
+SERVING = (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, models_directory: Path) -> AsyncIterator[Pair]:
+    """Both hosts with the model "dense:latest"."""
+    async with running_pair(tmp_path, models_directory) as pair:
+        yield pair
+
+
+async def answer(record: cluster_pb2.RunnerRecord) -> list[int]:
+    """The tokens that the runner says first, greedily."""
+    assert record.status.state in SERVING, record
+    async with RunnerClient(record.address) as client:
+        said = await collect(client, greedy(PROMPT, max_tokens=24))
+    return [token.id for token in said.tokens]
+
+
+def lender_pids(node: Node) -> list[int]:
+    """Processes that lend devices of the node: children of its host in rpc mode."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if b"rpc" in words and parent == node.host.process.pid:
+                found.append(int(entry.name))
+    return found
+
+
+async def start_over_both(pair: Pair, *, layers: int = 3) -> tuple[host_pb2.StartRequest, cluster_pb2.RunnerRecord]:
+    placement = new_placement()
+    peer = await pair.lend(placement)
+    request = await pair.head.start_request(placement=placement, layout=over_both(layers), peers=[peer])
+    return request, await pair.head.run(request)
+
+
+async def test_a_model_over_two_nodes_answers_as_on_one(pair: Pair) -> None:
+    alone = await pair.head.run(await pair.head.start_request())
+    _, joined = await start_over_both(pair)
+    assert await answer(joined) == await answer(alone)
+    lent = joined.status.memory.devices[0]
+    assert (lent.node_id, lent.device_id) == ("lender", "cpu")
+    assert lent.weights_bytes > 0
+    assert lent.cache_bytes > 0
+
+
+async def test_what_is_measured_over_the_tunnel_is_what_is_allocated(pair: Pair) -> None:
+    placement = new_placement()
+    peer = await pair.lend(placement)
+    request = await pair.head.start_request(placement=placement, layout=over_both(3), peers=[peer])
+    measured = await pair.head.client.measure(
+        pair.head.address, model_digest=request.model_digest, layout=request.layout, peers=[peer]
+    )
+    record = await pair.head.run(request)
+    (counted,), (held,) = measured.devices, record.status.memory.devices
+    assert counted.node_id == "lender"
+    assert counted.weights_bytes == held.weights_bytes
+    assert counted.cache_bytes == held.cache_bytes
+    assert abs(counted.graph_bytes - held.graph_bytes) <= 4 * 1024 * 1024
+
+
+async def test_a_lender_that_dies_ends_the_runner_that_uses_it_and_no_other(pair: Pair) -> None:
+    alone = await pair.head.run(await pair.head.start_request())
+    _, joined = await start_over_both(pair)
+    (pid,) = lender_pids(pair.lender)
+    os.kill(pid, signal.SIGKILL)
+
+    def has_ended(inventory: Inventory) -> bool:
+        states = {one.placement.placement_id: one.status for one in runners_of(inventory)}
+        gone = states.get(joined.placement.placement_id)
+        return gone is not None and gone.state == cluster_pb2.RUNNER_STATE_ERROR
+
+    seen = await pair.head.inventory(has_ended)
+    lost = next(one for one in runners_of(seen) if one.placement.placement_id == joined.placement.placement_id)
+    assert lost.status.error.reason == "runner_lost"
+    assert "node lender no longer lends" in lost.status.error.message
+    assert await answer(alone)
+
+
+async def test_a_stop_of_the_runner_gives_the_devices_back(pair: Pair) -> None:
+    request, _ = await start_over_both(pair)
+    (pid,) = lender_pids(pair.lender)
+    await pair.head.stop(request)
+    await until(lambda: not is_alive(pid), what="the lending process is gone")
+
+
+async def test_a_stop_at_the_lender_gives_the_devices_back_before_it_returns(pair: Pair) -> None:
+    placement = new_placement()
+    await pair.lend(placement)
+    (pid,) = lender_pids(pair.lender)
+    await pair.lender.client.stop(
+        pair.lender.address, host_pb2.StopRequest(fence=pair.lender.fence, placement=placement)
+    )
+    assert not is_alive(pid)
+
+
+async def test_the_same_lend_again_is_the_same_lease_and_other_devices_replace_it(pair: Pair) -> None:
+    placement = new_placement()
+    first, again = await pair.lend(placement), await pair.lend(placement)
+    assert first == again
+    (pid,) = lender_pids(pair.lender)
+    more = host_pb2.LentShare(planned=cluster_pb2.DeviceMemory(device_id="cpu", weights_bytes=2_000_000))
+    await pair.lend(placement, devices=[more])
+    (other,) = lender_pids(pair.lender)
+    assert pid != other
+    older = cluster_pb2.PlacementRef(placement_id=placement.placement_id, generation=2)
+    await pair.lend(older)
+    with pytest.raises(PlacementMismatch):
+        await pair.lend(placement)
+
+
+async def test_a_lend_is_refused_to_old_leaders_and_beyond_what_is_free(pair: Pair) -> None:
+    huge = host_pb2.LentShare(planned=cluster_pb2.DeviceMemory(device_id="cpu", weights_bytes=1 << 50))
+    with pytest.raises(DeviceMemoryExhausted, match="device cpu has"):
+        await pair.lend(new_placement(), devices=[huge])
+    unknown = host_pb2.LentShare(planned=cluster_pb2.DeviceMemory(device_id="gpu-7", weights_bytes=1))
+    with pytest.raises(DeviceMemoryExhausted, match="device gpu-7 has 0 bytes"):
+        await pair.lend(new_placement(), devices=[unknown])
+    with pytest.raises(StaleFence):
+        await pair.lend(new_placement(), fence=host_pb2.Fence(number=3, leader_id="old"))
+
+
+async def test_a_cap_is_a_cap(pair: Pair) -> None:
+    placement = new_placement()
+    planned = cluster_pb2.DeviceMemory(device_id="cpu", weights_bytes=1000)
+    peer = await pair.lend(placement, devices=[host_pb2.LentShare(planned=planned, max_bytes=100_000)])
+    request = await pair.head.start_request(placement=placement, layout=over_both(3), peers=[peer])
+    record = await pair.head.run(request)
+    assert record.status.state == cluster_pb2.RUNNER_STATE_ERROR
+    assert record.status.error.reason in ("insufficient_memory", "device_memory_exhausted"), record.status.error
+
+
+async def test_a_start_without_its_lender_fails_with_the_reason(pair: Pair) -> None:
+    placement = new_placement()
+    peer = await pair.lend(placement)
+    await pair.lender.client.stop(
+        pair.lender.address, host_pb2.StopRequest(fence=pair.lender.fence, placement=placement)
+    )
+    record = await pair.head.run(await pair.head.start_request(placement=placement, layout=over_both(3), peers=[peer]))
+    assert record.status.error.reason == ModelUnavailable.reason
+    assert "node lender does not lend" in record.status.error.message
+
+
+async def test_a_host_that_dies_leaves_no_lending_process(pair: Pair) -> None:
+    await start_over_both(pair)
+    (pid,) = lender_pids(pair.lender)
+    await pair.lender.host.end(signal.SIGKILL)
+    await until(lambda: not is_alive(pid), what="the lending process is gone")
+
+    def has_ended(inventory: Inventory) -> bool:
+        return any(one.status.state == cluster_pb2.RUNNER_STATE_ERROR for one in runners_of(inventory))
+
+    await pair.head.inventory(has_ended)
+    assert pids_below(pair.head.home) == []
+    await pair.lender.restart_host()
+    _, again = await start_over_both(pair)
+    assert await answer(again)
+
+
+async def test_nothing_is_lent_unless_the_operator_says_so(node: Node) -> None:
+    inventory = await node.inventory(lambda seen: bool(seen.nodes))
+    assert not inventory.nodes[0].rpc_enabled
+    assert not inventory.nodes[0].tunnel_certificate
+    with pytest.raises(NotSupported, match="PUNA_RPC=1"):
+        await node.client.lend(node.address, host_pb2.LendRequest())
