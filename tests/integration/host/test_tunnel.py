@@ -234,9 +234,12 @@ async def _ask_without_certificate(address: str) -> None:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-    writer.write(opening_line(Opening(placement_id="p", generation=1, purpose=Purpose.SERVE)))
-    if await reader.read(1) == b"":
-        raise ConnectionResetError
+    try:
+        writer.write(opening_line(Opening(placement_id="p", generation=1, purpose=Purpose.SERVE)))
+        if await reader.read(1) == b"":
+            raise ConnectionResetError
+    finally:
+        writer.transport.abort()
 
 
 async def _is_over(reader: asyncio.StreamReader) -> bool:
