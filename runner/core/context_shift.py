@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from common.errors import InvalidRequest
+from runner.core.inputs import groups_in
+from runner.core.truncation import Group
 
 
 class ShiftMethod(Enum):
@@ -39,8 +41,18 @@ def kept_head_tokens(*, keep_tokens: int, prompt_tokens: int, context_tokens: in
     return min(kept + (1 if adds_bos else 0), context_tokens - 1)
 
 
-def discarded_tokens(*, held_tokens: int, context_tokens: int, kept_tokens: int) -> int:
+def whole_head_tokens(kept_tokens: int, *, context_tokens: int, groups: Sequence[Group]) -> int:
+    """The kept head without half a group at its end: with all of it if that leaves room, else with none of it."""
+    for group in groups:
+        if group.start < kept_tokens < group.stop:
+            return group.stop if group.stop < context_tokens else group.start
+    return kept_tokens
+
+
+def discarded_tokens(*, held_tokens: int, context_tokens: int, kept_tokens: int, groups: Sequence[Group] = ()) -> int:
     """How many inputs after the kept head go, so that half of what is not kept is free.
+
+    A group that begins in what goes, goes whole.
 
     Raises:
         InvalidRequest: the kept head fills the context.
@@ -50,11 +62,22 @@ def discarded_tokens(*, held_tokens: int, context_tokens: int, kept_tokens: int)
             f"unable to shift context - keep exceeds context (keep: {kept_tokens} context: {context_tokens})"
         )
     wanted = max((context_tokens - kept_tokens) // 2, 1)
-    return max(0, wanted - (context_tokens - held_tokens))
+    discarded = max(0, wanted - (context_tokens - held_tokens))
+    if discarded:
+        for group in groups:
+            if group.start < kept_tokens + discarded < group.stop:
+                return group.stop - kept_tokens
+    return discarded
 
 
 def plan_context_shift(
-    *, held_tokens: int, context_tokens: int, kept_tokens: int, can_move: bool, shared_tokens: int = 0
+    *,
+    held_tokens: int,
+    context_tokens: int,
+    kept_tokens: int,
+    can_move: bool,
+    shared_tokens: int = 0,
+    groups: Sequence[Group] = (),
 ) -> ContextShift | None:
     """Return what to drop so that generation can go on, or None while there is room.
 
@@ -65,11 +88,14 @@ def plan_context_shift(
         can_move: whether the engine's memory can renumber positions.
         shared_tokens: inputs at the start whose cells another slot uses too. Moving such a cell would move it there as
             well, so a range that reaches into them is computed again instead.
+        groups: held inputs that belong together, in order; none reaches from the kept head beyond it.
 
     Raises:
         InvalidRequest: the kept head fills the context.
     """
-    discarded = discarded_tokens(held_tokens=held_tokens, context_tokens=context_tokens, kept_tokens=kept_tokens)
+    discarded = discarded_tokens(
+        held_tokens=held_tokens, context_tokens=context_tokens, kept_tokens=kept_tokens, groups=groups
+    )
     if discarded == 0:
         return None
     drop_stop = kept_tokens + discarded
@@ -95,7 +121,9 @@ def replay_context(
     held = list(prompt)
     for token_id in resumed:
         if len(held) >= context_tokens:
-            discarded = discarded_tokens(held_tokens=len(held), context_tokens=context_tokens, kept_tokens=kept_tokens)
+            discarded = discarded_tokens(
+                held_tokens=len(held), context_tokens=context_tokens, kept_tokens=kept_tokens, groups=groups_in(held)
+            )
             del held[kept_tokens : kept_tokens + discarded]
         held.append(token_id)
     return held

@@ -14,6 +14,7 @@ class ClassBytes:
     weights_bytes: int = 0
     cache_bytes: int = 0
     graph_bytes: int = 0
+    projector_bytes: int = 0  # all of a vision projector, its own graph included
 
     def plus(self, other: "ClassBytes") -> "ClassBytes":
         """Class by class."""
@@ -21,12 +22,13 @@ class ClassBytes:
             weights_bytes=self.weights_bytes + other.weights_bytes,
             cache_bytes=self.cache_bytes + other.cache_bytes,
             graph_bytes=self.graph_bytes + other.graph_bytes,
+            projector_bytes=self.projector_bytes + other.projector_bytes,
         )
 
     @property
     def total_bytes(self) -> int:
         """All classes."""
-        return self.weights_bytes + self.cache_bytes + self.graph_bytes
+        return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.core.checkpoints import best_checkpoint
+from runner.core.inputs import whole_units
 
 
 class SlotPolicy(StrEnum):
@@ -78,9 +79,9 @@ def common_prefix_tokens(left: list[int], right: list[int]) -> int:
 def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules) -> ResumePoint:
     """How many leading inputs of the prompt a sequence can take from a slot's cache.
 
-    One input is always left to compute, because its logits are wanted.
+    One input is always left to compute, because its logits are wanted. An image is taken whole or not at all.
     """
-    prefix = min(common_prefix_tokens(slot.held, prompt), len(prompt) - 1)
+    prefix = whole_units(prompt, min(common_prefix_tokens(slot.held, prompt), len(prompt) - 1))
     if prefix < slot.worth_tokens:
         return ResumePoint(0, restores=False)
     cut_is_impossible = not rules.erases_tail and prefix < len(slot.held)

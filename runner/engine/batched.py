@@ -5,25 +5,33 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import InsufficientMemory, PunaError
+from common.errors import BadModelFile, InsufficientMemory, PunaError
 from common.logs import get_logger
+from runner.core.embedding_shelf import EmbeddingShelf
 from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout, slot_context_tokens
-from runner.core.memory_report import MemoryUse, sum_by_device
+from runner.core.media import Image
+from runner.core.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
 from runner.core.model_files import ModelFiles
+from runner.core.projector import widened
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine import ggml
-from runner.engine.commands import Cancel, Cut, Pause, Stop, Submit
+from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build, open_layout_devices
-from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.library import engine_log, start_engine
 from runner.engine.loop import Loop, LoopOptions
+from runner.engine.media_encoder import EncodingDone, MediaEncoder
+from runner.engine.media_loading import LoadedProjector, load_projector, warm_up_projector
+from runner.engine.media_rows import MediaRows
+from runner.engine.media_store import MediaStore
 from runner.engine.memory import BreakdownUnavailable, read_breakdown
 from runner.engine.model import Model, load_failure, load_model
 from runner.engine.parameters import context_parameters
@@ -62,6 +70,9 @@ class BatchedEngine:
         self._model: Model | None = None
         self._loop: Loop | None = None
         self._slot_context_tokens = 0
+        self.encoder: MediaEncoder | None = None
+        self.shelf = EmbeddingShelf()
+        self._read_image: Callable[[bytes], Image] = refuse_image
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -100,6 +111,15 @@ class BatchedEngine:
             repeats_max=self._options.repeats_max,
         )
         self._loop.post(Submit(sequence))
+
+    def read_image(self, data: bytes) -> Image:
+        """What an image file becomes among the inputs.
+
+        Raises:
+            UnsupportedCapability: the model sees no images.
+            InvalidRequest: no image, or none that it can take.
+        """
+        return self._read_image(data)
 
     def cancel(self, sequence_id: int) -> None:
         """Free the slot of a sequence before the next decode call."""
@@ -147,6 +167,8 @@ class BatchedEngine:
         except BaseException as error:  # noqa: BLE001  # as above
             listener.died(error)
             return
+        if self.encoder is not None:
+            self.encoder.close()
         context.close()
         assert self._model is not None
         self._model.close()
@@ -167,16 +189,21 @@ class BatchedEngine:
             self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=self._threads()
         )
         layout = resolved.layout
-        parameters = context_parameters(layout)
+        warnings = list(resolved.warnings)
+        eyes = self._open_eyes(model, layout, device_pointers, warnings)
+        parameters = context_parameters(widened(layout, eyes.whole_rows if eyes is not None else 0))
         engine_log.clear()
         try:
             context = Context(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
         except MemoryError:
             failure = load_failure(self._files.model)
+            if eyes is not None:
+                eyes.projector.close()
             model.close()
             raise InsufficientMemory(failure.message) from None
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
         rules = warm_up(context, model, layout)
+        eyes = self._try_eyes(eyes, warnings)
         slots = SlotTable(
             context,
             policy=self._options.policy,
@@ -188,7 +215,7 @@ class BatchedEngine:
             batch_tokens=layout.batch_tokens, overlap=self._options.overlap, verify=self._options.verify
         )
         self._model = model
-        self._loop = Loop(context, slots, listener, options)
+        self._loop = Loop(context, slots, listener, options, self._connect_eyes(eyes, context, layout))
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What lives as long as the process need not be looked at by every collection.
@@ -196,16 +223,59 @@ class BatchedEngine:
         gc.freeze()
         loaded = LoadedModel(
             layout=layout,
-            warnings=resolved.warnings,
+            warnings=tuple(warnings),
             vocabulary_size=model.vocabulary.size,
             slot_context_tokens=self._slot_context_tokens,
             weights_bytes=model.size_bytes,
-            memory=memory_in_use(context, layout, device_pointers),
+            memory=memory_in_use(context, layout, device_pointers, eyes.memory() if eyes is not None else {}),
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
         listener.load_progressed(1.0)
         listener.loaded(loaded)
         return context
+
+    def _open_eyes(
+        self, model: Model, layout: LaunchLayout, device_pointers: dict[str, int], warnings: list[str]
+    ) -> LoadedProjector | None:
+        """The projector of the model; None and a warning where it cannot be used."""
+        if self._files.projector is None:
+            return None
+        try:
+            return load_projector(self._files.projector, model, layout, device_pointers)
+        except BadModelFile as error:
+            warnings.append(f"images are refused: {error.message}")
+            return None
+
+    def _try_eyes(self, eyes: LoadedProjector | None, warnings: list[str]) -> LoadedProjector | None:
+        """As `_open_eyes`, once the context's size is known."""
+        if eyes is None:
+            return None
+        try:
+            warm_up_projector(eyes, context_tokens=self._slot_context_tokens)
+        except BadModelFile as error:
+            warnings.append(f"images are refused: {error.message}")
+            return None
+        return eyes
+
+    def _connect_eyes(self, eyes: LoadedProjector | None, context: Context, layout: LaunchLayout) -> MediaRows | None:
+        """The encoder thread, and the loop's side of it."""
+        if eyes is None:
+            return None
+        encoder = self.encoder = MediaEncoder(eyes.projector, on_done=self._encoded)
+        encoder.start()
+        self._read_image = eyes.projector.read
+        return MediaRows(
+            context,
+            MediaStore(encoder.submit, self.shelf),
+            components=eyes.projector.components,
+            whole=eyes.projector.whole,
+            batch_tokens=layout.batch_tokens,
+        )
+
+    def _encoded(self, done: EncodingDone) -> None:
+        """On the encoder's thread."""
+        assert self._loop is not None, "images are encoded for requests"
+        self._loop.post(Encoded(done))
 
     def _asked_layout(self) -> LaunchLayout:
         return resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=self._threads()).layout
@@ -215,15 +285,36 @@ class BatchedEngine:
         return automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
 
 
-def memory_in_use(context: Context, layout: LaunchLayout, device_pointers: dict[str, int]) -> MemoryUse | None:
-    """What a context and its model hold, by device of the layout; None where the engine cannot tell."""
+def memory_in_use(
+    context: Context,
+    layout: LaunchLayout,
+    device_pointers: dict[str, int],
+    projector_bytes: Mapping[int | None, int] | None = None,
+) -> MemoryUse | None:
+    """What a context and its model hold, by device of the layout; None where the engine cannot tell.
+
+    `projector_bytes` are added: by ggml device, None for host RAM.
+    """
     device_ids = {pointer: device_id for device_id, pointer in device_pointers.items()}
     try:
         buffers = read_breakdown(context.pointer, device_ids)
     except BreakdownUnavailable as error:
         log.info("engine.memory_unknown", text=str(error))
         return None
+    buffers += projector_buffers(projector_bytes or {}, device_ids)
     return sum_by_device(buffers, device_ids=[device.id for device in layout.devices])
+
+
+def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, str]) -> list[BufferUse]:
+    """A projector's bytes by ggml device (None: host RAM) as lines of a breakdown."""
+    return [
+        BufferUse(
+            buffer_type="projector",
+            device_id=None if pointer is None else device_ids.get(pointer, ""),
+            bytes=ClassBytes(projector_bytes=size),
+        )
+        for pointer, size in sizes.items()
+    ]
 
 
 def system_facts() -> dict[str, object]:

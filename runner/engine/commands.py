@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from runner.engine.media_encoder import EncodingDone
 from runner.engine.sequence import Sequence
 
 
@@ -31,8 +32,14 @@ class Pause(NamedTuple):
     paused: bool
 
 
+class Encoded(NamedTuple):
+    """An image has its rows, or will not get any."""
+
+    done: EncodingDone
+
+
 class Stop(NamedTuple):
     """Drop everything and return."""
 
 
-Command = Submit | Cancel | Cut | Pause | Stop
+Command = Submit | Cancel | Cut | Pause | Encoded | Stop

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from runner.engine import library
 from runner.engine.batch import Batch
+from runner.engine.row_batch import RowBatch
 
 _ALL, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
@@ -42,7 +43,9 @@ class Context:
         self.pointer: int = pointer
         self.cells: int = llama.llama_n_ctx(pointer)
         self.batch_tokens: int = llama.llama_n_batch(pointer)
+        self.ubatch_tokens: int = llama.llama_n_ubatch(pointer)
         self.slots: int = llama.llama_n_seq_max(pointer)
+        self.embedding: int = llama.llama_model_n_embd_inp(model_pointer)
         self._outputs_max: int = parameters.n_outputs_max or self.batch_tokens
         self._row_type = ctypes.c_float * vocabulary_size
         # Views by address: the engine's output buffer has one row for each output, at the same place in every step.
@@ -54,7 +57,7 @@ class Context:
         """Free the context."""
         llama.llama_free(self.pointer)
 
-    def decode(self, batch: Batch) -> int:
+    def decode(self, batch: Batch | RowBatch) -> int:
         """Evaluate a batch. On a GPU this returns before the result is there; `synchronize` waits.
 
         Returns: DecodeResult.DONE or NO_CELLS; after NO_CELLS the memory is as before.
@@ -68,6 +71,10 @@ class Context:
         if result not in (DecodeResult.DONE, DecodeResult.NO_CELLS):
             raise EngineFailure(f"llama_decode returned {result}")
         return result
+
+    def set_causal(self, causal: bool) -> None:
+        """Whether an input of the next calls sees only what stands before it, or the whole call."""
+        llama.llama_set_causal_attn(self.pointer, causal)
 
     def synchronize(self) -> None:
         """Wait for the results of the last decode."""

@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PunaError
+from common.errors import PunaError, UnsupportedCapability
 from runner.core.endings import Ending
 from runner.core.layout import LaunchLayout
+from runner.core.media import Image
 from runner.core.memory_report import MemoryUse
 from runner.core.requests import GenerationRequest
 
@@ -144,6 +145,14 @@ class Engine(Protocol):
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:
         """Run a checked request under an id that was never used before."""
 
+    def read_image(self, data: bytes) -> Image:
+        """What an image file becomes among the inputs; takes milliseconds, so not on an event loop.
+
+        Raises:
+            UnsupportedCapability: the model sees no images.
+            InvalidRequest: no image, or none that it can take.
+        """
+
     def cancel(self, sequence_id: int) -> None:
         """Free a sequence's slot before the next decode call. Unknown ids are ignored."""
 
@@ -158,6 +167,18 @@ class Engine(Protocol):
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; whether it did."""
+
+
+NO_IMAGES = "this model does not support images"
+
+
+def refuse_image(_: bytes) -> Image:
+    """`read_image` of models without eyes.
+
+    Raises:
+        UnsupportedCapability: always.
+    """
+    raise UnsupportedCapability(NO_IMAGES, param="images")
 
 
 EngineFactory = Callable[[], Engine]

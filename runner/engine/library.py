@@ -87,6 +87,10 @@ class EngineLog:
         """Replace the callback that llama_cpp installed at import."""
         llama.llama_log_set(self._callback, ctypes.c_void_p(0))
 
+    def attach(self, set_callback: Function) -> None:
+        """Take the log of another library too, through its own `…_log_set`."""
+        set_callback(self._callback, ctypes.c_void_p(0))
+
     def clear(self) -> None:
         """Forget what was kept, before an operation whose failure must be explained."""
         self.errors.clear()

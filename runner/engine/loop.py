@@ -14,10 +14,12 @@ from common.errors import PunaError, QueueFull
 from runner.core.batching import BatchPlan, BatchRow, Demand, plan_batch
 from runner.core.context_shift import plan_context_shift
 from runner.core.endings import CONTEXT_FULL, LENGTH
+from runner.core.inputs import groups_in
 from runner.engine.batch import Batch
-from runner.engine.commands import Cancel, Command, Cut, Pause, Stop, Submit
+from runner.engine.commands import Cancel, Command, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context, DecodeResult
 from runner.engine.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
+from runner.engine.media_rows import MediaRows
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import Slot, SlotTable
 
@@ -34,8 +36,18 @@ class LoopOptions:
 class Loop:
     """Owns context and slots. `post` may be called from any thread, everything else is the engine thread's."""
 
-    def __init__(self, context: Context, slots: SlotTable, listener: EngineListener, options: LoopOptions) -> None:
+    def __init__(
+        self,
+        context: Context,
+        slots: SlotTable,
+        listener: EngineListener,
+        options: LoopOptions,
+        media: MediaRows | None = None,
+    ) -> None:
+        """`media`: None where the model sees no images."""
         self._context = context
+        self.media = media
+        self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
         self._slots = slots
         self._listener = listener
         self._options = options
@@ -100,6 +112,9 @@ class Loop:
                 found = self._find(sequence_id)
                 if found is not None:
                     found.paused = paused
+            case Encoded(done):
+                assert self.media is not None
+                self.media.take_in(done)
             case Stop():
                 self._stopping = True
             case _:
@@ -126,6 +141,8 @@ class Loop:
         slot.generated_held = max(0, sequence.rules.generated - unheld_tokens)
         self._slots.free(slot)
         del self._running[sequence.id]
+        if sequence.images and self.media is not None:
+            self.media.end(sequence)
         sequence.sampler.close()
         self._report.outcomes.append(Freed(sequence.id, sequence.times()))
 
@@ -148,6 +165,8 @@ class Loop:
             slot = self._slots.take(sequence, reuse=sequence.request.cache_prompt)
             assert slot is not None, "a slot was free"
             self._running[sequence.id] = sequence
+            if sequence.media_ahead and self.media is not None:
+                self.media.begin(sequence)
 
     def _plan(self) -> tuple[BatchRow, ...]:
         """Rows of the next call; makes room in full contexts first."""
@@ -160,15 +179,35 @@ class Loop:
                 self._make_room(self._slots.slots[slot_id])
 
     def _plan_once(self) -> BatchPlan:
-        demands = []
+        demands: list[Demand] = []
+        rows: list[Demand] = []
         for slot in self._slots.slots:
             sequence = slot.sequence
             if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
                 room = sequence.prepared.context_tokens - len(slot.held)
                 if sequence.checkpoints:  # a chunk ends where the memory is to be saved
                     room = min(room, sequence.checkpoints[0] - len(slot.held))
-                demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
+                if sequence.media_ahead:
+                    self._look_ahead(slot, sequence, room, demands, rows)
+                else:
+                    demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
+        # A call holds tokens or rows. Where both wait they take turns.
+        self._rows_turn = bool(rows) and not (demands and self._rows_turn)
+        if self._rows_turn:
+            assert self.media is not None
+            return plan_batch(rows, batch_tokens=self.media.rows_max, start=self._next_start)
         return plan_batch(demands, batch_tokens=self._options.batch_tokens, start=self._next_start)
+
+    def _look_ahead(self, slot: Slot, sequence: Sequence, room: int, demands: list[Demand], rows: list[Demand]) -> None:
+        """What a sequence with images ahead could add next, to the tokens or to the rows."""
+        assert self.media is not None
+        error = self.media.failure(sequence)
+        if error is not None:
+            self._fail(sequence, error)
+            return
+        found = self.media.demand(slot, sequence, room)
+        if found.demand is not None:
+            (rows if found.rows else demands).append(found.demand)
 
     def _make_room(self, slot: Slot) -> None:
         sequence = slot.sequence
@@ -184,6 +223,7 @@ class Loop:
                 kept_tokens=sequence.prepared.kept_tokens,
                 can_move=self._slots.rules.can_move,
                 shared_tokens=self._slots.shared_tokens(slot),
+                groups=groups_in(slot.held) if sequence.images else (),
             )
         except PunaError as error:
             self._fail(sequence, error)
@@ -225,7 +265,7 @@ class Loop:
             if self._synced_ns:
                 self._report.gap_s += (self._called_ns - self._synced_ns) / 1e9
                 self._synced_ns = 0
-            if self._context.decode(self._batch) == DecodeResult.DONE:
+            if self._call() == DecodeResult.DONE:
                 return rows, outputs
             if self._slots.evict_oldest_idle():
                 continue
@@ -237,6 +277,12 @@ class Loop:
                 return (), []
             rows = tuple(row for row in rows if row is not self._newest(rows))
         return (), []
+
+    def _call(self) -> int:
+        if self._rows_turn:
+            assert self.media is not None
+            return self.media.decode()
+        return self._context.decode(self._batch)
 
     def _newest(self, rows: tuple[BatchRow, ...]) -> BatchRow:
         """What is left out first when cells run out: the newest prompt, else the newest sequence."""
@@ -251,6 +297,9 @@ class Loop:
     def _fill(self, rows: tuple[BatchRow, ...], started_ns: int) -> list[int]:
         batch = self._batch
         batch.clear()
+        media = self.media if self._rows_turn else None
+        if media is not None:
+            media.batch.clear()
         outputs = []
         for row in rows:
             slot = self._slots.slots[row.key]
@@ -258,8 +307,11 @@ class Loop:
             assert sequence is not None
             if not sequence.first_batch_ns:
                 sequence.first_batch_ns = started_ns
-            tokens = sequence.pending if row.complete else sequence.pending[: row.tokens]
-            last = batch.add(slot.id, len(slot.held), tokens, wants_logits=row.complete)
+            if media is not None:
+                last = media.add(slot, sequence, row)
+            else:
+                tokens = sequence.pending if row.complete else sequence.pending[: row.tokens]
+                last = batch.add(slot.id, len(slot.held) - slot.excess, tokens, wants_logits=row.complete)
             outputs.append(last if row.complete else -1)
         return outputs
 
@@ -271,6 +323,8 @@ class Loop:
         report = self._report
         slot.held += sequence.pending[: row.tokens]
         del sequence.pending[: row.tokens]
+        if sequence.media_ahead and self.media is not None:
+            self.media.book(slot, sequence, row.tokens)
         if not sequence.generating:
             report.prompt_tokens += row.tokens
             if not sequence.first_token_ns:

@@ -74,11 +74,11 @@ class ParkingLot:
         log.info("slot.parked", slot=slot_id, tokens=len(inputs), bytes=state.size)
         return True
 
-    def unpark(self, parked_id: int, slot_id: int, tokens: int) -> bool:
-        """Put the first inputs of a parked prompt into an empty slot; False leaves the slot empty."""
+    def unpark(self, parked_id: int, slot_id: int, tokens: int, stop: int) -> bool:
+        """Put the first inputs, up to position `stop`, into an empty slot; False leaves the slot empty."""
         parked = self._prompts[parked_id]
         restored = self._context.restore_all(slot_id, parked.state)
-        if restored and (tokens == len(parked.inputs) or self._context.erase(slot_id, tokens)):
+        if restored and (tokens == len(parked.inputs) or self._context.erase(slot_id, stop)):
             if tokens == len(parked.inputs):
                 del self._prompts[parked_id]  # the slot holds all of it now
             return True

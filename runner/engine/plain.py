@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.errors import PunaError, ShuttingDown
+from runner.core.media import Image
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
-from runner.engine.engine import EngineListener, LoadedModel, TokenTable
+from runner.engine.engine import EngineListener, LoadedModel, TokenTable, refuse_image
 from runner.engine.plain_loop import Backend, PlainLoop
 from runner.engine.plain_sequence import new_sequence
 
@@ -85,6 +86,14 @@ class PlainEngine(ABC):
             repeats_max=self._repeats_max,
         )
         loop.submit(sequence)
+
+    def read_image(self, data: bytes) -> Image:
+        """Refuse it.
+
+        Raises:
+            UnsupportedCapability: this engine sees no images.
+        """
+        return refuse_image(data)
 
     def cancel(self, sequence_id: int) -> None:
         """Free the slot of a sequence before the next step."""

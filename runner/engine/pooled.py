@@ -14,13 +14,14 @@ from common.errors import BadModelFile, InsufficientMemory, PunaError, Unsupport
 from common.logs import get_logger
 from runner.core.description import Pooling
 from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout
+from runner.core.media import Image
 from runner.core.memory_report import MemoryUse
 from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooled_layout, pooling_of
 from runner.core.requests import GenerationRequest
 from runner.engine.batched import memory_in_use, physical_cores, system_facts
 from runner.engine.devices import open_layout_devices
-from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.library import engine_log, start_engine
 from runner.engine.model import Model, load_failure, load_model
@@ -96,6 +97,14 @@ class PooledLlamaEngine:
             UnsupportedCapability: always.
         """
         raise UnsupportedCapability(NO_GENERATION)
+
+    def read_image(self, data: bytes) -> Image:
+        """Refuse it.
+
+        Raises:
+            UnsupportedCapability: this engine sees no images.
+        """
+        return refuse_image(data)
 
     def cancel(self, sequence_id: int) -> None:
         """Drop a request before the next call."""

@@ -3,6 +3,8 @@
 import time
 
 from runner.core.endings import EndRules, generated_tokens_max
+from runner.core.inputs import tokens_of
+from runner.core.media import Image
 from runner.core.requests import GenerationRequest, PreparedPrompt
 from runner.core.slots import Leader
 from runner.engine.engine import SequenceTimes
@@ -19,8 +21,10 @@ class Sequence:
         "first_token_ns",
         "generating",
         "id",
+        "images",
         "last_token_ns",
         "leader",
+        "media_ahead",
         "paused",
         "pending",
         "prepared",
@@ -68,8 +72,13 @@ class Sequence:
             request.sampling,
             suppressed=suppressed,
             context_tokens=prepared.context_tokens,
-            earlier=(*request.prompt, *request.resumed),
+            earlier=(*(tokens_of(request.prompt) if request.images else request.prompt), *request.resumed),
         )
+        # By unit key: the image that it is a part of, and which part.
+        self.images: dict[int, tuple[Image, int]] = {
+            unit.key: (image, part) for image in request.images for part, unit in enumerate(image.units)
+        }
+        self.media_ahead = False  # some pending input is a row of an image
         self.slot_id = -1
         self.pending: list[int] = []  # inputs that are not in the cache yet
         self.generating = False  # the one pending input is the token sampled last

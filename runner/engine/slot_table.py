@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from common.logs import get_logger
 from runner.core.checkpoints import best_checkpoint, plan_checkpoints
 from runner.core.context_shift import ContextShift, ShiftMethod
+from runner.core.inputs import excess_rows, holds_media, whole_units
 from runner.core.slots import (
     MemoryRules,
     PromptView,
@@ -26,7 +27,7 @@ log = get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """One KV sequence of the context. `held` are the inputs in its cells, position by position."""
+    """One KV sequence of the context. `held` are the inputs in its cells, in order."""
 
     id: int
     held: list[int] = field(default_factory=list)
@@ -34,6 +35,7 @@ class Slot:
     last_used: int = 0
     last_sequence_id: int = -1  # whose tokens the end of `held` is, also after it ended
     generated_held: int = 0  # how many of them were generated, once it ended
+    excess: int = 0  # by how many `held` outnumbers its positions; only images take fewer positions than rows
     parks: bool = True  # False: what it holds is too large to be moved out of the cache
 
 
@@ -115,7 +117,7 @@ class SlotTable:
         """Forget inputs from `kept_tokens` on; more where the memory can only go back to a checkpoint."""
         if kept_tokens >= len(slot.held):
             return
-        if kept_tokens == 0 or not self._context.erase(slot.id, kept_tokens):
+        if kept_tokens == 0 or not self._context.erase(slot.id, _position(slot, kept_tokens)):
             kept_tokens = self._go_back(slot, kept_tokens)
         self._forget(slot, kept_tokens)
 
@@ -127,7 +129,7 @@ class SlotTable:
         """Restore the latest checkpoint within the first inputs, else erase all; return how many inputs are left."""
         place = best_checkpoint(self._checkpoints.places(slot.id), prefix_tokens=kept_tokens)
         restored = place > 0 and self._checkpoints.restore(slot.id, source_id=slot.id, tokens=place)
-        if restored and self._context.erase(slot.id, place):
+        if restored and self._context.erase(slot.id, _position(slot, place)):
             return place
         self._context.erase(slot.id, 0)
         return 0
@@ -135,6 +137,7 @@ class SlotTable:
     def _forget(self, slot: Slot, kept_tokens: int) -> None:
         """Book what was erased."""
         del slot.held[kept_tokens:]
+        slot.excess = excess_rows(slot.held) if slot.excess else 0
         self._shared.cut(slot.id, kept_tokens)
         self._checkpoints.cut(slot.id, kept_tokens)
 
@@ -158,6 +161,7 @@ class SlotTable:
             self.erase_tail(slot, plan.drop_start)
         again = before[len(slot.held) : plan.drop_start] + before[plan.drop_stop :]
         sequence.pending = again + sequence.pending
+        sequence.media_ahead = bool(sequence.images) and holds_media(sequence.pending)
 
     def park_one(self) -> bool:
         """Move the idle prompt used longest ago out of the cache, if idle ones slow the others; False if not."""
@@ -191,7 +195,11 @@ class SlotTable:
         """Assert that every slot holds what its bookkeeping says."""
         for slot in self.slots:
             last = self._context.last_position(slot.id)
-            assert last + 1 == len(slot.held), f"slot {slot.id}: position {last}, {len(slot.held)} inputs held"
+            held = len(slot.held)
+            if slot.held and slot.held[-1] < 0:  # the last rows of an image may share a position
+                assert 0 <= last < held, f"slot {slot.id}: position {last}, {held} inputs held"
+            else:
+                assert last + 1 == held - slot.excess, f"slot {slot.id}: position {last}, {held} inputs held"
 
     def _views(self) -> list[SlotView]:
         windowed = self.rules.window_tokens > 0
@@ -225,31 +233,41 @@ class SlotTable:
         else:
             self.erase_tail(slot, choice.prefix_tokens)
         prefix = len(slot.held)
+        if sequence.images:
+            slot.excess = excess_rows(slot.held)
+            sequence.media_ahead = holds_media(inputs[prefix:])
         sequence.pending = inputs[prefix:]
         sequence.cached_tokens = prefix
         if self._checkpoints.enabled:
-            sequence.checkpoints = plan_checkpoints(
+            planned = plan_checkpoints(
                 held_tokens=prefix, prompt_tokens=len(inputs), boundaries=sequence.prepared.boundaries
             )
+            sequence.checkpoints = tuple(place for place in planned if whole_units(inputs, place) == place)
 
     def _fork(self, slot: Slot, choice: SlotChoice, inputs: list[int]) -> None:
         """Let a slot use the prefix that another one holds or has saved."""
         prefix = choice.prefix_tokens
+        stop = prefix - excess_rows(inputs[:prefix])
         if slot.held:
             log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
         self.erase_tail(slot, 0)
         if choice.source_id >= len(self.slots):
-            if self._parking.unpark(choice.source_id, slot.id, prefix):
+            if self._parking.unpark(choice.source_id, slot.id, prefix, stop):
                 slot.held = inputs[:prefix]
                 log.info("slot.unparked", slot=slot.id, tokens=prefix)
             return
-        self._context.copy(choice.source_id, slot.id, prefix)
+        self._context.copy(choice.source_id, slot.id, stop)
         if choice.restores:
             restored = self._checkpoints.restore(slot.id, source_id=choice.source_id, tokens=prefix)
-            if not restored or not self._context.erase(slot.id, prefix):
+            if not restored or not self._context.erase(slot.id, stop):
                 self._context.erase(slot.id, 0)
                 return
         self._shared.fork(choice.source_id, slot.id, prefix)
         self._checkpoints.fork(choice.source_id, slot.id, prefix)
         slot.held = inputs[:prefix]
         log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
+
+
+def _position(slot: Slot, index: int) -> int:
+    """Where an input of a slot stands; no index inside an image."""
+    return index - excess_rows(slot.held[:index]) if slot.excess else index

@@ -158,6 +158,7 @@ def request_from_proto(request: runner_pb2.GenerateRequest, prompt: TokenizedPro
     return GenerationRequest(
         prompt=tuple(prompt.ids),
         boundaries=prompt.boundaries,
+        images=prompt.images,
         sampling=sampling_from_proto(request.sampling),
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,

@@ -1,11 +1,14 @@
-"""Prompt segments to token ids, exactly as one text would be read, except that user text names no control token."""
+"""Prompt segments to inputs, exactly as one text would be read, except that user text names no control token."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.engine.engine import TokenTable
+from runner.core.image_file import check_image_count
+from runner.core.inputs import tokens_of
+from runner.core.media import Image
+from runner.engine.engine import TokenTable, refuse_image
 
 # Stands in for the text before a segment; no vocabulary merges a line break into the word behind it.
 _BEFORE = b"\n"
@@ -13,22 +16,38 @@ _BEFORE = b"\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedPrompt:
-    """Token ids, and where in them the user's texts begin."""
+    """Inputs, and where in them the user's texts begin.
+
+    `ids` are token ids, and for each row of an image what stands for it; `images` are those that stand in them.
+    """
 
     ids: list[int]
     boundaries: tuple[int, ...]
+    images: tuple[Image, ...] = ()
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Without images."""
+        return tokens_of(self.ids) if self.images else self.ids
 
 
 def tokenize_prompt(
-    segments: Sequence[runner_pb2.Segment], *, add_bos: bool, vocabulary: TokenTable
+    segments: Sequence[runner_pb2.Segment],
+    *,
+    add_bos: bool,
+    vocabulary: TokenTable,
+    read_image: Callable[[bytes], Image] = refuse_image,
 ) -> TokenizedPrompt:
     """Tokenize the segments one by one and join them; add the begin token where the model wants one and none is there.
 
     Raises:
-        InvalidRequest: a segment without content kind, or an id outside of the vocabulary.
+        InvalidRequest: a segment without content kind, an id outside of the vocabulary, or an image that is none.
+        UnsupportedCapability: an image for a model that sees none.
     """
     ids: list[int] = []
     boundaries: list[int] = []
+    images: list[Image] = []
+    check_image_count(sum(segment.HasField("media") for segment in segments))
     for segment in segments:
         match segment.WhichOneof("kind"):
             case "text":
@@ -39,12 +58,15 @@ def tokenize_prompt(
             case "token_ids":
                 check_ids(segment.token_ids.ids, vocabulary)
                 ids += segment.token_ids.ids
+            case "media":
+                images.append(read_image(segment.media.data))
+                ids += images[-1].inputs
             case None:
-                raise InvalidRequest("a segment needs text, literal or token_ids", param="prompt")
+                raise InvalidRequest("a segment needs text, literal, token_ids or media", param="prompt")
     if add_bos and vocabulary.adds_bos and ids[:1] != [vocabulary.bos]:
         ids.insert(0, vocabulary.bos)
         boundaries = [place + 1 for place in boundaries]
-    return TokenizedPrompt(ids=ids, boundaries=tuple(boundaries))
+    return TokenizedPrompt(ids=ids, boundaries=tuple(boundaries), images=tuple(images))
 
 
 def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
@@ -61,12 +83,12 @@ def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
 def _tokenize(text: str, before: list[int], vocabulary: TokenTable, *, parse_special: bool) -> list[int]:
     """Token ids of a text that follows other inputs.
 
-    SentencePiece vocabularies put a space in front of every text they are given, and of one behind a control token. In
+    SentencePiece vocabularies put a space in front of every text they are given, and of one behind a control token or an image. In
     the middle of a sentence it would be a space that nobody wrote, so the text is read there behind a line break.
     """
     data = text.encode()
     ids = vocabulary.tokenize(data, parse_special=parse_special)
-    if not before or before[-1] in vocabulary.control or not ids:
+    if not before or before[-1] < 0 or before[-1] in vocabulary.control or not ids:
         return ids
     if vocabulary.detokenize(ids) != b" " + data:
         return ids

@@ -4,6 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from grpc import aio
@@ -110,9 +111,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     ) -> runner_pb2.TokenizeResponse:
         """Text to ids, as Generate reads it."""
         self._board.check_accepting()
-        ids = (await self._tokenize(request.segments, add_bos=request.add_bos)).ids
+        prompt = await self._tokenize(request.segments, add_bos=request.add_bos)
+        ids = prompt.token_ids
         pieces = self._engine.vocabulary.pieces
-        return runner_pb2.TokenizeResponse(ids=ids, pieces=[pieces[token_id] for token_id in ids])
+        return runner_pb2.TokenizeResponse(
+            ids=ids, pieces=[pieces[token_id] for token_id in ids], media_rows=len(prompt.ids) - len(ids)
+        )
 
     async def Detokenize(
         self, request: runner_pb2.DetokenizeRequest, context: aio.ServicerContext[Any, Any]
@@ -163,11 +167,17 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             raise PlacementMismatch("another placement runs here")
 
     async def _tokenize(self, segments: Any, *, add_bos: bool) -> TokenizedPrompt:
-        vocabulary = self._engine.vocabulary
-        text_bytes = sum(len(segment.text) + len(segment.literal) for segment in segments)
-        if text_bytes <= INLINE_TEXT_BYTES:
-            return tokenize_prompt(segments, add_bos=add_bos, vocabulary=vocabulary)
-        return await asyncio.to_thread(tokenize_prompt, segments, add_bos=add_bos, vocabulary=vocabulary)
+        read = partial(
+            tokenize_prompt,
+            segments,
+            add_bos=add_bos,
+            vocabulary=self._engine.vocabulary,
+            read_image=self._engine.read_image,
+        )
+        size_bytes = sum(len(segment.text) + len(segment.literal) + len(segment.media.data) for segment in segments)
+        if size_bytes <= INLINE_TEXT_BYTES:
+            return read()
+        return await asyncio.to_thread(read)
 
     def _to_proto(self, event: Progressed | Release | Finished) -> runner_pb2.GenerateEvent:
         match event:

@@ -71,7 +71,7 @@ def test_the_begin_token_is_added_once(model: Model) -> None:
 def test_ids_outside_of_the_vocabulary_and_empty_segments_are_refused(model: Model) -> None:
     with pytest.raises(InvalidRequest, match="outside of the vocabulary"):
         prompt(model, runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=[model.vocabulary.size])))
-    with pytest.raises(InvalidRequest, match="needs text, literal or token_ids"):
+    with pytest.raises(InvalidRequest, match="needs text, literal, token_ids or media"):
         prompt(model, runner_pb2.Segment())
 
 

@@ -13,6 +13,10 @@ from runner.engine.commands import Stop, Submit
 from runner.engine.context import DecodeResult
 from runner.engine.engine import Failed, Freed, LoadedModel, Outcome, Sampled, StepReport
 from runner.engine.loop import Loop, LoopOptions
+from runner.engine.media_encoder import EncodingJob
+from runner.engine.media_rows import MediaRows
+from runner.engine.media_store import MediaStore
+from runner.engine.row_batch import RowBatch
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 
@@ -28,6 +32,11 @@ class SimulatedContext:
         self.batch_tokens = batch_tokens
         self.can_shift = True
         self.pointer = 0
+        self.embedding = 1
+        self.ubatch_tokens = batch_tokens
+        self.causal = True
+        self.row_calls: list[int] = []  # indices of calls that held rows of images
+        self.whole_calls: list[int] = []  # of those, the ones whose inputs all see each other
         self.calls: list[list[tuple[int, int, int]]] = []  # (slot, position, token) of each successful call
         self.refused = 0
         self._held: list[dict[int, int]] = [{} for _ in range(slots)]  # position -> cell
@@ -38,7 +47,10 @@ class SimulatedContext:
     def cells_used(self) -> int:
         return len({cell for held in self._held for cell in held.values()})
 
-    def decode(self, batch: Batch) -> int:
+    def set_causal(self, causal: bool) -> None:
+        self.causal = causal
+
+    def decode(self, batch: Batch | RowBatch) -> int:
         assert 0 < batch.size <= self.batch_tokens
         if self.cells_used + batch.size > self.cells:
             self.refused += 1
@@ -47,7 +59,8 @@ class SimulatedContext:
         self._rows = {}
         for index in range(batch.size):
             slot_id = int(batch._slot_addresses.index(int(batch._sequences[index])))
-            position, token = int(batch._positions[index]), int(batch._tokens[index])
+            position = int(batch._positions[index])
+            token = int(batch._rows[index, 0]) if isinstance(batch, RowBatch) else int(batch._tokens[index])
             assert position == self.last_position(slot_id) + 1, "positions of a sequence are consecutive"
             self._held[slot_id][position] = self._next_cell
             self._next_cell += 1
@@ -56,6 +69,10 @@ class SimulatedContext:
                 row = np.zeros(VOCABULARY, np.float32)
                 row[(token + 1) % VOCABULARY] = 1.0
                 self._rows[index] = row
+        if isinstance(batch, RowBatch):
+            self.row_calls.append(len(self.calls))
+            if not self.causal:
+                self.whole_calls.append(len(self.calls))
         self.calls.append(entries)
         return DecodeResult.DONE
 
@@ -131,6 +148,7 @@ class Simulation:
         slot_tokens: int | None = None,
         batch_tokens: int = 32,
         rules: MemoryRules | None = None,
+        whole_images: bool = False,
     ) -> None:
         self.context = SimulatedContext(cells=cells, slots=slots, batch_tokens=batch_tokens)
         self.slot_tokens = slot_tokens or cells // slots
@@ -138,7 +156,11 @@ class Simulation:
         context: Any = self.context
         self.table = SlotTable(context, policy=SlotPolicy.BEST, rules=rules or MemoryRules())
         listener: Any = self.recorder
-        self.loop = Loop(context, self.table, listener, LoopOptions(batch_tokens=batch_tokens, verify=True))
+        self.jobs: list[EncodingJob] = []  # images that somebody has to encode
+        self.store = MediaStore(self.jobs.append)
+        self.media = MediaRows(context, self.store, components=1, whole=whole_images, batch_tokens=batch_tokens)
+        options = LoopOptions(batch_tokens=batch_tokens, verify=True)
+        self.loop = Loop(context, self.table, listener, options, self.media)
         self._ids = 0
 
     def submit(self, prompt: list[int], **fields: Any) -> int:

@@ -1,0 +1,90 @@
+"""A projector beside a text model: loaded, tried on the largest image, counted; or given up with a warning."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import BadModelFile, InvalidRequest
+from common.logs import get_logger
+from runner.core.layout import LaunchLayout
+from runner.core.media import Image
+from runner.engine.gguf_header import open_gguf_header
+from runner.engine.model import Model
+from runner.engine.projector import PLACE_DEPENDENT, EncodingFailed, Projector
+from runner.engine.projector_memory import held_bytes
+
+log = get_logger()
+
+# What a request may bring is larger, but projectors scale images down to about this.
+LARGEST_SIDE_PIXELS = 2048
+_SIDE_STEP_PIXELS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedProjector:
+    """A projector that works.
+
+    Attributes:
+        device: ggml device that computes images; None: the CPU.
+        whole_rows: the most rows of an image that must be in one call; 0 where images may be split.
+    """
+
+    projector: Projector
+    path: Path
+    device: int | None
+    whole_rows: int
+
+    def memory(self) -> dict[int | None, int]:
+        """Bytes by ggml device; None is host RAM."""
+        return held_bytes(self.projector.pointer, self.path, device=self.device)
+
+
+def load_projector(
+    path: Path, model: Model, layout: LaunchLayout, device_pointers: Mapping[str, int]
+) -> LoadedProjector:
+    """Load a projector onto the layout's first device.
+
+    Raises:
+        BadModelFile: it cannot be used with this model; the text model can.
+    """
+    with open_gguf_header(path) as header:
+        metadata = header.metadata()
+    kind = metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type")
+    if kind in PLACE_DEPENDENT:
+        raise BadModelFile(f"{path.name}: projectors of type {kind} are not supported")
+    device = device_pointers[layout.devices[0].id] if layout.devices else None
+    projector = Projector(path, model.pointer, device=device, threads=layout.threads)
+    try:
+        whole_rows = projector.largest_unit() if projector.whole else 0
+    except InvalidRequest as error:
+        projector.close()
+        raise BadModelFile(f"{path.name}: {error.message}") from error
+    return LoadedProjector(projector=projector, path=path, device=device, whole_rows=whole_rows)
+
+
+def warm_up_projector(loaded: LoadedProjector, *, context_tokens: int) -> None:
+    """Encode the largest image that a context takes, so that no later one needs more memory.
+
+    Raises:
+        BadModelFile: not even that can be encoded; nothing of the projector is left.
+    """
+    try:
+        image = _largest_image(loaded.projector, context_tokens=context_tokens)
+        if image is None:
+            raise BadModelFile(f"{loaded.path.name}: no image fits into a context of {context_tokens} tokens")
+        loaded.projector.encode_grey(image)
+    except (EncodingFailed, InvalidRequest) as error:
+        loaded.projector.close()
+        raise BadModelFile(f"{loaded.path.name}: it cannot encode an image: {error}") from error
+    except BadModelFile:
+        loaded.projector.close()
+        raise
+    log.info("projector.ready", rows=len(image.inputs), width=image.header.width, height=image.header.height)
+
+
+def _largest_image(projector: Projector, *, context_tokens: int) -> Image | None:
+    for side in range(LARGEST_SIDE_PIXELS, 0, -_SIDE_STEP_PIXELS):
+        image = projector.lay_out_size(side, side)
+        if len(image.inputs) < context_tokens:
+            return image
+    return None
