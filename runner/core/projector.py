@@ -6,8 +6,35 @@ from dataclasses import replace
 from runner.core.layout import LaunchLayout
 
 ARCHITECTURE = "clip"  # general.architecture of every projector
-# Rows of the largest image of encoders that scale images into a range. Source: llama.cpp's clip.cpp.
-_ROWS_MAX = {"gemma4v": 1120, "gemma4uv": 1120}
+# Encoders that scale images into a range: rows of the image that mtmd counts a graph for, and of the largest one.
+# Source: set_warmup_n_tokens and set_limit_image_tokens in llama.cpp's clip.cpp.
+_ROWS = {
+    "gemma4uv": (256, 1120),
+    "gemma4v": (256, 1120),
+    "glm4v": (2116, 4096),
+    "kimivl": (256, 1024),
+    "ling3vl": (2116, 4096),
+    "minimax_m3": (256, 576),
+    "muse-glimmer": (1024, 4096),
+    "pixtral": (256, 1024),
+    "qwen2.5vl_merger": (2116, 4096),
+    "qwen2vl_merger": (2116, 4096),
+    "qwen3vl_merger": (2116, 4096),
+}
+_WHOLE = frozenset({"gemma4v", "gemma4uv"})
+
+
+def projector_kind(metadata: Mapping[str, object]) -> str:
+    """How images become rows, as the header names it."""
+    return str(metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type") or "")
+
+
+def largest_graph_bytes(graph_bytes: int, *, kind: str, context_tokens: int) -> int:
+    """The graph of the largest image that a context takes, from that of mtmd's own first image; it grows linearly."""
+    if kind not in _ROWS:
+        return graph_bytes
+    counted, largest = _ROWS[kind]
+    return graph_bytes * min(largest, context_tokens) // counted
 
 
 def whole_image_rows(metadata: Mapping[str, object]) -> int:
@@ -15,9 +42,9 @@ def whole_image_rows(metadata: Mapping[str, object]) -> int:
 
     For counting before a load. A loaded projector is asked itself.
     """
-    kind = metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type")
-    if kind in _ROWS_MAX:
-        return _ROWS_MAX[str(kind)]
+    kind = projector_kind(metadata)
+    if kind in _WHOLE:
+        return _ROWS[kind][1]
     if kind != "gemma3":
         return 0
     image, patch = metadata.get("clip.vision.image_size"), metadata.get("clip.vision.patch_size")

@@ -8,10 +8,11 @@ from common.errors import BadModelFile, InvalidRequest
 from common.logs import get_logger
 from runner.core.layout import LaunchLayout
 from runner.core.media import Image
+from runner.core.projector import largest_graph_bytes, projector_kind, whole_image_rows
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.model import Model
 from runner.engine.projector import PLACE_DEPENDENT, EncodingFailed, Projector
-from runner.engine.projector_memory import held_bytes
+from runner.engine.projector_memory import held_bytes, planned_bytes
 
 log = get_logger()
 
@@ -39,6 +40,35 @@ class LoadedProjector:
         return held_bytes(self.projector.pointer, self.path, device=self.device)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProjector:
+    """What a projector will take: bytes by ggml device (None: host RAM), and `whole_rows` as above."""
+
+    memory: Mapping[int | None, int]
+    whole_rows: int
+
+
+def plan_projector(path: Path | None, layout: LaunchLayout, device_pointers: Mapping[str, int]) -> PlannedProjector:
+    """Count a projector without reading its weights or encoding anything.
+
+    Raises:
+        BadModelFile: not a file that the engine could read.
+    """
+    if path is None:
+        return PlannedProjector(memory={}, whole_rows=0)
+    with open_gguf_header(path) as header:
+        metadata = header.metadata()
+        weights_bytes = sum(tensor.size_bytes for tensor in header.tensors())
+    device = device_pointers[layout.devices[0].id] if layout.devices else None
+    counted = dict(planned_bytes(path, device=device))
+    if device in counted:
+        graph_bytes = max(0, counted[device] - weights_bytes)
+        counted[device] = (counted[device] - graph_bytes) + largest_graph_bytes(
+            graph_bytes, kind=projector_kind(metadata), context_tokens=layout.context_tokens
+        )
+    return PlannedProjector(memory=counted, whole_rows=whole_image_rows(metadata))
+
+
 def load_projector(
     path: Path, model: Model, layout: LaunchLayout, device_pointers: Mapping[str, int]
 ) -> LoadedProjector:
@@ -49,7 +79,7 @@ def load_projector(
     """
     with open_gguf_header(path) as header:
         metadata = header.metadata()
-    kind = metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type")
+    kind = projector_kind(metadata)
     if kind in PLACE_DEPENDENT:
         raise BadModelFile(f"{path.name}: projectors of type {kind} are not supported")
     device = device_pointers[layout.devices[0].id] if layout.devices else None
