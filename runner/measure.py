@@ -6,9 +6,8 @@ weight is read. The result is what the engine would ask for, right to a few MiB.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
@@ -17,20 +16,24 @@ from google.protobuf import json_format
 from common.errors import BadModelFile, InvalidRequest
 from protos import cluster_pb2
 from runner.core.description import Pooling
-from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
-from runner.core.memory_report import ClassBytes, MemoryUse, extrapolate, sum_by_device
+from runner.core.layout import LaunchLayout, cache_cells
+from runner.core.memory_report import MemoryUse, extrapolate
 from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooled_layout
-from runner.engine.devices import open_layout_devices
-from runner.engine.gguf_header import check_model_file
+from runner.core.projector import widened
+from runner.engine.accounting import Count, count_memory, report_layers
+from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
-from runner.engine.memory import BreakdownUnavailable, read_breakdown
+from runner.engine.media_loading import PlannedProjector, plan_projector
+from runner.engine.memory import BreakdownUnavailable
+from runner.engine.model import load_failure
+from runner.engine.opened_context import with_layers
 from runner.engine.parameters import context_parameters, model_parameters
 from runner.engine.pooled import read_pooling
 from runner.engine.pooled_context import output_bytes, pooled_context_parameters
 from runner.engine.rpc_hello import RpcUnusable
 from runner.file_arguments import add_file_arguments, files_of
-from runner.serve.converters import parse_layout
+from runner.serve.converters import memory_to_proto, parse_layout
 
 EXIT_BAD_FILE = 3
 EXIT_BAD_LAYOUT = 4
@@ -69,81 +72,73 @@ def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[
     Raises:
         BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError: see `run`.
     """
-    path = files.model
-    check_model_file(path)
     start_engine()
-    devices = open_layout_devices(wanted, rpc_endpoints)
-    model = _load_without_memory(path, wanted, devices)
+    launch = prepare_launch(files, wanted, rpc_endpoints=rpc_endpoints)
+    eyes = plan_projector(files.projector, launch.layout, launch.device_pointers)
+    model = _load_without_memory(launch)
     try:
-        trained_tokens = llama.llama_model_n_ctx_train(model)
-        layout = resolve_layout(wanted, trained_context_tokens=trained_tokens, cpu_threads=1).layout
-        pooling = read_pooling(path)
+        pooling = read_pooling(files.model)
         if pooling is not None:
-            return _to_report(_count_pooled(model, layout, devices, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
-        cells = cache_cells(layout)
+            return memory_to_proto(_count_pooled(launch, model, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
+        cells = cache_cells(launch.layout)
         if cells <= CELLS_COUNTED_MAX:
-            return _to_report(_count(model, layout, devices), cluster_pb2.MEMORY_ORIGIN_MEASURED)
-        small, large = (_with_cells(layout, CELLS_COUNTED_MAX // part) for part in (2, 1))
-        use = extrapolate(
-            _count(model, small, devices),
-            _count(model, large, devices),
+            use = _report(launch, model, _count(launch, model, launch.layout, eyes=eyes))
+            return memory_to_proto(use, cluster_pb2.MEMORY_ORIGIN_MEASURED)
+        small, large = (_with_cells(launch.layout, CELLS_COUNTED_MAX // part) for part in (2, 1))
+        counted = extrapolate(
+            _count(launch, model, small, eyes=eyes).use,
+            _count(launch, model, large, eyes=eyes).use,
             small_cells=cache_cells(small),
             large_cells=cache_cells(large),
             cells=cells,
         )
-        return _to_report(use, cluster_pb2.MEMORY_ORIGIN_ESTIMATED)
+        use = _report(launch, model, Count(use=counted, mapped=False))
+        return memory_to_proto(use, cluster_pb2.MEMORY_ORIGIN_ESTIMATED)
     finally:
         llama.llama_model_free(model)
 
 
-def _load_without_memory(path: Path, layout: LaunchLayout, devices: Mapping[str, int]) -> Any:
-    parameters = model_parameters(layout, devices)
+def _load_without_memory(launch: Launch) -> Any:
+    parameters = model_parameters(launch.layout, launch.device_pointers)
     parameters.struct.no_alloc = True
     parameters.struct.load_mode = _LOAD_MODE_NONE
+    engine_log.notes.clear()
+    path = launch.files.model
     model = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
     if not model:
-        raise BadModelFile(f"{path}: the engine refuses the file: {_last_errors()}")
+        raise load_failure(path, device_pointers=launch.device_pointers)
     return model
 
 
-def _count_pooled(model: Any, layout: LaunchLayout, devices: Mapping[str, int], pooling: Pooling) -> MemoryUse:
+def _report(launch: Launch, model: Any, count: Count) -> MemoryUse:
+    vocabulary_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    return with_layers(launch, launch.layout, count, vocabulary_size=vocabulary_size).use
+
+
+def _count_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
     recurrent = llama.llama_model_is_recurrent(model) or llama.llama_model_is_hybrid(model)
-    pooled = pooled_layout(layout, recurrent=recurrent)
-    use = _count(model, pooled, devices, pooled_context_parameters(pooled, pooling))
-    return replace(use, host=use.host.plus(output_bytes(model, tokens=pooled.batch_tokens)))
+    layout = pooled_layout(launch.layout, recurrent=recurrent)
+    count = _count(launch, model, layout, parameters=pooled_context_parameters(layout, pooling))
+    rows = output_bytes(model, tokens=layout.batch_tokens).cache_bytes
+    return report_layers(launch, layout, count, host_extra_bytes=rows)
 
 
-def _count(model: Any, layout: LaunchLayout, devices: Mapping[str, int], parameters: Any = None) -> MemoryUse:
+def _count(
+    launch: Launch, model: Any, layout: LaunchLayout, *, eyes: PlannedProjector | None = None, parameters: Any = None
+) -> Count:
     """Create a context that allocates nothing, and read its breakdown."""
-    context = llama.llama_init_from_model(model, parameters or context_parameters(layout))
+    widest = widened(layout, eyes.whole_rows if eyes is not None else 0)
+    context = llama.llama_init_from_model(model, parameters or context_parameters(widest))
     if not context:
         raise InvalidRequest(f"the engine refuses the layout: {_last_errors()}", param="layout")
     try:
-        buffers = read_breakdown(context, {pointer: device_id for device_id, pointer in devices.items()})
+        return count_memory(launch, context, projector_bytes=eyes.memory if eyes is not None else {})
     finally:
         llama.llama_free(context)
-    return sum_by_device(buffers, device_ids=[device.id for device in layout.devices])
 
 
 def _with_cells(layout: LaunchLayout, cells: int) -> LaunchLayout:
     return replace(layout, context_tokens=cells // layout.slots)
-
-
-def _to_report(use: MemoryUse, origin: "cluster_pb2.MemoryOrigin.ValueType") -> cluster_pb2.MemoryReport:
-    return cluster_pb2.MemoryReport(
-        origin=origin,
-        devices=[_to_memory(device_id, count) for device_id, count in use.devices],
-        host=_to_memory("", use.host),
-    )
-
-
-def _to_memory(device_id: str, count: ClassBytes) -> cluster_pb2.DeviceMemory:
-    return cluster_pb2.DeviceMemory(
-        device_id=device_id,
-        weights_bytes=count.weights_bytes,
-        cache_bytes=count.cache_bytes,
-        graph_bytes=count.graph_bytes,
-    )
 
 
 def _last_errors() -> str:

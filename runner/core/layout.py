@@ -12,6 +12,9 @@ DEFAULT_BATCH_TOKENS = 512
 WEIGHTS_BYTES_PER_THREAD = 32 * 1024 * 1024
 SLOTS_MAX = 256  # LLAMA_MAX_SEQ
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
+DEVICES_MAX = 15  # the engine's scheduler takes 16 backends, and one is the CPU
+# Host RAM for copies of prompts and states, at most; never more than the caches that they are copies of.
+COPIES_BYTES_MAX = 256 * 1024 * 1024
 _CELL_STEP = 256  # llama.cpp pads contexts to this
 _CELLS_MAX = 2**31 - 1  # positions and cells are numbered by 32-bit integers
 
@@ -92,8 +95,10 @@ def automatic_threads(*, physical_cores: int, weights_bytes: int) -> int:
     return min(physical_cores, 1 + weights_bytes // WEIGHTS_BYTES_PER_THREAD)
 
 
-def resolve_layout(layout: LaunchLayout, *, trained_context_tokens: int, cpu_threads: int) -> ResolvedLayout:
-    """Fill in what the layout leaves open.
+def resolve_layout(
+    layout: LaunchLayout, *, trained_context_tokens: int, cpu_threads: int, block_count: int = 0
+) -> ResolvedLayout:
+    """Fill in what the layout leaves open. A `block_count` of 0 is not known.
 
     Raises:
         InvalidRequest: a size that no engine can have; the caller corrects the layout.
@@ -119,6 +124,10 @@ def resolve_layout(layout: LaunchLayout, *, trained_context_tokens: int, cpu_thr
             cache_types.append("f16")
         else:
             cache_types.append(name)
+    _check_devices(layout)
+    pipeline = layout.pipeline and (not block_count or can_pipeline(layout, block_count=block_count))
+    if layout.pipeline and not pipeline:
+        warnings.append("a pipeline needs several devices that hold every layer; it is off")
     resolved = replace(
         layout,
         context_tokens=context_tokens,
@@ -128,8 +137,44 @@ def resolve_layout(layout: LaunchLayout, *, trained_context_tokens: int, cpu_thr
         cache_type_v=cache_types[1],
         threads=layout.threads or cpu_threads,
         engine=layout.engine or "batched",
+        pipeline=pipeline,
+        op_offload=layout.op_offload is not False,
     )
     return ResolvedLayout(layout=resolved, warnings=tuple(warnings))
+
+
+def can_pipeline(layout: LaunchLayout, *, block_count: int) -> bool:
+    """Whether the engine lets several devices work on one prompt: all layers on devices, and nothing sent elsewhere."""
+    return (
+        len(layout.devices) > 1
+        and layout.split_mode is SplitMode.LAYER
+        and not layout.output_on_host
+        and not layout.experts_on_host
+        and sum(device.layers for device in layout.devices) > block_count
+    )
+
+
+def _check_devices(layout: LaunchLayout) -> None:
+    ids = [device.id for device in layout.devices]
+    if len(set(ids)) != len(ids):
+        raise InvalidRequest("the layout names a device twice", param="devices")
+    if len(ids) > DEVICES_MAX:
+        raise InvalidRequest(f"a runner computes on at most {DEVICES_MAX} devices", param="devices")
+    if layout.main_device >= max(1, len(ids)):
+        raise InvalidRequest(f"main_device {layout.main_device} is none of {len(ids)} devices", param="main_device")
+    if layout.split_mode is SplitMode.ROW and layout.pipeline:
+        raise InvalidRequest("a row split has no pipeline", param="pipeline")
+
+
+def batch_sizes(layout: LaunchLayout) -> tuple[int, int]:
+    """Tokens of one decode call and of one graph, for a resolved layout.
+
+    Every call of ours is at most as large: llama.cpp aborts above. A call of a pipeline has a piece for each slot, so
+    that a device need not wait for the ones behind it.
+    """
+    call_tokens = max(layout.batch_tokens, layout.slots)
+    graph_tokens = min(layout.ubatch_tokens or call_tokens, call_tokens)
+    return (call_tokens * layout.slots if layout.pipeline else call_tokens), graph_tokens
 
 
 def cache_cells(layout: LaunchLayout) -> int:

@@ -3,18 +3,29 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassBytes:
-    """Bytes by class. `cache_bytes` is KV cells and recurrent state, `graph_bytes` the worst-case compute buffers."""
+    """Bytes by class. `cache_bytes` is KV cells and recurrent state, `graph_bytes` the worst-case compute buffers.
+
+    Attributes:
+        layer_weights_bytes: part of `weights_bytes` for each layer, block 0 first, output layer last; empty: unknown.
+        layer_cache_bytes: likewise of `cache_bytes`.
+        input_weights_bytes: part of `weights_bytes`: token embeddings. With the layers' it makes up the whole.
+        projector_bytes: vision projector, weights and graph; beside the other classes.
+    """
 
     weights_bytes: int = 0
     cache_bytes: int = 0
     graph_bytes: int = 0
-    projector_bytes: int = 0  # all of a vision projector, its own graph included
+    layer_weights_bytes: tuple[int, ...] = ()
+    layer_cache_bytes: tuple[int, ...] = ()
+    input_weights_bytes: int = 0
+    projector_bytes: int = 0
 
     def plus(self, other: "ClassBytes") -> "ClassBytes":
         """Class by class."""
@@ -22,6 +33,9 @@ class ClassBytes:
             weights_bytes=self.weights_bytes + other.weights_bytes,
             cache_bytes=self.cache_bytes + other.cache_bytes,
             graph_bytes=self.graph_bytes + other.graph_bytes,
+            layer_weights_bytes=_add(self.layer_weights_bytes, other.layer_weights_bytes),
+            layer_cache_bytes=_add(self.layer_cache_bytes, other.layer_cache_bytes),
+            input_weights_bytes=self.input_weights_bytes + other.input_weights_bytes,
             projector_bytes=self.projector_bytes + other.projector_bytes,
         )
 
@@ -29,6 +43,10 @@ class ClassBytes:
     def total_bytes(self) -> int:
         """All classes."""
         return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
+
+
+def _add(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +89,7 @@ def extrapolate(small: MemoryUse, large: MemoryUse, *, small_cells: int, large_c
             weights_bytes=at(first.weights_bytes, second.weights_bytes),
             cache_bytes=at(first.cache_bytes, second.cache_bytes),
             graph_bytes=at(first.graph_bytes, second.graph_bytes),
+            projector_bytes=second.projector_bytes,
         )
 
     smaller = dict(small.devices)

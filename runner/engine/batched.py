@@ -2,21 +2,18 @@
 
 import contextvars
 import gc
-import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import BadModelFile, InsufficientMemory, PunaError
+from common.errors import BadModelFile, PunaError
 from common.logs import get_logger
 from runner.core.embedding_shelf import EmbeddingShelf
-from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout, slot_context_tokens
+from runner.core.layout import COPIES_BYTES_MAX, LaunchLayout, slot_context_tokens
 from runner.core.media import Image
-from runner.core.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
 from runner.core.model_files import ModelFiles
 from runner.core.projector import widened
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
@@ -24,17 +21,17 @@ from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine import ggml
 from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
-from runner.engine.devices import engine_build, open_layout_devices
+from runner.engine.devices import engine_build
 from runner.engine.engine import EngineListener, LoadedModel, refuse_image
-from runner.engine.library import engine_log, start_engine
+from runner.engine.launch import prepare_launch
+from runner.engine.library import start_engine
 from runner.engine.loop import Loop, LoopOptions
 from runner.engine.media_encoder import EncodingDone, MediaEncoder
 from runner.engine.media_loading import LoadedProjector, load_projector, warm_up_projector
 from runner.engine.media_rows import MediaRows
 from runner.engine.media_store import MediaStore
-from runner.engine.memory import BreakdownUnavailable, read_breakdown
-from runner.engine.model import Model, load_failure, load_model
-from runner.engine.parameters import context_parameters
+from runner.engine.model import Model, load_model
+from runner.engine.opened_context import as_opened, generation_memory, open_context
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 from runner.engine.vocabulary import Vocabulary
@@ -54,8 +51,8 @@ class BatchedOptions:
     verify: bool = False
     repeats_max: int = 30  # a sequence that says the same token more often ends; 0: never
     # Host RAM for copies of states that cannot go back, and for prompts of idle slots. A model needs one of the two.
-    checkpoint_bytes_max: int = 256 * 1024 * 1024
-    parking_bytes_max: int = 256 * 1024 * 1024
+    checkpoint_bytes_max: int = COPIES_BYTES_MAX
+    parking_bytes_max: int = COPIES_BYTES_MAX
 
 
 class BatchedEngine:
@@ -181,38 +178,36 @@ class BatchedEngine:
             listener.load_progressed(min(fraction, 0.99))
             return not self._stop_load.is_set()
 
-        device_pointers = open_layout_devices(self._layout)
-        model = load_model(
-            self._files.model, self._asked_layout(), device_pointers=device_pointers, on_progress=on_progress
-        )
-        resolved = resolve_layout(
-            self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=self._threads()
-        )
-        layout = resolved.layout
-        warnings = list(resolved.warnings)
-        eyes = self._open_eyes(model, layout, device_pointers, warnings)
-        parameters = context_parameters(widened(layout, eyes.whole_rows if eyes is not None else 0))
-        engine_log.clear()
+        launch = prepare_launch(self._files, self._layout)
+        layout, warnings = launch.layout, list(launch.resolved.warnings)
+        model = load_model(self._files.model, layout, device_pointers=launch.device_pointers, on_progress=on_progress)
+        eyes = self._open_eyes(model, layout, launch.device_pointers, warnings)
+        widest = widened(layout, eyes.whole_rows if eyes is not None else 0)
         try:
-            context = Context(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
-        except MemoryError:
-            failure = load_failure(self._files.model)
+            context = open_context(launch, model, widest)
+        except PunaError:
             if eyes is not None:
                 eyes.projector.close()
             model.close()
-            raise InsufficientMemory(failure.message) from None
+            raise
+        layout = as_opened(layout, warnings)
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
         rules = warm_up(context, model, layout)
         eyes = self._try_eyes(eyes, warnings)
+        memory = generation_memory(launch, widest, model, context, eyes.memory() if eyes is not None else {})
+        copies = COPIES_BYTES_MAX if memory is None else memory.copies_bytes
         slots = SlotTable(
             context,
             policy=self._options.policy,
             rules=rules,
-            checkpoint_bytes_max=self._options.checkpoint_bytes_max,
-            parking_bytes_max=self._options.parking_bytes_max,
+            checkpoint_bytes_max=min(self._options.checkpoint_bytes_max, copies),
+            parking_bytes_max=min(self._options.parking_bytes_max, copies),
         )
         options = LoopOptions(
-            batch_tokens=layout.batch_tokens, overlap=self._options.overlap, verify=self._options.verify
+            # With a pipeline the calls are larger than the graphs, so that every device has work.
+            batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
+            overlap=self._options.overlap,
+            verify=self._options.verify,
         )
         self._model = model
         self._loop = Loop(context, slots, listener, options, self._connect_eyes(eyes, context, layout))
@@ -227,7 +222,7 @@ class BatchedEngine:
             vocabulary_size=model.vocabulary.size,
             slot_context_tokens=self._slot_context_tokens,
             weights_bytes=model.size_bytes,
-            memory=memory_in_use(context, layout, device_pointers, eyes.memory() if eyes is not None else {}),
+            memory=memory.use if memory is not None else None,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
         listener.load_progressed(1.0)
@@ -277,45 +272,6 @@ class BatchedEngine:
         assert self._loop is not None, "images are encoded for requests"
         self._loop.post(Encoded(done))
 
-    def _asked_layout(self) -> LaunchLayout:
-        return resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=self._threads()).layout
-
-    def _threads(self) -> int:
-        weights_bytes = self._files.model.stat().st_size if self._files.model.is_file() else 0
-        return automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
-
-
-def memory_in_use(
-    context: Context,
-    layout: LaunchLayout,
-    device_pointers: dict[str, int],
-    projector_bytes: Mapping[int | None, int] | None = None,
-) -> MemoryUse | None:
-    """What a context and its model hold, by device of the layout; None where the engine cannot tell.
-
-    `projector_bytes` are added: by ggml device, None for host RAM.
-    """
-    device_ids = {pointer: device_id for device_id, pointer in device_pointers.items()}
-    try:
-        buffers = read_breakdown(context.pointer, device_ids)
-    except BreakdownUnavailable as error:
-        log.info("engine.memory_unknown", text=str(error))
-        return None
-    buffers += projector_buffers(projector_bytes or {}, device_ids)
-    return sum_by_device(buffers, device_ids=[device.id for device in layout.devices])
-
-
-def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, str]) -> list[BufferUse]:
-    """A projector's bytes by ggml device (None: host RAM) as lines of a breakdown."""
-    return [
-        BufferUse(
-            buffer_type="projector",
-            device_id=None if pointer is None else device_ids.get(pointer, ""),
-            bytes=ClassBytes(projector_bytes=size),
-        )
-        for pointer, size in sizes.items()
-    ]
-
 
 def system_facts() -> dict[str, object]:
     """Engine, CPU and devices, for the one record that each start leaves in the log."""
@@ -332,15 +288,3 @@ def system_facts() -> dict[str, object]:
 def rules_fields(rules: MemoryRules) -> dict[str, object]:
     """The memory's abilities as log fields."""
     return {"erases_tail": rules.erases_tail, "window_tokens": rules.window_tokens, "can_shift": rules.can_move}
-
-
-def physical_cores() -> int:
-    """Cores this process may run on, hardware threads of one core counted once."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            cores.add(siblings.read_text().strip())
-        except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))

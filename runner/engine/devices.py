@@ -82,11 +82,17 @@ def open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str] = ())
 
     Raises:
         RpcUnusable: a server does not answer in time.
-        InvalidRequest: a server lends no device of that number.
-        ValueError: as `open_devices`.
+        InvalidRequest: a server lends no device of that number, an address is malformed, or this build has no RPC.
     """
     if not layout.devices:
         return {}
+    try:
+        return _open_layout_devices(layout, rpc_endpoints)
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="devices") from error
+
+
+def _open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str]) -> dict[str, int]:
     # A card that two backends list has one id: the better backend's entry is the last one to be noted.
     opened = sorted(open_devices(rpc_endpoints), key=lambda device: -backend_rank(device.facts.backend))
     pointers = {device.identity.id: device.pointer for device in opened}

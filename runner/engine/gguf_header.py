@@ -13,6 +13,7 @@ from runner.core.description import METADATA_ITEMS_MAX, Scalar, TensorFacts, Tok
 from runner.core.gguf_check import BadGguf, BlockFormat, check_gguf
 from runner.engine import ggml
 
+LAYERS_MAX = 512  # of any model that the engine loads
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TOKEN_TYPES_KEY = "tokenizer.ggml.token_type"  # noqa: S105  # a key of the file format, no secret
 
@@ -58,6 +59,17 @@ class GgufHeader:
     def metadata(self) -> dict[str, Value]:
         """Every key; arrays of more than METADATA_ITEMS_MAX items come as empty."""
         return {key: self._value(index) for key, index in self._ids.items()}
+
+    def layer_arrays(self) -> dict[str, list[Scalar]]:
+        """Arrays of numbers that are short enough to have one for each layer."""
+        found = {}
+        for key, index in self._ids.items():
+            if ggml.gguf_value_type(self._pointer, index) == ggml.GGUF_ARRAY:
+                count = ggml.gguf_array_count(self._pointer, index)
+                kind = ggml.gguf_array_type(self._pointer, index)
+                if 0 < count <= LAYERS_MAX and kind in ggml.GGUF_SCALARS:
+                    found[key] = self._scalars(index, kind, count)
+        return found
 
     def tensors(self) -> list[TensorFacts]:
         """The tensor table."""
@@ -111,6 +123,9 @@ class GgufHeader:
         kind = ggml.gguf_array_type(self._pointer, index)
         if kind == ggml.GGUF_STRING:
             return [_text(ggml.gguf_array_string(self._pointer, index, item)) for item in range(count)]
+        return self._scalars(index, kind, count)
+
+    def _scalars(self, index: int, kind: int, count: int) -> list[Scalar]:
         return list((ggml.GGUF_SCALARS[kind] * count).from_address(ggml.gguf_array_data(self._pointer, index)))
 
     def _tensor(self, index: int) -> TensorFacts:

@@ -13,6 +13,8 @@ from typing import Any
 
 import llama_cpp.llama_cpp as llama
 
+from runner.core.load_notes import NOTED
+
 Function = Callable[..., Any]
 
 _long = llama._lib
@@ -60,17 +62,23 @@ chain_remove = _bind_short("llama_sampler_chain_remove", _pointer, _pointer, _in
 chain_length = _bind_short("llama_sampler_chain_n", _int, _pointer)
 sampler_free = _bind_short("llama_sampler_free", None, _pointer)
 sampler_sample = _bind_short("llama_sampler_sample", _int, _pointer, _pointer, _int)
+sampler_apply = _bind_short("llama_sampler_apply", None, _pointer, _pointer)
 sampler_dist = _bind_short("llama_sampler_init_dist", _pointer, ctypes.c_uint32)
 sampler_top_k = _bind_short("llama_sampler_init_top_k", _pointer, _int)
 sampler_top_p = _bind_short("llama_sampler_init_top_p", _pointer, ctypes.c_float, ctypes.c_size_t)
 sampler_min_p = _bind_short("llama_sampler_init_min_p", _pointer, ctypes.c_float, ctypes.c_size_t)
 sampler_typical = _bind_short("llama_sampler_init_typical", _pointer, ctypes.c_float, ctypes.c_size_t)
+sampler_xtc = _bind_short(
+    "llama_sampler_init_xtc", _pointer, ctypes.c_float, ctypes.c_float, ctypes.c_size_t, ctypes.c_uint32
+)
 sampler_temperature = _bind_short("llama_sampler_init_temp", _pointer, ctypes.c_float)
 chain_create = _bind_short("llama_sampler_chain_init", _pointer, llama.llama_sampler_chain_params)
 
 # ggml_log_level; the table in llama_cpp's own logger is off by one.
 _LEVEL_WARN, _LEVEL_ERROR, _LEVEL_CONTINUE = 3, 4, 5
 _LINES_MAX = 50
+_NOTES_MAX = 1024  # one for each layer, and few others
+_NOTED = tuple(word.encode() for word in NOTED)
 
 
 class EngineLog:
@@ -79,6 +87,7 @@ class EngineLog:
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=_LINES_MAX)
         self.warnings: deque[str] = deque(maxlen=_LINES_MAX)
+        self.notes: deque[str] = deque(maxlen=_NOTES_MAX)  # facts about a load that nothing else tells
         self._level = 0
         # Held by this object for as long as C may call it.
         self._callback = llama.llama_log_callback(self._receive)
@@ -100,6 +109,8 @@ class EngineLog:
         try:
             if level != _LEVEL_CONTINUE:
                 self._level = level
+            if any(word in text for word in _NOTED):
+                self.notes.append(text.decode(errors="replace").strip())
             if self._level == _LEVEL_ERROR:
                 self.errors.append(text.decode(errors="replace").strip())
             elif self._level == _LEVEL_WARN:

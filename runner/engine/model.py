@@ -6,15 +6,17 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import BadModelFile, InsufficientMemory, PunaError
+from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
 from runner.core.layout import LaunchLayout
+from runner.core.refusals import MemoryClass, Refusal, find_refusal
+from runner.engine import ggml
 from runner.engine.gguf_header import check_model_file
 from runner.engine.library import engine_log
 from runner.engine.parameters import model_parameters
 from runner.engine.vocabulary import Vocabulary
 
-# What llama.cpp logs when a buffer was refused, as opposed to a file it cannot read.
-_MEMORY_WORDS = ("unable to allocate", "failed to allocate", "out of memory", "alloc_tensor_range", "cudaMalloc")
+# What llama.cpp logs when it cannot compute in the way that a layout asks for.
+_LAYOUT_WORDS = ("requires Flash Attention", "does not support split buffers", "requires flash_attn")
 
 
 class Model:
@@ -47,7 +49,8 @@ def load_model(
 
     Raises:
         BadModelFile: missing, unreadable, truncated, or nothing the engine can load.
-        InsufficientMemory: a buffer was refused.
+        InsufficientMemory, DeviceMemoryExhausted: a buffer was refused, in host RAM or on a device.
+        InvalidRequest: the engine cannot split the model in this way.
     """
     if not path.is_file():
         raise load_failure(path)
@@ -55,9 +58,10 @@ def load_model(
     progress = _Progress(on_progress)
     parameters.struct.progress_callback = progress.callback
     engine_log.clear()
+    engine_log.notes.clear()
     pointer = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
     if not pointer:
-        raise load_failure(path)
+        raise load_failure(path, device_pointers=device_pointers)
     if llama.llama_model_has_encoder(pointer) and llama.llama_model_has_decoder(pointer):
         llama.llama_model_free(pointer)
         raise BadModelFile(f"{path.name}: models with an encoder and a decoder are not supported")
@@ -67,16 +71,36 @@ def load_model(
     return Model(pointer)
 
 
-def load_failure(path: Path) -> PunaError:
-    """Why a load failed: what is wrong with the file, else what the engine's last log lines say."""
+def load_failure(
+    path: Path, *, phase: MemoryClass = MemoryClass.WEIGHTS, device_pointers: Mapping[str, int] | None = None
+) -> PunaError:
+    """Why a load failed: what is wrong with the file, else what the engine's last log lines say.
+
+    Args:
+        path: the model.
+        phase: what was being allocated.
+        device_pointers: ggml devices by id, to name the one that refused.
+    """
     try:
         check_model_file(path)
     except BadModelFile as error:
         return error
-    name = path.name
     text = "; ".join(line for line in engine_log.errors if line)[-600:] or "the engine gave no reason"
-    memory = any(word in line for line in engine_log.errors for word in _MEMORY_WORDS)
-    return InsufficientMemory(f"{name}: {text}") if memory else BadModelFile(f"{name}: {text}")
+    refusal = find_refusal(engine_log.errors, phase=phase)
+    if refusal is not None:
+        return _refused(path, refusal, device_pointers or {}, text)
+    if any(word in text for word in _LAYOUT_WORDS):
+        return InvalidRequest(f"{path.name}: {text}", param="layout")
+    return BadModelFile(f"{path.name}: {text}")
+
+
+def _refused(path: Path, refusal: Refusal, device_pointers: Mapping[str, int], text: str) -> PunaError:
+    for device_id, pointer in device_pointers.items():
+        if (ggml.buffer_type_name(ggml.device_buffer_type(pointer)) or b"").decode() == refusal.buffer:
+            return DeviceMemoryExhausted(
+                f"{path.name}: device {device_id} refused {refusal.size_bytes} bytes for {refusal.what}"
+            )
+    return InsufficientMemory(f"{path.name}: no memory for {refusal.what}: {text}")
 
 
 class _Progress:

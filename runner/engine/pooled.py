@@ -5,26 +5,30 @@ import gc
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import BadModelFile, InsufficientMemory, PunaError, UnsupportedCapability
+from common.errors import BadModelFile, PunaError, UnsupportedCapability
 from common.logs import get_logger
 from runner.core.description import Pooling
-from runner.core.layout import LaunchLayout, automatic_threads, resolve_layout
+from runner.core.layout import LaunchLayout
 from runner.core.media import Image
 from runner.core.memory_report import MemoryUse
 from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooled_layout, pooling_of
+from runner.core.refusals import MemoryClass
 from runner.core.requests import GenerationRequest
-from runner.engine.batched import memory_in_use, physical_cores, system_facts
-from runner.engine.devices import open_layout_devices
+from runner.engine.accounting import count_memory, report_layers
+from runner.engine.adapters import set_adapters
+from runner.engine.batched import system_facts
 from runner.engine.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.gguf_header import open_gguf_header
+from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
+from runner.engine.memory import BreakdownUnavailable
 from runner.engine.model import Model, load_failure, load_model
+from runner.engine.opened_context import open_adapters
 from runner.engine.pooled_context import PooledContext, output_bytes, pooled_context_parameters
 from runner.engine.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob
 from runner.engine.pooling import PooledModel
@@ -152,16 +156,12 @@ class PooledLlamaEngine:
             listener.load_progressed(min(fraction, 0.99))
             return not self._stop_load.is_set()
 
-        weights_bytes = self._files.model.stat().st_size if self._files.model.is_file() else 0
-        threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=weights_bytes)
-        asked = resolve_layout(self._layout, trained_context_tokens=0, cpu_threads=threads).layout
-        devices = open_layout_devices(self._layout)
-        model = self._model = load_model(self._files.model, asked, device_pointers=devices, on_progress=on_progress)
-        resolved = resolve_layout(
-            self._layout, trained_context_tokens=model.trained_context_tokens, cpu_threads=threads
+        launch = prepare_launch(self._files, self._layout)
+        model = self._model = load_model(
+            self._files.model, launch.layout, device_pointers=launch.device_pointers, on_progress=on_progress
         )
-        layout = pooled_layout(resolved.layout, recurrent=model.recurrent)
-        context = self._open_context(model, layout)
+        layout = pooled_layout(launch.layout, recurrent=model.recurrent)
+        context = self._open_context(launch, model, layout)
         pooled = self._pooled_model = _describe(model, context)
         self._loop = PooledLoop(context, listener)
         # What lives as long as the process need not be looked at by every collection.
@@ -172,30 +172,36 @@ class PooledLlamaEngine:
         listener.loaded(
             LoadedModel(
                 layout=layout,
-                warnings=resolved.warnings,
+                warnings=launch.resolved.warnings,
                 vocabulary_size=model.vocabulary.size,
                 slot_context_tokens=pooled.input_tokens_max,
                 weights_bytes=model.size_bytes,
-                memory=_memory_in_use(model, context, layout, devices),
+                memory=_memory_in_use(launch, model, context, layout),
             )
         )
         return context
 
-    def _open_context(self, model: Model, layout: LaunchLayout) -> PooledContext:
+    def _open_context(self, launch: Launch, model: Model, layout: LaunchLayout) -> PooledContext:
         """Create the context and let it reserve all that it will ever need."""
         token_id = max(model.vocabulary.bos, 0)
         parameters = pooled_context_parameters(layout, self._pooling)
         context: PooledContext | None = None
-        engine_log.clear()
         try:
+            adapters = open_adapters(launch, model)
+            engine_log.clear()
             context = PooledContext(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
+            if adapters:
+                set_adapters(context.pointer, adapters, self._files.adapters)
             context.reserve(token_id)
         except MemoryError:
-            failure = load_failure(self._files.model)
+            failure = load_failure(self._files.model, phase=MemoryClass.GRAPH, device_pointers=launch.device_pointers)
             if context is not None:
                 context.close()
             self._close_model()
-            raise InsufficientMemory(failure.message) from None
+            raise failure from None
+        except PunaError:
+            self._close_model()
+            raise
         if context.pooling is not Pooling.NONE:  # then there is nothing to read
             context.compute([[token_id]])
         context.forget()
@@ -206,14 +212,15 @@ class PooledLlamaEngine:
         self._model.close()
 
 
-def _memory_in_use(
-    model: Model, context: PooledContext, layout: LaunchLayout, devices: dict[str, int]
-) -> MemoryUse | None:
+def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout: LaunchLayout) -> MemoryUse | None:
     """With the output buffer, which the engine's own count leaves out; here it may be larger than the weights."""
-    use = memory_in_use(context, layout, devices)
-    if use is None:
+    try:
+        count = count_memory(launch, context.pointer)
+    except BreakdownUnavailable as error:
+        log.info("engine.memory_unknown", text=str(error))
         return None
-    return replace(use, host=use.host.plus(output_bytes(model.pointer, tokens=context.batch_tokens)))
+    rows = output_bytes(model.pointer, tokens=context.batch_tokens).cache_bytes
+    return report_layers(launch, layout, count, host_extra_bytes=rows)
 
 
 def _describe(model: Model, context: PooledContext) -> PooledModel:

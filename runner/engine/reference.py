@@ -10,16 +10,17 @@ from dataclasses import replace
 
 import llama_cpp
 import numpy as np
+from llama_cpp._internals import LlamaSampler
 from numpy.typing import NDArray
 
 from common.errors import InvalidRequest
 from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, cache_cells, resolve_layout
 from runner.core.model_files import ModelFiles
-from runner.core.sampling import draw_seed
-from runner.engine.batched import physical_cores
+from runner.core.sampling import SamplingParameters, draw_seed
 from runner.engine.choice import EngineName
 from runner.engine.engine import LoadedModel
 from runner.engine.gguf_header import open_gguf_header
+from runner.engine.launch import physical_cores
 from runner.engine.library import engine_log, start_engine
 from runner.engine.model import load_failure
 from runner.engine.plain import Opened, PlainEngine
@@ -120,21 +121,21 @@ class ReferenceBackend:
         self._llm.eval(inputs.tokens)
         if not inputs.wants_token:
             return [None]
-        # The class keeps rows only together with those of the whole prompt.
-        address = ctypes.cast(llama_cpp.llama_get_logits_ith(self._llm.ctx, -1), ctypes.c_void_p).value
-        assert address, "the last input has a row"
-        return [np.ctypeslib.as_array(self._row_type.from_address(address)).copy()]
+        return [self._row().copy()]
 
-    def choose(self, sequence: PlainSequence, logits: NDArray[np.float32]) -> int:
-        """Let the class's sampler choose; bias and penalties are ours, since it forgets between two calls."""
+    def choose(self, sequence: PlainSequence, weighed: NDArray[np.float32]) -> int:
+        """Let the class's sampler choose; bias, penalties and grammar are ours, since it forgets between two calls."""
         sampling = sequence.request.sampling
-        weighed = sequence.weigh(logits)
+        position = sequence.rules.generated
+        seed = draw_seed(sampling.seed, position)
+        if sampling.excludes_at(position):
+            return self._choose_without_top(sampling, weighed, seed)
 
         def weigh(_: NDArray[np.intc], scores: NDArray[np.float32]) -> NDArray[np.float32]:
             assert scores.size == weighed.size, "nothing was filtered before"
             return weighed
 
-        self._llm.set_seed(draw_seed(sampling.seed, sequence.rules.generated))
+        self._llm.set_seed(seed)
         token_id: int = self._llm.sample(
             top_k=sampling.top_k,
             top_p=sampling.top_p,
@@ -144,6 +145,30 @@ class ReferenceBackend:
             logits_processor=llama_cpp.LogitsProcessorList([weigh]),
         )
         return token_id
+
+    def _choose_without_top(self, sampling: SamplingParameters, weighed: NDArray[np.float32], seed: int) -> int:
+        """The class's own method has no XTC, its sampler has."""
+        self._row()[:] = weighed
+        sampler = LlamaSampler()
+        try:
+            sampler.add_top_k(sampling.top_k)
+            sampler.add_typical(sampling.typical_p, 1)
+            sampler.add_top_p(sampling.top_p, 1)
+            sampler.add_min_p(sampling.min_p, 1)
+            sampler.add_xtc(1.0, sampling.xtc_threshold, 1, 0)
+            sampler.add_temp(sampling.temperature)
+            sampler.add_dist(seed)
+            token_id: int = sampler.sample(self._llm._ctx, -1)
+        finally:
+            sampler.close()
+        return token_id
+
+    def _row(self) -> NDArray[np.float32]:
+        """The engine's own logits float32[vocabulary] of the last input."""
+        # The class keeps rows only together with those of the whole prompt.
+        address = ctypes.cast(llama_cpp.llama_get_logits_ith(self._llm.ctx, -1), ctypes.c_void_p).value
+        assert address, "the last input has a row"
+        return np.ctypeslib.as_array(self._row_type.from_address(address))
 
     def close(self) -> None:
         """Free model and context."""

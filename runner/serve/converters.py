@@ -4,6 +4,7 @@ from google.protobuf import json_format
 
 from common.errors import InvalidRequest
 from protos import cluster_pb2, runner_pb2
+from runner.core.dry import Breakers
 from runner.core.endings import EndReason
 from runner.core.layout import FlashAttention, LaunchLayout, LayoutAdapter, LayoutDevice, SplitMode
 from runner.core.memory_report import ClassBytes, MemoryUse
@@ -11,6 +12,7 @@ from runner.core.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
 from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import TextToken
 from runner.engine.engine import TokenTable
+from runner.serve.constraints import Constraints
 from runner.serve.prompts import TokenizedPrompt, tokenize_prompt
 
 _FLASH_ATTENTION = {
@@ -118,10 +120,12 @@ def layout_to_proto(layout: LaunchLayout) -> cluster_pb2.Layout:
     )
 
 
-def memory_to_proto(use: MemoryUse) -> cluster_pb2.MemoryReport:
-    """What a loaded model holds."""
+def memory_to_proto(
+    use: MemoryUse, origin: "cluster_pb2.MemoryOrigin.ValueType" = cluster_pb2.MEMORY_ORIGIN_ALLOCATED
+) -> cluster_pb2.MemoryReport:
+    """What a loaded model holds, or one that was only counted."""
     return cluster_pb2.MemoryReport(
-        origin=cluster_pb2.MEMORY_ORIGIN_ALLOCATED,
+        origin=origin,
         devices=[_class_bytes(device_id, count) for device_id, count in use.devices],
         host=_class_bytes("", use.host),
     )
@@ -133,11 +137,15 @@ def _class_bytes(device_id: str, count: ClassBytes) -> cluster_pb2.DeviceMemory:
         weights_bytes=count.weights_bytes,
         cache_bytes=count.cache_bytes,
         graph_bytes=count.graph_bytes,
+        layer_weights_bytes=count.layer_weights_bytes,
+        layer_cache_bytes=count.layer_cache_bytes,
+        input_weights_bytes=count.input_weights_bytes,
+        projector_bytes=count.projector_bytes,
     )
 
 
-def sampling_from_proto(sampling: runner_pb2.Sampling) -> SamplingParameters:
-    """Sampling parameters; unset fields take the defaults of the protocol."""
+def sampling_from_proto(sampling: runner_pb2.Sampling, breakers: Breakers | None = None) -> SamplingParameters:
+    """Sampling parameters; unset fields take the defaults of the protocol. `breakers` are what ends a repetition."""
     optional = (
         "temperature",
         "top_k",
@@ -148,18 +156,30 @@ def sampling_from_proto(sampling: runner_pb2.Sampling) -> SamplingParameters:
         "repeat_penalty",
         "presence_penalty",
         "frequency_penalty",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "xtc_probability",
+        "xtc_threshold",
+        "top_n_sigma",
     )
     given = {name: getattr(sampling, name) for name in optional if sampling.HasField(name)}  # type: ignore[arg-type]
-    return SamplingParameters(**given, seed=sampling.seed, logit_bias=dict(sampling.logit_bias))
+    return SamplingParameters(
+        **given, seed=sampling.seed, logit_bias=dict(sampling.logit_bias), dry_breakers=breakers or {}
+    )
 
 
-def request_from_proto(request: runner_pb2.GenerateRequest, prompt: TokenizedPrompt) -> GenerationRequest:
-    """A request as the engine takes it, with its prompt already tokenized."""
+def request_from_proto(
+    request: runner_pb2.GenerateRequest, prompt: TokenizedPrompt, constraints: Constraints
+) -> GenerationRequest:
+    """A request as the engine takes it, with its prompt already tokenized and its constraint read."""
     return GenerationRequest(
         prompt=tuple(prompt.ids),
         boundaries=prompt.boundaries,
         images=prompt.images,
-        sampling=sampling_from_proto(request.sampling),
+        sampling=sampling_from_proto(request.sampling, constraints.breakers),
+        grammar=constraints.grammar,
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         context_tokens=request.context_tokens if request.HasField("context_tokens") else None,

@@ -1,15 +1,18 @@
 """Each launch setting reaches the engine's parameter of its own, and no other."""
 
 import ctypes
+import re
 from typing import Any
 
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice, resolve_layout
+from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode, resolve_layout
+from runner.engine import ggml
 from runner.engine.parameters import context_parameters, model_parameters
 
 POINTERS = {"gpu-a": 0x1000, "gpu-b": 0x2000}
+PAIR = (LayoutDevice("gpu-a", 3), LayoutDevice("gpu-b", 5))
 
 
 def resolved(**fields: Any) -> LaunchLayout:
@@ -45,6 +48,15 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         ({"flash_attention": FlashAttention.OFF}, {"flash_attn_type": 0}),
         ({"use_mmap": True}, {}),
         ({"devices": (LayoutDevice("gpu-a", 3),)}, {}),
+        ({"ubatch_tokens": 32}, {"n_ubatch": 32}),
+        ({"ubatch_tokens": 1024}, {}),
+        ({"pipeline": True, "devices": PAIR}, {"n_batch": 1024}),
+        ({"op_offload": False}, {"op_offload": False}),
+        ({"op_offload": True}, {}),
+        ({"output_on_host": True, "devices": PAIR}, {}),
+        ({"experts_on_host": 2, "devices": PAIR}, {}),
+        ({"split_mode": SplitMode.ROW, "devices": PAIR}, {}),
+        ({"main_device": 1, "devices": PAIR}, {}),
     ],
 )
 def test_context_settings(fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -62,6 +74,13 @@ def test_context_settings(fields: dict[str, Any], expected: dict[str, Any]) -> N
         ({"devices": (LayoutDevice("gpu-a", 3), LayoutDevice("gpu-b", 5))}, {"n_gpu_layers": 8}),
         ({"context_tokens": 2048}, {}),
         ({"threads": 7}, {}),
+        ({"ubatch_tokens": 32}, {}),
+        ({"op_offload": False}, {}),
+        ({"devices": PAIR, "split_mode": SplitMode.ROW}, {"n_gpu_layers": 8, "split_mode": 2}),
+        ({"devices": PAIR, "main_device": 1}, {"n_gpu_layers": 8, "main_gpu": 1}),
+        ({"devices": PAIR, "output_on_host": True}, {"n_gpu_layers": 9}),
+        ({"devices": PAIR, "experts_on_host": 2}, {"n_gpu_layers": 8}),
+        ({"devices": PAIR, "pipeline": True}, {"n_gpu_layers": 8}),
     ],
 )
 def test_model_settings(fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -76,6 +95,52 @@ def test_devices_come_in_the_order_of_the_layout_with_their_share_of_layers() ->
     devices = ctypes.cast(parameters.struct.devices, ctypes.POINTER(ctypes.c_void_p))
     assert [devices[index] for index in range(3)] == [0x2000, 0x1000, None]
     assert [parameters.struct.tensor_split[index] for index in range(3)] == [5.0, 3.0, 0.0]
+
+
+def overrides(**fields: Any) -> list[str]:
+    """Patterns of the tensors that are sent to host RAM."""
+    parameters = model_parameters(resolved(**fields), POINTERS)
+    array = ctypes.cast(parameters.struct.tensor_buft_overrides, ctypes.POINTER(ggml.TensorOverride))
+    found = []
+    while array[len(found)].pattern is not None:
+        assert array[len(found)].buffer_type == ggml.cpu_buffer_type()
+        found.append((array[len(found)].pattern or b"").decode())
+    return found
+
+
+TENSORS = [
+    *("token_embd.weight", "output_norm.weight", "output.weight"),
+    *("blk.0.attn_output.weight", "blk.0.ffn_down_exps.weight", "blk.1.ffn_gate_up_exps.weight"),
+    *("blk.2.ffn_up_exps.weight", "blk.10.ffn_up_exps.weight", "blk.0.ffn_down.weight", "blk.1.ffn_up_chexps.weight"),
+]
+
+
+@pytest.mark.behaviour("B-19")
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, []),
+        ({"devices": PAIR}, []),
+        ({"devices": PAIR, "pipeline": True}, []),
+        ({"devices": PAIR, "output_on_host": True}, TENSORS[:3]),
+        ({"devices": PAIR, "experts_on_host": 1}, TENSORS[4:5]),
+        ({"devices": PAIR, "experts_on_host": 2}, [*TENSORS[4:6], TENSORS[9]]),
+        (
+            {"devices": PAIR, "experts_on_host": 2, "output_on_host": True},
+            [*TENSORS[:3], *TENSORS[4:6], TENSORS[9]],
+        ),
+    ],
+)
+def test_exactly_the_named_tensors_are_sent_to_host_ram(fields: dict[str, Any], sent: list[str]) -> None:
+    patterns = overrides(**fields)
+    assert [name for name in TENSORS if any(re.search(pattern, name) for pattern in patterns)] == sent
+
+
+@pytest.mark.behaviour("B-06", "B-19")
+def test_several_devices_pipeline_only_where_no_tensor_is_sent_anywhere() -> None:
+    assert overrides(devices=PAIR, pipeline=True) == []
+    assert len(overrides(devices=PAIR)) == 1
+    assert overrides(devices=PAIR[:1]) == []
 
 
 @pytest.mark.behaviour("B-19")

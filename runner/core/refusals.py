@@ -1,0 +1,55 @@
+"""What the engine's log says about an allocation that was refused. Pure: lines in, facts out."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MemoryClass(StrEnum):
+    """What a buffer is for."""
+
+    WEIGHTS = "weights"
+    CACHE = "cache"
+    GRAPH = "graph"
+    ADAPTERS = "adapters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """`buffer` is the engine's name of the buffer type; 0 bytes and "" where the log does not say."""
+
+    buffer: str
+    size_bytes: int
+    what: MemoryClass
+
+
+# What llama.cpp logs when a buffer was refused, as opposed to a file or a layout that it cannot have.
+_REFUSED = ("unable to allocate", "failed to allocate", "out of memory", "alloc_tensor_range", "cudaMalloc")
+_SIZED = re.compile(r"failed to allocate (\S+) buffer of size (\d+)")
+_NAMED = re.compile(r"unable to allocate (\S+) buffer")
+_CLASSES = (
+    ("kv cache", MemoryClass.CACHE),
+    ("rs cache", MemoryClass.CACHE),
+    ("output buffer", MemoryClass.CACHE),
+    ("compute", MemoryClass.GRAPH),
+    ("lora", MemoryClass.ADAPTERS),
+)
+
+
+def find_refusal(lines: Iterable[str], *, phase: MemoryClass) -> Refusal | None:
+    """The allocation that ended a load; None if it failed for another reason.
+
+    Args:
+        lines: errors of the load, oldest first.
+        phase: what was being allocated, where the lines do not say it.
+    """
+    said = [line for line in lines if line]
+    if not any(word in line for line in said for word in _REFUSED):
+        return None
+    what = next((kind for word, kind in _CLASSES if any(word in line for line in said)), phase)
+    sized = [found for line in said if (found := _SIZED.search(line))]
+    named = [found for line in said if (found := _NAMED.search(line))]
+    if sized:
+        return Refusal(buffer=sized[0][1], size_bytes=int(sized[0][2]), what=what)
+    return Refusal(buffer=named[0][1] if named else "", size_bytes=0, what=what)

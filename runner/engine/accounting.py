@@ -1,0 +1,106 @@
+"""The memory report of a context: the engine's own counts, per layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from common.logs import get_logger
+from runner.core.cache_sizes import block_cache_bytes
+from runner.core.layout import COPIES_BYTES_MAX, LaunchLayout, SplitMode
+from runner.core.load_notes import parse_notes
+from runner.core.memory_layers import LayerFacts, split_layers
+from runner.core.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
+from runner.engine.launch import Launch
+from runner.engine.library import engine_log
+from runner.engine.memory import read_breakdown
+
+log = get_logger()
+
+_MAPPED = "Mapped"  # in the names of buffers that are the mapped file
+_ROW_VALUE_BYTES = 4
+
+
+def output_row_bytes(layout: LaunchLayout, *, vocabulary_size: int) -> int:
+    """The buffer of logits rows in host RAM, which the engine's own counts leave out."""
+    return layout.slots * vocabulary_size * _ROW_VALUE_BYTES
+
+
+def copies_bytes(use: MemoryUse) -> int:
+    """Most host RAM for copies of prompts and states: a copy is never larger than the cache that it is of."""
+    cached = use.host.cache_bytes + sum(count.cache_bytes for _, count in use.devices)
+    return min(COPIES_BYTES_MAX, cached)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What the engine counts: totals, and whether its host weights are the mapped file."""
+
+    use: MemoryUse
+    mapped: bool
+
+
+def count_memory(launch: Launch, context: int, *, projector_bytes: Mapping[int | None, int] | None = None) -> Count:
+    """What a context and its model hold, by device of the layout.
+
+    Args:
+        launch: the model's.
+        context: address of the llama_context.
+        projector_bytes: to be added: by ggml device, None for host RAM.
+
+    Raises:
+        BreakdownUnavailable: the engine cannot tell on this machine.
+    """
+    device_ids = {pointer: device_id for device_id, pointer in launch.device_pointers.items()}
+    # A lent device may have a second name of the engine's own.
+    device_ids.update({launch.device_pointers[device.id]: device.id for device in launch.layout.devices})
+    buffers = read_breakdown(context, device_ids)
+    mapped = any(buffer.device_id is None and _MAPPED in buffer.buffer_type for buffer in buffers)
+    buffers += projector_buffers(projector_bytes or {}, device_ids)
+    return Count(use=sum_by_device(buffers, device_ids=[device.id for device in launch.layout.devices]), mapped=mapped)
+
+
+def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, str]) -> list[BufferUse]:
+    """A projector's bytes by ggml device (None: host RAM) as lines of a breakdown."""
+    return [
+        BufferUse(
+            buffer_type="projector",
+            device_id=None if pointer is None else device_ids.get(pointer, ""),
+            bytes=ClassBytes(projector_bytes=size),
+        )
+        for pointer, size in sizes.items()
+    ]
+
+
+def report_layers(launch: Launch, layout: LaunchLayout, count: Count, *, host_extra_bytes: int) -> MemoryUse:
+    """The totals per layer, with adapters and what the runner itself keeps in host RAM.
+
+    Args:
+        launch: the model's.
+        layout: as the context was created with it.
+        count: of the engine.
+        host_extra_bytes: held beside it: output rows, copies of prompts and states.
+    """
+    numbers = launch.header.numbers
+    told = parse_notes(engine_log.notes).windowed
+    guessed = numbers.windowed()
+    facts = LayerFacts(
+        places=launch.places,
+        tensors=launch.header.tensors,
+        adapter_tensors=launch.adapter_tensors,
+        block_cache_bytes=block_cache_bytes(
+            numbers, layout, windowed=[told.get(block, guess) for block, guess in enumerate(guessed)]
+        ),
+        host_extra_bytes=host_extra_bytes,
+        mapped=count.mapped,
+    )
+    report, mismatches = split_layers(count.use, facts)
+    if layout.split_mode is SplitMode.ROW:  # every device has rows of every layer: only the totals say something
+        return replace(count.use, host=report.host)
+    for mismatch in mismatches:
+        log.warning(
+            "memory.formula_off",
+            device=mismatch.device_id or "host",
+            of=mismatch.what,
+            counted_bytes=mismatch.counted_bytes,
+            expected_bytes=mismatch.expected_bytes,
+        )
+    return report

@@ -1,0 +1,112 @@
+"""What is known of a model and its layout before any weight is read: header, devices, sizes."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import BadModelFile
+from runner.core.cache_sizes import ModelNumbers
+from runner.core.description import Value
+from runner.core.layer_places import LayerPlaces, place_layers
+from runner.core.layout import LaunchLayout, ResolvedLayout, automatic_threads, resolve_layout
+from runner.core.memory_layers import add_sizes
+from runner.core.model_files import ModelFiles
+from runner.engine.devices import open_layout_devices
+from runner.engine.gguf_header import open_gguf_header
+
+_ADAPTER_ENDINGS = (".lora_a", ".lora_b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A GGUF header: numbers per layer in full, bytes of each tensor by name."""
+
+    metadata: Mapping[str, Value]
+    tensors: Mapping[str, int]
+
+    @property
+    def numbers(self) -> ModelNumbers:
+        """The architecture's keys by short name."""
+        return ModelNumbers(self.metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A load that can begin. `adapter_tensors` has bytes by the name of the tensor that is changed."""
+
+    files: ModelFiles
+    header: Header
+    adapter_tensors: Mapping[str, int]
+    resolved: ResolvedLayout
+    device_pointers: dict[str, int]
+    places: LayerPlaces
+
+    @property
+    def layout(self) -> LaunchLayout:
+        """The resolved one."""
+        return self.resolved.layout
+
+
+def read_header(path: Path) -> Header:
+    """Read what a file's header says.
+
+    Raises:
+        BadModelFile: the engine could not read the file.
+    """
+    with open_gguf_header(path) as header:
+        return Header(
+            metadata={**header.metadata(), **header.layer_arrays()},
+            tensors={tensor.name: tensor.size_bytes for tensor in header.tensors()},
+        )
+
+
+def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[str] = ()) -> Launch:
+    """Open the devices and settle every size.
+
+    Raises:
+        BadModelFile: one of the files cannot be read.
+        InvalidRequest: no engine can have this layout.
+        RpcUnusable: a lent device does not answer.
+    """
+    header = read_header(files.model)
+    numbers = header.numbers
+    threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=files.model.stat().st_size)
+    resolved = resolve_layout(
+        wanted,
+        trained_context_tokens=numbers.one("context_length"),
+        cpu_threads=threads,
+        block_count=numbers.block_count,
+    )
+    return Launch(
+        files=files,
+        header=header,
+        adapter_tensors=_adapter_tensors(files, header),
+        resolved=resolved,
+        places=place_layers(resolved.layout, block_count=numbers.block_count),
+        device_pointers=open_layout_devices(wanted, rpc_endpoints),
+    )
+
+
+def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:
+    """Bytes of all adapters by the tensor of the model that they change."""
+    sizes = []
+    for adapter in files.adapters:
+        for name, size in read_header(adapter.path).tensors.items():
+            base = name.removesuffix(_ADAPTER_ENDINGS[0]).removesuffix(_ADAPTER_ENDINGS[1])
+            if base not in model.tensors:
+                raise BadModelFile(f"{adapter.path.name}: it changes {base!r}, which {files.model.name} does not have")
+            sizes.append((base, size))
+    return add_sizes(sizes)
+
+
+def physical_cores() -> int:
+    """Cores this process may run on, hardware threads of one core counted once."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(siblings.read_text().strip())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))

@@ -1,0 +1,33 @@
+"""Engines on lent devices, and layouts for them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runner.core.layout import LaunchLayout, LayoutDevice
+from runner.core.model_files import ModelFiles
+from runner.engine.batched import BatchedEngine, BatchedOptions
+from tests.integration.runner.contract import Driver, driven
+from tests.limited_device import LimitedDevice
+
+NAMES = ("gpu-a", "gpu-b", "gpu-c")
+
+
+def spread(devices: tuple[LimitedDevice, ...], layers: tuple[int, ...], **fields: Any) -> LaunchLayout:
+    """A small layout with so many layers on each device."""
+    return LaunchLayout(
+        devices=tuple(
+            LayoutDevice(name, count, rpc_address=device.address)
+            for name, count, device in zip(NAMES, layers, devices, strict=False)
+        ),
+        **{"slots": 2, "context_tokens": 512, "batch_tokens": 64, "threads": 1, **fields},
+    )
+
+
+@contextmanager
+def loaded(path: Path, layout: LaunchLayout, **files: Any) -> Iterator[Driver]:
+    """The batched engine on a layout; its thread has to end."""
+    engine = BatchedEngine(ModelFiles(model=path, **files), layout, BatchedOptions(verify=True))
+    with driven(engine) as driver:
+        yield driver
