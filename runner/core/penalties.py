@@ -71,3 +71,26 @@ class LogitBias:
         """Change the logits float32[vocabulary] in place."""
         logits[self._ids] += self._biases
         logits[self._banned] = -np.inf
+
+
+def within_sigma(logits: NDArray[np.float32], sigmas: float) -> NDArray[np.bool_]:
+    """Which logits lie within so many standard deviations of the highest; all of them are finite.
+
+    Source: llama.cpp's top-n-sigma sampler.
+    """
+    kept: NDArray[np.bool_] = logits >= logits.max(initial=-np.inf) - np.float32(sigmas) * logits.std()
+    return kept
+
+
+def without_top(logits: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
+    """A copy without the likeliest tokens: of those at least as likely as `threshold`, only the least likely stays.
+
+    Source: llama.cpp's XTC sampler.
+    """
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    (likely,) = np.nonzero(shares >= threshold)
+    kept = logits.copy()
+    if likely.size > 1:
+        kept[np.delete(likely, likely.size - 1 - shares[likely][::-1].argmin())] = -np.inf
+    return kept

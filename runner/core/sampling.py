@@ -9,9 +9,32 @@ from common.errors import InvalidRequest
 TOP_LOGPROBS_MAX = 20
 # A bias this low is a ban: the token must not come up even if every other one is unlikely.
 BAN_BIAS = -100.0
+# XTC draws from another row of numbers than the choice of the token.
+_XTC_SEED = 0x5854435F44524157
 _MASK_64 = (1 << 64) - 1
 # llama.cpp reads this seed as "take a random one".
 _RANDOM_SEED = 0xFFFFFFFF
+
+_ANY = (-math.inf, math.inf, "")
+_NOT_NEGATIVE = (0.0, math.inf, "not be negative")
+_LOOKS_BACK = (-1, math.inf, "be -1 or more")
+_RANGES: Mapping[str, tuple[float, float, str]] = {
+    "temperature": _ANY,
+    "top_p": _NOT_NEGATIVE,
+    "min_p": _NOT_NEGATIVE,
+    "typical_p": _NOT_NEGATIVE,
+    "repeat_penalty": _ANY,
+    "repeat_last_n": _LOOKS_BACK,
+    "presence_penalty": _ANY,
+    "frequency_penalty": _ANY,
+    "dry_multiplier": _NOT_NEGATIVE,
+    "dry_base": (1.0, math.inf, "be at least 1"),
+    "dry_allowed_length": _NOT_NEGATIVE,
+    "dry_penalty_last_n": _LOOKS_BACK,
+    "xtc_probability": (0.0, 1.0, "be between 0 and 1"),
+    "xtc_threshold": (0.0, 1.0, "be between 0 and 1"),
+    "top_n_sigma": _ANY,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +52,14 @@ class SamplingParameters:
     frequency_penalty: float = 0.0
     seed: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_breakers: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)  # `dry.find_breakers`
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    top_n_sigma: float = 0.0
 
     @property
     def greedy(self) -> bool:
@@ -42,6 +73,22 @@ class SamplingParameters:
             self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
         )
 
+    @property
+    def avoids_repeats(self) -> bool:
+        """True if DRY changes the logits."""
+        return self.dry_multiplier > 0.0 and self.dry_penalty_last_n != 0
+
+    @property
+    def excludes_top(self) -> bool:
+        """True if XTC may leave out the likeliest tokens of a step."""
+        return self.xtc_probability > 0.0 and self.xtc_threshold <= 0.5 and not self.greedy
+
+    def excludes_at(self, position: int) -> bool:
+        """True if XTC leaves tokens out at this output position: a draw of its own, by seed and position alone."""
+        if not self.excludes_top:
+            return False
+        return draw_seed(self.seed ^ _XTC_SEED, position) / 2**32 < self.xtc_probability
+
 
 def check_sampling(parameters: SamplingParameters, *, vocabulary_size: int) -> None:
     """Refuse values that the engine could not use.
@@ -49,24 +96,14 @@ def check_sampling(parameters: SamplingParameters, *, vocabulary_size: int) -> N
     Raises:
         InvalidRequest: names the field; the caller corrects it.
     """
-    for name in (
-        "temperature",
-        "top_p",
-        "min_p",
-        "typical_p",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-    ):
-        if not math.isfinite(getattr(parameters, name)):
+    for name, (low, high, text) in _RANGES.items():
+        value = getattr(parameters, name)
+        if not math.isfinite(value):
             raise InvalidRequest(f"{name} must be a finite number", param=name)
-    for name in ("top_p", "min_p", "typical_p"):
-        if getattr(parameters, name) < 0.0:
-            raise InvalidRequest(f"{name} must not be negative", param=name)
+        if not low <= value <= high:
+            raise InvalidRequest(f"{name} must {text}", param=name)
     if parameters.repeat_penalty <= 0.0:
         raise InvalidRequest("repeat_penalty must be greater than 0", param="repeat_penalty")
-    if parameters.repeat_last_n < -1:
-        raise InvalidRequest("repeat_last_n must be -1 or more", param="repeat_last_n")
     for token_id, bias in parameters.logit_bias.items():
         if token_id >= vocabulary_size:
             raise InvalidRequest(f"logit_bias names token {token_id}, the vocabulary ends before", param="logit_bias")

@@ -97,12 +97,12 @@ class FakeBackend:
         if self._options.tokens_per_s:
             duration_s += generating / self._options.tokens_per_s
         self._take(duration_s)
+        self._generated += sum(inputs.wants_token for inputs in step)
         return [self._row(inputs.sequence) if inputs.wants_token else None for inputs in step]
 
-    def choose(self, sequence: PlainSequence, logits: NDArray[np.float32]) -> int:
+    def choose(self, sequence: PlainSequence, weighed: NDArray[np.float32]) -> int:
         """The sequence's next token."""
-        self._generated += 1
-        return fake_choice(sequence.weigh(logits), sequence.request.sampling, sequence.rules.generated)
+        return fake_choice(weighed, sequence.request.sampling, sequence.rules.generated)
 
     def close(self) -> None:
         """Give the held memory back."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.core.logprobs import log_softmax
+from runner.core.penalties import without_top
 from runner.core.sampling import SamplingParameters, draw_seed
 
 BEGIN, END = 256, 257
@@ -63,9 +64,11 @@ def fake_logits(key: int, position: int, *, answer_tokens: int) -> NDArray[np.fl
 
 
 def fake_choice(weighed: NDArray[np.float32], sampling: SamplingParameters, position: int) -> int:
-    """The likeliest token, or at a temperature a draw by (seed, position) alone; filters are not played."""
+    """The likeliest token, or at a temperature a draw by (seed, position) alone; of the filters, XTC is played."""
     if sampling.greedy:
         return int(weighed.argmax())
+    if sampling.excludes_at(position):
+        weighed = without_top(weighed, sampling.xtc_threshold)
     shares = np.exp(log_softmax(weighed / np.float32(sampling.temperature))).cumsum()
     point = draw_seed(sampling.seed, position) / 2**32 * shares[-1]
     return int(np.searchsorted(shares, point, side="right"))

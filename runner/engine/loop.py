@@ -13,8 +13,9 @@ from typing import assert_never
 from common.errors import PunaError, QueueFull
 from runner.core.batching import BatchPlan, BatchRow, Demand, plan_batch
 from runner.core.context_shift import plan_context_shift
-from runner.core.endings import CONTEXT_FULL, LENGTH
+from runner.core.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.inputs import groups_in
+from runner.core.token_grammar import NO_TOKEN
 from runner.engine.batch import Batch
 from runner.engine.commands import Cancel, Command, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context, DecodeResult
@@ -341,7 +342,15 @@ class Loop:
             self._free(sequence, unheld_tokens=0)
             return
         logits = self._context.logits(output).copy() if sequence.request.top_logprobs is not None else None
-        token_id = sequence.sampler.sample(self._context, output, sequence.rules.generated)
+        try:
+            token_id = sequence.sampler.sample(self._context, output, sequence.rules.generated)
+        except PunaError as error:
+            self._fail(sequence, error)
+            return
+        if token_id == NO_TOKEN:
+            report.outcomes.append(Ended(sequence.id, END_TOKEN))
+            self._free(sequence, unheld_tokens=0)
+            return
         sequence.stamp_token(synced_ns=synced_ns, sampling_ns=self._sampling_ns)
         ending = sequence.rules.count(token_id)
         report.generated_tokens += 1

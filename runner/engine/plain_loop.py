@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from common.errors import PunaError
 from runner.core.batching import BatchRow, Demand, plan_batch
 from runner.core.context_shift import ShiftMethod, plan_context_shift
-from runner.core.endings import CONTEXT_FULL, LENGTH
+from runner.core.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.slots import MemoryRules, SlotPolicy, SlotView, choose_slot
+from runner.core.token_grammar import NO_TOKEN
 from runner.engine.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from runner.engine.plain_sequence import PlainSequence
 
@@ -43,8 +45,8 @@ class Backend(Protocol):
     def evaluate(self, step: Sequence[Inputs]) -> list[NDArray[np.float32] | None]:
         """Compute one step: the raw logits float32[vocabulary] of every item that wants a token, in order."""
 
-    def choose(self, sequence: PlainSequence, logits: NDArray[np.float32]) -> int:
-        """The sequence's next token. `logits` is the row that `evaluate` gave and stays as it is."""
+    def choose(self, sequence: PlainSequence, weighed: NDArray[np.float32]) -> int:
+        """The sequence's next token from a row with bias and penalties, where minus infinity means never."""
 
     def close(self) -> None:
         """Free everything."""
@@ -260,7 +262,16 @@ class PlainLoop:
             self._free(slot)
             return
         assert logits is not None, "the backend owes a row"
-        token_id = self._backend.choose(sequence, logits)
+        try:
+            token_id = sequence.choose(sequence.weigh(logits), partial(self._backend.choose, sequence))
+        except PunaError as error:
+            report.outcomes.append(Failed(sequence.id, error))
+            self._free(slot)
+            return
+        if token_id == NO_TOKEN:
+            report.outcomes.append(Ended(sequence.id, END_TOKEN))
+            self._free(slot)
+            return
         ending = sequence.count(token_id)
         report.generated_tokens += 1
         wanted = logits if sequence.request.top_logprobs is not None else None

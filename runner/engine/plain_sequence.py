@@ -1,15 +1,22 @@
 """A sequence in the plain loop."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.errors import InvalidRequest
+from runner.core.dry import Dry
 from runner.core.endings import Ending, EndRules, generated_tokens_max
-from runner.core.penalties import LogitBias, Penalties
+from runner.core.penalties import LogitBias, Penalties, within_sigma
 from runner.core.requests import GenerationRequest, PreparedPrompt
+from runner.core.token_grammar import NO_TOKEN, NOTHING_ALLOWED, GrammarCursor
 from runner.engine.engine import SequenceTimes
+
+# Chooses a token from a row float32[vocabulary] in which what may not come up is minus infinity.
+Pick = Callable[[NDArray[np.float32]], int]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -22,6 +29,8 @@ class PlainSequence:
     rules: EndRules
     bias: LogitBias
     penalties: Penalties | None
+    dry: Dry | None
+    grammar: GrammarCursor | None
     pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
     generating: bool = False  # the one pending input is the token sampled last
     paused: bool = False
@@ -39,12 +48,45 @@ class PlainSequence:
         self.bias.apply(weighed)
         if self.penalties is not None:
             self.penalties.apply(weighed)
+        if self.dry is not None:
+            self.dry.apply(weighed)
         return weighed
+
+    def choose(self, weighed: NDArray[np.float32], pick: Pick) -> int:
+        """The next token as `pick` chooses it, by the rejection scheme of grammars; NO_TOKEN: none is left.
+
+        Raises:
+            InvalidRequest: the grammar can no longer be followed.
+        """
+        token_id = pick(self._near_the_top(weighed))
+        if self.grammar is None or (weighed[token_id] != -np.inf and self.grammar.allows(token_id)):
+            return token_id
+        ids = self.grammar.allowed()
+        allowed = np.full_like(weighed, -np.inf)
+        allowed[ids] = weighed[ids]
+        if (allowed != -np.inf).any():
+            return pick(self._near_the_top(allowed))
+        if self.grammar.complete:
+            return NO_TOKEN
+        raise InvalidRequest(NOTHING_ALLOWED, param=self.grammar.param)
+
+    def _near_the_top(self, weighed: NDArray[np.float32]) -> NDArray[np.float32]:
+        sigmas = self.request.sampling.top_n_sigma
+        finite = weighed != -np.inf
+        if sigmas <= 0.0 or not finite.any():
+            return weighed
+        kept = weighed.copy()
+        kept[finite] = np.where(within_sigma(weighed[finite], sigmas), weighed[finite], -np.inf)
+        return kept
 
     def count(self, token_id: int) -> Ending | None:
         """A token was chosen: note the time, and say whether it is the last one."""
         if self.penalties is not None:
             self.penalties.accept(token_id)
+        if self.dry is not None:
+            self.dry.accept(token_id)
+        if self.grammar is not None:
+            self.grammar.accept(token_id)
         self.last_token_ns = time.monotonic_ns()
         self.first_token_ns = self.first_token_ns or self.last_token_ns
         return self.rules.count(token_id)
@@ -73,6 +115,8 @@ def new_sequence(
     repeats_max: int,
 ) -> PlainSequence:
     """A sequence for a checked request. `repeats_max` 0 lets it say one token for ever."""
+    sampling, earlier = request.sampling, (*request.prompt, *request.resumed)
+    context_tokens = prepared.context_tokens
     return PlainSequence(
         id=sequence_id,
         request=request,
@@ -83,10 +127,10 @@ def new_sequence(
             repeats_max=0 if request.ignore_eos else repeats_max,
             resumed=request.resumed,
         ),
-        bias=LogitBias(request.sampling.logit_bias, banned=suppressed),
-        penalties=Penalties(
-            request.sampling, context_tokens=prepared.context_tokens, earlier=(*request.prompt, *request.resumed)
-        )
-        if request.sampling.penalised
-        else None,
+        bias=LogitBias(sampling.logit_bias, banned=suppressed),
+        penalties=Penalties(sampling, context_tokens=context_tokens, earlier=earlier) if sampling.penalised else None,
+        dry=Dry(sampling, context_tokens=context_tokens, earlier=earlier) if sampling.avoids_repeats else None,
+        grammar=None
+        if request.grammar is None
+        else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
     )

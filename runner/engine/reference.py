@@ -149,7 +149,7 @@ class ReferenceBackend:
     def _choose_without_top(self, sampling: SamplingParameters, weighed: NDArray[np.float32], seed: int) -> int:
         """The class's own method has no XTC, its sampler has."""
         self._row()[:] = weighed
-        sampler = LlamaSampler()
+        sampler = LlamaSampler()  # type: ignore[no-untyped-call]
         try:
             sampler.add_top_k(sampling.top_k)
             sampler.add_typical(sampling.typical_p, 1)
@@ -160,7 +160,7 @@ class ReferenceBackend:
             sampler.add_dist(seed)
             token_id: int = sampler.sample(self._llm._ctx, -1)
         finally:
-            sampler.close()
+            sampler.close()  # type: ignore[no-untyped-call]
         return token_id
 
     def _row(self) -> NDArray[np.float32]:

@@ -1,23 +1,36 @@
-"""Choose the next token of one sequence from its logits."""
+"""Choose the next token of one sequence from its logits.
 
+Bias, penalties, DRY, the sigma filter and the grammar are numpy of our own; filters and the draw are llama.cpp's, in
+llama-server's order. A grammar is asked about the chosen token only; where it refuses, all tokens are filtered and the
+choice is made again with the same draw, as llama-server does.
+"""
+
+import ctypes
 from collections.abc import Iterable
 
 import llama_cpp.llama_cpp as llama
+import numpy as np
+from numpy.typing import NDArray
 
-from runner.core.penalties import LogitBias, Penalties
+from common.errors import InvalidRequest
+from runner.core.dry import Dry
+from runner.core.penalties import LogitBias, Penalties, within_sigma
 from runner.core.sampling import SamplingParameters, draw_seed
+from runner.core.token_grammar import NO_TOKEN, NOTHING_ALLOWED, GrammarCursor
 from runner.engine import library
 from runner.engine.context import Context
 
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+
 
 class Sampler:
-    """Bias and penalties in numpy, filters and the draw in llama.cpp, in llama-server's order.
+    """Only the engine thread may use it, after it was made.
 
-    Only the engine thread may use it. The draw for output position i gets its own seed from (seed, i), so that a
-    sequence goes on the same way in another process.
+    The draw for output position i gets its own seed from (seed, i), so that a sequence goes on the same way in another
+    process.
     """
 
-    __slots__ = ("_bias", "_chain", "_draw_index", "_penalties", "_seed")
+    __slots__ = ("_bias", "_chains", "_compact", "_dry", "_grammar", "_parameters", "_penalties")
 
     def __init__(
         self,
@@ -26,60 +39,126 @@ class Sampler:
         suppressed: Iterable[int],
         context_tokens: int,
         earlier: Iterable[int],
+        grammar: GrammarCursor | None = None,
     ) -> None:
         """`earlier` are the ids that count as said (prompt and resumed); `suppressed` never come up."""
+        earlier = tuple(earlier)
         bias = LogitBias(parameters.logit_bias, banned=suppressed)
+        self._parameters = parameters
         self._bias = bias if bias else None
         self._penalties = (
             Penalties(parameters, context_tokens=context_tokens, earlier=earlier) if parameters.penalised else None
         )
-        self._seed = parameters.seed
-        self._chain: int | None = None
-        self._draw_index = 0
+        self._dry = (
+            Dry(parameters, context_tokens=context_tokens, earlier=earlier) if parameters.avoids_repeats else None
+        )
+        self._grammar = grammar
+        # Typical sampling takes the logarithm of every probability, so what is banned must not be among them.
+        self._compact = not parameters.greedy and (parameters.top_n_sigma > 0.0 or parameters.typical_p < 1.0)
+        self._chains: list[int] = []  # without XTC, and with it
         if not parameters.greedy:
-            self._create_chain(parameters)
+            self._chains.append(_create_chain(parameters, excludes=False))
+            if parameters.excludes_top:
+                self._chains.append(_create_chain(parameters, excludes=True))
 
     def sample(self, context: Context, index: int, position: int) -> int:
-        """Choose the token for output `position` from the logits at batch `index`, and count it."""
+        """Choose the token for output `position` from the logits at batch `index`, and count it; NO_TOKEN: none left.
+
+        Raises:
+            InvalidRequest: the sequence's grammar can no longer be followed.
+        """
         logits = context.logits(index)
         if self._bias is not None:
             self._bias.apply(logits)
         if self._penalties is not None:
             self._penalties.apply(logits)
-        if self._chain is None:
+        if self._dry is not None:
+            self._dry.apply(logits)
+        if not self._chains:
             token_id = int(logits.argmax())
+        elif self._compact:
+            token_id = self._choose_among(np.flatnonzero(logits != -np.inf), logits, position)
         else:
-            self._reseed(draw_seed(self._seed, position))
-            token_id = library.sampler_sample(self._chain, context.pointer, index)
-        if self._penalties is not None:
-            self._penalties.accept(token_id)
+            token_id = library.sampler_sample(self._reseeded(position), context.pointer, index)
+        if self._grammar is not None:
+            token_id = self._constrained(self._grammar, token_id, logits, position)
+        if token_id != NO_TOKEN:
+            self._count(token_id)
         return token_id
 
     def close(self) -> None:
-        """Free the chain; a second call does nothing."""
-        if self._chain is not None:
-            library.sampler_free(self._chain)
-            self._chain = None
+        """Free the chains; a second call does nothing."""
+        while self._chains:
+            library.sampler_free(self._chains.pop())
 
-    def _create_chain(self, parameters: SamplingParameters) -> None:
-        """top_k first: every later filter is 15 to 80 times slower on a whole vocabulary."""
-        settings = llama.llama_sampler_chain_default_params()
-        settings.no_perf = True
-        chain = library.chain_create(settings)
-        if parameters.top_k > 0:
-            library.chain_add(chain, library.sampler_top_k(parameters.top_k))
-        if parameters.typical_p < 1.0:
-            library.chain_add(chain, library.sampler_typical(parameters.typical_p, 1))
-        if parameters.top_p < 1.0:
-            library.chain_add(chain, library.sampler_top_p(parameters.top_p, 1))
-        if parameters.min_p > 0.0:
-            library.chain_add(chain, library.sampler_min_p(parameters.min_p, 1))
-        library.chain_add(chain, library.sampler_temperature(parameters.temperature))
-        library.chain_add(chain, library.sampler_dist(0))
-        self._chain = chain
-        self._draw_index = library.chain_length(chain) - 1
+    def _constrained(self, grammar: GrammarCursor, token_id: int, logits: NDArray[np.float32], position: int) -> int:
+        """The token itself if the grammar allows it, else the choice among those that it allows."""
+        if token_id != NO_TOKEN and logits[token_id] != -np.inf and grammar.allows(token_id):
+            return token_id
+        ids = grammar.allowed()
+        ids = ids[logits[ids] != -np.inf]
+        if ids.size:
+            return self._choose_among(ids, logits, position)
+        if grammar.complete:
+            return NO_TOKEN
+        raise InvalidRequest(NOTHING_ALLOWED, param=grammar.param)
 
-    def _reseed(self, seed: int) -> None:
-        """Put a fresh generator at the end of the chain: the C interface cannot set the position of an old one."""
-        library.sampler_free(library.chain_remove(self._chain, self._draw_index))
-        library.chain_add(self._chain, library.sampler_dist(seed))
+    def _choose_among(self, ids: NDArray[np.intp], logits: NDArray[np.float32], position: int) -> int:
+        """Choose among some tokens; none of them is banned."""
+        values = logits[ids]
+        if not self._chains:
+            return int(ids[values.argmax()])
+        if self._parameters.top_n_sigma > 0.0:
+            kept = within_sigma(values, self._parameters.top_n_sigma)
+            ids, values = ids[kept], values[kept]
+        if not ids.size:
+            return NO_TOKEN
+        candidates = np.zeros(ids.size, _CANDIDATE)
+        candidates["id"] = ids
+        candidates["logit"] = values
+        array = llama.llama_token_data_array(
+            data=candidates.ctypes.data_as(llama.llama_token_data_p), size=ids.size, selected=-1, sorted=False
+        )
+        library.sampler_apply(self._reseeded(position), ctypes.byref(array))
+        assert 0 <= array.selected < array.size, "the chain ends with a draw"
+        # Filters may have moved the beginning.
+        return int(array.data[array.selected].id)
+
+    def _count(self, token_id: int) -> None:
+        if self._penalties is not None:
+            self._penalties.accept(token_id)
+        if self._dry is not None:
+            self._dry.accept(token_id)
+        if self._grammar is not None:
+            self._grammar.accept(token_id)
+
+    def _reseeded(self, position: int) -> int:
+        """The chain for this position with a fresh generator at its end.
+
+        The C interface cannot set the position of an old one.
+        """
+        chain = self._chains[-1] if self._parameters.excludes_at(position) else self._chains[0]
+        library.sampler_free(library.chain_remove(chain, library.chain_length(chain) - 1))
+        library.chain_add(chain, library.sampler_dist(draw_seed(self._parameters.seed, position)))
+        return chain
+
+
+def _create_chain(parameters: SamplingParameters, *, excludes: bool) -> int:
+    """top_k first: every later filter is 15 to 80 times slower on a whole vocabulary."""
+    settings = llama.llama_sampler_chain_default_params()
+    settings.no_perf = True
+    chain: int = library.chain_create(settings)
+    if parameters.top_k > 0:
+        library.chain_add(chain, library.sampler_top_k(parameters.top_k))
+    if parameters.typical_p < 1.0:
+        library.chain_add(chain, library.sampler_typical(parameters.typical_p, 1))
+    if parameters.top_p < 1.0:
+        library.chain_add(chain, library.sampler_top_p(parameters.top_p, 1))
+    if parameters.min_p > 0.0:
+        library.chain_add(chain, library.sampler_min_p(parameters.min_p, 1))
+    if excludes:
+        # Whether it acts at a position is drawn by `excludes_at`; here it always does.
+        library.chain_add(chain, library.sampler_xtc(1.0, parameters.xtc_threshold, 1, 0))
+    library.chain_add(chain, library.sampler_temperature(parameters.temperature))
+    library.chain_add(chain, library.sampler_dist(0))
+    return chain

@@ -7,6 +7,7 @@ from runner.core.inputs import tokens_of
 from runner.core.media import Image
 from runner.core.requests import GenerationRequest, PreparedPrompt
 from runner.core.slots import Leader
+from runner.core.token_grammar import GrammarCursor
 from runner.engine.engine import SequenceTimes
 from runner.engine.sampler import Sampler
 
@@ -73,6 +74,9 @@ class Sequence:
             suppressed=suppressed,
             context_tokens=prepared.context_tokens,
             earlier=(*(tokens_of(request.prompt) if request.images else request.prompt), *request.resumed),
+            grammar=None
+            if request.grammar is None
+            else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
         )
         # By unit key: the image that it is a part of, and which part.
         self.images: dict[int, tuple[Image, int]] = {

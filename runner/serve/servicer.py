@@ -15,6 +15,7 @@ from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
 from runner.core.text_stream import Release, check_stop_strings
 from runner.engine.engine import Engine, Progressed
+from runner.serve.constraints import ConstraintReader
 from runner.serve.converters import (
     DONE_REASONS,
     request_from_proto,
@@ -58,6 +59,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._streams = streams
         self._board = board
         self._identity = identity
+        self._constraints = ConstraintReader()
         self.layout = cluster_pb2.Layout()  # resolved once loaded
         self.description: cluster_pb2.ModelDescription | None = None  # once the header was read
 
@@ -68,9 +70,10 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._admit(request)
         stops = check_stop_strings(request.stop)
         prompt = await self._tokenize(request.prompt, add_bos=request.add_bos)
+        constraints = await self._constraints.read(request, self._engine.vocabulary)
         # Another caller may have taken the last place while this one tokenized.
         self._board.check_accepting()
-        generation = request_from_proto(request, prompt)
+        generation = request_from_proto(request, prompt, constraints)
         stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
         outcome = "cancelled"
         finished: Finished | None = None
