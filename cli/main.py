@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.commands import cluster, listings
+from cli.commands import placements as placement_commands
 from cli.commands import run as run_command
 from cli.core.conversation import RunOptions
 from cli.errors import CommandFailed
@@ -81,6 +82,57 @@ def nodes(as_json: Json = False) -> None:
 def models(as_json: Json = False) -> None:
     """List the models that can be used."""
     listings.models(as_json=as_json)
+
+
+@app.command()
+def placements(
+    model: Annotated[str | None, typer.Argument(help="One model; without one: all that something is set for.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="What to set: NAME=VALUE, NAME for a switch, NAME= to forget one.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Forget what is not named.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget everything that is set for the model.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List or set what is wanted of models: where they lie, how many replicas are kept, what is pinned.
+
+    puna placements llama3:8b replicas_min=1 pinned devices=node-a/GPU-0
+    """
+    if model is not None and forget:
+        placement_commands.forget(model)
+    elif model is not None and (words or replace):
+        placement_commands.change(model, words or [], replaces=replace, as_json=as_json)
+    else:
+        placement_commands.show(model, as_json=as_json)
+
+
+@app.command()
+def load(
+    model: Annotated[str, typer.Argument(help="Name of a model; see `puna models`.")],
+    num_ctx: Annotated[int | None, typer.Option(min=1, help="Context in tokens.")] = None,
+    keep_alive: Annotated[str | None, typer.Option(help='How long it stays: "10m", -1 for ever.')] = None,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Fail rather than use the CPU.")] = False,
+) -> None:
+    """Load a model, and say how that goes."""
+    placement_commands.load(model, num_ctx=num_ctx, keep_alive=keep_alive, require_gpu=require_gpu)
+
+
+@app.command()
+def unload(model: Annotated[str, typer.Argument(help="Name of a model; see `puna ps`.")]) -> None:
+    """Stop the replicas of a model once they are idle; those that `puna placements` keeps stay."""
+    placement_commands.unload(model)
+
+
+@app.command()
+def explain(
+    model: Annotated[str, typer.Argument(help="Name of a model; see `puna models`.")],
+    num_ctx: Annotated[int | None, typer.Option(min=1, help="As if this context were asked for.")] = None,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="As if a GPU were required.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="The last decision, not a hypothetical one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say why a model lies where it does, or where it would go, with every figure."""
+    placement_commands.explain(model, num_ctx=num_ctx, require_gpu=require_gpu, last=last, as_json=as_json)
 
 
 @app.command()

@@ -59,6 +59,16 @@ class Server:
             raise CommandFailed(_error_text(response))
         return _object(response.text)
 
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object that is answered to a command."""
+        try:
+            response = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if not response.is_success:
+            raise CommandFailed(_error_text(response))
+        return _object(response.text)
+
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """The JSON objects of a streamed answer, as they come. The first may take as long as a model takes to load."""
         timeout = httpx.Timeout(None, connect=_CONNECT_WITHIN_S)

@@ -8,6 +8,7 @@ from cli.core.formatting import format_bytes, format_since, format_until
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = ("NODE", "STATE", "DEVICE", "KIND", "TOTAL", "FREE", "READ FROM", "PROMISED", "RUNNERS")
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
+CONSTRAINT_HEADINGS = ("MODEL", "SET BY", "CONSTRAINTS")
 _DIGEST_DIGITS = 12
 
 Json = Mapping[str, Any]
@@ -73,6 +74,31 @@ def model_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, 
             )
         )
     return rows
+
+
+def constraint_rows(models: Iterable[Json]) -> list[tuple[str, ...]]:
+    """One row per model of GET /puna/v1/placements that something is set for."""
+    return [
+        (
+            str(model.get("model", "")),
+            "file" if model.get("from_file") else "command",
+            " ".join(_word(name, value) for name, value in sorted((model.get("constraints") or {}).items())),
+        )
+        for model in models
+    ]
+
+
+def _word(name: str, value: Any) -> str:
+    """A constraint as it is written on the command line."""
+    match value:
+        case True:
+            return name
+        case list():
+            return f"{name}={','.join(str(one) for one in value)}"
+        case dict():
+            return f"{name}={','.join(f'{label}:{size}' for label, size in value.items())}"
+        case _:
+            return f"{name}={value}"
 
 
 def _digest(model: Json) -> str:

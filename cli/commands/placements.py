@@ -1,0 +1,106 @@
+"""`puna placements`, `load`, `unload` and `explain`."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from cli.core.constraint_words import WORDS_TEXT, constraints_of_words
+from cli.core.explain_text import explain_lines
+from cli.core.listing_rows import CONSTRAINT_HEADINGS, constraint_rows
+from cli.errors import CommandFailed
+from cli.output import print_json, print_table
+from cli.server import Server, server_url
+from cli.settings import CliSettings
+
+_PATH = "/puna/v1/placements"
+
+
+def show(model: str | None, *, as_json: bool) -> None:
+    """What is set, for one model or all."""
+    answer = _server().get(_PATH if model is None else f"{_PATH}/{quote(model, safe='')}")
+    if as_json:
+        print_json(answer)
+    else:
+        models = answer.get("models") if model is None else [answer]
+        print_table(CONSTRAINT_HEADINGS, constraint_rows(models or []))
+
+
+def change(model: str, words: Sequence[str], *, replaces: bool, as_json: bool) -> None:
+    """Set what is wanted of a model; what is not named stays, unless everything is replaced."""
+    server, path = _server(), f"{_PATH}/{quote(model, safe='')}"
+    try:
+        wanted = constraints_of_words(words)
+    except ValueError as error:
+        raise CommandFailed(f"{error}; {WORDS_TEXT}") from error
+    before: dict[str, Any] = {} if replaces else dict(server.get(path).get("constraints") or {})
+    body = {name: value for name, value in {**before, **wanted}.items() if value is not None}
+    answer = server.send("PUT", path, body)
+    if as_json:
+        print_json(answer)
+    else:
+        print_table(CONSTRAINT_HEADINGS, constraint_rows([answer]))
+
+
+def forget(model: str) -> None:
+    """Forget what is set."""
+    answer = _server().send("DELETE", f"{_PATH}/{quote(model, safe='')}")
+    print("forgotten" if answer.get("was_set") else "nothing was set")
+
+
+def load(model: str, *, num_ctx: int | None, keep_alive: str | None, require_gpu: bool) -> None:
+    """Have a replica, and say how that goes."""
+    options: dict[str, Any] = {"num_ctx": num_ctx, "require_gpu": require_gpu or None}
+    body = {"model": model, "keep_alive": _keep_alive(keep_alive), "options": options}
+    told = ""
+    for news in _server().stream("/puna/v1/load", body):
+        text = _news_text(news)
+        if text != told:
+            print(text, flush=True)
+            told = text
+
+
+def unload(model: str) -> None:
+    """Stop the replicas of a model."""
+    count = _server().send("POST", "/puna/v1/unload", {"model": model}).get("replicas", 0)
+    print(f"{count} replica{'' if count == 1 else 's'} told to stop")
+
+
+def explain(model: str, *, num_ctx: int | None, require_gpu: bool, last: bool, as_json: bool) -> None:
+    """Why a model lies where it does, or where it would go."""
+    query: dict[str, str | int] = {"model": model}
+    if num_ctx is not None:
+        query["num_ctx"] = num_ctx
+    if require_gpu:
+        query["require_gpu"] = 1
+    if last:
+        query["last"] = 1
+    answer = _server().get(f"/puna/v1/explain?{urlencode(query)}")
+    if as_json:
+        print_json(answer)
+        return
+    for line in explain_lines(answer):
+        print(line)
+
+
+def _news_text(news: dict[str, Any]) -> str:
+    match news.get("status"):
+        case "queued":
+            return f"waits, position {news.get('position')}"
+        case "loading":
+            return f"loading {float(news.get('fraction') or 0):.0%}"
+        case status:
+            return str(status)
+
+
+def _keep_alive(text: str | None) -> str | int | float | None:
+    """A number of seconds stays one."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _server() -> Server:
+    return Server(server_url(CliSettings.load()))

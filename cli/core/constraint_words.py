@@ -1,0 +1,91 @@
+"""Constraints as words on a command line: `replicas_min=2 devices=GPU-1,GPU-2 require_gpu`. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+_LISTS = frozenset({"nodes", "devices"})
+_NUMBER_LISTS = frozenset({"tensor_split"})
+_TEXTS = frozenset({"backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention"})
+_SWITCHES = frozenset({"require_gpu", "pinned", "preload", "use_mmap"})
+_NUMBERS = frozenset(
+    {
+        "num_gpu",
+        "main_gpu",
+        "replicas_min",
+        "replicas_max",
+        "priority",
+        "slots",
+        "num_ctx",
+        "num_batch",
+        "num_thread",
+    }
+)
+_YES_NO = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+WORDS_TEXT = "write NAME=VALUE, NAME for a switch, NAME= to forget one"
+
+
+def constraints_of_words(words: Sequence[str]) -> dict[str, Any]:
+    """The fields of the body that words stand for; None: the field is to be forgotten.
+
+    Raises:
+        ValueError: a word that means nothing.
+    """
+    return dict(_field(word) for word in words)
+
+
+def _field(word: str) -> tuple[str, Any]:
+    name, equals, text = word.partition("=")
+    name = name.strip().replace("-", "_")
+    if name in _SWITCHES:
+        if equals and not text:
+            return name, None
+        if text.lower() not in _YES_NO:
+            raise ValueError(f"{name} is true or false, not {text!r}")
+        return name, _YES_NO[text.lower()]
+    if not equals:
+        raise ValueError(f"{word!r} says nothing")
+    return name, _value(name, text) if text else None
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _LISTS:
+        return [part for part in text.split(",") if part]
+    if name in _TEXTS:
+        return text
+    if name in _NUMBER_LISTS:
+        return [float(part) for part in text.split(",") if part]
+    if name in _NUMBERS:
+        return int(text)
+    if name == "keep_alive":
+        return _number_or_text(text)
+    if name == "max_bytes":
+        return dict(_cap(part) for part in text.split(",") if part)
+    raise ValueError(f"{name!r} is no constraint")
+
+
+def _cap(part: str) -> tuple[str, int]:
+    """`GPU-1:8G`, or `8G` for every device."""
+    label, _, size = part.rpartition(":")
+    return label or "*", parse_size(size)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "8G", "8GiB" or "1000".
+
+    Raises:
+        ValueError: neither.
+    """
+    body = text.strip().lower().removesuffix("ib") if text.strip().lower().endswith("ib") else text.strip().lower()
+    digits = body.rstrip("bkmgt")
+    unit = body[len(digits) :].removesuffix("b") if len(body) - len(digits) > 1 else body[len(digits) :]
+    if unit not in _UNITS:
+        raise ValueError(f"{text!r} is no size")
+    return int(float(digits) * _UNITS[unit])
+
+
+def _number_or_text(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

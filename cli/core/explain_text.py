@@ -1,0 +1,88 @@
+"""An answer of /puna/v1/explain as lines for people. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cli.core.formatting import format_bytes
+
+Json = Mapping[str, Any]
+_OUTCOMES = {
+    "placed": "fits",
+    "measuring": "has to be measured first; ask again in a moment",
+    "busy": "has to wait",
+    "insufficient_memory": "does not fit",
+    "no_device": "has nowhere to go",
+    "measure_failed": "could not be measured",
+    "none": "has not been decided about",
+}
+_MARKS = {"chosen": "chosen", "fits": "fits  "}
+
+
+def explain_lines(answer: Json) -> Iterator[str]:
+    """The decision, what is loaded, every candidate with its figures, and what would help."""
+    model, outcome = answer.get("model", ""), str(answer.get("outcome", ""))
+    when = "now" if answer.get("hypothetical") else f"{float(answer.get('age_s') or 0):.0f} s ago"
+    message = f": {answer['message']}" if answer.get("message") else ""
+    yield f"{model}: {_OUTCOMES.get(outcome, outcome)} ({when}){message}"
+    if answer.get("waits_for"):
+        yield f"waits for {answer['waits_for']}"
+    for replica in answer.get("replicas") or []:
+        yield _replica_line(replica)
+    for candidate in answer.get("candidates") or []:
+        yield from _candidate_lines(candidate)
+    victims = answer.get("victims") or []
+    if victims:
+        yield "evicts  " + ", ".join(f"{one.get('model')} ({one.get('placement')})" for one in victims)
+    layout = answer.get("layout")
+    if layout:
+        yield (
+            f"auto    slots {layout.get('slots')}, num_ctx {layout.get('context_length')}, "
+            f"evicted {len(victims) or 'none'}, measured {answer.get('measure_rounds', 0)} rounds, "
+            f"attempts {answer.get('attempts', 0)}"
+        )
+    for other in answer.get("would_fit") or []:
+        yield f"would fit  {other}"
+
+
+def _replica_line(replica: Json) -> str:
+    devices = ", ".join(replica.get("devices") or []) or "CPU"
+    predicted, held = int(replica.get("predicted_bytes") or 0), int(replica.get("allocated_bytes") or 0)
+    text = f"loaded  {replica.get('node')}/{devices}  holds {format_bytes(held)}"
+    if predicted:
+        text += f" (planned {format_bytes(predicted)})"
+    text += f", num_ctx {replica.get('context_length')}"
+    return text + (", pinned" if replica.get("pinned") else "")
+
+
+def _candidate_lines(candidate: Json) -> Iterator[str]:
+    mark = _MARKS.get(str(candidate.get("verdict")), "not   ")
+    shape = str(candidate.get("shape") or "")
+    for device in candidate.get("devices") or [{}]:
+        where = f"{candidate.get('node')}/{device.get('name') or device.get('id')}"
+        line = f"{mark}  " + (f"{shape}  " if shape else "") + where
+        if device.get("need_bytes"):
+            line += f"  {_figures(device, estimated=bool(candidate.get('estimated')))}"
+        if candidate.get("reason"):
+            line += f"  {candidate['reason']}"
+        yield f"{line}  {candidate.get('verdict')}"
+
+
+def _figures(device: Json, *, estimated: bool) -> str:
+    need, have = int(device.get("need_bytes") or 0), int(device.get("available_bytes") or 0)
+    classes = " + ".join(
+        f"{name} {format_bytes(int(device.get(f'{field}_bytes') or 0))}"
+        for name, field in (
+            ("weights", "weights"),
+            ("kv", "cache"),
+            ("graph", "graph"),
+            ("reserve", "reserve"),
+            ("margin", "margin"),
+        )
+    )
+    origin = "estimated" if estimated else "measured"
+    age_s = int(device.get("free_age_ms") or 0) / 1000
+    short = f", short {format_bytes(need - have)}" if need > have else ""
+    return (
+        f"need {format_bytes(need)} = {classes} ({origin}), "
+        f"avail {format_bytes(have)} ({device.get('free_source') or 'unknown'}, {age_s:.1f} s){short}"
+    )
