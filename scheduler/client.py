@@ -129,12 +129,16 @@ class SchedulerClient:
         return response
 
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
-        """Tell every scheduler how long requests wait here: whoever leads needs it, and who leads may change."""
-        for channel in self._channels:
-            with domain_errors():
-                await scheduler_pb2_grpc.SchedulerStub(channel).ReportQueues(
-                    request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()
-                )
+        """Tell every scheduler how long requests wait here: whoever leads needs it, and who leads may change.
+
+        Raises:
+            ModelUnavailable: none of them is there.
+        """
+        stubs = [scheduler_pb2_grpc.SchedulerStub(channel) for channel in self._channels]
+        calls = [stub.ReportQueues(request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()) for stub in stubs]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        if all(isinstance(outcome, BaseException) for outcome in outcomes):
+            raise ModelUnavailable("no scheduler takes reports about queues")
 
     async def _ask_leader(self, method: str, request: Message) -> Any:
         """One call to whoever leads; the others refuse."""

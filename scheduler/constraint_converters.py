@@ -4,7 +4,7 @@ from common.errors import InvalidRequest
 from protos import cluster_pb2, scheduler_pb2
 from scheduler.converters import from_layout
 from scheduler.core.candidates import Candidate, Placement, Verdict
-from scheduler.core.constraint_fields import CACHE_TYPES
+from scheduler.core.constraint_fields import CACHE_TYPES, default_replicas_max
 from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
 from scheduler.core.explanation import Explanation
 from scheduler.core.layouts import FlashAttention
@@ -51,7 +51,7 @@ def to_constraints(wire: scheduler_pb2.Constraints) -> Constraints:
         require_gpu=wire.require_gpu,
         max_bytes=tuple(sorted(wire.max_bytes.items())),
         replicas_min=wire.replicas_min,
-        replicas_max=wire.replicas_max or max(1, wire.replicas_min),
+        replicas_max=wire.replicas_max or default_replicas_max(wire.replicas_min),
         pinned=wire.pinned,
         priority=wire.priority,
         preload=wire.preload,
@@ -81,6 +81,11 @@ def _policy(name: str) -> FillPolicy:
         raise InvalidRequest(f'"policy" must be one of {", ".join(FillPolicy)}', param="policy") from error
 
 
+def _told_max(constraints: Constraints) -> int:
+    is_default = constraints.replicas_max == default_replicas_max(constraints.replicas_min)
+    return 0 if is_default else constraints.replicas_max
+
+
 def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
     """The same for the wire."""
     return scheduler_pb2.Constraints(
@@ -95,7 +100,7 @@ def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
         require_gpu=constraints.require_gpu,
         max_bytes=dict(constraints.max_bytes),
         replicas_min=constraints.replicas_min,
-        replicas_max=constraints.replicas_max,
+        replicas_max=_told_max(constraints),
         pinned=constraints.pinned,
         priority=constraints.priority,
         preload=constraints.preload,

@@ -152,8 +152,6 @@ _FIELDS = {_WRITTEN.get(field.name, field.name): field for field in fields(Const
 def parse_constraints(written: Mapping[str, object]) -> Constraints:
     """Constraints from what people write; a null is as good as absent.
 
-    `replicas_max` follows `replicas_min` where only that is given: who wants three replicas kept wants at most three.
-
     Raises:
         InvalidRequest: an unknown name, a wrong type, out of range, or a contradiction; `param` is the name.
     """
@@ -164,8 +162,13 @@ def parse_constraints(written: Mapping[str, object]) -> Constraints:
             raise InvalidRequest(f'"{name[:64]}" is no constraint; there are {", ".join(FIELD_NAMES)}', param=name[:64])
         if value is not None:
             values[_FIELDS[name].name] = parser(name, value)
-    values.setdefault("replicas_max", max(1, values.get("replicas_min", 0)))
+    values.setdefault("replicas_max", default_replicas_max(values.get("replicas_min", 0)))
     return Constraints(**values)
+
+
+def default_replicas_max(replicas_min: int) -> int:
+    """Who wants three replicas kept, and says no more, wants three."""
+    return max(1, replicas_min)
 
 
 def written_constraints(constraints: Constraints) -> dict[str, object]:
@@ -176,6 +179,8 @@ def written_constraints(constraints: Constraints) -> dict[str, object]:
         assert field.default is not MISSING, "every constraint has a default"
         if value != field.default:
             written[name] = _plain(field.name, value)
+    if constraints.replicas_max == default_replicas_max(constraints.replicas_min):
+        written.pop("replicas_max", None)
     return written
 
 
