@@ -62,6 +62,12 @@ class UnsupportedCapability(PunaError):
     reason = "unsupported_capability"
 
 
+class EmbeddingsUnsupported(PunaError):
+    """The model gives no vectors. Ollama says 501, whose SDKs take it; those of OpenAI would try again."""
+
+    reason = "embeddings_unsupported"
+
+
 class TemplateFailed(PunaError):
     """The chat template raised, or ran over its deadline."""
 
@@ -150,6 +156,18 @@ class RunnerLost(PunaError):
     """The runner died and the stream could not go on elsewhere."""
 
     reason = "runner_lost"
+
+
+class DeviceLost(PunaError):
+    """A device failed under a runner, which ended; load elsewhere."""
+
+    reason = "device_lost"
+
+
+class DeviceNotFound(PunaError):
+    """The node has no such device."""
+
+    reason = "device_not_found"
 
 
 class RequestQuarantined(PunaError):
@@ -266,6 +284,9 @@ ERROR_TABLE: dict[str, ErrorRow] = {
     "invalid_value": _bad_request("invalid_value"),
     "context_length_exceeded": _bad_request("context_length_exceeded"),
     "unsupported_capability": _bad_request("unsupported_capability"),
+    "embeddings_unsupported": _row(
+        _S.UNIMPLEMENTED, (400, _INVALID, "unsupported_capability"), (400, _INVALID), 501, Retry.NEVER
+    ),
     "template_error": _bad_request("template_error", Retry.NEVER),
     "invalid_api_key": _row(_S.UNAUTHENTICATED, (401, _INVALID, "invalid_api_key"), (401, "authentication_error"), 401),
     "permission_denied": _row(
@@ -297,6 +318,8 @@ ERROR_TABLE: dict[str, ErrorRow] = {
         _S.FAILED_PRECONDITION, (503, _SERVER, "insufficient_memory"), (503, "api_error"), 500, Retry.NEVER
     ),
     "runner_lost": _row(_S.UNAVAILABLE, (503, _SERVER, "runner_lost"), (500, "api_error"), 500, Retry.LATER),
+    "device_lost": _row(_S.UNAVAILABLE, (503, _SERVER, "device_lost"), (500, "api_error"), 500, Retry.LATER),
+    "device_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "device_not_found"), (404, "not_found_error"), 404),
     "request_quarantined": _row(
         _S.FAILED_PRECONDITION, (500, _SERVER, "request_quarantined"), (500, "api_error"), 500, Retry.NEVER
     ),

@@ -3,26 +3,17 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from common.clock import NS_PER_S, Clock
-from common.errors import (
-    ModelLoading,
-    ModelNotFound,
-    ModelUnavailable,
-    PlacementMismatch,
-    PunaError,
-    QueueFull,
-    RequestCanceled,
-    RequestTimeout,
-    RunnerLost,
-    ShuttingDown,
-)
+from common.errors import ModelNotFound, RequestTimeout, RunnerLost
 from common.logs import get_logger
 from gateway import converters, metrics
+from gateway.attempts import LOST_TEXT, RETRYABLE, Attempts
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, PromptProgress
 from gateway.core.capabilities import check_capabilities, check_usable
+from gateway.core.load_options import load_options
 from gateway.core.model_names import model_not_found, parse_model_name
 from gateway.core.options import AnswerPlan, plan_answer
 from gateway.core.replica_choice import Need
@@ -35,28 +26,11 @@ from gateway.record import RequestRecord
 from gateway.replicas import Connection
 from gateway.streams import closing
 from gateway.templates.chat_prompt import ChatPrompts
+from gateway.vectors import Vectors
 
 log = get_logger()
 
 Item = TypeVar("Item")
-
-LOST_TEXT = "model runner has unexpectedly stopped"
-# Replicas tried for one request before its first event. More would let one poisonous request empty the cluster.
-LOST_MAX = 3
-# Refusals of full or not quite ready replicas for one request; each is followed by a wait for a free slot.
-REFUSED_MAX = 16
-_GONE = (ModelUnavailable, RunnerLost, RequestCanceled, ShuttingDown, PlacementMismatch)
-_NOT_NOW = (QueueFull, ModelLoading)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Attempts:
-    """Where one request was tried already. Resuming a stream elsewhere will count here, too."""
-
-    lost: int = 0
-    refused: int = 0
-    avoided: set[str] = field(default_factory=set)
-    delivered: bool = False  # the client has seen an event of a runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +51,9 @@ class Inference:
     def __init__(self, *, dispatcher: Dispatcher, prompts: ChatPrompts, clock: Clock, request_timeout_s: float) -> None:
         self.dispatcher = dispatcher
         self.models = ModelAccess(dispatcher=dispatcher, prompts=prompts)
+        self.vectors = Vectors(
+            dispatcher=dispatcher, models=self.models, clock=clock, request_timeout_s=request_timeout_s
+        )
         self._prompts = prompts
         self._clock = clock
         self._request_timeout_s = request_timeout_s
@@ -128,13 +105,20 @@ class Inference:
 
     async def _run(self, work: _Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
         """Try replicas until one has answered; after the first delivered event only that one counts."""
-        attempts = _Attempts()
+        attempts = Attempts(pool=self.dispatcher.pool, record=record)
+        options = load_options(work.request.options)
         while True:
             slot = SlotRequest(
                 key=parse_model_name(work.route.model.name).key,
                 model_name=work.route.model.name,
-                need=Need(context_tokens=work.plan.context_tokens, avoided=frozenset(attempts.avoided)),
+                need=Need(
+                    context_tokens=work.plan.context_tokens,
+                    avoided=frozenset(attempts.avoided),
+                    require_gpu=options.require_gpu,
+                    num_gpu=options.num_gpu,
+                ),
                 keep_alive_ms=work.request.keep_alive_ms,
+                options=options,
             )
             connection: Connection | None = None
             try:
@@ -152,32 +136,11 @@ class Inference:
                 return
             except ModelNotFound as error:
                 raise model_not_found(work.request.model) from error
-            except (*_GONE, *_NOT_NOW) as error:
-                if connection is None:
-                    raise
-                self._judge(error, connection, attempts)
-                record.retries += 1
-                metrics.RETRIES.labels(error.reason).inc()
+            except RETRYABLE as error:
+                attempts.judge(error, connection)
             finally:
                 if connection is not None:
                     self.dispatcher.release(slot, connection)
-
-    def _judge(self, error: PunaError, connection: Connection, attempts: _Attempts) -> None:
-        """After a failed call: return if the request may try again, else raise what the client gets."""
-        key = connection.info.key
-        if isinstance(error, _NOT_NOW):
-            attempts.refused += 1
-            self.dispatcher.pool.mark_full(connection)
-            if attempts.delivered or attempts.refused >= REFUSED_MAX:
-                raise error
-            return
-        log.warning("replica.lost", replica=key, reason=error.reason, text=error.message, delivered=attempts.delivered)
-        if not isinstance(error, ShuttingDown | PlacementMismatch):
-            self.dispatcher.pool.mark_lost(connection)
-        attempts.lost += 1
-        attempts.avoided.add(key)
-        if attempts.delivered or attempts.lost >= LOST_MAX:
-            raise RunnerLost(LOST_TEXT, retry_after_s=1.0) from error
 
     async def _acquire(
         self, slot: SlotRequest, work: _Work, record: RequestRecord

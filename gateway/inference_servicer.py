@@ -27,9 +27,9 @@ from gateway.core.answers import (
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue, check_options
 from gateway.http.ollama_requests import ROLES
-from gateway.http.service import Service
 from gateway.record import RequestRecord
-from protos import inference_pb2, inference_pb2_grpc, runner_pb2, scheduler_pb2
+from gateway.vector_servicer import VectorServicer
+from protos import inference_pb2, runner_pb2, scheduler_pb2
 
 SERVICE_NAME = "puna.v1.Inference"
 Context = aio.ServicerContext[Any, Any]
@@ -56,11 +56,8 @@ _REASONS = {
 }
 
 
-class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+class InferenceServicer(VectorServicer):
     """Translates; errors are raised as domain errors and become statuses in the interceptor."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
 
     async def Chat(  # the name is the proto's
         self,

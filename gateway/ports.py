@@ -25,6 +25,21 @@ class Scheduler(Protocol):
     async def list_nodes(self) -> discovery_pb2.Inventory:
         """The inventory."""
 
+    async def list_constraints(self, name: str = "") -> list[scheduler_pb2.ModelConstraints]:
+        """What operators want of one model, or of every one that something is set for."""
+
+    async def put_constraints(self, model: scheduler_pb2.ModelConstraints) -> scheduler_pb2.ModelConstraints:
+        """Set what is wanted of a model."""
+
+    async def remove_constraints(self, name: str) -> bool:
+        """Forget it; whether something was set."""
+
+    async def explain(self, request: scheduler_pb2.ExplainRequest) -> scheduler_pb2.Explanation:
+        """Why a model lies where it does, or where it would go."""
+
+    async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
+        """How long requests wait here for a slot."""
+
 
 class Runner(Protocol):
     """The client of one runner. Every method raises domain errors only."""
@@ -33,6 +48,16 @@ class Runner(Protocol):
         self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """One answer; leaving the iteration cancels it."""
+
+    async def embed(
+        self, request: runner_pb2.EmbedRequest, *, timeout_s: float | None = None
+    ) -> runner_pb2.EmbedResponse:
+        """A vector for each input; cancelling drops what is not computed yet."""
+
+    async def rerank(
+        self, request: runner_pb2.RerankRequest, *, timeout_s: float | None = None
+    ) -> runner_pb2.RerankResponse:
+        """A raw score for each document; cancelling drops what is not computed yet."""
 
     async def tokenize(self, request: runner_pb2.TokenizeRequest) -> runner_pb2.TokenizeResponse:
         """Token ids of text."""

@@ -70,6 +70,42 @@ class ChatBody(OllamaAnswerBody):
     tools: list[dict[str, Any]] = Field(default_factory=list)
 
 
+class EmbedBody(Body):
+    """POST /api/embed."""
+
+    model: str = ""
+    input: Any = Field(default=None, description="A string or a list of strings")
+    truncate: bool = True
+    dimensions: Annotated[int, Between(1, 2**31 - 1, whole=True)] | None = None
+    options: dict[str, Any] = Field(default_factory=dict, description="num_ctx counts; see docs/api.md")
+    keep_alive: Any = Field(default=None, description='Seconds, or a duration such as "10m"; negative: for ever')
+
+
+class LegacyEmbeddingBody(Body):
+    """POST /api/embeddings: one text, and a vector that is not normalised."""
+
+    model: str = ""
+    prompt: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+    keep_alive: Any = None
+
+
+class EmbedAnswer(Body):
+    """The answer of /api/embed. Durations in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class LegacyEmbeddingAnswer(Body):
+    """The answer of /api/embeddings."""
+
+    embedding: list[float]
+
+
 class ShowBody(Body):
     """POST /api/show. `name` is the older spelling of `model`."""
 

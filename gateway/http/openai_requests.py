@@ -93,19 +93,20 @@ def parse_prompts(prompt: object) -> list[RawPrompt]:
     """
     if isinstance(prompt, str):
         return [RawPrompt(text=prompt)]
-    if _is_token_ids(prompt):
-        return [RawPrompt(token_ids=tuple(prompt))]  # type: ignore[arg-type]  # checked by _is_token_ids
+    if is_token_ids(prompt):
+        return [RawPrompt(token_ids=tuple(prompt))]  # type: ignore[arg-type]  # checked by is_token_ids
     if isinstance(prompt, list) and 1 <= len(prompt) <= _PROMPTS_MAX:
         if all(isinstance(item, str) for item in prompt):
             return [RawPrompt(text=item) for item in prompt]
-        if all(_is_token_ids(item) for item in prompt):
+        if all(is_token_ids(item) for item in prompt):
             return [RawPrompt(token_ids=tuple(item)) for item in prompt]
     raise InvalidRequest(
         f"prompt must be a string, token ids, or a list of 1 to {_PROMPTS_MAX} of either", param="prompt"
     )
 
 
-def _is_token_ids(value: object) -> bool:
+def is_token_ids(value: object) -> bool:
+    """A list of token ids that is not empty."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -145,7 +146,7 @@ def _request(
         dialect=Dialect.OPENAI,
         model=body.model,
         prompt=prompt,
-        options=checked_options(exchange, options).values,
+        options=checked_options(service, exchange, options).values,
         dialect_defaults=OPENAI_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=think,

@@ -4,19 +4,36 @@ from dataclasses import dataclass, replace
 
 from gateway.http.exchange import Exchange
 from gateway.http.ollama_answers import OllamaAnswers
-from gateway.http.ollama_bodies import ChatBody, ChatChunk, GenerateBody, GenerateChunk, ShowBody
+from gateway.http.ollama_bodies import (
+    ChatBody,
+    ChatChunk,
+    EmbedAnswer,
+    EmbedBody,
+    GenerateBody,
+    GenerateChunk,
+    LegacyEmbeddingAnswer,
+    LegacyEmbeddingBody,
+    ShowBody,
+)
+from gateway.http.ollama_embeddings import OllamaEmbeddings
 from gateway.http.ollama_models import OllamaModels
 from gateway.http.openai_answers import OpenAiAnswers
 from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, ModelList, ModelObject, OpenAiAnswer
 from gateway.http.openai_models import OpenAiModels
+from gateway.http.openai_vector_bodies import EmbeddingsAnswer, EmbeddingsBody, RerankAnswer, RerankBody
+from gateway.http.openai_vectors import OpenAiVectors
 from gateway.http.openapi import openapi_document
 from gateway.http.operations import Operations
+from gateway.http.placement_bodies import ConstraintsBody, ExplainBody, LoadBody, UnloadBody
+from gateway.http.placements import Placements
 from gateway.http.router import Route
 from gateway.http.service import Service
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"
 _SSE = "text/event-stream"
+# One endpoint under the three names that Jina's, Cohere's and llama-server's clients ask for.
+_RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
 _HEAD_TOO = frozenset({"/", "/api/version", "/api/tags"})
 
 
@@ -32,7 +49,12 @@ class _Document:
 
 def make_routes(service: Service) -> list[Route]:
     """The table."""
-    routes = [*_ollama_routes(service), *_openai_routes(service), *_operation_routes(service)]
+    routes = [
+        *_ollama_routes(service),
+        *_openai_routes(service),
+        *_operation_routes(service),
+        *_placement_routes(service),
+    ]
     routes.append(
         Route(
             method="GET",
@@ -46,7 +68,7 @@ def make_routes(service: Service) -> list[Route]:
 
 
 def _ollama_routes(service: Service) -> list[Route]:
-    answers, models = OllamaAnswers(service), OllamaModels(service)
+    answers, models, embeddings = OllamaAnswers(service), OllamaModels(service), OllamaEmbeddings(service)
     return [
         Route(method="GET", path="/", endpoint=models.root, summary="Is anybody there", media_types=("text/plain",)),
         Route(
@@ -67,6 +89,22 @@ def _ollama_routes(service: Service) -> list[Route]:
             response=ChatChunk,
             media_types=(_JSON, _NDJSON),
         ),
+        Route(
+            method="POST",
+            path="/api/embed",
+            endpoint=embeddings.embed,
+            summary="Vectors of texts",
+            body=EmbedBody,
+            response=EmbedAnswer,
+        ),
+        Route(
+            method="POST",
+            path="/api/embeddings",
+            endpoint=embeddings.legacy,
+            summary="The vector of one text, not normalised",
+            body=LegacyEmbeddingBody,
+            response=LegacyEmbeddingAnswer,
+        ),
         Route(method="GET", path="/api/tags", endpoint=models.tags, summary="Every model"),
         Route(method="GET", path="/api/ps", endpoint=models.running, summary="Loaded models"),
         Route(method="POST", path="/api/show", endpoint=models.show, summary="One model", body=ShowBody),
@@ -75,7 +113,7 @@ def _ollama_routes(service: Service) -> list[Route]:
 
 
 def _openai_routes(service: Service) -> list[Route]:
-    answers, models = OpenAiAnswers(service), OpenAiModels(service)
+    answers, models, vectors = OpenAiAnswers(service), OpenAiModels(service), OpenAiVectors(service)
     return [
         Route(
             method="POST",
@@ -94,6 +132,25 @@ def _openai_routes(service: Service) -> list[Route]:
             body=CompletionBody,
             response=OpenAiAnswer,
             media_types=(_JSON, _SSE),
+        ),
+        Route(
+            method="POST",
+            path="/v1/embeddings",
+            endpoint=vectors.embeddings,
+            summary="Vectors of texts",
+            body=EmbeddingsBody,
+            response=EmbeddingsAnswer,
+        ),
+        *(
+            Route(
+                method="POST",
+                path=path,
+                endpoint=vectors.rerank,
+                summary="Documents by how well they answer a query",
+                body=RerankBody,
+                response=RerankAnswer,
+            )
+            for path in _RERANK_PATHS
         ),
         Route(method="GET", path="/v1/models", endpoint=models.list_all, summary="Every model", response=ModelList),
         Route(method="GET", path="/v1/models/{id}", endpoint=models.get, summary="One model", response=ModelObject),
@@ -115,5 +172,46 @@ def _operation_routes(service: Service) -> list[Route]:
             quiet=True,
         ),
         Route(method="GET", path="/puna/v1/nodes", endpoint=operations.nodes, summary="Nodes and their devices"),
-        Route(method="GET", path="/puna/v1/placements", endpoint=operations.placements, summary="Loaded replicas"),
+    ]
+
+
+def _placement_routes(service: Service) -> list[Route]:
+    placements = Placements(service)
+    one = "/puna/v1/placements/{model}"
+    return [
+        Route(
+            method="GET", path="/puna/v1/placements", endpoint=placements.list_all, summary="What is loaded and wanted"
+        ),
+        Route(method="GET", path=one, endpoint=placements.get, summary="What is wanted of a model, and its replicas"),
+        Route(
+            method="PUT",
+            path=one,
+            endpoint=placements.put,
+            summary="Set what is wanted of a model",
+            body=ConstraintsBody,
+        ),
+        Route(method="DELETE", path=one, endpoint=placements.delete, summary="Forget what is wanted of a model"),
+        Route(method="GET", path="/puna/v1/explain", endpoint=placements.explain_get, summary="Why a model lies there"),
+        Route(
+            method="POST",
+            path="/puna/v1/explain",
+            endpoint=placements.explain_post,
+            summary="Where a model would go",
+            body=ExplainBody,
+        ),
+        Route(
+            method="POST",
+            path="/puna/v1/load",
+            endpoint=placements.load,
+            summary="Have a replica",
+            body=LoadBody,
+            media_types=(_NDJSON,),
+        ),
+        Route(
+            method="POST",
+            path="/puna/v1/unload",
+            endpoint=placements.unload,
+            summary="Stop the replicas of a model",
+            body=UnloadBody,
+        ),
     ]

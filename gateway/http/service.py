@@ -1,17 +1,19 @@
 """What every endpoint has at hand, and how it runs an answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from common.errors import InternalError, ModelUnavailable, PunaError
 from common.logs import get_logger
 from gateway.choices import ChoiceEvent, merge_choices
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
 from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.option_table import CheckedOptions, check_options
-from gateway.feed import Feed
+from gateway.core.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
+from gateway.feed import EndOfFeed, Feed
 from gateway.http.exchange import Exchange
 from gateway.inference import Inference
 from gateway.ports import Scheduler, for_clients
@@ -19,8 +21,21 @@ from gateway.record import RequestRecord
 
 log = get_logger()
 
+Item = TypeVar("Item")
+
 # While draining only: how soon the end of the last answer is noticed.
 _DRAIN_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A replica runs."""
+
+
+async def _with_end(load: AsyncIterator[LoadEvent]) -> AsyncIterator[LoadEvent | Loaded]:
+    async for event in load:
+        yield event
+    yield Loaded()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +48,7 @@ class Service:
     engine_build: str = "puna"
     stream_commit_s: float = 15.0
     keep_alive_max_ms: int | None = None  # None: callers may ask for any
+    may_set_load: bool = True  # callers may say how replicas are loaded
     draining: bool = False
     feeds: set[Feed[Any]] = field(default_factory=set)
 
@@ -45,10 +61,48 @@ class Service:
         answers = [self.inference.answer(request, record) for request in requests]
         return Feed(self._guarded(merge_choices(answers)), self.feeds)
 
-    def load_feed(self, model: str, keep_alive_ms: int | None, record: RequestRecord) -> Feed[LoadEvent]:
-        """Start a load; use as a context."""
-        load = self.inference.models.load(model, keep_alive_ms=keep_alive_ms, context_tokens=None, record=record)
-        return Feed(self._guarded(load), self.feeds)
+    def load_feed(
+        self,
+        model: str,
+        keep_alive_ms: int | None,
+        record: RequestRecord,
+        *,
+        context_tokens: int | None = None,
+        options: LoadOptions = NO_LOAD_OPTIONS,
+    ) -> Feed[LoadEvent | Loaded]:
+        """Start a load; use as a context. The last event is Loaded."""
+        load = self.inference.models.load(
+            model, keep_alive_ms=keep_alive_ms, context_tokens=context_tokens, options=options, record=record
+        )
+        return Feed(self._guarded(_with_end(load)), self.feeds)
+
+    async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
+        """A vector for each input.
+
+        Raises:
+            PunaError: it failed, or the gateway is shutting down.
+        """
+        return await self._whole(self.inference.vectors.embed(question, record))
+
+    async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
+        """A score for each document.
+
+        Raises:
+            PunaError: as `embed`.
+        """
+        return await self._whole(self.inference.vectors.rerank(question, record))
+
+    async def _whole(self, answer: Awaitable[Item]) -> Item:
+        """An answer without events, run as a feed so that a shutdown waits for it, and can end it."""
+
+        async def events() -> AsyncIterator[Item]:
+            yield await answer
+
+        feed: Feed[Item] = Feed(self._guarded(events()), self.feeds)
+        async with feed:
+            item = await feed.next()
+        assert not isinstance(item, EndOfFeed)  # one item comes, or an error is raised
+        return item
 
     async def unload(self, model_name: str) -> int:
         """Stop a model's idle replicas; how many were told to.
@@ -90,13 +144,13 @@ class Service:
         return limit_ms if asked_ms == FOREVER_MS else min(asked_ms, limit_ms)
 
 
-def checked_options(exchange: Exchange, options: dict[str, object]) -> CheckedOptions:
+def checked_options(service: Service, exchange: Exchange, options: dict[str, object]) -> CheckedOptions:
     """Options of a request body; what has no effect is named in the log and the x-puna-ignored header.
 
     Raises:
         InvalidRequest: wrong type or out of range.
     """
-    checked = check_options(options)
+    checked = check_options(options, may_set_load=service.may_set_load)
     for name in checked.unknown:
         log.warning("option.ignored", option=name[:64])
     if checked.ignored:
