@@ -6,6 +6,9 @@ import sys
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+# Without the values of local variables: they hold prompts, and keys.
+_TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
 
 def configure_logs(*, service: str, debug: bool = False) -> None:
     """Set up structlog and the standard library's logging for this process."""
@@ -15,7 +18,7 @@ def configure_logs(*, service: str, debug: bool = False) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            _TRACEBACKS,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
