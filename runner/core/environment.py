@@ -36,10 +36,12 @@ _NAMES = LIMITS | {
     "PUNA_ENGINE",
     "PUNA_ENGINE_OPTIONS",
     "PUNA_INSECURE",
+    "PUNA_PREFETCH",
+    "PUNA_RESERVE_CHECK",
     # The mark by which `puna down` finds what a killed `puna up` left behind.
     "_PUNA_CLUSTER",
 }
-_PREFIXES = ("GGML_", "LC_", "LLAMA_", "OMP_")
+_PREFIXES = ("GGML_", "GOMP_", "LC_", "LLAMA_", "OMP_")
 # CUDA numbers cards by speed unless told otherwise; and an abort must not wait for a debugger to print a backtrace.
 _ALWAYS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
 # The cards that the host's driver watch knows, for children that would otherwise have to ask the driver themselves.

@@ -1,7 +1,8 @@
 """What a runner is started with, and the command line that says so."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from google.protobuf import json_format
 
@@ -22,6 +23,7 @@ class RunnerSpec:
     layout: cluster_pb2.Layout
     planned: cluster_pb2.MemoryReport
     peers: tuple[host_pb2.Peer, ...] = ()  # who lends the devices of other nodes; another set is the same runner
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside what every child gets; of its devices
 
     def fingerprint(self) -> bytes:
         """Equal for two starts that mean the same runner."""
@@ -43,6 +45,7 @@ class RunnerSpec:
             *file_arguments(self.files),
             *("--name", self.model_name, "--digest", self.model_digest),
             *("--placement", self.placement_id, "--generation", str(self.generation), "--layout", text),
+            *("--planned", json_format.MessageToJson(self.planned, preserving_proto_field_name=True, indent=None)),
             *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
         ]
 

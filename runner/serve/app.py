@@ -7,10 +7,20 @@ import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from google.protobuf import json_format
+
 from common.clock import SystemClock
-from common.errors import BadModelFile, InsufficientMemory, InvalidRequest, PunaError, StartupError
+from common.errors import (
+    BadModelFile,
+    DeviceMemoryExhausted,
+    InsufficientMemory,
+    InvalidRequest,
+    PunaError,
+    StartupError,
+)
 from common.grpc_server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.logs import get_logger
@@ -18,6 +28,7 @@ from common.metrics import serve_metrics
 from common.service import run_service
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
+from runner.core.model_files import ModelFiles
 from runner.core.slots import SlotPolicy
 from runner.engine.batched import BatchedOptions
 from runner.engine.devices import engine_build
@@ -27,6 +38,7 @@ from runner.engine.opening import EngineOptions, open_engine
 from runner.engine.pooled import PooledLlamaEngine
 from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
+from runner.prefetch import Prefetch, wanted_files
 from runner.serve.bridge import Bridge
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
 from runner.serve.embedding_servicer import PooledService
@@ -55,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--placement", default="by-hand", help="placement id")
     parser.add_argument("--generation", default=0, type=int, help="generation of the placement")
     parser.add_argument("--layout", default="{}", help="Layout as proto JSON")
+    parser.add_argument("--planned", default="", help="MemoryReport that was measured for the layout, as proto JSON")
     parser.add_argument("--listen", default="127.0.0.1:0", help="gRPC: host:port or unix:/path")
     parser.add_argument("--metrics-listen", default=None, help="Prometheus page: host:port")
     parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
@@ -103,6 +116,8 @@ class RunnerProcess:
             embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
             pooled = PooledService(engine, embeddings, self._board)
         self._board.streams = self._requests
+        self._planned = _parse_planned(args.planned)
+        self._prefetch = Prefetch(wanted_files(settings.prefetch, _paths(self._files)))
         self._incarnation = new_incarnation()
         identity = Identity(
             placement=cluster_pb2.PlacementRef(
@@ -149,16 +164,19 @@ class RunnerProcess:
         await self._shut_down(server)
 
     async def _load(self, bridge: Bridge) -> None:
-        """Let the engine load, unless the layout can never be reserved here."""
+        """Let the engine load, unless the layout cannot be reserved here."""
         try:
-            await asyncio.to_thread(check_reservation, self._files, self._layout)
+            if self._settings.reserve_check:
+                await asyncio.to_thread(check_reservation, self._files, self._layout, planned=self._planned)
         except AllocationRefused as refused:
             self._refuse(refused.error, refused.attempted)
         else:
+            self._prefetch.start()
             self._engine.start(bridge)
 
     async def _shut_down(self, server: GrpcServer) -> None:
         self._board.drain()
+        self._prefetch.stop()
         await server.set_serving(False)
         await _first(self._requests.idle.wait(), asyncio.sleep(DRAIN_S))
         self._engine.stop()
@@ -181,6 +199,7 @@ class RunnerProcess:
             die(error)
 
     def _loaded(self, model: LoadedModel) -> None:
+        self._prefetch.stop()
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
         self._requests.slots = model.layout.slots
         metrics.SLOTS.set(model.layout.slots)
@@ -199,7 +218,7 @@ class RunnerProcess:
         )
 
     def _load_failed(self, error: PunaError) -> None:
-        if not isinstance(error, InsufficientMemory):
+        if not isinstance(error, InsufficientMemory | DeviceMemoryExhausted):
             self._refuse(error, None)
             return
         # The engine says that a buffer was refused; how large all of them would have been is counted afterwards.
@@ -209,6 +228,7 @@ class RunnerProcess:
         )
 
     def _refuse(self, error: PunaError, attempted: cluster_pb2.MemoryReport | None) -> None:
+        self._prefetch.stop()
         log.error("model.load_failed", model=self._args.name, reason=error.reason, text=error.message)
         self._board.failed(error, attempted)
         self._load_ended.set()
@@ -225,6 +245,20 @@ class RunnerProcess:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, sys.stdout.fileno())
         os.close(quiet)
+
+
+def _parse_planned(text: str) -> cluster_pb2.MemoryReport | None:
+    """What the host says was measured; a text that is none is ignored, since the runner can count itself."""
+    try:
+        return json_format.Parse(text, cluster_pb2.MemoryReport()) if text else None
+    except json_format.ParseError as error:
+        log.warning("runner.planned_unreadable", text=str(error))
+        return None
+
+
+def _paths(files: ModelFiles) -> list[Path]:
+    projector = [files.projector] if files.projector is not None else []
+    return [files.model, *projector, *(adapter.path for adapter in files.adapters)]
 
 
 def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> EngineOptions:

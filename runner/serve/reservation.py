@@ -1,14 +1,17 @@
-"""Refuses a load that can never be reserved in host RAM, and says how large a refused one would have been."""
+"""Refuses a load that cannot be reserved here before a weight is read, and says how large it would have been."""
 
-from common.errors import BadModelFile, InsufficientMemory, InvalidRequest
+from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest
 from common.logs import get_logger
 from protos import cluster_pb2
 from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
 from runner.core.memory_report import ClassBytes
 from runner.core.model_files import ModelFiles
+from runner.core.refusals import MemoryClass
 from runner.core.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
+from runner.engine.devices import open_layout_devices
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.memory import BreakdownUnavailable
+from runner.engine.reserve import try_reservation
 from runner.engine.rpc_hello import RpcUnusable
 from runner.measure import measure
 from runner.ram import read_host_memory
@@ -21,20 +24,79 @@ MIB = 1024 * 1024
 class AllocationRefused(Exception):
     """The layout does not fit: what the caller is told, and the sizes."""
 
-    def __init__(self, error: InsufficientMemory, attempted: cluster_pb2.MemoryReport) -> None:
+    def __init__(self, error: InsufficientMemory | DeviceMemoryExhausted, attempted: cluster_pb2.MemoryReport) -> None:
         super().__init__(error.message)
         self.error = error
         self.attempted = attempted
 
 
-def check_reservation(files: ModelFiles, wanted: LaunchLayout) -> None:
-    """Count the layout if it may be too large, and refuse it if it is.
+def check_reservation(
+    files: ModelFiles, wanted: LaunchLayout, *, planned: cluster_pb2.MemoryReport | None = None
+) -> None:
+    """Try the layout's sizes: on devices by allocating them for a moment, in host RAM by its free bytes.
 
     A file or a layout that cannot be used passes: the load that follows says why.
 
+    Args:
+        files: of the model.
+        wanted: the layout.
+        planned: what was measured for this layout; without it the engine counts where it has to.
+
     Raises:
-        AllocationRefused: host RAM has not so much free.
+        AllocationRefused: a device refused, or host RAM has not so much free.
     """
+    counted = planned if planned is not None and _is_measured(planned, wanted) else None
+    if wanted.devices:
+        counted = counted or attempted_sizes(files, wanted)
+        if counted is not None:
+            _try_devices(files, wanted, counted)
+    _check_host(files, wanted, counted)
+
+
+def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.MemoryReport | None:
+    """What the engine counts for a layout that was or will be refused; None where it cannot count."""
+    try:
+        report = measure(files, wanted)
+    except (BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError) as error:
+        log.info("model.not_counted", text=str(error))
+        return None
+    return _attempted(report)
+
+
+def _is_measured(report: cluster_pb2.MemoryReport, wanted: LaunchLayout) -> bool:
+    same = [memory.device_id for memory in report.devices] == [device.id for device in wanted.devices]
+    return same and report.origin == cluster_pb2.MEMORY_ORIGIN_MEASURED
+
+
+def _attempted(report: cluster_pb2.MemoryReport) -> cluster_pb2.MemoryReport:
+    copy = cluster_pb2.MemoryReport()
+    copy.CopyFrom(report)
+    copy.origin = cluster_pb2.MEMORY_ORIGIN_ATTEMPTED
+    return copy
+
+
+def _try_devices(files: ModelFiles, wanted: LaunchLayout, report: cluster_pb2.MemoryReport) -> None:
+    try:
+        pointers = open_layout_devices(wanted)
+    except (RpcUnusable, InvalidRequest):
+        return
+    sizes = {
+        memory.device_id: (
+            (MemoryClass.WEIGHTS, memory.weights_bytes),
+            (MemoryClass.CACHE, memory.cache_bytes),
+            (MemoryClass.GRAPH, memory.graph_bytes + memory.projector_bytes),
+        )
+        for memory in report.devices
+        if memory.device_id in pointers
+    }
+    refusal = try_reservation(pointers, sizes)
+    if refusal is not None:
+        text = f"device {refusal.buffer} refused {refusal.size_bytes} bytes for {refusal.what}"
+        raise AllocationRefused(DeviceMemoryExhausted(f"{files.model.name}: {text}"), _attempted(report))
+
+
+def _check_host(files: ModelFiles, wanted: LaunchLayout, counted: cluster_pb2.MemoryReport | None) -> None:
+    """Count the host part if it may be too large, and refuse it if it is."""
     path = files.model
     try:
         free_bytes = read_host_memory().free_bytes
@@ -48,7 +110,7 @@ def check_reservation(files: ModelFiles, wanted: LaunchLayout) -> None:
     bound = cache_bytes_max(metadata, cells=cells)
     if not needs_counting(cache_bytes=bound, weights_bytes=weights_bytes, free_bytes=free_bytes):
         return
-    report = attempted_sizes(files, wanted)
+    report = counted or attempted_sizes(files, wanted)
     if report is None:
         return
     host = ClassBytes(
@@ -67,15 +129,4 @@ def check_reservation(files: ModelFiles, wanted: LaunchLayout) -> None:
             )
         )
         text = f"{path.name}: host RAM has {free_bytes // MIB} MiB free; the layout wants {wants}"
-        raise AllocationRefused(InsufficientMemory(text), report)
-
-
-def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.MemoryReport | None:
-    """What the engine counts for a layout that was or will be refused; None where it cannot count."""
-    try:
-        report = measure(files, wanted)
-    except (BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError) as error:
-        log.info("model.not_counted", text=str(error))
-        return None
-    report.origin = cluster_pb2.MEMORY_ORIGIN_ATTEMPTED
-    return report
+        raise AllocationRefused(InsufficientMemory(text), _attempted(report))

@@ -1,6 +1,7 @@
 """Settings of one runner."""
 
 from common.settings import PunaSettings
+from runner.prefetch import PrefetchMode
 
 
 class RunnerSettings(PunaSettings):
@@ -8,3 +9,5 @@ class RunnerSettings(PunaSettings):
 
     engine: str = ""  # for models whose layout names none
     engine_options: str = "{}"  # of the fake engine, as JSON
+    reserve_check: bool = True  # try the sizes of a layout before its weights are read
+    prefetch: PrefetchMode = PrefetchMode.AUTO  # read files ahead while they load
