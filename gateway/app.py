@@ -27,6 +27,7 @@ from gateway.http.service import Service
 from gateway.inference import Inference
 from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.ports import ConnectRunner, Scheduler
+from gateway.queue_reports import report_queues
 from gateway.routes import RouteCache, watch_routes
 from gateway.settings import GatewaySettings
 from gateway.templates.chat_prompt import ChatPrompts
@@ -99,11 +100,15 @@ async def running_gateway(
         version=_version(),
         stream_commit_s=settings.stream_commit_s,
         keep_alive_max_ms=_keep_alive_max_ms(settings),
+        may_set_load=is_private_listener(settings.host),
     )
     grpc_server = _bind_grpc(settings, service)
     metrics.QUEUE_DEPTH.set_function(lambda: sum(dispatcher.depths().values()))
     await templates.start()
-    watch = asyncio.create_task(watch_routes(routes, scheduler), name="routes")
+    watches = [
+        asyncio.create_task(watch_routes(routes, scheduler), name="routes"),
+        asyncio.create_task(report_queues(dispatcher, scheduler), name="queues"),
+    ]
     server = _http_server(_make_edge(settings, service))
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     await grpc_server.start()
@@ -112,8 +117,9 @@ async def running_gateway(
         yield RunningGateway(http_address=f"{host}:{port}", grpc_address=grpc_server.address, service=service)
     finally:
         await _drain(service, server, serving, grpc_server, drain_s)
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
         await dispatcher.close()
         await templates.stop()
 

@@ -7,7 +7,7 @@ no running replica can serve is loaded through the scheduler, once for all who w
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from common.clock import Clock
 from common.errors import ModelUnavailable, PunaError, QueueFull
@@ -21,6 +21,7 @@ from gateway.core.admission import (
     retry_after_s,
 )
 from gateway.core.answers import Loading, Queued
+from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.replica_choice import Candidate, Need
 from gateway.core.routes import RouteInfo
 from gateway.loads import LoadJobs, LoadNeed
@@ -37,11 +38,14 @@ class SlotRequest:
     model_name: str
     need: Need
     keep_alive_ms: int | None = None
+    options: LoadOptions = NO_LOAD_OPTIONS
 
     @property
     def load_need(self) -> LoadNeed:
         """What would have to be loaded for it."""
-        return LoadNeed(key=self.key, model_name=self.model_name, context_tokens=self.need.context_tokens)
+        return LoadNeed(
+            key=self.key, model_name=self.model_name, context_tokens=self.need.context_tokens, options=self.options
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +59,13 @@ class _Waiting:
     progress: Queued | Loading | None = None
     connection: Connection | None = None
     error: PunaError | None = None
-    relaxed: bool = False  # the scheduler gave less context than asked; any replica will do
+    relaxed: bool = False  # the scheduler gave less than was asked for; any replica will do
+    joined_s: float = 0.0
 
     @property
     def waiter(self) -> Waiter:
         need = self.request.need
-        return Waiter(number=self.number, need=replace(need, context_tokens=None) if self.relaxed else need)
+        return Waiter(number=self.number, need=Need(avoided=need.avoided) if self.relaxed else need)
 
     def tell(self, progress: Queued | Loading) -> None:
         """Report where the request stands; only the newest matters."""
@@ -134,6 +139,17 @@ class Dispatcher:
         """Requests that wait, per model key."""
         return {key: len(queue.waiting) for key, queue in self._queues.items() if queue.waiting}
 
+    def oldest_waits_s(self) -> dict[str, tuple[int, float]]:
+        """By model name: how many requests wait for a slot of a replica that is there, and the longest wait."""
+        now_s = self._clock.now_s()
+        waits: dict[str, tuple[int, float]] = {}
+        for key, queue in self._queues.items():
+            candidates = self._candidates(key)
+            slow = [one for one in queue.waiting if not needs_load(one.waiter, candidates)]
+            if slow:
+                waits[slow[0].request.model_name] = (len(slow), now_s - min(one.joined_s for one in slow))
+        return waits
+
     async def close(self) -> None:
         """Stop loads and close connections."""
         await self.loads.close()
@@ -145,10 +161,16 @@ class Dispatcher:
             waiting.tell(progress)
 
     def on_load_ready(self, need: LoadNeed, route: RouteInfo, *, was_loading: bool) -> bool:
-        """See LoadListener. What the scheduler calls ready is as much context as there will be."""
-        most = max((replica.context_tokens for replica in route.replicas), default=0)
+        """See LoadListener. What the scheduler calls ready is as much as there will be."""
         for waiting in self._waiting_for(need):
-            waiting.relaxed = need.context_tokens is not None and most < need.context_tokens
+            waiting.relaxed = not any(
+                waiting.request.need.suits(
+                    context_tokens=replica.context_tokens,
+                    layers_on_devices=replica.layers_on_devices,
+                    layers_total=route.model.layer_count + 1,
+                )
+                for replica in route.replicas
+            )
             if was_loading:
                 waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
         self._dispatch(need.key)
@@ -175,7 +197,10 @@ class Dispatcher:
         )
         self._next_number += 1
         waiting = _Waiting(
-            number=self._next_number, request=request, deadline_s=self._clock.now_s() + self._queue_wait_s
+            number=self._next_number,
+            request=request,
+            deadline_s=self._clock.now_s() + self._queue_wait_s,
+            joined_s=self._clock.now_s(),
         )
         queue.waiting.append(waiting)
         return waiting

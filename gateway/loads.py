@@ -7,7 +7,9 @@ from typing import Protocol
 
 from common.errors import ModelUnavailable, PunaError
 from common.logs import get_logger
+from gateway.constraint_converters import load_options_to_proto
 from gateway.core.answers import Loading, Queued
+from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.routes import RouteInfo
 from gateway.ports import Scheduler, for_clients
 from gateway.routes import RouteCache
@@ -27,6 +29,7 @@ class LoadNeed:
     key: str
     model_name: str
     context_tokens: int | None
+    options: LoadOptions = NO_LOAD_OPTIONS
 
 
 class LoadListener(Protocol):
@@ -87,7 +90,12 @@ class LoadJobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def relay(
-        self, *, model_name: str, context_tokens: int | None, keep_alive_ms: int | None
+        self,
+        *,
+        model_name: str,
+        context_tokens: int | None,
+        keep_alive_ms: int | None,
+        options: LoadOptions = NO_LOAD_OPTIONS,
     ) -> AsyncIterator[Queued | Loading | RouteInfo]:
         """Ask the scheduler for a replica; the last item is the route, which the cache then has too.
 
@@ -96,7 +104,10 @@ class LoadJobs:
             PunaError: what the scheduler raised.
         """
         request = scheduler_pb2.EnsureModelRequest(
-            model_name=model_name, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms
+            model_name=model_name,
+            context_tokens=context_tokens,
+            keep_alive_ms=keep_alive_ms,
+            options=load_options_to_proto(options) if options != NO_LOAD_OPTIONS else None,
         )
         async with closing(self._scheduler.ensure_model(request)) as events:
             while True:
@@ -137,7 +148,12 @@ class LoadJobs:
 
     async def _load_once(self, job: _Job, need: LoadNeed, keep_alive_ms: int | None) -> bool:
         """One round; True if everybody got what they waited for."""
-        relay = self.relay(model_name=need.model_name, context_tokens=need.context_tokens, keep_alive_ms=keep_alive_ms)
+        relay = self.relay(
+            model_name=need.model_name,
+            context_tokens=need.context_tokens,
+            keep_alive_ms=keep_alive_ms,
+            options=need.options,
+        )
         async with closing(relay) as steps:
             async for step in steps:
                 if not isinstance(step, RouteInfo):

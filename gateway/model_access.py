@@ -7,6 +7,7 @@ from common.errors import ModelNotFound, ModelUnavailable
 from gateway.converters import tokenize_request
 from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt
 from gateway.core.capabilities import check_usable
+from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.model_names import model_not_found, parse_model_name
 from gateway.core.replica_choice import Need
 from gateway.core.routes import RouteInfo
@@ -58,13 +59,19 @@ class ModelAccess:
             raise (model_not_found(model) if self.routes.heard else error) from error
 
     async def load(
-        self, model: str, *, keep_alive_ms: int | None, context_tokens: int | None, record: RequestRecord
+        self,
+        model: str,
+        *,
+        keep_alive_ms: int | None,
+        context_tokens: int | None,
+        record: RequestRecord,
+        options: LoadOptions = NO_LOAD_OPTIONS,
     ) -> AsyncIterator[LoadEvent]:
         """Make sure that a replica runs; ends when one does."""
         if (known := self.routes.find(model)) is not None:
             check_usable(known.model)
             record.model = known.model.name
-        async with closing(self._relay(model, keep_alive_ms, context_tokens)) as steps:
+        async with closing(self._relay(model, keep_alive_ms, context_tokens, options)) as steps:
             async for step in steps:
                 if isinstance(step, RouteInfo):
                     record.model = step.model.name
@@ -92,10 +99,14 @@ class ModelAccess:
             return await connection.runner.detokenize(ids)
 
     async def _relay(
-        self, model: str, keep_alive_ms: int | None, context_tokens: int | None
+        self,
+        model: str,
+        keep_alive_ms: int | None,
+        context_tokens: int | None,
+        options: LoadOptions = NO_LOAD_OPTIONS,
     ) -> AsyncIterator[LoadEvent | RouteInfo]:
         relay = self._dispatcher.loads.relay(
-            model_name=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms
+            model_name=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms, options=options
         )
         try:
             async with closing(relay) as steps:

@@ -71,6 +71,8 @@ class ReplicaPool:
                     slots_total=load.slots_total,
                     slots_free=load.slots_free,
                     work=load.work,
+                    layers_on_devices=connection.info.layers_on_devices,
+                    layers_total=route.model.layer_count + 1,
                 )
             )
         return found

@@ -63,8 +63,9 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "logit_bias": Rule(kind=Kind.BIAS),
     "num_ctx": _whole(4, math.inf, "at least 4"),
     "cache_prompt": Rule(kind=Kind.BOOLEAN),
+    "require_gpu": Rule(kind=Kind.BOOLEAN),
 }
-# Which placement decides; checked, named in the x-puna-ignored header, and otherwise without effect.
+# How a replica is to be loaded; named in the x-puna-ignored header where callers may not say.
 PLACEMENT_RULES: Mapping[str, Rule] = {
     "num_batch": _whole(1, _INT32_MAX, "at least 1"),
     "num_gpu": _whole(-1, _INT32_MAX, "at least -1"),
@@ -76,7 +77,6 @@ PLACEMENT_RULES: Mapping[str, Rule] = {
 _OFF_VALUES: Mapping[str, object] = {
     "dry_multiplier": 0,
     "xtc_probability": 0,
-    "require_gpu": False,
     "think_budget": None,
 }
 # Refinements of the above; without effect while those are off.
@@ -85,15 +85,15 @@ _REFINEMENTS = frozenset({"dry_base", "dry_allowed_length", "dry_penalty_last_n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOptions:
-    """Options that passed the table. `ignored` are placement's, `unknown` are nobody's."""
+    """Options that passed the table. `ignored` are those that the caller may not set, `unknown` are nobody's."""
 
     values: Mapping[str, OptionValue]
     ignored: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-def check_options(options: Mapping[str, object]) -> CheckedOptions:
-    """Check types and ranges; null means absent.
+def check_options(options: Mapping[str, object], *, may_set_load: bool = True) -> CheckedOptions:
+    """Check types and ranges; null means absent. `may_set_load`: the caller may say how a replica is loaded.
 
     Raises:
         InvalidRequest: wrong type or out of range; the text names the option.
@@ -107,8 +107,11 @@ def check_options(options: Mapping[str, object]) -> CheckedOptions:
         if rule := SAMPLING_RULES.get(name):
             values[name] = check_option(name, value, rule)
         elif rule := PLACEMENT_RULES.get(name):
-            check_option(name, value, rule)
-            ignored.append(name)
+            checked = check_option(name, value, rule)
+            if may_set_load:
+                values[name] = checked
+            else:
+                ignored.append(name)
         elif name in _OFF_VALUES:
             if value != _OFF_VALUES[name]:
                 raise InvalidRequest(f'option "{name}" is not supported', param=name)

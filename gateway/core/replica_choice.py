@@ -18,6 +18,8 @@ class Candidate:
     slots_free: int
     work: int
     held_prefix_fraction: float = 0.0  # of this request's prompt, 0..1
+    layers_on_devices: int = 0  # the output counts as one
+    layers_total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +28,25 @@ class Need:
 
     context_tokens: int | None = None
     avoided: frozenset[str] = frozenset()  # replicas that failed this request
+    require_gpu: bool = False
+    num_gpu: int | None = None
+
+    def suits(self, *, context_tokens: int, layers_on_devices: int, layers_total: int) -> bool:
+        """Whether a replica was loaded so that it can serve the request."""
+        if self.context_tokens is not None and context_tokens < self.context_tokens:
+            return False
+        if self.require_gpu and layers_on_devices < layers_total:
+            return False
+        return self.num_gpu is None or layers_on_devices == min(self.num_gpu, layers_total)
 
 
 def is_able(candidate: Candidate, need: Need) -> bool:
     """True if the replica could serve the request once it has a free slot."""
-    enough = need.context_tokens is None or candidate.context_tokens >= need.context_tokens
-    return enough and candidate.key not in need.avoided
+    return candidate.key not in need.avoided and need.suits(
+        context_tokens=candidate.context_tokens,
+        layers_on_devices=candidate.layers_on_devices,
+        layers_total=candidate.layers_total,
+    )
 
 
 def choose_replica(candidates: Iterable[Candidate], need: Need) -> str | None:

@@ -72,6 +72,11 @@ class ReplicaInfo:
     expires_at_unix_ms: int | None = None
 
     @property
+    def layers_on_devices(self) -> int:
+        """Layers that the host does not compute; the output counts as one."""
+        return sum(device.layer_count for device in self.devices)
+
+    @property
     def key(self) -> str:
         """Names one life of one placement."""
         return f"{self.placement_id}/{self.generation}/{self.incarnation}"

@@ -70,7 +70,7 @@ def _request(
         dialect=Dialect.OLLAMA,
         model=body.model,
         prompt=prompt,
-        options=checked_options(exchange, body.options).values,
+        options=checked_options(service, exchange, body.options).values,
         dialect_defaults=NATIVE_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=parse_think(body.think),

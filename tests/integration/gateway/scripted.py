@@ -244,6 +244,9 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
     loading: asyncio.Event | None = None  # loads wait for it
     ensured: list[scheduler_pb2.EnsureModelRequest] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
+    constraints: dict[str, scheduler_pb2.ModelConstraints] = field(default_factory=dict)
+    explained: list[scheduler_pb2.ExplainRequest] = field(default_factory=list)
+    queues: list[scheduler_pb2.ReportQueuesRequest] = field(default_factory=list)
     server: GrpcServer | None = None
     version: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -309,6 +312,47 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.UnloadModelResponse:
         self.unloaded.append(request.model_name)
         return scheduler_pb2.UnloadModelResponse(replicas=len(self.replicas.pop(request.model_name, ())))
+
+    async def ListConstraints(  # noqa: N802
+        self, request: scheduler_pb2.ListConstraintsRequest, context: Context
+    ) -> scheduler_pb2.ListConstraintsResponse:
+        names = [request.model_name] if request.model_name else sorted(self.constraints)
+        models = [self.constraints.get(name, scheduler_pb2.ModelConstraints(model_name=name)) for name in names]
+        return scheduler_pb2.ListConstraintsResponse(models=models)
+
+    async def PutConstraints(  # noqa: N802
+        self, request: scheduler_pb2.PutConstraintsRequest, context: Context
+    ) -> scheduler_pb2.ModelConstraints:
+        if "nowhere" in request.model.constraints.nodes:
+            raise InvalidRequest('"nodes" matches no node or device of this cluster')
+        self.constraints[request.model.model_name] = request.model
+        return request.model
+
+    async def RemoveConstraints(  # noqa: N802
+        self, request: scheduler_pb2.RemoveConstraintsRequest, context: Context
+    ) -> scheduler_pb2.RemoveConstraintsResponse:
+        return scheduler_pb2.RemoveConstraintsResponse(
+            was_set=self.constraints.pop(request.model_name, None) is not None
+        )
+
+    async def Explain(  # noqa: N802
+        self, request: scheduler_pb2.ExplainRequest, context: Context
+    ) -> scheduler_pb2.Explanation:
+        self.explained.append(request)
+        device = scheduler_pb2.ExplainedDevice(
+            device_id="GPU-1", name="Test GPU", need_bytes=700, weights_bytes=600, reserve_bytes=100,
+            available_bytes=500, free_bytes=550, free_source="nvml", free_age_ms=400,
+        )  # fmt: skip
+        candidate = scheduler_pb2.ExplainedCandidate(node_id="node-1", verdict="short_bytes", slots=1, devices=[device])
+        return scheduler_pb2.Explanation(
+            model_name=request.model_name, hypothetical=not request.last, outcome="busy", candidates=[candidate]
+        )
+
+    async def ReportQueues(  # noqa: N802
+        self, request: scheduler_pb2.ReportQueuesRequest, context: Context
+    ) -> scheduler_pb2.ReportQueuesResponse:
+        self.queues.append(request)
+        return scheduler_pb2.ReportQueuesResponse()
 
     async def ListNodes(  # noqa: N802
         self, request: scheduler_pb2.ListNodesRequest, context: Context

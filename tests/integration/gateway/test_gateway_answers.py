@@ -246,10 +246,20 @@ async def test_retired_options_are_accepted_and_logged(cluster: Cluster, capsys:
     assert "mirostat" in logged
 
 
-async def test_options_of_placement_are_named_in_a_header(cluster: Cluster) -> None:
+async def test_options_of_loading_are_named_in_a_header_where_callers_may_not_set_them(cluster: Cluster) -> None:
+    cluster.gateway.service.may_set_load = False
     body = {"model": "demo", "messages": QUESTION, "stream": False, "options": {"num_gpu": 1, "num_thread": 2}}
     answer = await cluster.http.post("/api/chat", json=body)
     assert answer.headers["x-puna-ignored"] == "num_gpu, num_thread"
+    assert cluster.scheduler.ensured == []
+
+
+async def test_a_replica_that_was_loaded_otherwise_is_not_used_before_the_scheduler_was_asked(cluster: Cluster) -> None:
+    body = {"model": "demo", "messages": QUESTION, "stream": False, "options": {"num_gpu": 0, "num_thread": 2}}
+    answer = await cluster.http.post("/api/chat", json=body)
+    assert answer.status_code == 200
+    (asked,) = cluster.scheduler.ensured
+    assert (asked.options.num_gpu, asked.options.HasField("num_gpu"), asked.options.threads) == (0, True, 2)
 
 
 async def test_the_debug_header_says_where_the_answer_came_from(cluster: Cluster) -> None:

@@ -86,7 +86,9 @@ def test_retired_and_unknown_options_are_named_and_without_effect() -> None:
 
 
 def test_options_of_placement_are_named_as_ignored() -> None:
-    assert check_options({"num_gpu": 1, "num_thread": 2}).ignored == ("num_gpu", "num_thread")
+    asked = {"num_gpu": 1, "num_thread": 2}
+    assert check_options(asked, may_set_load=False).ignored == ("num_gpu", "num_thread")
+    assert check_options(asked).values == asked
 
 
 def test_what_would_change_the_answer_and_cannot_is_refused_unless_off() -> None:

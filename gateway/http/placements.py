@@ -1,0 +1,183 @@
+"""What is loaded, what is wanted, and why: /puna/v1/placements, explain, load and unload."""
+
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common.errors import InvalidRequest, ModelUnavailable
+from gateway.constraint_converters import (
+    constraints_from_proto,
+    constraints_to_proto,
+    explanation_from_proto,
+    load_options_to_proto,
+)
+from gateway.core.answers import LoadEvent, Loading, Queued
+from gateway.core.load_options import load_options
+from gateway.core.option_table import whole_number
+from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
+from gateway.http.exchange import Exchange
+from gateway.http.fields import validated
+from gateway.http.placement_bodies import ConstraintsBody, ExplainBody, LoadBody, UnloadBody
+from gateway.http.service import Loaded, Service, checked_options
+from gateway.http.streaming import stream_ndjson
+from gateway.ports import for_clients
+from protos import scheduler_pb2
+
+Answer = TypeVar("Answer")
+_YES = frozenset({"1", "true", "yes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """For operators."""
+
+    service: Service
+
+    async def list_all(self, exchange: Exchange) -> None:
+        """GET /puna/v1/placements: every replica in the routes, and every model that something is set for."""
+        asked = exchange.query.get("model")
+        name = "" if asked is None else self._known_name(asked)
+        models = await _asked(self.service.scheduler.list_constraints(name))
+        await exchange.respond_json(
+            {"placements": self._placements(asked), "models": [constraints_from_proto(model) for model in models]}
+        )
+
+    async def get(self, exchange: Exchange) -> None:
+        """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""
+        name = self._known_name(exchange.path_value)
+        (model,) = await _asked(self.service.scheduler.list_constraints(name))
+        known = self.service.inference.models.routes.find(name) is not None
+        placements = self._placements(name) if known else []
+        await exchange.respond_json({**constraints_from_proto(model), "placements": placements})
+
+    async def put(self, exchange: Exchange) -> None:
+        """PUT /puna/v1/placements/{model}: set what is wanted of it; replaces what was set before."""
+        data = await exchange.json()
+        known = ConstraintsBody.model_fields
+        if isinstance(data, dict) and (strange := [name for name in data if name not in known]):
+            # Ignored, as unknown fields are elsewhere, a misspelt wish would be found out when it is too late.
+            raise InvalidRequest(f'"{str(strange[0])[:64]}" is no constraint', param=str(strange[0])[:64])
+        body = validated(ConstraintsBody, data)
+        model = constraints_to_proto(self._known_name(exchange.path_value), body)
+        answer = await _asked(self.service.scheduler.put_constraints(model))
+        await exchange.respond_json(constraints_from_proto(answer))
+
+    async def delete(self, exchange: Exchange) -> None:
+        """DELETE /puna/v1/placements/{model}: forget what was set."""
+        name = self._known_name(exchange.path_value)
+        was_set = await _asked(self.service.scheduler.remove_constraints(name))
+        await exchange.respond_json({"model": name, "was_set": was_set})
+
+    async def explain_get(self, exchange: Exchange) -> None:
+        """GET /puna/v1/explain?model=…: the last decision with `last=1`, else what would be decided now."""
+        query = exchange.query
+        if not query.get("model"):
+            raise InvalidRequest("model is required", param="model")
+        options: dict[str, object] = {"require_gpu": query.get("require_gpu", "") in _YES}
+        for name in ("num_ctx", "num_gpu", "main_gpu"):
+            if (text := query.get(name)) is not None:
+                options[name] = int(text) if text.lstrip("-").isdecimal() else text
+        await self._explain(exchange, query["model"], options, last=query.get("last", "") in _YES)
+
+    async def explain_post(self, exchange: Exchange) -> None:
+        """POST /puna/v1/explain: the same with the options of a request."""
+        body = validated(ExplainBody, await exchange.json())
+        await self._explain(exchange, body.model, body.options, last=body.last)
+
+    async def load(self, exchange: Exchange) -> None:
+        """POST /puna/v1/load: have a replica, and hear how that goes; one line per news."""
+        body = validated(LoadBody, await exchange.json())
+        options = checked_options(self.service, exchange, body.options).values
+        feed = self.service.load_feed(
+            body.model,
+            self.service.keep_alive_ms(body.keep_alive),
+            exchange.record,
+            context_tokens=whole_number(options.get("num_ctx")),
+            options=load_options(options),
+        )
+        async with feed:
+            await stream_ndjson(exchange, feed, _load_lines)
+
+    async def unload(self, exchange: Exchange) -> None:
+        """POST /puna/v1/unload: have the replicas of a model stopped that no constraint keeps."""
+        body = validated(UnloadBody, await exchange.json())
+        name = self.service.inference.models.known_route(body.model).model.name
+        exchange.record.model = name
+        await exchange.respond_json({"model": name, "replicas": await self.service.unload(name)})
+
+    async def _explain(self, exchange: Exchange, model: str, options: dict[str, object], *, last: bool) -> None:
+        values = checked_options(self.service, exchange, options).values
+        request = scheduler_pb2.ExplainRequest(
+            model_name=self._known_name(model),
+            context_tokens=whole_number(values.get("num_ctx")),
+            options=load_options_to_proto(load_options(values)),
+            last=last,
+        )
+        explanation = await _asked(self.service.scheduler.explain(request))
+        exchange.record.model = explanation.model_name
+        await exchange.respond_json(explanation_from_proto(explanation))
+
+    def _known_name(self, model: str) -> str:
+        """The name as the cluster has it; one that no node has stays as it is written."""
+        if not model:
+            raise InvalidRequest("model is required", param="model")
+        route = self.service.inference.models.routes.find(model)
+        return route.model.name if route is not None else model
+
+    def _placements(self, asked: str | None) -> list[dict[str, object]]:
+        models = self.service.inference.models
+        routes = models.routes.all() if asked is None else [models.known_route(asked)]
+        return [self._placement(route, replica) for route in routes for replica in route.replicas]
+
+    def _placement(self, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
+        load = self.service.inference.dispatcher.pool.load_of(replica.key)
+        state: ReplicaState = load.state if load else replica.state
+        return {
+            "id": replica.placement_id,
+            "generation": replica.generation,
+            "model": route.model.name,
+            "digest": route.model.digest,
+            "node": replica.node_id,
+            "state": str(state),
+            "fraction": replica.load_fraction if state is ReplicaState.LOADING else None,
+            "reason": replica.reason or None,
+            "layout": [
+                {"device": device.device_id, "name": device.name, "layers": device.layer_count}
+                for device in replica.devices
+            ],
+            "measured_bytes": {device.device_id: device.size_bytes for device in replica.devices},
+            "host_bytes": replica.host_bytes,
+            "context_length": replica.context_tokens,
+            "slots_total": load.slots_total if load else replica.slots_total,
+            "slots_busy": load.slots_busy if load else replica.slots_busy,
+            "queued": load.queued if load else replica.queued,
+            "reachable": load.reachable if load else False,
+            "expires_at_unix_ms": replica.expires_at_unix_ms,
+        }
+
+
+def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
+    match event:
+        case Loaded():
+            yield {"status": "ready"}
+        case Queued(position=position):
+            yield {"status": "queued", "position": position}
+        case Loading():
+            yield {
+                "status": "loading",
+                "fraction": event.fraction,
+                "bytes_done": event.bytes_done,
+                "bytes_total": event.bytes_total,
+            }
+
+
+async def _asked(answer: Awaitable[Answer]) -> Answer:
+    """An answer of the scheduler; what it does not reach is no business of clients.
+
+    Raises:
+        PunaError: what the scheduler raised.
+    """
+    try:
+        return await answer
+    except ModelUnavailable as error:
+        raise for_clients(error) from error
