@@ -16,7 +16,8 @@ BASE_RULES: Mapping[str, str] = {
     "hex": "[0-9a-fA-F]",
     "char": r'[^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" unicode)',
     # No half of a pair alone: that would be no Unicode.
-    "unicode": r'[0-9A-CE-Fa-ce-f] hex hex hex | [Dd] [0-7] hex hex | [Dd] [89ABab] hex hex "\\u" [Dd] [C-Fc-f] hex hex',
+    "unicode": r"[0-9A-CE-Fa-ce-f] hex hex hex | [Dd] [0-7] hex hex | pair",
+    "pair": r'[Dd] [89ABab] hex hex "\\u" [Dd] [C-Fc-f] hex hex',
     "string": r'"\"" char* "\""',
     "digits": "[0-9]{1,15}",
     "integer": '"-"? ("0" | [1-9] [0-9]{0,14})',

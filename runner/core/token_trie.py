@@ -11,12 +11,14 @@ _NONE = -1
 
 
 class TokenTrie:
-    """Nodes by depth: the children of a node lie side by side. Tokens without bytes are in no tree."""
+    """Nodes by depth: the children of a node lie side by side. Left out: tokens without bytes or with a zero."""
 
     def __init__(self, pieces: list[bytes], *, excluded: Collection[int] = ()) -> None:
         """`excluded` tokens are never allowed."""
         left_out = frozenset(excluded)
-        ids = [token_id for token_id, piece in enumerate(pieces) if piece and token_id not in left_out]
+        ids = [
+            token_id for token_id, piece in enumerate(pieces) if piece and 0 not in piece and token_id not in left_out
+        ]
         ids.sort(key=lambda token_id: pieces[token_id])
         self._token_ids = np.array(ids, np.int32)
         lengths = np.array([len(pieces[token_id]) for token_id in ids], np.int32)

@@ -1,0 +1,27 @@
+"""Constraints as the server makes them, for an engine's vocabulary."""
+
+import json
+from typing import Any
+
+from runner.core.dry import Breakers
+from runner.core.token_grammar import TokenGrammar
+from runner.engine.engine import TokenTable
+from runner.serve.constraints import BREAKERS_DEFAULT, ConstraintReader
+
+
+def grammar(text: str, vocabulary: TokenTable) -> TokenGrammar:
+    found = ConstraintReader().read_now(("grammar", text), None, vocabulary).grammar
+    assert found is not None
+    return found
+
+
+def schema(value: Any, vocabulary: TokenTable) -> TokenGrammar:
+    found = ConstraintReader().read_now(("json_schema", json.dumps(value)), None, vocabulary).grammar
+    assert found is not None
+    return found
+
+
+def breakers(vocabulary: TokenTable, *texts: str) -> Breakers:
+    found = ConstraintReader().read_now(None, texts or BREAKERS_DEFAULT, vocabulary).breakers
+    assert found is not None
+    return found

@@ -1,0 +1,113 @@
+"""llama.cpp's own samplers on candidate lists, as the judge of ours. Run as a module it walks grammars at random.
+
+llama.cpp's grammar ends the process where it is given a token that it does not allow, so the walk runs in a child.
+"""
+
+import codecs
+import ctypes
+import json
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.core.grammar import Grammar
+from runner.core.grammar_text import parse_grammar
+from runner.core.token_grammar import GrammarCursor, TokenGrammar
+from runner.core.token_trie import TokenTrie
+from runner.engine.library import start_engine
+from runner.engine.vocabulary import Vocabulary
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+TOKENS = 40
+
+
+class Oracle:
+    """A vocabulary, and samplers on it."""
+
+    def __init__(self, path: Path) -> None:
+        start_engine()
+        parameters = llama.llama_model_default_params()
+        parameters.vocab_only = True
+        self._model = llama.llama_model_load_from_file(str(path).encode(), parameters)
+        self.pointer = llama.llama_model_get_vocab(self._model)
+        self.vocabulary = Vocabulary(self.pointer)
+
+    def apply(self, sampler: Any, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits after a sampler; what it left out is minus infinity."""
+        candidates = np.zeros(logits.size, CANDIDATE)
+        candidates["id"] = np.arange(logits.size)
+        candidates["logit"] = logits
+        array = llama.llama_token_data_array(
+            data=candidates.ctypes.data_as(llama.llama_token_data_p), size=logits.size, selected=-1, sorted=False
+        )
+        llama.llama_sampler_apply(sampler, ctypes.byref(array))
+        after = np.full_like(logits, -np.inf)
+        for place in range(array.size):
+            after[array.data[place].id] = array.data[place].logit
+        return after
+
+    def grammar(self, text: str) -> Any:
+        sampler = llama.llama_sampler_init_grammar(self.pointer, text.encode(), b"root")
+        assert sampler, "llama.cpp cannot read the grammar"
+        return sampler
+
+    def allowed(self, sampler: Any) -> list[int]:
+        """Ids that llama.cpp's grammar allows."""
+        after = self.apply(sampler, np.zeros(self.vocabulary.size, np.float32))
+        return np.flatnonzero(after == 0.0).tolist()
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether it is whole UTF-8, or the beginning of such a text."""
+    if re.search(rb"\xed[\xa0-\xbf]", text):  # Python looks at the third byte of a surrogate first
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(text)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def walk(path: Path, texts: list[str], seeds: range) -> int:
+    """Follow grammars with tokens drawn at random, compare the allowed ones at every step, and count the steps."""
+    oracle = Oracle(path)
+    vocabulary = oracle.vocabulary
+    # llama.cpp lets control tokens other than end tokens match by their names; the comparison does too.
+    trie = TokenTrie(vocabulary.pieces, excluded=vocabulary.end_tokens)
+    steps = 0
+    for text in texts:
+        shared = TokenGrammar(
+            Grammar(parse_grammar(text)), trie, pieces=vocabulary.pieces, end_tokens=vocabulary.end_tokens
+        )
+        for seed in seeds:
+            draw = random.Random(seed)
+            judge, cursor = oracle.grammar(text), GrammarCursor(shared)
+            said = b""
+            for _ in range(TOKENS):
+                ids = sorted(cursor.allowed().tolist())
+                theirs = oracle.allowed(judge)
+                # llama.cpp does not look at every byte of a character; what is no UTF-8 it may let through.
+                broken = {one for one in set(theirs) - set(ids) if not is_utf8(said + vocabulary.pieces[one])}
+                assert set(ids) == set(theirs) - broken, (text, seed, set(ids) ^ set(theirs))
+                for token_id in draw.sample(range(vocabulary.size), 20):
+                    assert cursor.allows(token_id) == (token_id in set(ids))
+                token_id = draw.choice(ids)
+                if token_id in vocabulary.end_tokens:
+                    break
+                llama.llama_sampler_accept(judge, token_id)
+                cursor.accept(token_id)
+                said += vocabulary.pieces[token_id]
+                steps += 1
+            llama.llama_sampler_free(judge)
+    return steps
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.stdin.read())
+    sys.stdout.write(f"{walk(Path(given['path']), given['texts'], range(given['seeds']))}\n")

@@ -1,0 +1,117 @@
+"""Our grammars, DRY, XTC and sigma filter against llama.cpp's own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+import pytest
+
+from runner.core.dry import Dry, find_breakers
+from runner.core.json_schema_grammar import schema_to_grammar
+from runner.core.penalties import within_sigma, without_top
+from runner.core.sampling import SamplingParameters
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.sampler_oracle import Oracle
+from tests.unit.runner.json_schemas import EXAMPLES
+
+GRAMMARS = [
+    'root ::= ("yes" | "no" | "perhaps") (", " [a-z]{1,8})* "."',
+    "root ::= [^a-m\\n]{3,20}",
+    'root ::= expression\nexpression ::= term ([-+*/] term)*\nterm ::= [0-9]+ | "(" expression ")"',
+    'root ::= ("é" | "日本" | [à-ü])+ " " .{0,5}',
+    'root ::= "- " [^\\n]+ "\\n" root | "end"',
+    'root ::= ("ab" | "abc" | "a" "b"? "c"?)* "!"?',
+]
+SCHEMAS = [
+    "person",
+    "tree",
+    "shapes",
+    "enum",
+    "range over zero",
+    "number over zero",
+    "tuple and more",
+    "a map",
+    "date-time",
+]
+
+
+@pytest.fixture(scope="module", params=["dense", "swa"])
+def model(request: pytest.FixtureRequest, zoo: Zoo) -> Path:
+    return zoo(request.param)
+
+
+@pytest.mark.behaviour("B-22")
+def test_random_answers_under_grammars_are_allowed_step_by_step_by_llama_cpp(model: Path) -> None:
+    texts = [*GRAMMARS, *(schema_to_grammar(json.dumps(EXAMPLES[name][0])) for name in SCHEMAS)]
+    given = json.dumps({"path": str(model), "texts": texts, "seeds": 8})
+    # A token that llama.cpp does not allow would end the child.
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.integration.runner.sampler_oracle"],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        cwd=Path(__file__).resolve().parents[3],
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert int(child.stdout) > 500
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_dry_lowers_what_llama_cpp_lowers(seed: int, model: Path) -> None:
+    oracle = Oracle(model)
+    vocabulary = oracle.vocabulary
+    random = np.random.default_rng(seed)
+    said = random.choice(random.integers(3, vocabulary.size, 6), 300).tolist()
+    texts = ["\n", ":", vocabulary.pieces[said[0]].decode(errors="ignore") or "x", "e t"]
+    parameters = SamplingParameters(
+        dry_multiplier=0.8,
+        dry_base=1.75,
+        dry_allowed_length=1 + seed % 3,
+        dry_penalty_last_n=(40, 1000)[seed % 2],
+        dry_breakers=find_breakers(
+            texts, pieces=vocabulary.pieces, tokenize=lambda text: vocabulary.tokenize(text, parse_special=False)
+        ),
+    )
+    breakers = (llama.ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+    judge = llama.llama_sampler_init_dry(
+        oracle.pointer,
+        parameters.dry_multiplier,
+        parameters.dry_base,
+        parameters.dry_allowed_length,
+        parameters.dry_penalty_last_n,
+        breakers,
+        len(texts),
+    )
+    ours = Dry(parameters, context_tokens=1000, earlier=said[:100])
+    for token_id in said[:100]:
+        llama.llama_sampler_accept(judge, token_id)
+    lowered = 0
+    for token_id in said[100:]:
+        logits = np.zeros(vocabulary.size, np.float32)
+        ours.apply(logits)
+        np.testing.assert_allclose(logits, oracle.apply(judge, np.zeros(vocabulary.size, np.float32)), rtol=1e-5)
+        lowered += int((logits < 0).any())
+        ours.accept(token_id)
+        llama.llama_sampler_accept(judge, token_id)
+    llama.llama_sampler_free(judge)
+    assert lowered > 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_xtc_and_the_sigma_filter_keep_what_llama_cpp_keeps(seed: int, model: Path) -> None:
+    oracle = Oracle(model)
+    logits = (np.random.default_rng(seed).standard_normal(oracle.vocabulary.size) * 3).astype(np.float32)
+    for threshold in (0.01, 0.05, 0.1, 0.5):
+        judge = llama.llama_sampler_init_xtc(1.0, threshold, 1, 0)
+        kept = np.isfinite(oracle.apply(judge, logits))
+        np.testing.assert_array_equal(np.isfinite(without_top(logits, threshold)), kept)
+        llama.llama_sampler_free(judge)
+    for sigmas in (0.5, 1.0, 2.0):
+        judge = llama.llama_sampler_init_top_n_sigma(sigmas)
+        np.testing.assert_array_equal(within_sigma(logits, sigmas), np.isfinite(oracle.apply(judge, logits)))
+        llama.llama_sampler_free(judge)
