@@ -13,7 +13,7 @@ import numpy as np
 from llama_cpp._internals import LlamaSampler
 from numpy.typing import NDArray
 
-from common.errors import InvalidRequest
+from common.errors import BadModelFile, InvalidRequest
 from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, cache_cells, resolve_layout
 from runner.core.model_files import ModelFiles
 from runner.core.sampling import SamplingParameters, draw_seed
@@ -30,6 +30,7 @@ from runner.engine.vocabulary import Vocabulary
 
 ONE_SLOT = "the reference engine runs one sequence at a time; slots is 1"
 NO_DEVICES = "the reference engine computes in host memory only; leave the layout's devices empty"
+ONE_ADAPTER = "the reference engine takes one adapter at most"
 _CACHE_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 8}  # ggml_type
 
 
@@ -44,6 +45,8 @@ class ReferenceEngine(PlainEngine):
     def _open(self, on_progress: Callable[[float], None]) -> Opened:
         if self._layout.devices:
             raise InvalidRequest(NO_DEVICES, param="devices")
+        if len(self._files.adapters) > 1:
+            raise InvalidRequest(ONE_ADAPTER, param="adapters")
         on_progress(0.0)
         start_engine()
         engine_log.clear()
@@ -71,9 +74,12 @@ class ReferenceEngine(PlainEngine):
         )
 
     def _load(self, layout: LaunchLayout) -> llama_cpp.Llama:
+        adapter = next(iter(self._files.adapters), None)
         try:
             return llama_cpp.Llama(
                 str(self._files.model),
+                lora_path=None if adapter is None else str(adapter.path),
+                lora_scale=1.0 if adapter is None else adapter.scale,
                 n_ctx=cache_cells(layout),
                 n_batch=layout.batch_tokens,
                 n_ubatch=layout.batch_tokens,
@@ -88,6 +94,8 @@ class ReferenceEngine(PlainEngine):
             )
         except ValueError as error:
             raise load_failure(self._files.model) from error
+        except RuntimeError as error:  # what the class says of an adapter
+            raise BadModelFile(str(error)) from error
 
     def _trained_context_tokens(self) -> int:
         """From the header: the class wants the context's size before it has loaded anything."""

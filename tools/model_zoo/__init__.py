@@ -3,18 +3,31 @@
 Examples:
     >>> model = build("moe", directory)
     >>> model, projector = build_pair("vision", directory)
+    >>> adapter = build_adapter(model, directory)
     >>> big = build(shape("1b"), directory)
     >>> broken = damage(model, "cut-in-data")
 """
 
 from pathlib import Path
 
+from tools.model_zoo.adapter import build_adapter
 from tools.model_zoo.catalogue import SHAPES, ZOO, UnknownModel, recipe_of, shape
 from tools.model_zoo.damage import Damage, damage
 from tools.model_zoo.recipe import Recipe
 from tools.model_zoo.writer import write_model
 
-__all__ = ["SHAPES", "ZOO", "Damage", "Recipe", "UnknownModel", "build", "build_pair", "damage", "shape"]
+__all__ = [
+    "SHAPES",
+    "ZOO",
+    "Damage",
+    "Recipe",
+    "UnknownModel",
+    "build",
+    "build_adapter",
+    "build_pair",
+    "damage",
+    "shape",
+]
 
 
 def build(model: str | Recipe, directory: Path) -> Path:

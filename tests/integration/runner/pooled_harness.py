@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.errors import PunaError
 from runner.core.embedding_inputs import frame_input
 from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import ModelFiles
+from runner.core.model_files import AdapterFile, ModelFiles
 from runner.engine.engine import LoadedModel, StepReport
 from runner.engine.pooled import PooledLlamaEngine, read_pooling
 from runner.engine.pooling import PooledEnd, PooledReport
@@ -27,10 +27,10 @@ Vector = NDArray[np.float32]
 class PooledHarness:
     """Listens to an engine and collects what it says; the engine thread calls it."""
 
-    def __init__(self, path: Path, layout: LaunchLayout) -> None:
+    def __init__(self, path: Path, layout: LaunchLayout, adapters: tuple[AdapterFile, ...] = ()) -> None:
         pooling = read_pooling(path)
         assert pooling is not None, "not a pooled model"
-        self.engine = PooledLlamaEngine(ModelFiles(model=path), layout, pooling)
+        self.engine = PooledLlamaEngine(ModelFiles(model=path, adapters=adapters), layout, pooling)
         self.model: LoadedModel | None = None
         self.failure: BaseException | None = None
         self.reports: list[PooledReport] = []
@@ -97,11 +97,16 @@ class PooledHarness:
 
 @contextmanager
 def pooled(
-    path: Path, *, context: int = 512, slots: int = 0, flash_attention: FlashAttention = FlashAttention.AUTO
+    path: Path,
+    *,
+    context: int = 512,
+    slots: int = 0,
+    flash_attention: FlashAttention = FlashAttention.AUTO,
+    adapters: tuple[AdapterFile, ...] = (),
 ) -> Iterator[PooledHarness]:
     """A loaded engine with one thread for its calls."""
     layout = LaunchLayout(context_tokens=context, slots=slots, threads=1, flash_attention=flash_attention)
-    harness = PooledHarness(path, layout)
+    harness = PooledHarness(path, layout, adapters)
     harness.engine.start(harness)
     with harness.told:
         assert harness.told.wait_for(lambda: harness.model or harness.failure, DEADLINE_S)
