@@ -7,7 +7,7 @@ import os
 from typing import Self
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from common.errors import StartupError
 
@@ -88,6 +88,9 @@ class PunaSettings(BaseSettings):
             raise StartupError(f"unknown setting {unknown[0]}")
         try:
             return cls()
+        except SettingsError as error:  # a value that should be JSON and is none
+            field = str(error).split('"')[1] if '"' in str(error) else ""
+            raise StartupError(f"{PREFIX}{field.upper()} is not valid JSON") from error
         except ValidationError as error:
             first = error.errors()[0]
             name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()

@@ -110,6 +110,11 @@ def find_again(health: Health) -> Health:
     return replace(health, condition=Condition.UNCHECKED, reason="it came back and is tested", failures=0)
 
 
+def doubt(health: Health, reason: str) -> Health:
+    """Something happened after which it has to show that it works."""
+    return replace(health, condition=Condition.UNCHECKED, reason=reason) if health.condition is Condition.OK else health
+
+
 def see_error(health: Health, *, now_unix_s: float, driver: str, text: str) -> Health:
     """A runner ended and named the device."""
     if health.condition in (Condition.BARRED, Condition.WORN):

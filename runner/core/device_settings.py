@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 EVERY_DEVICE = "*"
@@ -103,3 +103,24 @@ def parse_device_ids(text: str) -> frozenset[str]:
 
 def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+class IntegratedGpus(StrEnum):
+    """Whether integrated GPUs are used."""
+
+    AUTO = "auto"  # only where there is no discrete one
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """Everything that the configuration says about devices. Amounts are by device id, as `amount_for` reads them."""
+
+    rpc_servers: tuple[RpcServer, ...] = ()
+    overheads: Mapping[str, Amount] = field(default_factory=dict)
+    caps: Mapping[str, Amount] = field(default_factory=dict)
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by device id, "*" for all
+    excluded: frozenset[str] = frozenset()
+    integrated: IntegratedGpus = IntegratedGpus.AUTO
+    reprobe_s: float = 60.0

@@ -59,3 +59,13 @@ def find_shortfall(need: Need, *, free_bytes: Mapping[str, int], loading: Iterab
         if needed > available:
             return Shortfall(device_id=device, needed_bytes=needed, available_bytes=available)
     return None
+
+
+def find_excess(need: Need, *, promised_bytes: Mapping[str, int], limits_bytes: Mapping[str, int]) -> Shortfall | None:
+    """The first device on which everything together would pass the operator's limit, or None."""
+    for device, needed in need.total_bytes().items():
+        if device in limits_bytes:
+            available = max(0, limits_bytes[device] - promised_bytes.get(device, 0))
+            if needed > available:
+                return Shortfall(device_id=device, needed_bytes=needed, available_bytes=available)
+    return None

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
@@ -13,7 +14,9 @@ from common.metrics import serve_metrics
 from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
 from protos import discovery_pb2, host_pb2, host_pb2_grpc
+from runner.core.environment import limits_set
 from runner.host.borrowing import Borrower
+from runner.host.device_notes import DeviceNotes
 from runner.host.devices import Devices
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
@@ -63,23 +66,30 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     )
     settings.models_directory.mkdir(parents=True, exist_ok=True)
     # Late, because the two need each other: free memory to start a runner, runners to predict free memory.
-    devices = Devices(clock, promised_bytes=lambda: supervisor.promised_bytes())  # noqa: PLW0108
+    devices = Devices(
+        clock,
+        settings=settings.devices,
+        notes=DeviceNotes(home.directory / "devices.json"),
+        promised_bytes=lambda: supervisor.promised_bytes(),  # noqa: PLW0108
+        in_use=lambda: supervisor.devices_in_use(),  # noqa: PLW0108
+    )
+    _warn_of_limits()
     models = ModelFiles(settings.models_directory, home.cache_directory)
-    lender = Lender(home, clock)
+    lender = Lender(home, clock, environment=devices.environment)
     tunnel = open_tunnel(settings, home, node_id=identity.node_id, lender=lender)
     borrower = Borrower(tunnel.identity if tunnel is not None else None)
     supervisor = Supervisor(
         home=home,
         fences=FenceStore(home.fence_path),
         models=models,
-        free_bytes=devices.free_bytes,
+        devices=devices,
         clock=clock,
         runner_listen=settings.runner_listen,
         runner_advertise=settings.runner_advertise,
         lender=lender,
         borrower=borrower,
     )
-    servicer = HostServicer(supervisor, Measurements(models, borrower), devices, tunnel)
+    servicer = HostServicer(supervisor, Measurements(models, borrower, devices), devices, tunnel)
     server = bind_server(
         settings.node_listen,
         register=lambda grpc_server: host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server),
@@ -106,13 +116,12 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         return report
 
     await supervisor.adopt()
-    tasks = [asyncio.create_task(models.watch())]
+    tasks = [asyncio.create_task(models.watch()), asyncio.create_task(devices.watch())]
     try:
-        await asyncio.gather(devices.probe(), _first_scan(models))
+        await asyncio.gather(devices.start(), _first_scan(models))
         await server.start()
         reporter = Reporter(settings.discovery_address, identity, snapshot, changes)
         tasks += [
-            asyncio.create_task(devices.watch()),
             asyncio.create_task(run_tunnel(tunnel)),
             *(
                 asyncio.create_task(_forward(source.changes, changes))
@@ -143,6 +152,13 @@ async def _until(stop: asyncio.Event, reporting: asyncio.Task[None]) -> None:
             reporting.result()
         except PlacementMismatch as error:
             raise StartupError(error.message) from error
+
+
+def _warn_of_limits() -> None:
+    """What the user hides from the engine is not found by the probe either; that is often forgotten."""
+    limits = limits_set(os.environ)
+    if limits:
+        log.warning("devices.limited_by_environment", **limits)
 
 
 async def _first_scan(models: ModelFiles) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.core.environment import child_environment
@@ -21,6 +21,7 @@ class ChildResult:
     exit_code: int | None
     output: bytes
     last_errors: str
+    last_line: str = ""  # of standard error
 
     def failure(self) -> str:
         """One line about why it failed."""
@@ -35,14 +36,19 @@ def runner_command(mode: str, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "runner", mode, *arguments]
 
 
-async def run_child(mode: str, arguments: Sequence[str], *, timeout_s: float) -> ChildResult:
-    """Run `python -m runner MODE …` in a process group of its own; the group is killed at the limit or on cancel."""
+async def run_child(
+    mode: str, arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> ChildResult:
+    """Run `python -m runner MODE …` in a process group of its own; the group is killed at the limit or on cancel.
+
+    `environment` is set beside what every child gets.
+    """
     process = await asyncio.create_subprocess_exec(
         *runner_command(mode, arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=child_environment(os.environ),
+        env={**child_environment(os.environ), **(environment or {})},
         start_new_session=True,
     )
     try:
@@ -57,4 +63,9 @@ async def run_child(mode: str, arguments: Sequence[str], *, timeout_s: float) ->
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     last = errors.decode(errors="replace").strip().splitlines()[-STDERR_LINES_KEPT:]
-    return ChildResult(exit_code=exit_code, output=output[:OUTPUT_BYTES_MAX], last_errors=" | ".join(last))
+    return ChildResult(
+        exit_code=exit_code,
+        output=output[:OUTPUT_BYTES_MAX],
+        last_errors=" | ".join(last),
+        last_line=last[-1] if last else "",
+    )

@@ -15,6 +15,8 @@ MEASURE_TIMEOUT_S = 45.0
 LEND_TIMEOUT_S = 35.0
 # Beyond the drain: SIGTERM, grace and SIGKILL on the host, and the way there and back.
 STOP_EXTRA_S = 20.0
+# A test has 30 s, and may wait for the one before it.
+RESET_TIMEOUT_S = 65.0
 
 
 class HostClient:
@@ -88,6 +90,19 @@ class HostClient:
                 request, timeout=LEND_TIMEOUT_S, metadata=call_metadata()
             )
         return response
+
+    async def reset_device(self, address: str, request: host_pb2.ResetDeviceRequest) -> cluster_pb2.Device:
+        """Have an excluded device tested again; the device as it is then.
+
+        Raises:
+            StaleFence: another scheduler leads; stop acting.
+            DeviceNotFound: the node has no such device.
+        """
+        with domain_errors():
+            response: host_pb2.ResetDeviceResponse = await self._stub(address).ResetDevice(
+                request, timeout=RESET_TIMEOUT_S, metadata=call_metadata()
+            )
+        return response.device
 
     async def forget(self, address: str) -> None:
         """Close the channel to a host that left."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -35,7 +35,12 @@ class LenderProcess:
     """Started on construction. It ends with this host, whatever happens to us: its standard input ends then."""
 
     def __init__(
-        self, arguments: Sequence[str], *, log_path: Path, on_fact: Callable[[dict[str, object]], None]
+        self,
+        arguments: Sequence[str],
+        *,
+        log_path: Path,
+        on_fact: Callable[[dict[str, object]], None],
+        environment: Mapping[str, str],
     ) -> None:
         """`on_fact` gets each line that it says: `address` first, then `device` and `used_bytes`.
 
@@ -49,7 +54,7 @@ class LenderProcess:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log_file,
-                    env=child_environment(os.environ),
+                    env={**child_environment(os.environ), **environment},
                     start_new_session=True,
                 )
         except OSError as error:

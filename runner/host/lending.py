@@ -6,6 +6,7 @@ for `LEASE_WAIT_S`. Nothing outlives this host: the processes end with it, and t
 
 import asyncio
 import functools
+from collections.abc import Callable, Iterable, Mapping
 
 from common.changes import Changes
 from common.clock import Clock
@@ -32,8 +33,10 @@ LEASE_WAIT_S = 60.0
 class Lender:
     """Owner of the leases; every method runs on the event loop and decides without waiting."""
 
-    def __init__(self, home: Home, clock: Clock) -> None:
+    def __init__(self, home: Home, clock: Clock, *, environment: Callable[[Iterable[str]], Mapping[str, str]]) -> None:
+        """`environment` shows a process the devices of these ids alone."""
         self.changes = Changes()
+        self._environment = environment
         self._home = home
         self._clock = clock
         self._leases: dict[str, Lease] = {}
@@ -174,7 +177,12 @@ class Lender:
 
         shares: list[Share] = [share for share in lease.terms.shares if share.device_id in device_ids]
         log_path = self._home.logs_directory / f"runner-rpc-{lease.placement_id}-{lease.generation}.log"
-        process = LenderProcess(lender_arguments(lease.placement_id, shares), log_path=log_path, on_fact=take)
+        process = LenderProcess(
+            lender_arguments(lease.placement_id, shares),
+            log_path=log_path,
+            on_fact=take,
+            environment=self._environment(device_ids),
+        )
         waits = [asyncio.create_task(listening.wait()), asyncio.create_task(process.process.exited.wait())]
         try:
             await asyncio.wait(waits, timeout=READY_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)

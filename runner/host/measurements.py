@@ -12,6 +12,7 @@ from runner.core.tunnel import Purpose
 from runner.host import metrics
 from runner.host.borrowing import Borrower, addressed, renamed
 from runner.host.children import run_child
+from runner.host.devices import Devices
 from runner.host.model_files import ModelFiles
 from runner.host.runner_spec import file_arguments, without_addresses
 
@@ -22,9 +23,10 @@ REPORTS_MAX = 512
 class Measurements:
     """A cache by everything that the figures depend on. Failures are not kept."""
 
-    def __init__(self, models: ModelFiles, borrower: Borrower) -> None:
+    def __init__(self, models: ModelFiles, borrower: Borrower, devices: Devices) -> None:
         self._models = models
         self._borrower = borrower
+        self._devices = devices
         self._reports: OrderedDict[bytes, cluster_pb2.MemoryReport] = OrderedDict()
         # While it runs, a measurement holds a context on each device: one at a time per node.
         self._turn = asyncio.Lock()
@@ -53,14 +55,20 @@ class Measurements:
                 self._reports.move_to_end(key)
                 metrics.MEASURES.labels(source="cache").inc()
                 return known
+            device_ids = [device.device_id for device in layout.devices if not device.node_id]
+            if self._devices.serves_somebody(device_ids):
+                raise ModelUnavailable("a device serves a runner and cannot be measured on", retry_after_s=1.0)
             borrowed = await self._borrower.borrow(peers, Purpose.MEASURE)
             try:
                 text = json_format.MessageToJson(
                     addressed(layout, borrowed), preserving_proto_field_name=True, indent=None
                 )
-                with metrics.MEASURE_SECONDS.time():
+                with metrics.MEASURE_SECONDS.time(), self._devices.measuring(device_ids):
                     result = await run_child(
-                        "measure", [*file_arguments(files), "--layout", text], timeout_s=MEASURE_TIMEOUT_S
+                        "measure",
+                        [*file_arguments(files), "--layout", text],
+                        timeout_s=MEASURE_TIMEOUT_S,
+                        environment=self._devices.environment(device_ids),
                     )
             finally:
                 if borrowed is not None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -136,8 +136,10 @@ class SpawnedRunner:
         return bytes(line)
 
 
-def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int) -> SpawnedRunner:
+def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int, environment: Mapping[str, str]) -> SpawnedRunner:
     """Start a runner in a session of its own, so that it survives this host. The lock passes to it.
+
+    `environment` is set beside what every child gets.
 
     Raises:
         InternalError: the system refuses to start processes.
@@ -149,7 +151,7 @@ def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int) -> Spawne
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                env=child_environment(os.environ),
+                env={**child_environment(os.environ), **environment},
                 pass_fds=[lock],
                 start_new_session=True,
             )

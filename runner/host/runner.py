@@ -184,7 +184,7 @@ class Runner:
         layout = addressed(spec.layout, self._borrowed)
         lock = take_lock(self._lock_path)
         command = runner_command("serve", spec.arguments(self._socket_path, listen=listen, layout=layout))
-        spawned = spawn_runner(command, log_path=self._log_path, lock=lock)
+        spawned = spawn_runner(command, log_path=self._log_path, lock=lock, environment=spec.environment)
         self._process = spawned.process
         self._record.pid = spawned.process.pid
         log.info(

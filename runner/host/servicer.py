@@ -59,6 +59,14 @@ class HostServicer(host_pb2_grpc.HostServicer):
             await asyncio.sleep(EVENT_INTERVAL_S_MIN)
             await runner.changes.beyond(seen)
 
+    async def ResetDevice(
+        self,
+        request: host_pb2.ResetDeviceRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> host_pb2.ResetDeviceResponse:
+        """Give an excluded device another chance."""
+        return host_pb2.ResetDeviceResponse(device=await self._supervisor.reset_device(request))
+
     async def Stop(
         self,
         request: host_pb2.StopRequest,

@@ -2,7 +2,17 @@
 
 from pathlib import Path
 
+from pydantic import Field, field_validator
+
+from common.network import is_private_listener
 from common.settings import PunaSettings
+from runner.core.device_settings import (
+    DeviceSettings,
+    IntegratedGpus,
+    parse_amounts,
+    parse_device_ids,
+    parse_rpc_servers,
+)
 
 
 class HostSettings(PunaSettings):
@@ -17,6 +27,15 @@ class HostSettings(PunaSettings):
     runner_listen: str = "unix:"
     runner_advertise: str = ""  # the host name under which others reach runners that listen on TCP
     discovery_address: str = "127.0.0.1:7601"
+    # RPC servers whose devices belong to this node: "host:port,host:port=own" (auto, host or own memory).
+    rpc_devices: str = ""
+    # Amounts by device: "5%", "512MiB", "GPU-1=1GiB,GPU-2=10%". Without a device: all but the CPU.
+    device_overhead: str = ""  # never promised
+    device_max_bytes: str = ""  # the most that placements may take together
+    device_env: dict[str, dict[str, str]] = Field(default_factory=dict)  # by device id, "*" for all
+    excluded_devices: str = ""  # ids, comma separated
+    integrated_gpus: IntegratedGpus = IntegratedGpus.AUTO
+    reprobe_s: float = Field(default=60.0, gt=0)
     # Lend devices to runners of other nodes, and let runners here use theirs.
     rpc: bool = False
     tunnel_listen: str = "127.0.0.1:0"  # where other hosts reach what is lent; TLS, and nobody without a lease
@@ -31,3 +50,31 @@ class HostSettings(PunaSettings):
     def models_directory(self) -> Path:
         """Where model files lie."""
         return self.models.expanduser().absolute() if self.models is not None else self.home_directory / "models"
+
+    @property
+    def devices(self) -> DeviceSettings:
+        """What is said about devices, in the core's words."""
+        return DeviceSettings(
+            rpc_servers=parse_rpc_servers(self.rpc_devices),
+            overheads=parse_amounts(self.device_overhead),
+            caps=parse_amounts(self.device_max_bytes),
+            environment=self.device_env,
+            excluded=parse_device_ids(self.excluded_devices),
+            integrated=self.integrated_gpus,
+            reprobe_s=self.reprobe_s,
+        )
+
+    @field_validator("device_overhead", "device_max_bytes")
+    @classmethod
+    def _check_amounts(cls, text: str) -> str:
+        parse_amounts(text)
+        return text
+
+    @field_validator("rpc_devices")
+    @classmethod
+    def _check_rpc_servers(cls, text: str) -> str:
+        """The protocol knows no one and hides nothing, so only this machine may be on the way."""
+        for server in parse_rpc_servers(text):
+            if server.address.startswith("unix:") or not is_private_listener(server.address):
+                raise ValueError(f"{server.address} is no address of this machine; write 127.0.0.1:port")
+        return text

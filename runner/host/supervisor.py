@@ -4,20 +4,23 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 
 from common.changes import Changes
 from common.clock import Clock
-from common.errors import DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, ShuttingDown
+from common.errors import DeviceLost, DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, ShuttingDown
 from common.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.core import model_files as core_files
 from runner.core.commands import Running, StartAction, check_stop, decide_start
+from runner.core.exits import blamed_devices
 from runner.core.fences import Fence
 from runner.core.leases import LendAction, servers_of
-from runner.core.promises import Loading, Need, find_shortfall
+from runner.core.promises import Loading, Need, find_excess, find_shortfall
 from runner.host import converters, metrics
 from runner.host.borrowing import Borrower
+from runner.host.devices import Devices
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
 from runner.host.lease import Lease
@@ -45,19 +48,18 @@ class Supervisor:
         home: Home,
         fences: FenceStore,
         models: ModelFiles,
-        free_bytes: Callable[[], dict[str, int]],
+        devices: Devices,
         clock: Clock,
         runner_listen: str,
         runner_advertise: str,
         lender: Lender,
         borrower: Borrower,
     ) -> None:
-        """`free_bytes` reads live free memory by device id."""
         self.changes = Changes()
         self._home = home
         self._fences = fences
         self._models = models
-        self._free_bytes = free_bytes
+        self._devices = devices
         self._clock = clock
         self._listen = runner_listen
         self._advertise = runner_advertise
@@ -81,6 +83,11 @@ class Supervisor:
                 for device, count in converters.to_need(runner.memory()).total_bytes().items():
                     promised[device] = promised.get(device, 0) + count
         return promised
+
+    def devices_in_use(self) -> set[str]:
+        """Ids of this node's devices that live runners or borrowers are on."""
+        live = (runner for runner in self._runners.values() if not runner.ended.is_set())
+        return {device_id for runner in live for device_id in _own_devices(runner.spec)} | {*self._lender.device_ids()}
 
     async def start(self, request: host_pb2.StartRequest) -> Runner:
         """Execute a Start; returns the runner, which goes on by itself.
@@ -160,6 +167,17 @@ class Supervisor:
         log.info("runner.stopping", placement=placement_id, drain_ms=request.drain_ms)
         await runner.stop(drain_s=request.drain_ms / 1000)
 
+    async def reset_device(self, request: host_pb2.ResetDeviceRequest) -> cluster_pb2.Device:
+        """Execute a ResetDevice; returns the device after its test.
+
+        Raises:
+            StaleFence, DeviceNotFound, InvalidRequest: nothing was done.
+        """
+        fence = _checked_fence(request.fence)
+        async with self._commands:
+            await asyncio.to_thread(self._fences.accept, fence)
+        return await self._devices.reset(request.device_id)
+
     async def adopt(self) -> None:
         """Take over the runners that an earlier host left, and end those that nobody can know any more."""
         noted: set[str] = set()
@@ -194,6 +212,7 @@ class Supervisor:
     def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
         files = self._models.files_of(spec.model_digest, spec.layout)
         spec = converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
+        spec = replace(spec, environment=self._devices.environment(_own_devices(spec)))
         if predecessor is None and len(self._runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
         self._check_servers(_own_devices(spec), replaced=predecessor)
@@ -215,6 +234,7 @@ class Supervisor:
         if replaced is not None:  # what it holds comes back before its successor starts
             need = converters.less(need, converters.to_need(replaced.spec.planned))
         self._check_free(need, replaced=replaced)
+        self._check_limits(need)
 
     def _check_free(self, need: Need, *, replaced: Runner | None = None) -> None:
         loading = [
@@ -223,12 +243,26 @@ class Supervisor:
             if runner is not replaced and not runner.is_settled
         ]
         loading += self._lender.outstanding()
-        shortfall = find_shortfall(need, free_bytes=self._free_bytes(), loading=loading)
+        shortfall = find_shortfall(need, free_bytes=self._devices.free_bytes(), loading=loading)
         if shortfall is not None:
             metrics.RUNNER_STARTS.labels(result="no_memory").inc()
             raise DeviceMemoryExhausted(
                 f"device {shortfall.device_id} has {shortfall.available_bytes} bytes free,"
                 f" {shortfall.needed_bytes} are needed"
+            )
+
+    def _check_limits(self, need: Need) -> None:
+        """What the operator allows on a device, over all placements.
+
+        Raises:
+            DeviceMemoryExhausted: this one would pass it.
+        """
+        excess = find_excess(need, promised_bytes=self.promised_bytes(), limits_bytes=self._devices.limits())
+        if excess is not None:
+            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
+            raise DeviceMemoryExhausted(
+                f"placements may take {excess.available_bytes} more bytes of device {excess.device_id}"
+                f" (PUNA_DEVICE_MAX_BYTES), {excess.needed_bytes} are needed"
             )
 
     def _check_servers(self, device_ids: Iterable[str], *, replaced: Runner | None = None) -> None:
@@ -260,6 +294,9 @@ class Supervisor:
             seen = await runner.changes.beyond(seen)
             self.changes.notify()
         metrics.RUNNERS.dec()
+        error = runner.record().status.error
+        if error.reason == DeviceLost.reason and not runner.stop_requested:
+            self._devices.see_device_error(blamed_devices(error.message, _own_devices(runner.spec)), error.message)
         self.changes.notify()
         if not runner.stop_requested:
             await asyncio.sleep(ERROR_KEPT_S)
@@ -290,10 +327,15 @@ def _checked(fence: host_pb2.Fence, placement: cluster_pb2.PlacementRef) -> tupl
     Raises:
         InvalidRequest: one of them is missing or malformed.
     """
-    if fence.number == 0 or not fence.leader_id:
-        raise InvalidRequest("a command needs a fence", param="fence")
+    checked = _checked_fence(fence)
     if not PLACEMENT_ID_PATTERN.fullmatch(placement.placement_id):
         raise InvalidRequest("placement_id must be a UUID", param="placement.placement_id")
     if placement.generation == 0:
         raise InvalidRequest("generations start at 1", param="placement.generation")
-    return Fence(number=fence.number, leader_id=fence.leader_id), placement.placement_id, placement.generation
+    return checked, placement.placement_id, placement.generation
+
+
+def _checked_fence(fence: host_pb2.Fence) -> Fence:
+    if fence.number == 0 or not fence.leader_id:
+        raise InvalidRequest("a command needs a fence", param="fence")
+    return Fence(number=fence.number, leader_id=fence.leader_id)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.gpu_memory import GpuMemory
-from runner.host import children, devices, gpu_watch
+from runner.host import children, gpu_watch
 from runner.host.model_files import ModelFiles
 from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
 from tools.model_zoo import build
@@ -67,40 +66,6 @@ async def test_a_known_file_is_neither_read_nor_inspected_again(tmp_path: Path, 
         cached.write_text(cached.read_text().replace('"dense"', '"from the cache"'))
         await node.restart_host()
         assert (await node.model("dense:latest")).description.title == "from the cache"
-
-
-@pytest.mark.behaviour("B-130")
-async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pids = tmp_path / "pids"
-    program = (
-        "import os, pathlib, subprocess, sys, threading;"
-        "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()']);"
-        "pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()} {child.pid}');"
-        "threading.Event().wait()"
-    )
-    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program, str(pids)])
-    monkeypatch.setattr(devices, "PROBE_TIMEOUT_S", 3.0)
-    table = devices.Devices(SystemClock())
-    watch = Stopwatch()
-    await table.probe()
-    assert watch.elapsed_s < 10
-    assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
-    (cpu,) = table.devices()
-    assert cpu.state == cluster_pb2.DEVICE_STATE_EXCLUDED
-    assert cpu.state_reason == "the probe failed: it did not answer in time"
-    assert table.free_bytes() == {}
-
-
-@pytest.mark.behaviour("B-130")
-async def test_a_probe_that_crashes_leaves_its_last_words_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = "import os, sys; print('no kernel image', file=sys.stderr, flush=True); os.abort()"
-    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program])
-    table = devices.Devices(SystemClock())
-    await table.probe()
-    (cpu,) = table.devices()
-    assert cpu.state_reason == "the probe failed: signal 6: no kernel image"
 
 
 async def test_a_cancelled_child_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

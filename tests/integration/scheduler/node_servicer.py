@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.changes import Changes
-from common.errors import PlacementMismatch, PunaError, StaleFence
+from common.errors import NotSupported, PlacementMismatch, PunaError, StaleFence
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc, host_pb2, host_pb2_grpc
 from tests.waiting import next_look
 
@@ -114,6 +114,12 @@ class NodeAndDiscovery(host_pb2_grpc.HostServicer, discovery_pb2_grpc.DiscoveryS
         task = asyncio.create_task(work)
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
+
+    async def Lend(self, request: host_pb2.LendRequest, context: Any) -> host_pb2.LendResponse:
+        raise NotSupported("this node lends nothing")
+
+    async def ResetDevice(self, request: host_pb2.ResetDeviceRequest, context: Any) -> host_pb2.ResetDeviceResponse:
+        return host_pb2.ResetDeviceResponse(device=cluster_pb2.Device(id=request.device_id))
 
     # discovery.proto
 

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import ERROR_TABLE
-from runner.core.exits import MESSAGE_LENGTH_MAX, explain_exit
+from runner.core.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit
 
 
 def test_a_signal_is_named() -> None:
@@ -24,6 +24,9 @@ def test_an_exit_while_loading_says_so_with_the_telling_lines_of_the_log() -> No
         ("terminate called after throwing an instance of 'std::bad_alloc'", "device_memory_exhausted"),
         ("gguf_init_from_file_impl: invalid magic characters", "bad_model_file"),
         ("GGML_ASSERT(n > 0) failed", "runner_lost"),
+        ("CUDA error: an illegal memory access was encountered", "device_lost"),
+        ("CUDA error: out of memory", "device_memory_exhausted"),
+        ("vk::DeviceLostError: vk::Queue::submit: ErrorDeviceLost", "device_lost"),
     ],
 )
 def test_known_last_words_decide_the_reason(line: str, reason: str) -> None:
@@ -39,3 +42,11 @@ def test_every_reason_is_one_of_the_error_table() -> None:
 
 def test_a_flood_of_errors_is_cut() -> None:
     assert len(explain_exit(1, "error " * 10_000, was_ready=True).message) == MESSAGE_LENGTH_MAX
+
+
+@pytest.mark.behaviour("B-130")
+def test_an_error_of_a_device_blames_the_one_that_it_names_else_all_of_the_layout() -> None:
+    said = "CUDA error: unspecified launch failure |   current device: 1, in function ggml_backend_cuda_synchronize"
+    assert blamed_devices(said, ["GPU-a", "GPU-b"]) == ["GPU-b"]
+    assert blamed_devices(said, ["GPU-a"]) == ["GPU-a"]
+    assert blamed_devices("ErrorDeviceLost", ["GPU-a", "GPU-b"]) == ["GPU-a", "GPU-b"]

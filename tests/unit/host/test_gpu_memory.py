@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
-from protos import cluster_pb2
 from runner.core.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
 from runner.gpu_memory import read_amd
-from runner.host.devices import Devices
 
 GIB = 1024**3
 
@@ -74,39 +71,3 @@ def test_addresses_are_compared_as_the_engine_writes_them(text: str) -> None:
 def test_a_device_without_address_is_no_card() -> None:
     card = GpuMemory(pci_id="", uuid="", total_bytes=1, free_bytes=1, source="nvml")
     assert find_by_address([card], "") is None
-
-
-class StoppedClock(SystemClock):
-    """Stands still until it is moved."""
-
-    time_s = 100.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-
-def gpu(**changes: object) -> cluster_pb2.Device:
-    facts = {"id": "GPU-one", "pool_id": "GPU-one", "total_bytes": 80, "free_bytes": 60, "free_source": "ggml"}
-    return cluster_pb2.Device(**{**facts, **changes}, state=cluster_pb2.DEVICE_STATE_OK)  # type: ignore[arg-type]
-
-
-def test_a_figure_of_the_driver_replaces_that_of_the_probe_and_grows_stale_without_news() -> None:
-    clock = StoppedClock()
-    devices = Devices(clock)
-    devices._take([gpu(pci_id="0000:c1:00.0")], "build")
-    card = GpuMemory(pci_id="0000:c1:00.0", uuid="GPU-one", total_bytes=80, free_bytes=33, source="nvml")
-    devices.take_cards([card])
-    (device,) = devices.devices()
-    assert (device.free_bytes, device.free_source, device.trust) == (33, "nvml", cluster_pb2.TRUST_MEASURED)
-    clock.time_s += 2.5
-    devices._predict()
-    (device,) = devices.devices()
-    assert (device.free_bytes, device.trust, device.free_age_ms) == (33, cluster_pb2.TRUST_STALE, 2500)
-
-
-def test_without_a_driver_to_ask_free_memory_is_what_was_not_promised_and_says_so() -> None:
-    devices = Devices(StoppedClock(), promised_bytes=lambda: {"GPU-one": 50})
-    devices._take([gpu()], "build")
-    devices._predict()
-    (device,) = devices.devices()
-    assert (device.free_bytes, device.trust) == (30, cluster_pb2.TRUST_PREDICTED)

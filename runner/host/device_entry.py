@@ -1,0 +1,132 @@
+"""One device as the host keeps it, and as it is reported."""
+
+from dataclasses import dataclass
+
+from common.clock import MS_PER_S
+from protos import cluster_pb2
+from runner.core.device_health import Condition, Health
+from runner.core.device_settings import DeviceSettings, IntegratedGpus, RpcServer, amount_for
+from runner.core.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
+from runner.core.environment import VisibleDevice
+from runner.core.free_figures import Figure, FigureTrust
+
+STALE_AFTER_S = 2.0
+_TRUSTS = {
+    FigureTrust.MEASURED: cluster_pb2.TRUST_MEASURED,
+    FigureTrust.PREDICTED: cluster_pb2.TRUST_PREDICTED,
+}
+_STATES = {
+    Condition.UNCHECKED: cluster_pb2.DEVICE_STATE_SUSPECT,
+    Condition.OK: cluster_pb2.DEVICE_STATE_OK,
+    Condition.LOST: cluster_pb2.DEVICE_STATE_LOST,
+    Condition.FAILED: cluster_pb2.DEVICE_STATE_EXCLUDED,
+    Condition.WORN: cluster_pb2.DEVICE_STATE_EXCLUDED,
+    Condition.BARRED: cluster_pb2.DEVICE_STATE_EXCLUDED,
+}
+_TYPES = {
+    cluster_pb2.DEVICE_TYPE_CPU: DeviceType.CPU,
+    cluster_pb2.DEVICE_TYPE_GPU: DeviceType.GPU,
+    cluster_pb2.DEVICE_TYPE_INTEGRATED: DeviceType.INTEGRATED,
+}
+NO_INTEGRATED = "integrated; PUNA_INTEGRATED_GPUS=on uses it beside a discrete GPU"
+NEVER_INTEGRATED = "integrated, and PUNA_INTEGRATED_GPUS=off"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Entry:
+    """Owned by `Devices`. `device` carries the newest figures; state and settings are added when it is reported."""
+
+    device: cluster_pb2.Device
+    health: Health
+    read_at_s: float
+    uuid: str = ""
+    server: RpcServer | None = None  # it lends the device
+    lent_number: int = 0
+    unused_free_bytes: int = 0  # what was free when nothing of ours was on it
+    has_card: bool = False  # a driver tells its memory
+
+    @property
+    def id(self) -> str:
+        """The device's id. Two backends may list one card: then two entries have it."""
+        return self.device.id
+
+    @property
+    def is_cpu(self) -> bool:
+        """It stands for the node's RAM."""
+        return self.device.id == CPU_ID
+
+    @property
+    def draws_from_ram(self) -> bool:
+        """It has no memory of its own."""
+        return self.device.pool_id == HOST_POOL
+
+    @property
+    def visible(self) -> VisibleDevice:
+        """How children are made to see it."""
+        return VisibleDevice(id=self.id, backend=self.device.backend, uuid=self.uuid)
+
+    def facts(self) -> EngineDevice:
+        """What tells whether two entries are one card."""
+        device = self.device
+        return EngineDevice(
+            name=device.name,
+            backend=device.backend,
+            description=device.description,
+            pci_id=device.pci_id,
+            type=_TYPES.get(device.type, DeviceType.ACCELERATOR),
+            total_bytes=device.total_bytes,
+            free_bytes=device.free_bytes,
+            endpoint=self.server.address if self.server is not None else "",
+            lent_number=self.lent_number,
+            uuid=self.uuid,
+        )
+
+    def take(self, figure: Figure, now_s: float) -> None:
+        """A newer figure."""
+        device = self.device
+        device.total_bytes, device.free_bytes = figure.total_bytes, figure.free_bytes
+        device.free_source, device.trust = figure.source, _TRUSTS[figure.trust]
+        self.read_at_s = now_s
+
+    def overhead_bytes(self, settings: DeviceSettings) -> int | None:
+        """What the operator keeps free, or None."""
+        amount = amount_for(settings.overheads, self.id, is_cpu=self.is_cpu)
+        return None if amount is None else amount.of(self.device.total_bytes)
+
+    def max_bytes(self, settings: DeviceSettings) -> int | None:
+        """What the operator allows, or None."""
+        amount = amount_for(settings.caps, self.id, is_cpu=self.is_cpu)
+        return None if amount is None else amount.of(self.device.total_bytes)
+
+    def report(self, settings: DeviceSettings, *, now_s: float, beside_discrete: bool) -> cluster_pb2.Device:
+        """The device as others see it, with its age and what the operator says about it."""
+        report = cluster_pb2.Device()
+        report.CopyFrom(self.device)
+        age_s = now_s - self.read_at_s
+        report.free_age_ms = max(0, round(age_s * MS_PER_S))
+        if age_s > STALE_AFTER_S:
+            report.trust = cluster_pb2.TRUST_STALE
+        report.state, report.state_reason = _STATES[self.health.condition], self.health.reason
+        if report.state == cluster_pb2.DEVICE_STATE_OK and (reason := self._left_out(settings, beside_discrete)):
+            report.state, report.state_reason = cluster_pb2.DEVICE_STATE_EXCLUDED, reason
+        if report.state == cluster_pb2.DEVICE_STATE_EXCLUDED and self.health.exit_code is not None:
+            report.check_exit_code = self.health.exit_code
+        report.check_last_line = self.health.last_line
+        overhead_bytes, max_bytes = self.overhead_bytes(settings), self.max_bytes(settings)
+        if overhead_bytes is not None:
+            report.overhead_bytes = overhead_bytes
+        if max_bytes is not None:
+            report.max_bytes = max_bytes
+        return report
+
+    def _left_out(self, settings: DeviceSettings, beside_discrete: bool) -> str:
+        if self.device.type != cluster_pb2.DEVICE_TYPE_INTEGRATED or settings.integrated is IntegratedGpus.ON:
+            return ""
+        if settings.integrated is IntegratedGpus.OFF:
+            return NEVER_INTEGRATED
+        return NO_INTEGRATED if beside_discrete else ""
+
+
+def is_discrete(entry: Entry) -> bool:
+    """A card with memory of its own that may be used."""
+    return entry.device.type == cluster_pb2.DEVICE_TYPE_GPU and entry.health.condition is Condition.OK

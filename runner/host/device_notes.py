@@ -1,0 +1,92 @@
+"""What a host remembers of its devices over its own restarts: speeds, repeated errors, and how large lent ones are."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from common.logs import get_logger
+from runner.core.device_health import Condition, Health
+from runner.host.home import write_durably
+
+log = get_logger()
+
+DEVICES_MAX = 256
+_KEPT_CONDITIONS = frozenset({Condition.WORN})
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceNote:
+    """One device. The speed holds for `speed_key` alone: engine build and driver."""
+
+    speed_key: str = ""
+    speed_bytes_s: int = 0
+    total_bytes: int = 0
+    errors_at_unix_s: list[float] = field(default_factory=list)
+    worn_reason: str = ""  # set: excluded after repeated errors
+    worn_driver: str = ""
+
+    def health(self) -> Health:
+        """Where the device starts."""
+        errors = tuple(self.errors_at_unix_s)
+        if self.worn_reason:
+            return Health(
+                condition=Condition.WORN, reason=self.worn_reason, errors_at_unix_s=errors, driver=self.worn_driver
+            )
+        return Health(errors_at_unix_s=errors)
+
+    def take_health(self, health: Health) -> None:
+        """What a restart must not clear."""
+        worn = health.condition in _KEPT_CONDITIONS
+        self.errors_at_unix_s = list(health.errors_at_unix_s)
+        self.worn_reason, self.worn_driver = (health.reason, health.driver) if worn else ("", "")
+
+    def speed(self, key: str) -> int:
+        """Bytes per second, 0 if not known for this build and driver."""
+        return self.speed_bytes_s if key == self.speed_key else 0
+
+
+class DeviceNotes:
+    """A file, read once and written when something changed. Without a path nothing is kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._written = b""
+        self._notes: dict[str, DeviceNote] = {}
+        if path is not None:
+            with contextlib.suppress(OSError):
+                self._written = path.read_bytes()
+            try:
+                self._notes = {name: DeviceNote(**note) for name, note in _entries(self._written).items()}
+            except (ValueError, TypeError) as error:
+                log.warning("devices.notes_unreadable", path=str(path), text=str(error))
+
+    def of(self, device_id: str) -> DeviceNote:
+        """The note about a device; changes to it are kept with the next `save`."""
+        return self._notes.setdefault(device_id, DeviceNote())
+
+    def knows(self, device_id: str) -> bool:
+        """Whether there is a note about a device."""
+        return device_id in self._notes
+
+    def save(self) -> None:
+        """Write if it differs from what is on disk."""
+        kept = dict(list(self._notes.items())[-DEVICES_MAX:])
+        content = orjson.dumps({name: asdict(note) for name, note in kept.items()}, option=orjson.OPT_INDENT_2)
+        if self._path is None or content == self._written:
+            return
+        try:
+            write_durably(self._path, content)
+            self._written = content
+        except OSError as error:
+            log.warning("devices.notes_not_written", path=str(self._path), text=str(error))
+
+
+def _entries(content: bytes) -> Mapping[str, dict[str, Any]]:
+    entries = orjson.loads(content) if content else {}
+    if not isinstance(entries, dict):
+        raise TypeError("no object")
+    return entries

@@ -1,0 +1,355 @@
+"""Which devices a host takes on: a build of the engine whose cards crash, hang and appear twice, real processes."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.clock import SystemClock
+from protos import cluster_pb2
+from runner.core.device_settings import DeviceSettings
+from runner.host import children, device_checks, device_probe, devices
+from runner.host.device_notes import DeviceNotes
+from runner.host.devices import Devices
+from runner.host.suspend import SleepWatch
+from tests.fake_nvml import Card, FakeNvml
+from tests.integration.host.node import Stopwatch, is_alive
+from tests.waiting import until
+
+pytestmark = pytest.mark.behaviour("B-130")
+
+GIB = 1024**3
+OK, SUSPECT = cluster_pb2.DEVICE_STATE_OK, cluster_pb2.DEVICE_STATE_SUSPECT
+LOST, EXCLUDED = cluster_pb2.DEVICE_STATE_LOST, cluster_pb2.DEVICE_STATE_EXCLUDED
+CPU = {"id": "cpu", "name": "CPU", "backend": "CPU", "type": "DEVICE_TYPE_CPU", "pool_id": "host"}
+
+
+def gpu(number: int, backend: str = "CUDA") -> dict[str, Any]:
+    return {
+        "id": f"GPU-{number}",
+        "name": f"{backend}{number}",
+        "backend": backend,
+        "pci_id": f"0000:0{number}:00.0",
+        "type": "DEVICE_TYPE_GPU",
+        "total_bytes": str(80 * GIB),
+        "free_bytes": str(79 * GIB),
+        "free_source": "ggml",
+        "pool_id": f"GPU-{number}",
+        "id_stable": True,
+    }
+
+
+def card(number: int, free_bytes: int = 70 * GIB) -> Card:
+    return Card(bus_id=f"0000:0{number}:00.0", uuid=f"GPU-{number}", total_bytes=80 * GIB, free_bytes=free_bytes)
+
+
+class Engine:
+    """The fake build, put in the place of the real one."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = directory / "scenario.json"
+        self.scenario: dict[str, Any] = {"backends": ["CUDA", "CPU"], "devices": [CPU, gpu(1), gpu(2)]}
+        self.write()
+        script = Path(__file__).with_name("fake_engine.py")
+        monkeypatch.setattr(
+            children, "runner_command", lambda mode, rest: [sys.executable, str(script), str(self.path), mode, *rest]
+        )
+
+    def write(self, **changes: Any) -> None:
+        self.scenario |= changes
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(self.scenario))
+        new.replace(self.path)
+
+    def calls(self, mode: str = "probe") -> list[dict[str, Any]]:
+        lines = self.path.with_suffix(".calls").read_text().splitlines()
+        return [call for line in lines if (call := json.loads(line))["mode"] == mode]
+
+    def timed(self) -> int:
+        """How many tests measured the speed, too."""
+        words = [call["arguments"] for call in self.calls()]
+        return sum("--check" in line and "--no-speed" not in line for line in words)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    library = FakeNvml(tmp_path)
+    library.tell(card(1), card(2))
+    monkeypatch.setenv("LD_LIBRARY_PATH", library.environment["LD_LIBRARY_PATH"])
+    return library
+
+
+def by_id(table: Devices) -> dict[str, cluster_pb2.Device]:
+    return {device.id: device for device in table.devices()}
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "exit_code"),
+    [
+        ("crashes", "its test failed: signal 6: CUDA error: no kernel image is available", -6),
+        ("hangs", "its test failed: it did not answer in time", None),
+        ("lists nothing", "the engine lists nothing when it sees this device alone", None),
+    ],
+)
+async def test_a_device_that_fails_its_test_is_left_out_with_the_reason_and_the_others_are_used(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str, reason: str, exit_code: int | None
+) -> None:
+    monkeypatch.setattr(device_checks, "CHECK_TIMEOUT_S", 3.0)
+    engine.write(checks={"GPU-1": how})
+    table = Devices(SystemClock())
+    await table.probe()
+    found = by_id(table)
+    assert (found["GPU-1"].state, found["GPU-2"].state, found["cpu"].state) == (EXCLUDED, OK, OK)
+    assert found["GPU-1"].state_reason.startswith(reason)
+    assert found["GPU-1"].HasField("check_exit_code") == (exit_code is not None)
+    assert found["GPU-1"].check_exit_code == (exit_code or 0)
+    assert ("no kernel image" in found["GPU-1"].check_last_line) == (how == "crashes")
+    assert table.free_bytes().keys() == {"cpu", "GPU-2"}
+    assert found["GPU-2"].speed_bytes_s == 1000
+
+
+async def test_each_device_is_tested_alone(engine: Engine, drivers: FakeNvml) -> None:
+    table = Devices(SystemClock())
+    await table.probe()
+    checks = {call["arguments"][1]: call["limit"] for call in engine.calls() if "--check" in call["arguments"]}
+    assert checks == {"GPU-1": "GPU-1", "GPU-2": "GPU-2", "cpu": "-1"}
+
+
+async def test_a_device_that_hangs_does_not_hold_up_the_start(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "FIRST_CHECK_WAIT_S", 0.5)
+    engine.write(checks={"GPU-1": "hangs"})
+    table = Devices(SystemClock())
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        found = by_id(table)
+        assert (found["GPU-1"].state, found["cpu"].state) == (SUSPECT, OK)
+        assert found["GPU-1"].state_reason == "it has not been tested yet"
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_card_that_kills_the_listing_does_not_take_the_others_with_it(
+    engine: Engine, drivers: FakeNvml
+) -> None:
+    engine.write(kills_listing=["GPU-1"])
+    table = Devices(SystemClock())
+    await table.probe()
+    found = by_id(table)
+    assert (found["GPU-1"].state, found["GPU-2"].state, found["cpu"].state) == (EXCLUDED, OK, OK)
+    assert found["GPU-1"].state_reason == (
+        "the probe failed: signal 6: no kernel image is available for execution on the device"
+    )
+    assert table.engine_build == "fake 1"
+
+
+async def test_a_build_that_crashes_without_any_card_leaves_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = "import os, sys; print('no kernel image', file=sys.stderr, flush=True); os.abort()"
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program])
+    table = Devices(SystemClock())
+    await table.probe()
+    (cpu,) = table.devices()
+    assert (cpu.state, cpu.state_reason) == (EXCLUDED, "the probe failed: signal 6: no kernel image")
+    assert (cpu.check_exit_code, cpu.check_last_line) == (-6, "no kernel image")
+    assert cpu.free_bytes > 0  # RAM is known without the engine
+    assert table.free_bytes() == {}
+
+
+async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    program = (
+        "import os, pathlib, subprocess, sys, threading;"
+        "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()']);"
+        "file = pathlib.Path(sys.argv[1]).open('a'); file.write(f'{os.getpid()} {child.pid} '); file.close();"
+        "threading.Event().wait()"
+    )
+    monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", program, str(pids)])
+    monkeypatch.setattr(device_probe, "PROBE_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(devices, "CARDS_TIMEOUT_S", 3.0)
+    table = Devices(SystemClock())
+    watch = Stopwatch()
+    await table.probe()
+    assert watch.elapsed_s < 10
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 4
+    await until(lambda: not any(is_alive(pid) for pid in started), what="all of them are gone")
+    (cpu,) = table.devices()
+    assert cpu.state_reason == "the probe failed: it did not answer in time"
+
+
+async def test_a_card_of_two_backends_is_used_through_the_one_that_works(engine: Engine) -> None:
+    twins = [CPU, gpu(1, "Vulkan"), gpu(1), gpu(2, "Vulkan"), gpu(2)]
+    engine.write(backends=["CUDA", "Vulkan", "CPU"], devices=twins, checks={"CUDA GPU-2": "crashes"})
+    table = Devices(SystemClock())
+    await table.probe()
+    found = [(device.id, device.backend, device.state) for device in table.devices()]
+    assert found == [("cpu", "CPU", OK), ("GPU-1", "CUDA", OK), ("GPU-2", "Vulkan", OK)]
+    # A runner on the second card must not meet it through the broken backend.
+    assert table.environment(["GPU-2"])["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+async def test_a_speed_is_measured_once_for_each_build_and_driver(
+    engine: Engine, drivers: FakeNvml, tmp_path: Path
+) -> None:
+    notes = tmp_path / "devices.json"
+    await Devices(SystemClock(), notes=DeviceNotes(notes)).probe()
+    again = Devices(SystemClock(), notes=DeviceNotes(notes))
+    await again.probe()
+    assert engine.timed() == 3  # the cards and the CPU, once each
+    assert by_id(again)["GPU-1"].speed_bytes_s == 1000
+    drivers.tell(card(1), card(2), driver="600")
+    await Devices(SystemClock(), notes=DeviceNotes(notes)).probe()
+    assert engine.timed() == 5  # the CPU has no driver
+
+
+@pytest.mark.behaviour("B-131")
+async def test_figures_of_the_driver_replace_those_of_the_probe_and_follow_it_at_once(
+    engine: Engine, drivers: FakeNvml
+) -> None:
+    table = Devices(SystemClock())
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        first = by_id(table)["GPU-1"]
+        assert (first.free_bytes, first.free_source, first.driver) == (70 * GIB, "nvml", "nvidia 580.95.05")
+        seen, watch = table.changes.version, Stopwatch()
+        drivers.tell(card(1, free_bytes=5 * GIB), card(2))
+        while by_id(table)["GPU-1"].free_bytes != 5 * GIB:
+            seen = await table.changes.beyond(seen)
+        assert watch.elapsed_s < 2
+        assert by_id(table)["GPU-1"].trust == cluster_pb2.TRUST_MEASURED
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_card_that_falls_off_the_bus_is_lost_and_tested_when_it_returns(
+    engine: Engine, drivers: FakeNvml
+) -> None:
+    table = Devices(SystemClock())
+    watching = asyncio.create_task(table.watch())
+
+    def state() -> "cluster_pb2.DeviceState.ValueType":
+        return by_id(table)["GPU-2"].state
+
+    try:
+        await table.start()
+        assert state() == OK
+        drivers.tell(card(1))
+        await until(lambda: state() == LOST, what="the card is lost")
+        assert by_id(table)["GPU-2"].state_reason == "its driver does not list it any more"
+        assert by_id(table)["GPU-1"].state == OK
+        engine.write(checks={"GPU-2": "crashes"})
+        drivers.tell(card(1), card(2))
+        await until(lambda: state() == EXCLUDED, what="the card is back, and broken")
+        engine.write(checks={})
+        assert (await table.reset("GPU-2")).state == OK
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_card_that_is_plugged_in_is_found_and_tested(engine: Engine, drivers: FakeNvml) -> None:
+    engine.write(devices=[CPU, gpu(1)])
+    drivers.tell(card(1))
+    table = Devices(SystemClock())
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        assert by_id(table).keys() == {"cpu", "GPU-1"}
+        engine.write(devices=[CPU, gpu(1), gpu(2)])
+        drivers.tell(card(1), card(2))
+        await until(
+            lambda: "GPU-2" in by_id(table) and by_id(table)["GPU-2"].state == OK, deadline_s=20, what="a new card"
+        )
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_three_errors_of_runners_exclude_a_device_over_restarts_until_somebody_clears_it(
+    engine: Engine, drivers: FakeNvml, tmp_path: Path
+) -> None:
+    notes = tmp_path / "devices.json"
+    table = Devices(SystemClock(), notes=DeviceNotes(notes))
+    await table.probe()
+    for _ in range(3):
+        assert by_id(table)["GPU-1"].state == OK
+        table.see_device_error(["GPU-1"], "CUDA error: unspecified launch failure")
+        assert by_id(table)["GPU-1"].state in (SUSPECT, EXCLUDED)
+        await table._check()
+    assert by_id(table)["GPU-1"].state == EXCLUDED
+    assert "3 runners ended within 10 min" in by_id(table)["GPU-1"].state_reason
+
+    again = Devices(SystemClock(), notes=DeviceNotes(notes))
+    await again.probe()
+    assert by_id(again)["GPU-1"].state == EXCLUDED
+    assert (await again.reset("GPU-1")).state == OK
+
+    drivers.tell(card(1), card(2), driver="600")
+    newer = Devices(SystemClock(), notes=DeviceNotes(notes))
+    await newer.probe()
+    assert by_id(newer)["GPU-1"].state == OK
+
+
+async def test_another_driver_gives_an_excluded_device_another_chance(engine: Engine, drivers: FakeNvml) -> None:
+    table = Devices(SystemClock())
+    await table.probe()
+    for _ in range(3):
+        table.see_device_error(["GPU-1"], "CUDA error")
+    watching = asyncio.create_task(table.watch())
+    try:
+        assert by_id(table)["GPU-1"].state == EXCLUDED
+        drivers.tell(card(1), card(2), driver="600")
+        await until(lambda: by_id(table)["GPU-1"].state == OK, what="used again with the new driver")
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_after_a_suspend_every_card_is_tested_again(engine: Engine) -> None:
+    slept_s = [0.0]
+    table = Devices(SystemClock(), sleep_watch=SleepWatch(lambda: slept_s[0]))
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        tests = len([call for call in engine.calls() if "--check" in call["arguments"]])
+        slept_s[0] = 3600.0
+        await until(lambda: by_id(table)["GPU-1"].state == SUSPECT, what="doubted")
+        assert by_id(table)["GPU-1"].state_reason == "the machine was asleep, and it is tested"
+        await until(lambda: by_id(table)["GPU-1"].state == OK, deadline_s=20, what="tested")
+        assert len([call for call in engine.calls() if "--check" in call["arguments"]]) == tests + 2
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_device_that_the_configuration_leaves_out_is_shown_and_never_tested(engine: Engine) -> None:
+    table = Devices(SystemClock(), settings=DeviceSettings(excluded=frozenset({"GPU-1"})))
+    await table.probe()
+    device = by_id(table)["GPU-1"]
+    assert (device.state, device.state_reason) == (EXCLUDED, "excluded by PUNA_EXCLUDED_DEVICES")
+    assert not any("GPU-1" in call["arguments"] for call in engine.calls())
+    assert (await table.reset("GPU-1")).state == EXCLUDED
+
+
+@pytest.mark.behaviour("B-132")
+async def test_processes_on_a_device_find_what_the_operator_set_for_it(engine: Engine, drivers: FakeNvml) -> None:
+    table = Devices(SystemClock(), settings=DeviceSettings(environment={"GPU-1": {"SOME_WORKAROUND": "1"}}))
+    await table.probe()
+    assert table.environment(["GPU-1"])["SOME_WORKAROUND"] == "1"
+    assert table.environment(["GPU-1"])["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert "SOME_WORKAROUND" not in table.environment(["GPU-2"])
