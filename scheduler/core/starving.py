@@ -1,0 +1,37 @@
+"""A load that has waited too long for busy replicas: the one that costs least takes nothing new, ends, and goes."""
+
+from scheduler.core.books import Books
+from scheduler.core.candidates import Refusal, Verdict
+from scheduler.core.evictable import pool_bytes, spare_replicas
+from scheduler.core.eviction import PoolKey
+from scheduler.core.keep_cost import loss_of_replica
+from scheduler.core.load_jobs import LoadJob
+from scheduler.core.stopping import order_stop
+
+
+def drain_cheapest(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None:
+    """Order one replica to drain, if none does so already; never one that is pinned, or that must be kept."""
+    if any(stop.reason == "starved" for stop in books.stops.values()):
+        return
+    short = _short_pools(books, refusal)
+    priced: list[tuple[float, str]] = []
+    for node_id, runner, _ in spare_replicas(books, job, now_s):
+        useful = sum(count for pool, count in pool_bytes(books, node_id, runner).items() if pool in short)
+        if useful > 0:
+            priced.append((loss_of_replica(books, runner, now_s) / useful, runner.placement_id))
+    if priced:
+        order_stop(books, min(priced)[1], reason="starved", now_s=now_s)
+
+
+def _short_pools(books: Books, refusal: Refusal) -> frozenset[PoolKey]:
+    """Where room is needed: what the candidates lack."""
+    pools: set[PoolKey] = set()
+    for candidate in refusal.candidates:
+        if candidate.verdict is not Verdict.SHORT_BYTES:
+            continue
+        node = books.node(candidate.node_id)
+        for need, have in zip(candidate.needs, candidate.available, strict=False):
+            device = node.device(need.device_id) if node is not None else None
+            if device is not None and need.total_bytes > have.available_bytes:
+                pools.add((candidate.node_id, device.pool_id))
+    return frozenset(pools)
