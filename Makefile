@@ -12,7 +12,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench behaviours deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench placement-grid behaviours deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ test: setup ## every test
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m bench.gateway_vs_llama_server
+
+placement-grid: setup ## measured placement against real allocations and two formulas (2 minutes)
+	$(BIN)/python -m tools.placement_grid
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
 	$(BIN)/python -m tools.behaviours $(PART)

@@ -1,0 +1,104 @@
+"""What the grid says: errors and wrong decisions of each way to predict. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tools.placement_grid.predictions import MIB, fits
+from tools.placement_grid.run import Cell
+
+# What has to hold for the measured report.
+ERROR_SHARE_MAX, ERROR_BYTES_MAX = 0.02, 32 * MIB
+FALSE_REFUSALS_MAX = 0.01
+MARGIN_BYTES = 16 * MIB  # the least that the planner leaves free for what no measurement shows
+
+Predict = Callable[[Cell], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How one way to predict did. Errors are of one device in one configuration."""
+
+    name: str
+    decisions: int
+    said_fits: int
+    failed_after_fits: int
+    false_refusals: int
+    error_p50_bytes: int
+    error_p99_bytes: int
+    error_max_bytes: int
+    beyond_bar: int  # errors above both two percent and 32 MiB
+
+    @property
+    def false_refusal_share(self) -> float:
+        """Of all decisions."""
+        return self.false_refusals / self.decisions if self.decisions else 0.0
+
+
+def score(name: str, cells: Iterable[Cell], predict: Predict, *, margin_bytes: int = 0) -> Score:
+    """Judge a way to predict. `margin_bytes` counts for the decision on each device, not for the error."""
+    judged = [cell for cell in cells if cell.real]
+    errors: list[int] = []
+    beyond = said = failed = refused = 0
+    for cell in judged:
+        needed = predict(cell)
+        for need, real in zip(needed, cell.real, strict=True):
+            error = abs(need - real)
+            errors.append(error)
+            beyond += error > max(ERROR_SHARE_MAX * real, ERROR_BYTES_MAX)
+        says_fits = fits([need + margin_bytes for need in needed], cell.free)
+        said += says_fits
+        failed += says_fits and not cell.loaded
+        refused += not says_fits and cell.loaded
+    errors.sort()
+    return Score(
+        name=name,
+        decisions=len(judged),
+        said_fits=said,
+        failed_after_fits=failed,
+        false_refusals=refused,
+        error_p50_bytes=_quantile(errors, 0.5),
+        error_p99_bytes=_quantile(errors, 0.99),
+        error_max_bytes=errors[-1] if errors else 0,
+        beyond_bar=beyond,
+    )
+
+
+def scores(cells: Sequence[Cell]) -> list[Score]:
+    """The measured report first."""
+    return [
+        score("measured", cells, lambda cell: cell.measured),
+        score("measured + 16 MiB margin", cells, lambda cell: cell.measured, margin_bytes=MARGIN_BYTES),
+        score("file x 1.2", cells, lambda cell: cell.by_file),
+        score("file + 2 embd kv_heads ctx + 4 %", cells, lambda cell: cell.by_file_and_cache),
+    ]
+
+
+def complaints(cells: Sequence[Cell]) -> list[str]:
+    """What of the promise does not hold; empty if it all does."""
+    measured = scores(cells)[0]
+    found = [f"{cell.configuration.name}: {cell.failure}" for cell in cells if not cell.real]
+    # The p99 may lie beyond the bar for one in a hundred.
+    if measured.beyond_bar > 0.01 * sum(len(cell.real) for cell in cells):
+        found.append(f"{measured.beyond_bar} errors above 2 % and 32 MiB")
+    if measured.failed_after_fits:
+        found.append(f"{measured.failed_after_fits} loads failed after a promise")
+    if measured.false_refusal_share >= FALSE_REFUSALS_MAX:
+        found.append(f"{measured.false_refusals} false refusals of {measured.decisions}")
+    return found
+
+
+def table(found: Sequence[Score]) -> str:
+    """For people."""
+    columns = f"{'says fits':>9} {'failed':>7} {'false refusals':>15} {'p50 MiB':>8} {'p99 MiB':>8} {'max MiB':>8}"
+    head = f"{'prediction':34} {columns}"
+    rows = [
+        f"{one.name:34} {one.said_fits:>9} {one.failed_after_fits:>7}"
+        f" {one.false_refusals:>7} ({one.false_refusal_share:5.1%})"
+        f" {one.error_p50_bytes / MIB:>8.2f} {one.error_p99_bytes / MIB:>8.2f} {one.error_max_bytes / MIB:>8.2f}"
+        for one in found
+    ]
+    return "\n".join([head, *rows])
+
+
+def _quantile(ordered: Sequence[int], share: float) -> int:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0

@@ -1,0 +1,97 @@
+"""A process that counts and loads configurations one after another, as runners do. JSON lines in, JSON lines out.
+
+One process for many configurations, because most of a runner's start is the interpreter. A configuration that kills it
+is told apart by the caller, who starts another one.
+"""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import orjson
+from google.protobuf import json_format
+
+from common.errors import InsufficientMemory, PunaError
+from runner.core.model_files import ModelFiles
+from runner.engine.batched import BatchedEngine
+from runner.engine.engine import LoadedModel, StepReport
+from runner.measure import measure
+from runner.serve.converters import parse_layout
+
+LOAD_TIMEOUT_S = 120.0
+UNLOAD_TIMEOUT_S = 30.0
+
+
+class _Load:
+    """Listens to one load."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+
+    def load_progressed(self, fraction: float) -> None:
+        """Nobody watches."""
+
+    def loaded(self, model: LoadedModel) -> None:  # noqa: ARG002  # what is held is asked of the devices
+        """The model is there, and warm."""
+        self.over.set()
+
+    def load_failed(self, error: PunaError) -> None:
+        """It was refused, or could not be done."""
+        self.error = error
+        self.over.set()
+
+    def stepped(self, report: StepReport) -> None:
+        """There are no requests."""
+
+    def died(self, error: BaseException) -> None:
+        """The engine broke."""
+        self.error = error
+        self.over.set()
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the engine and the log speak on standard output
+    engine: BatchedEngine | None = None
+    for line in sys.stdin.buffer:
+        asked = orjson.loads(line)
+        answer: dict[str, Any] = {}
+        match asked["do"]:
+            case "measure":
+                report = measure(_files(asked), parse_layout(asked["layout"]), rpc_endpoints=[])
+                answer = json_format.MessageToDict(report, preserving_proto_field_name=True)
+            case "load":
+                engine, error = _load(asked)
+                answer = {} if error is None else {"refused": isinstance(error, InsufficientMemory), "why": str(error)}
+            case "unload":
+                assert engine is not None, "loaded before"
+                engine.stop()
+                answer = {"gone": engine.join(UNLOAD_TIMEOUT_S)}
+                engine = None
+        answers.write(orjson.dumps(answer) + b"\n")
+        answers.flush()
+
+
+def _load(asked: dict[str, Any]) -> tuple[BatchedEngine | None, BaseException | None]:
+    listener = _Load()
+    engine = BatchedEngine(_files(asked), parse_layout(asked["layout"]))
+    engine.start(listener)
+    if not listener.over.wait(LOAD_TIMEOUT_S):
+        return engine, TimeoutError(f"no end of the load within {LOAD_TIMEOUT_S:g} s")
+    if listener.error is not None:
+        engine.stop()
+        engine.join(UNLOAD_TIMEOUT_S)
+        return None, listener.error
+    return engine, None
+
+
+def _files(asked: dict[str, Any]) -> ModelFiles:
+    return ModelFiles(model=Path(asked["model"]))
+
+
+if __name__ == "__main__":
+    main()
