@@ -10,7 +10,7 @@ from scheduler import metrics
 from scheduler.converters import to_nodes
 from scheduler.core.effects import Effect
 from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
-from scheduler.core.snapshot import promises
+from scheduler.core.promises import promises
 from scheduler.core.state import SchedulerCore
 from scheduler.routes import RouteBoard
 

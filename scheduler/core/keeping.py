@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from scheduler.core.books import Books
 from scheduler.core.constraints import Constraints
-from scheduler.core.load_jobs import LoadJob
 from scheduler.core.model_constraints import constraints_of, wished_models
 from scheduler.core.replicas import serving_replicas
 from scheduler.core.requests import begin_load
@@ -97,13 +96,3 @@ def _scale_up(books: Books, model: ModelFile, now_s: float) -> None:
         return
     books.scale_paused_until_s[model.digest] = now_s + SCALE_PAUSE_S
     begin_load(books, model, now_s=now_s, is_extra=True, may_evict=False, reason="queue_wait")
-
-
-def may_go(books: Books, job: LoadJob | None, digest: str) -> int:
-    """How many replicas of a model may be evicted for a load; its own model's replicas all may, they are replaced."""
-    names = {runner.model_name for _, runner in serving_replicas(books, digest)}
-    serving = sum(1 for _ in serving_replicas(books, digest))
-    if job is not None and job.model_digest == digest:
-        return serving
-    kept = max((constraints_of(books, name).replicas_min for name in names), default=0)
-    return max(0, serving - kept)

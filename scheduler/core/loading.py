@@ -18,6 +18,7 @@ from scheduler.core.layouts import Layout, slot_steps
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.placement import BAD_FILE, plan_placement
 from scheduler.core.snapshot import cluster_view
+from scheduler.core.starving import drain_cheapest
 from scheduler.core.stopping import order_stop
 
 
@@ -180,7 +181,8 @@ def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None
             job.waits_for = refusal.message
             job.busy_since_s = now_s if job.busy_since_s is None else job.busy_since_s
             if now_s >= job.busy_since_s + books.policy.starve_s:
-                _drain_one(books, job, now_s)
+                job.busy_since_s = now_s
+                drain_cheapest(books, job, refusal, now_s)
         case RefusalKind.INSUFFICIENT_MEMORY:
             fail(books, job, insufficient_memory(refusal.message), now_s)
         case RefusalKind.NO_DEVICE:
@@ -190,19 +192,3 @@ def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None
             if fault is not None and fault.reason == BAD_FILE:
                 fault = bad_model_file(job.model_name, fault.message)
             fail(books, job, fault or unavailable(refusal.message), now_s)
-
-
-def _drain_one(books: Books, job: LoadJob, now_s: float) -> None:
-    """A load has waited too long for busy replicas: one of them takes nothing new and goes when it is done."""
-    job.busy_since_s = now_s
-    if any(stop.reason == "starved" for stop in books.stops.values()):
-        return
-    policy = books.policy
-    loading = {other.record.placement_id for other in books.jobs.values() if other.record is not None}
-    found = [
-        (memo.keep_alive_ms(runner, policy.keep_alive_ms) < 0, memo.ready_since_s, runner.placement_id)
-        for _, runner in books.observed.replicas()
-        if (memo := books.memos.get(runner.placement_id)) is not None and runner.placement_id not in loading
-    ]
-    if found:
-        order_stop(books, min(found)[2], reason="starved", now_s=now_s)

@@ -9,7 +9,7 @@ from scheduler.core.effects import RemoveDesired, SaveDesired, StopRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, StopDone, StopFailed
 from scheduler.core.faults import PLACEMENT_MISMATCH
 from scheduler.core.ledger import Promise
-from scheduler.core.snapshot import promises, replica_promise
+from scheduler.core.promises import promises, replica_promise
 from scheduler.core.view import DeviceKind, RunnerView
 
 

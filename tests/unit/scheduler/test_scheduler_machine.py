@@ -17,7 +17,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.ledger import overhead_bytes
 from scheduler.core.load_jobs import UNPLACED
 from scheduler.core.policy import Policy
-from scheduler.core.snapshot import promises
+from scheduler.core.promises import promises
 from scheduler.core.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import PROCESS_BYTES, World, models
