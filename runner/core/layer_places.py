@@ -13,6 +13,7 @@ from runner.core.layout import LaunchLayout
 INPUT_LAYER = -1
 # Stored once, used by every block: each device with blocks has its own copy.
 EVERY_BLOCK = -2
+OUTPUT_LAYER = -3
 _INPUT_NAMES = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")
 _SHARED_NAMES = ("rope_freqs", "rope_factors")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
@@ -39,11 +40,11 @@ class LayerPlaces:
         layer = layer_of(tensor)
         if layer == INPUT_LAYER or (0 <= layer < self.experts_on_host and is_expert(tensor)):
             return None
-        return self.devices[self.block_count if layer is None else layer]
+        return self.devices[-1 if layer == OUTPUT_LAYER else max(layer, 0)]
 
 
-def layer_of(tensor: str) -> int | None:
-    """The block of a tensor, INPUT_LAYER, EVERY_BLOCK, or None for the output layer."""
+def layer_of(tensor: str) -> int:
+    """The block of a tensor, or one of the constants above."""
     block = _BLOCK.match(tensor)
     if block is not None:
         return int(block[1])
@@ -51,7 +52,7 @@ def layer_of(tensor: str) -> int | None:
         return INPUT_LAYER
     if tensor.startswith(_SHARED_NAMES):
         return EVERY_BLOCK
-    return None
+    return OUTPUT_LAYER
 
 
 def is_expert(tensor: str) -> bool:
@@ -62,7 +63,7 @@ def is_expert(tensor: str) -> bool:
 def offloaded_layers(layout: LaunchLayout) -> tuple[int, ...]:
     """Layers for each device as llama.cpp counts them: it counts the output layer even where it is sent to the host."""
     counts = [device.layers for device in layout.devices]
-    if layout.output_on_host and sum(counts):
+    if layout.output_on_host and any(counts):
         counts[-1] += 1
     return tuple(counts)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.core.layer_places import EVERY_BLOCK, INPUT_LAYER, LayerPlaces, layer_of
+from runner.core.layer_places import EVERY_BLOCK, INPUT_LAYER, OUTPUT_LAYER, LayerPlaces, layer_of
 from runner.core.memory_report import ClassBytes, MemoryUse
 
 # A formula that is further off than this has missed something.
@@ -86,7 +86,7 @@ def _layered(
             if layer == INPUT_LAYER:
                 input_bytes += size
             else:
-                at = layers - 1 if layer is None else layer
+                at = layers - 1 if layer == OUTPUT_LAYER else layer
                 weights[at] = weights.get(at, 0) + size
     if index is None and facts.host_extra_bytes:
         cache[layers - 1] = cache.get(layers - 1, 0) + facts.host_extra_bytes
@@ -114,7 +114,7 @@ def _weights_by_place(facts: LayerFacts) -> dict[int | None, dict[int, int]]:
         if layer == EVERY_BLOCK:
             for place in set(places.devices[:-1]):
                 add(place, places.devices.index(place), size)
-        elif layer is None:
+        elif layer == OUTPUT_LAYER:
             add(places.devices[-1], output, size)
         elif layer < output:  # further blocks exist in files with draft layers, which are not loaded
             add(places.place_of(name), layer, size)
