@@ -19,7 +19,7 @@ from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.placement import BAD_FILE, plan_placement
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.starving import drain_cheapest
-from scheduler.core.stopping import order_stop
+from scheduler.core.stopping import order_stop, still_hold_what_is_needed
 
 
 def pump(books: Books, now_s: float) -> None:
@@ -45,7 +45,7 @@ def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
         job.move(LoadState.WAITING, now_s)
     if job.state is LoadState.EVICTING:
         assert job.placement is not None, "what evicts knows for what"
-        if any(victim in books.stops for victim in job.placement.victims):
+        if still_hold_what_is_needed(books, job.placement):
             return
         job.placement = None
         job.move(LoadState.WAITING, now_s)

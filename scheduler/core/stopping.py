@@ -3,14 +3,17 @@
 Only what serves nobody is stopped, unless the stop is forced (a load that is stuck). Without leadership nothing is.
 """
 
+from dataclasses import replace
+
 from scheduler.core.books import Books, Stop, StopState
+from scheduler.core.candidates import Placement
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import RemoveDesired, SaveDesired, StopRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, StopDone, StopFailed
 from scheduler.core.faults import PLACEMENT_MISMATCH
-from scheduler.core.ledger import Promise
+from scheduler.core.ledger import METAL_BACKENDS, Promise
 from scheduler.core.promises import promises, replica_promise
-from scheduler.core.view import DeviceKind, RunnerView
+from scheduler.core.view import DeviceKind, DeviceView, RunnerView
 
 
 def order_stop(books: Books, placement_id: str, *, reason: str, now_s: float, forced: bool = False) -> bool:
@@ -156,23 +159,49 @@ def on_stop_failed(books: Books, event: StopFailed, now_s: float) -> None:
 
 
 def _is_recovered(books: Books, stop: Stop, runner: RunnerView | None, now_s: float) -> bool:
-    """Gone from the node's reports, and its share of every device is free again; or waited for long enough."""
-    if now_s >= stop.recover_until_s:
-        return True
+    """Gone from the node's reports, and its share of every device is free again; or waited for long enough.
+
+    Device by device: one that has recovered is promised to nobody any more, whatever the others do. One that takes too
+    long is left to the next report: what is available there is never more than it shows as free.
+    """
     node = books.node(stop.node_id)
-    if node is None:
+    if now_s >= stop.recover_until_s or node is None:
         return True
     if runner is not None:
         return False
-    for device_id, held in stop.promise.freed_bytes.items():
+    for device_id in list(stop.promise.device_bytes):
         device = node.device(device_id)
-        # RAM comes back with the process; only device drivers take their time.
-        if device is None or device.kind is not DeviceKind.GPU:
-            continue
-        risen = device.free_bytes - stop.free_bytes_before.get(device_id, 0)
-        if risen < books.policy.recovery_fraction * held:
-            return False
-    return True
+        if device is None or not _recovers_late(device) or _has_risen(books, stop, device):
+            stop.promise = _without(stop.promise, device_id)
+    return not stop.promise.device_bytes
+
+
+def _without(promise: Promise, device_id: str) -> Promise:
+    """The same without one device, which has come back."""
+    rest = {other: count for other, count in promise.device_bytes.items() if other != device_id}
+    freed = {other: count for other, count in promise.freed_bytes.items() if other != device_id}
+    return replace(promise, device_bytes=rest, freed_bytes=freed)
+
+
+def _recovers_late(device: DeviceView) -> bool:
+    """RAM comes back with the process, and so does what shares it; only drivers of devices take their time."""
+    return device.kind is DeviceKind.GPU and device.backend not in METAL_BACKENDS
+
+
+def _has_risen(books: Books, stop: Stop, device: DeviceView) -> bool:
+    held = stop.promise.freed_bytes.get(device.id, 0)
+    risen = device.free_bytes - stop.free_bytes_before.get(device.id, 0)
+    return risen >= books.policy.recovery_fraction * held
+
+
+def still_hold_what_is_needed(books: Books, placement: Placement) -> bool:
+    """Whether one of the victims has not yet given back a device that the placement needs."""
+    needed = {need.device_id for need in placement.needs}
+    for victim in placement.victims:
+        stop = books.stops.get(victim)
+        if stop is not None and (stop.state is not StopState.RECOVERING or needed & stop.promise.device_bytes.keys()):
+            return True
+    return False
 
 
 def _finish(books: Books, stop: Stop) -> None:
