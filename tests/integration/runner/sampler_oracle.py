@@ -49,7 +49,7 @@ class Oracle:
         llama.llama_sampler_apply(sampler, ctypes.byref(array))
         after = np.full_like(logits, -np.inf)
         for place in range(array.size):
-            after[array.data[place].id] = array.data[place].logit
+            after[int(array.data[place].id)] = array.data[place].logit
         return after
 
     def grammar(self, text: str) -> Any:

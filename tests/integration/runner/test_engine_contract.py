@@ -5,7 +5,7 @@ Where engines may differ, `Kind` says so by name; everything else is the same fo
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,11 @@ from runner.engine.fake import FakeEngine
 from runner.engine.fake_options import FakeOptions, parse_fake_options
 from runner.engine.pooled import PooledLlamaEngine
 from runner.engine.reference import ReferenceEngine
+from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, Listener, driven
 from tests.integration.runner.harness import assert_equals_cold
+from tests.unit.runner.grammar_walks import grammar_of, matches
 
 CONTEXT_TOKENS = 128
 BATCH_TOKENS = 32
@@ -186,6 +188,68 @@ def test_a_banned_token_never_comes(driver: Driver) -> None:
     free = driver.ask(PROMPT, max_tokens=1)
     banned = SamplingParameters(temperature=0.0, logit_bias={free.ids[0]: -100.0})
     assert free.ids[0] not in driver.ask(PROMPT, max_tokens=12, sampling=banned).ids
+
+
+ANSWER = 'root ::= ("yes" | "no" | "perhaps") (", " [a-z]{1,4}){3,5} "."'
+
+
+def test_an_answer_under_a_grammar_matches_it_and_ends_with_it(driver: Driver) -> None:
+    vocabulary = driver.engine.vocabulary
+    for sampling in (SamplingParameters(temperature=0.0), SamplingParameters(temperature=1.0, seed=4)):
+        answer = driver.ask(
+            PROMPT, max_tokens=90, sampling=sampling, ignore_eos=False, grammar=constraints.grammar(ANSWER, vocabulary)
+        )
+        assert answer.endings == [END_TOKEN]
+        assert answer.ids[-1] in vocabulary.end_tokens
+        assert matches(grammar_of(ANSWER), vocabulary.detokenize(answer.ids[:-1]))
+
+
+def test_an_answer_under_a_schema_is_cut_by_its_limit_alone(driver: Driver) -> None:
+    vocabulary = driver.engine.vocabulary
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 22]}},
+        "required": ["ok", "n"],
+    }
+    grammar = constraints.schema(schema, vocabulary)
+    whole = driver.ask(PROMPT, max_tokens=60, ignore_eos=False, grammar=grammar)
+    assert set(json.loads(vocabulary.detokenize(whole.ids[:-1]))) == {"ok", "n"}
+    cut = driver.ask(PROMPT, max_tokens=3, ignore_eos=False, grammar=grammar)
+    assert (cut.ids, cut.endings) == (whole.ids[:3], [LENGTH])
+
+
+def test_a_grammar_that_nothing_can_go_on_with_fails_its_own_request_only(driver: Driver) -> None:
+    vocabulary = driver.engine.vocabulary
+    bias = {token_id: -100.0 for token_id, piece in enumerate(vocabulary.pieces) if b"y" in piece}
+    sampling = SamplingParameters(temperature=0.0, logit_bias=bias)
+    grammar = constraints.grammar('root ::= "yes"', vocabulary)
+    failed = driver.ask(PROMPT, max_tokens=9, sampling=sampling, grammar=grammar)
+    assert [type(error) for error in failed.errors] == [InvalidRequest]
+    assert failed.freed == 1
+    assert len(driver.ask(PROMPT, max_tokens=9).ids) == 9
+
+
+SAMPLINGS = (
+    SamplingParameters(temperature=0.0, dry_multiplier=3.0, dry_allowed_length=1),
+    # Few candidates, far apart: a resumed prompt is computed in other batches, and rounding may turn a close draw.
+    SamplingParameters(temperature=0.3, seed=3, top_k=4, xtc_probability=0.5, xtc_threshold=0.05),
+    SamplingParameters(temperature=2.0, seed=3, top_n_sigma=0.1),
+)
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLINGS)))
+def test_dry_xtc_and_the_sigma_filter_act_and_go_on_after_a_cut(index: int, driver: Driver) -> None:
+    prompt = driver.tokens(PROMPT)
+    sampling = replace(SAMPLINGS[index], dry_breakers=constraints.breakers(driver.engine.vocabulary))
+    if sampling.avoids_repeats:  # something to do: without it the model says one word for ever
+        sampling = replace(sampling, logit_bias={prompt[0]: 30.0})
+    plain = replace(sampling, dry_multiplier=0.0, xtc_probability=0.0, top_n_sigma=0.0)
+    asked = {"max_tokens": 20, "cache_prompt": False}
+    acted = driver.ask(prompt, sampling=sampling, **asked)
+    assert acted.ids != driver.ask(prompt, sampling=plain, **asked).ids
+    for cut in (1, 7):
+        rest = driver.ask(prompt, sampling=sampling, resumed=tuple(acted.ids[:cut]), **asked)
+        assert rest.ids == acted.ids[cut:]
 
 
 def test_a_cancelled_sequence_gives_its_slot_back(kind: Kind, driver: Driver) -> None:
@@ -354,6 +418,11 @@ BAD_REQUESTS: dict[str, tuple[GenerationRequest, type[PunaError]]] = {
     "a resumed token that is not there": (GenerationRequest(prompt=(1,), resumed=(1_000_000,)), InvalidRequest),
     "no number": (GenerationRequest(prompt=(1,), sampling=SamplingParameters(top_p=float("nan"))), InvalidRequest),
     "too many alternatives": (GenerationRequest(prompt=(1,), top_logprobs=21), InvalidRequest),
+    "a chance above one": (
+        GenerationRequest(prompt=(1,), sampling=SamplingParameters(xtc_probability=1.5)),
+        InvalidRequest,
+    ),
+    "a base below one": (GenerationRequest(prompt=(1,), sampling=SamplingParameters(dry_base=0.9)), InvalidRequest),
     "a context of nothing": (GenerationRequest(prompt=(1,), context_tokens=0), InvalidRequest),
     "longer than the context": (
         GenerationRequest(prompt=(1,) * (CONTEXT_TOKENS + 1), truncate=False),

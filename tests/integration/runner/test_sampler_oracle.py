@@ -1,5 +1,6 @@
 """Our grammars, DRY, XTC and sigma filter against llama.cpp's own."""
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_dry_lowers_what_llama_cpp_lowers(seed: int, model: Path) -> None:
             texts, pieces=vocabulary.pieces, tokenize=lambda text: vocabulary.tokenize(text, parse_special=False)
         ),
     )
-    breakers = (llama.ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+    breakers = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
     judge = llama.llama_sampler_init_dry(
         oracle.pointer,
         parameters.dry_multiplier,
