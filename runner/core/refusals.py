@@ -13,6 +13,7 @@ class MemoryClass(StrEnum):
     CACHE = "cache"
     GRAPH = "graph"
     ADAPTERS = "adapters"
+    PROJECTOR = "the projector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

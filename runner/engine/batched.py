@@ -4,14 +4,12 @@ import contextvars
 import gc
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as llama
 
-from common.errors import BadModelFile, PunaError
+from common.errors import PunaError
 from common.logs import get_logger
-from runner.core.embedding_shelf import EmbeddingShelf
 from runner.core.layout import COPIES_BYTES_MAX, LaunchLayout, slot_context_tokens
 from runner.core.media import Image
 from runner.core.model_files import ModelFiles
@@ -22,14 +20,12 @@ from runner.engine import ggml
 from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build
-from runner.engine.engine import EngineListener, LoadedModel, refuse_image
+from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.launch import prepare_launch
 from runner.engine.library import start_engine
 from runner.engine.loop import Loop, LoopOptions
-from runner.engine.media_encoder import EncodingDone, MediaEncoder
-from runner.engine.media_loading import LoadedProjector, load_projector, warm_up_projector
-from runner.engine.media_rows import MediaRows
-from runner.engine.media_store import MediaStore
+from runner.engine.media_encoder import EncodingDone
+from runner.engine.media_engine import Eyes
 from runner.engine.model import Model, load_model
 from runner.engine.opened_context import as_opened, generation_memory, open_context
 from runner.engine.sequence import Sequence
@@ -67,9 +63,7 @@ class BatchedEngine:
         self._model: Model | None = None
         self._loop: Loop | None = None
         self._slot_context_tokens = 0
-        self.encoder: MediaEncoder | None = None
-        self.shelf = EmbeddingShelf()
-        self._read_image: Callable[[bytes], Image] = refuse_image
+        self.eyes = Eyes()
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -116,7 +110,7 @@ class BatchedEngine:
             UnsupportedCapability: the model sees no images.
             InvalidRequest: no image, or none that it can take.
         """
-        return self._read_image(data)
+        return self.eyes.read(data)
 
     def cancel(self, sequence_id: int) -> None:
         """Free the slot of a sequence before the next decode call."""
@@ -164,8 +158,7 @@ class BatchedEngine:
         except BaseException as error:  # noqa: BLE001  # as above
             listener.died(error)
             return
-        if self.encoder is not None:
-            self.encoder.close()
+        self.eyes.close()
         context.close()
         assert self._model is not None
         self._model.close()
@@ -181,20 +174,20 @@ class BatchedEngine:
         launch = prepare_launch(self._files, self._layout)
         layout, warnings = launch.layout, list(launch.resolved.warnings)
         model = load_model(self._files.model, layout, device_pointers=launch.device_pointers, on_progress=on_progress)
-        eyes = self._open_eyes(model, layout, launch.device_pointers, warnings)
-        widest = widened(layout, eyes.whole_rows if eyes is not None else 0)
         try:
+            self.eyes.open(launch, model, warnings)
+            widest = widened(layout, self.eyes.whole_rows)
             context = open_context(launch, model, widest)
         except PunaError:
-            if eyes is not None:
-                eyes.projector.close()
+            self.eyes.close()
             model.close()
             raise
         layout = as_opened(layout, warnings)
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
         rules = warm_up(context, model, layout)
-        eyes = self._try_eyes(eyes, warnings)
-        memory = generation_memory(launch, widest, model, context, eyes.memory() if eyes is not None else {})
+        tokens = self._slot_context_tokens
+        media = self.eyes.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
+        memory = generation_memory(launch, widest, model, context, self.eyes.memory())
         copies = COPIES_BYTES_MAX if memory is None else memory.copies_bytes
         slots = SlotTable(
             context,
@@ -210,7 +203,7 @@ class BatchedEngine:
             verify=self._options.verify,
         )
         self._model = model
-        self._loop = Loop(context, slots, listener, options, self._connect_eyes(eyes, context, layout))
+        self._loop = Loop(context, slots, listener, options, media)
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What lives as long as the process need not be looked at by every collection.
@@ -228,44 +221,6 @@ class BatchedEngine:
         listener.load_progressed(1.0)
         listener.loaded(loaded)
         return context
-
-    def _open_eyes(
-        self, model: Model, layout: LaunchLayout, device_pointers: dict[str, int], warnings: list[str]
-    ) -> LoadedProjector | None:
-        """The projector of the model; None and a warning where it cannot be used."""
-        if self._files.projector is None:
-            return None
-        try:
-            return load_projector(self._files.projector, model, layout, device_pointers)
-        except BadModelFile as error:
-            warnings.append(f"images are refused: {error.message}")
-            return None
-
-    def _try_eyes(self, eyes: LoadedProjector | None, warnings: list[str]) -> LoadedProjector | None:
-        """As `_open_eyes`, once the context's size is known."""
-        if eyes is None:
-            return None
-        try:
-            warm_up_projector(eyes, context_tokens=self._slot_context_tokens)
-        except BadModelFile as error:
-            warnings.append(f"images are refused: {error.message}")
-            return None
-        return eyes
-
-    def _connect_eyes(self, eyes: LoadedProjector | None, context: Context, layout: LaunchLayout) -> MediaRows | None:
-        """The encoder thread, and the loop's side of it."""
-        if eyes is None:
-            return None
-        encoder = self.encoder = MediaEncoder(eyes.projector, on_done=self._encoded)
-        encoder.start()
-        self._read_image = eyes.projector.read
-        return MediaRows(
-            context,
-            MediaStore(encoder.submit, self.shelf),
-            components=eyes.projector.components,
-            whole=eyes.projector.whole,
-            batch_tokens=layout.batch_tokens,
-        )
 
     def _encoded(self, done: EncodingDone) -> None:
         """On the encoder's thread."""

@@ -43,7 +43,7 @@ class ImageDecoder:
                 bufsize=0,
             )
 
-    def decode(self, data: bytes, header: ImageHeader) -> bytes:
+    def decode(self, data: bytes, header: ImageHeader) -> bytearray:
         """uint8[height, width, 3] of an image whose header was read.
 
         Raises:
@@ -51,7 +51,7 @@ class ImageDecoder:
         """
         request = _REQUEST.pack(header.format.encode(), header.width, header.height, len(data))
         try:
-            status, answer = self._exchange(request + data, header.width * header.height * 3)
+            status, answer = self._exchange((request, data), header.width * header.height * 3)
         except (OSError, EOFError, TimeoutError) as error:
             log.warning("image.worker_lost", kind=type(error).__name__)
             self.close()
@@ -76,24 +76,25 @@ class ImageDecoder:
                     pipe.close()
         process.wait()
 
-    def _exchange(self, request: bytes, pixel_bytes: int) -> tuple[int, bytes]:
+    def _exchange(self, request: tuple[bytes, ...], pixel_bytes: int) -> tuple[int, bytearray]:
         self.start()
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         until = time.monotonic() + self._wall_s
         sink, source = self._process.stdin.fileno(), self._process.stdout.fileno()
-        view = memoryview(request)
-        while view:
-            _wait(sink, until, writing=True)
-            view = view[os.write(sink, view[: select.PIPE_BUF]) :]
+        for part in request:
+            view = memoryview(part)
+            while view:
+                _wait(sink, until, writing=True)
+                view = view[os.write(sink, view[: select.PIPE_BUF]) :]
         status, length = _ANSWER.unpack(_read(source, _ANSWER.size, until))
         if length > max(pixel_bytes, _REASON_BYTES_MAX):
             raise EOFError("an answer that no image has")
         return status, _read(source, length, until)
 
 
-def _read(source: int, length: int, until: float) -> bytes:
+def _read(source: int, length: int, until: float) -> bytearray:
     data = bytearray(length)
     view = memoryview(data)
     while view:
@@ -103,8 +104,7 @@ def _read(source: int, length: int, until: float) -> bytes:
             raise EOFError("the worker is gone")
         view[: len(part)] = part
         view = view[len(part) :]
-    del view
-    return bytes(data)
+    return data
 
 
 def _wait(pipe: int, until: float, *, writing: bool) -> None:

@@ -4,7 +4,9 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from common.errors import PunaError
 from common.logs import get_logger
@@ -13,6 +15,8 @@ from runner.engine.image_decoder import ImageDecoder
 from runner.engine.projector import EncodingCancelled, EncodingFailed, Projector
 
 log = get_logger()
+
+Warm = TypeVar("Warm")
 
 
 @dataclass(slots=True, eq=False)
@@ -44,27 +48,44 @@ class MediaEncoder:
         self._thread: threading.Thread | None = None
         self.encoded = 0  # images so far; a number for tests and metrics
 
-    def start(self) -> None:
-        """Begin to take jobs."""
+    def start(self, warm_up: Callable[[], Warm]) -> Warm:
+        """Run the warm-up on the encoder's thread, whose memory it is to fill, then begin to take jobs.
+
+        Returns what the warm-up returned.
+
+        Raises:
+            PunaError: as the warm-up raised it; the thread has ended, and the projector is the caller's again.
+        """
         self._decoder.start()
+        warmed: Future[Warm] = Future()
         self._thread = threading.Thread(
-            target=contextvars.copy_context().run, args=(self._run,), name="encoder", daemon=True
+            target=contextvars.copy_context().run, args=(self._run, warm_up, warmed), name="encoder", daemon=True
         )
         self._thread.start()
+        try:
+            return warmed.result()
+        except BaseException:
+            self._thread.join()
+            self._decoder.close()
+            raise
 
     def submit(self, job: EncodingJob) -> None:
         """Encode an image; `on_done` hears of it exactly once."""
         self._jobs.put(job)
 
     def close(self) -> None:
-        """End the thread after the image that it is at, and free the projector."""
+        """End the thread after the image that it is at."""
         self._jobs.put(None)
         if self._thread is not None:
             self._thread.join()
         self._decoder.close()
-        self._projector.close()
 
-    def _run(self) -> None:
+    def _run(self, warm_up: Callable[[], Warm], warmed: "Future[Warm]") -> None:
+        try:
+            warmed.set_result(warm_up())
+        except BaseException as error:  # noqa: BLE001  # whoever started the thread waits for it
+            warmed.set_exception(error)
+            return
         while (job := self._jobs.get()) is not None:
             self._on_done(self._encode(job))
 

@@ -1,16 +1,20 @@
 """A projector beside a text model: loaded, tried on the largest image, counted; or given up with a warning."""
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import BadModelFile, InvalidRequest
+from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest
 from common.logs import get_logger
 from runner.core.layout import LaunchLayout
-from runner.core.media import Image
+from runner.core.media import EncodedImage, Image
 from runner.core.projector import largest_graph_bytes, projector_kind, whole_image_rows
+from runner.core.refusals import MemoryClass, find_refusal
+from runner.engine import ggml
 from runner.engine.gguf_header import open_gguf_header
-from runner.engine.model import Model
+from runner.engine.library import engine_log
+from runner.engine.model import Model, load_failure
 from runner.engine.projector import PLACE_DEPENDENT, EncodingFailed, Projector
 from runner.engine.projector_memory import held_bytes, planned_bytes
 
@@ -76,6 +80,7 @@ def load_projector(
 
     Raises:
         BadModelFile: it cannot be used with this model; the text model can.
+        DeviceMemoryExhausted: the device has no room for it.
     """
     with open_gguf_header(path) as header:
         metadata = header.metadata()
@@ -83,6 +88,16 @@ def load_projector(
     if kind in PLACE_DEPENDENT:
         raise BadModelFile(f"{path.name}: projectors of type {kind} are not supported")
     device = device_pointers[layout.devices[0].id] if layout.devices else None
+    if device is not None:
+        # mtmd ends the process where the device refuses.
+        wanted = plan_projector(path, layout, device_pointers).memory.get(device, 0)
+        properties = ggml.DeviceProperties()
+        ggml.device_properties(device, ctypes.byref(properties))
+        if wanted > properties.memory_free:
+            raise DeviceMemoryExhausted(
+                f"{path.name}: device {layout.devices[0].id} has {properties.memory_free} bytes free, "
+                f"{MemoryClass.PROJECTOR} needs {wanted}"
+            )
     projector = Projector(path, model.pointer, device=device, threads=layout.threads)
     try:
         whole_rows = projector.largest_unit() if projector.whole else 0
@@ -92,24 +107,27 @@ def load_projector(
     return LoadedProjector(projector=projector, path=path, device=device, whole_rows=whole_rows)
 
 
-def warm_up_projector(loaded: LoadedProjector, *, context_tokens: int) -> None:
+def warm_up_projector(
+    loaded: LoadedProjector, *, context_tokens: int, device_pointers: Mapping[str, int]
+) -> EncodedImage:
     """Encode the largest image that a context takes, so that no later one needs more memory.
 
     Raises:
-        BadModelFile: not even that can be encoded; nothing of the projector is left.
+        BadModelFile: not even that can be encoded.
+        DeviceMemoryExhausted, InsufficientMemory: its graph was refused.
     """
+    engine_log.clear()
     try:
         image = _largest_image(loaded.projector, context_tokens=context_tokens)
         if image is None:
             raise BadModelFile(f"{loaded.path.name}: no image fits into a context of {context_tokens} tokens")
-        loaded.projector.encode_grey(image)
+        encoded = loaded.projector.encode_grey(image)
     except (EncodingFailed, InvalidRequest) as error:
-        loaded.projector.close()
+        if find_refusal(engine_log.errors, phase=MemoryClass.PROJECTOR) is not None:
+            raise load_failure(loaded.path, phase=MemoryClass.PROJECTOR, device_pointers=device_pointers) from error
         raise BadModelFile(f"{loaded.path.name}: it cannot encode an image: {error}") from error
-    except BadModelFile:
-        loaded.projector.close()
-        raise
     log.info("projector.ready", rows=len(image.inputs), width=image.header.width, height=image.header.height)
+    return encoded
 
 
 def _largest_image(projector: Projector, *, context_tokens: int) -> Image | None:

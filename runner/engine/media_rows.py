@@ -5,8 +5,8 @@ from typing import NamedTuple
 from common.errors import PunaError
 from runner.core.batching import BatchRow, Demand
 from runner.core.inputs import holds_media, leading_segment, read_row, units_in
-from runner.core.media import Image
-from runner.engine.context import Context
+from runner.core.media import EncodedImage, Image
+from runner.engine.context import Context, DecodeResult, EngineFailure
 from runner.engine.media_encoder import EncodingDone
 from runner.engine.media_store import MediaStore
 from runner.engine.row_batch import RowBatch
@@ -37,6 +37,21 @@ class MediaRows:
         )
         # Attention that is not causal is computed in one piece.
         self.rows_max = min(batch_tokens, context.ubatch_tokens) if whole else batch_tokens
+
+    def warm_up(self, encoded: EncodedImage) -> None:
+        """Evaluate as many rows as a call ever holds and forget them.
+
+        Raises:
+            EngineFailure: the engine cannot do that.
+        """
+        unit = max(encoded.units, key=lambda each: each.rows.shape[0])
+        count = min(unit.rows.shape[0], self.batch.capacity if self._whole else self.rows_max)
+        self.batch.clear()
+        self.batch.add(0, 0, unit, 0, count, wants_logits=True)
+        if self.decode() != DecodeResult.DONE:
+            raise EngineFailure("the first decode of an image found no cells")
+        self._context.synchronize()
+        self._context.erase(0, 0)
 
     def take_in(self, done: EncodingDone) -> None:
         """The encoder's answer."""

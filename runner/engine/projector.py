@@ -80,7 +80,7 @@ class Projector:
         header = read_image_header(data)
         return self._lay_out(data, header, hashlib.sha256(data).digest())
 
-    def encode(self, image: Image, pixels: bytes, *, cancelled: Callable[[], bool] = lambda: False) -> EncodedImage:
+    def encode(self, image: Image, pixels: bytearray, *, cancelled: Callable[[], bool] = lambda: False) -> EncodedImage:
         """Compute the rows of an image.
 
         Args:
@@ -116,7 +116,7 @@ class Projector:
 
     def encode_grey(self, image: Image) -> EncodedImage:
         """The rows of an image of `lay_out_size`."""
-        return self.encode(image, bytes([_GREY]) * (image.header.width * image.header.height * 3))
+        return self.encode(image, bytearray([_GREY]) * (image.header.width * image.header.height * 3))
 
     def _lay_out(self, data: bytes, header: ImageHeader, content_hash: bytes) -> Image:
         pieces: list[list[int] | MediaUnit] = []
@@ -138,11 +138,11 @@ class Projector:
         return Image(hash=content_hash, data=data, header=header, inputs=inputs, units=units)
 
     @contextmanager
-    def _chunks(self, header: ImageHeader, pixels: bytes | None) -> Iterator[list[Any]]:
+    def _chunks(self, header: ImageHeader, pixels: bytearray | None) -> Iterator[list[Any]]:
         """What mtmd cuts an image into; without pixels only the sizes are there."""
         data = None
         if pixels is not None:  # mtmd copies them before it returns
-            data = ctypes.cast(ctypes.c_char_p(pixels), ctypes.POINTER(ctypes.c_uint8))
+            data = (ctypes.c_uint8 * len(pixels)).from_buffer(pixels)
         bitmap = mtmd.mtmd_bitmap_init(header.width, header.height, data)
         chunks = mtmd.mtmd_input_chunks_init()
         try:

@@ -116,7 +116,7 @@ def _check_host(files: ModelFiles, wanted: LaunchLayout, counted: cluster_pb2.Me
     host = ClassBytes(
         weights_bytes=report.host.weights_bytes,
         cache_bytes=report.host.cache_bytes,
-        graph_bytes=report.host.graph_bytes,
+        graph_bytes=report.host.graph_bytes + report.host.projector_bytes,
     )
     shortage = host_shortage_bytes(host, free_bytes=free_bytes, weights_are_mapped=wanted.use_mmap is not False)
     if shortage:

@@ -102,6 +102,12 @@ class Harness:
     def decode_calls(self) -> int:
         return sum(report.decode_calls for report in self.reports)
 
+    @property
+    def encoded(self) -> int:
+        """Images that were encoded for requests."""
+        assert self.engine.eyes.encoder is not None
+        return self.engine.eyes.encoder.encoded
+
     def tokens(self, text: str) -> list[int]:
         return self.engine.vocabulary.tokenize(text.encode(), parse_special=True)
 

@@ -18,7 +18,7 @@ def picture(seed: int, *, width: int = 160, height: int = 96) -> Pixels:
     return np.asarray(np.clip(smooth + noise, 0, 255), np.uint8)
 
 
-def image_file(pixels: Pixels, form: str = "PNG") -> bytes:
+def image_file(pixels: Pixels | NDArray[np.uint16], form: str = "PNG") -> bytes:
     """The pixels as a file."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, form)
