@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # How the engine is built. Add -DGGML_CUDA=on on a machine with CUDA (docs/gpu.md).
 CMAKE_ARGS ?= -DGGML_RPC=on
+# What some compilers need for some processors; recursive, so that it is asked only where something is built.
+ENGINE_CXXFLAGS = $(strip $(CXXFLAGS) $(shell tools/compiler_flags.sh))
 PORT ?= 11434
 GRPC_PORT ?= 11435
 PUNA_HOME_DIR ?= $(HOME)/.puna
@@ -12,7 +14,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench placement-grid behaviours deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench bench-engine placement-grid behaviours deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -20,13 +22,14 @@ help: ## list the targets
 $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Puna needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	CMAKE_ARGS="$(CMAKE_ARGS)" $(BIN)/pip install --quiet --require-hashes --no-binary llama-cpp-python -r requirements-dev.lock
+	CMAKE_ARGS="$(CMAKE_ARGS)" CXXFLAGS="$(ENGINE_CXXFLAGS)" $(BIN)/pip install --quiet --require-hashes \
+	  --no-binary llama-cpp-python -r requirements-dev.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 # A wheel that pip cached may have been built with other CMAKE_ARGS: build again if it lacks what Puna needs.
 	$(BIN)/python -m tools.check_engine || { \
 	  awk '/^llama-cpp-python==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements-dev.lock > $(VENV)/engine.lock && \
-	  CMAKE_ARGS="$(CMAKE_ARGS)" $(BIN)/pip install --quiet --no-cache-dir --force-reinstall --no-deps --require-hashes \
-	    --no-binary llama-cpp-python -r $(VENV)/engine.lock && $(BIN)/python -m tools.check_engine; }
+	  CMAKE_ARGS="$(CMAKE_ARGS)" CXXFLAGS="$(ENGINE_CXXFLAGS)" $(BIN)/pip install --quiet --no-cache-dir --force-reinstall \
+	    --no-deps --require-hashes --no-binary llama-cpp-python -r $(VENV)/engine.lock && $(BIN)/python -m tools.check_engine; }
 	touch $@
 
 setup: $(VENV)/.ready ## create .venv and build the engine (about 5 minutes the first time)
@@ -71,6 +74,10 @@ test: setup ## every test
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m bench.gateway_vs_llama_server
+
+bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTIONS="--rounds 5 --models 57m")
+	tools/peers/build_llama_server.sh
+	$(BIN)/python -m bench.engine $(BENCH_OPTIONS)
 
 placement-grid: setup ## measured placement against real allocations and two formulas (2 minutes)
 	$(BIN)/python -m tools.placement_grid

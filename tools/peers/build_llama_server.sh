@@ -5,6 +5,7 @@
 # Needs cmake, ninja and a C++ compiler; uses ccache if it is there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+flags=$(tools/compiler_flags.sh)
 python=$([ -x .venv/bin/python ] && echo "$PWD/.venv/bin/python" || echo python3)
 lock=$PWD/requirements.lock
 version=$(sed -n 's/^llama-cpp-python==\([^ ]*\).*/\1/p' "$lock")
@@ -29,7 +30,8 @@ options=(-DCMAKE_BUILD_TYPE=Release -DGGML_RPC=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BU
 if command -v ccache > /dev/null; then
   options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
-cmake -S "$source/vendor/llama.cpp" -B "llama_cpp-$version" -G Ninja "${options[@]}" > "llama_cpp-$version.log"
+CXXFLAGS="${CXXFLAGS:-} $flags" cmake -S "$source/vendor/llama.cpp" -B "llama_cpp-$version" -G Ninja "${options[@]}" \
+  > "llama_cpp-$version.log"
 cmake --build "llama_cpp-$version" --target llama-server >> "llama_cpp-$version.log" || {
   tail -n 30 "llama_cpp-$version.log" >&2
   exit 1
