@@ -1,0 +1,57 @@
+"""The files of the models under test, in a cache folder outside of the repository."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from gguf import GGUFReader
+
+from bench.machine import ROOT
+from tools.model_zoo import build, shape
+from tools.model_zoo.catalogue import recipe_of
+from tools.model_zoo.recipe import WeightType
+
+
+def cache_folder() -> Path:
+    """PUNA_BENCH_MODELS, else the user's cache."""
+    chosen = os.environ.get("PUNA_BENCH_MODELS")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "puna-bench"
+
+
+def model_file(name: str, folder: Path) -> Path:
+    """The file of a model of the plans; written unless it is there. The big ones take minutes and gigabytes."""
+    if name == "demo":
+        return ROOT / "models" / "demo.gguf"
+    folder.mkdir(parents=True, exist_ok=True)
+    if name == "22m-embed":
+        recipe = replace(
+            recipe_of("embed_mean"),
+            name=name,
+            about="22 million parameters, the shape of MiniLM.",
+            weights=WeightType.Q8_0,
+            vocabulary_tokens=30522,
+            embedding=384,
+            layers=6,
+            heads=12,
+            kv_heads=12,
+            feed_forward=1536,
+        )
+        return build(recipe, folder)
+    return build(shape(name.removesuffix("-prefix")), folder)
+
+
+def vocabulary_size(model: Path) -> int:
+    """Number of tokens."""
+    field = GGUFReader(str(model)).get_field("tokenizer.ggml.tokens")
+    assert field is not None, "a model for text has tokens"
+    return len(field.data)
+
+
+def frame_tokens(model: Path) -> tuple[int, int]:
+    """The tokens that begin and end each input of an encoder."""
+    reader = GGUFReader(str(model))
+    begin = reader.get_field("tokenizer.ggml.cls_token_id") or reader.get_field("tokenizer.ggml.bos_token_id")
+    end = reader.get_field("tokenizer.ggml.seperator_token_id")
+    assert begin is not None, "an encoder has a begin token"
+    assert end is not None, "an encoder has an end token"
+    return int(begin.contents()), int(end.contents())

@@ -1,0 +1,248 @@
+"""The two servers under comparison, each one process with the same model, slots, context and threads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import httpx
+from google.protobuf import json_format
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.engine.llama_client import LlamaServerConnection
+from bench.engine.runner_client import RunnerConnection
+from bench.engine.streams import Ask, TokenStream, Vectors
+from bench.machine import ROOT
+from cli.cluster.free_port import FreePort
+from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner.core.environment import child_environment
+
+OURS, PEER = "runner", "llama-server"
+READY_WITHIN_S = 300.0
+_STOP_WITHIN_S = 30.0
+_LOOK_INTERVAL_S = 0.005
+_ANSWER_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What both servers are started with. 0 threads: as many as our runner chooses for itself."""
+
+    slots: int
+    context_tokens: int  # of one slot
+    threads: int = 0
+    embeddings: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """What our runner counted since it started; see runner/metrics.py."""
+
+    decode_calls: float
+    decode_s: float
+    gap_s: float
+
+
+class Server(Protocol):
+    """A loaded server."""
+
+    name: str
+    pid: int
+    load_s: float  # from the start of the process until it answered
+    about: dict[str, Any]
+
+    async def generate(self, asks: Sequence[Ask]) -> list[TokenStream]:
+        """All at once."""
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        """One request with all of them."""
+
+    def step_counts(self) -> StepCounts | None:
+        """None where a server does not count its steps."""
+
+
+@dataclass(kw_only=True)
+class RunnerServer:
+    """Our runner."""
+
+    host: str
+    port: int
+    pid: int
+    load_s: float
+    metrics_url: str
+    about: dict[str, Any]
+    name: str = OURS
+
+    @property
+    def threads(self) -> int:
+        """What the runner computes with, by its own word."""
+        return int(self.about["layout"]["threads"])
+
+    async def generate(self, asks: Sequence[Ask]) -> list[TokenStream]:
+        """On one connection."""
+        async with RunnerConnection(self.host, self.port, deadline_s=_ANSWER_WITHIN_S) as connection:
+            return await connection.generate(asks)
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        """One call."""
+        async with RunnerConnection(self.host, self.port, deadline_s=_ANSWER_WITHIN_S) as connection:
+            return await connection.embed(inputs)
+
+    def step_counts(self) -> StepCounts | None:
+        """From its Prometheus page."""
+        page = httpx.get(self.metrics_url, trust_env=False, timeout=30).text
+        values = {
+            sample.name: sample.value for family in text_string_to_metric_families(page) for sample in family.samples
+        }
+        return StepCounts(
+            decode_calls=values["puna_runner_decode_calls_total"],
+            decode_s=values["puna_runner_decode_seconds_total"],
+            gap_s=values["puna_runner_decode_gap_seconds_total"],
+        )
+
+
+@dataclass(kw_only=True)
+class LlamaServer:
+    """llama.cpp's own server."""
+
+    host: str
+    port: int
+    pid: int
+    load_s: float
+    about: dict[str, Any]
+    name: str = PEER
+
+    async def generate(self, asks: Sequence[Ask]) -> list[TokenStream]:
+        """A connection each."""
+        return await LlamaServerConnection(self.host, self.port, deadline_s=_ANSWER_WITHIN_S).generate(asks)
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
+        """One request."""
+        return await LlamaServerConnection(self.host, self.port, deadline_s=_ANSWER_WITHIN_S).embed(inputs)
+
+    def step_counts(self) -> StepCounts | None:
+        """It counts tokens, not steps."""
+        return None
+
+
+@contextmanager
+def running_runner(model: Path, sizes: Sizes) -> Iterator[RunnerServer]:
+    """`runner serve` with the environment that a host gives it."""
+    layout = {"slots": sizes.slots, "context_tokens": sizes.context_tokens, "threads": sizes.threads}
+    command = (
+        *(sys.executable, "-m", "runner", "serve", "--model", str(model)),
+        *("--layout", json.dumps(layout), "--metrics-listen", "127.0.0.1:0"),
+    )
+    with _running(command, child_environment(os.environ), first_line=True) as (process, hello, started_s):
+        greeting = json.loads(hello)
+        with grpc.insecure_channel(greeting["address"]) as channel:
+            stub = runner_pb2_grpc.RunnerStub(channel)  # type: ignore[no-untyped-call]
+            for status in stub.WatchLoad(runner_pb2.WatchLoadRequest(), timeout=READY_WITHIN_S):
+                if status.state == cluster_pb2.RUNNER_STATE_READY:
+                    break
+                if status.state == cluster_pb2.RUNNER_STATE_ERROR:
+                    raise ServerDied(f"the runner could not load the model: {status.error.message}")
+            load_s = time.perf_counter() - started_s
+            info = stub.GetInfo(runner_pb2.GetInfoRequest(), timeout=30)
+        host, _, port = greeting["address"].rpartition(":")
+        yield RunnerServer(
+            host=host,
+            port=int(port),
+            pid=process.pid,
+            load_s=load_s,
+            metrics_url=f"http://{greeting['metrics_address']}/metrics",
+            about={
+                "command": _shown(command),
+                "engine_build": info.engine_build,
+                "layout": json_format.MessageToDict(info.layout, preserving_proto_field_name=True),
+            },
+        )
+
+
+@contextmanager
+def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: int) -> Iterator[LlamaServer]:
+    """llama-server. Its second cache in host RAM is off: it would copy caches for prompts that never return."""
+    http = FreePort().address()
+    host, _, port = http.rpartition(":")
+    purpose = ("--embeddings", "--pooling", "mean") if sizes.embeddings else ("--cache-ram", "0")
+    command = (
+        str(program),
+        *("--model", str(model), "--host", host, "--port", port),
+        *("--parallel", str(sizes.slots), "--ctx-size", str(sizes.slots * sizes.context_tokens)),
+        *("--threads", str(threads), "--threads-batch", str(threads), "--no-webui"),
+        *purpose,
+    )
+    with _running(command, child_environment(os.environ)) as (process, _, started_s):
+        _wait_until_healthy(f"http://{http}/health", process)
+        load_s = time.perf_counter() - started_s
+        properties = httpx.get(f"http://{http}/props", trust_env=False, timeout=30).json()
+        yield LlamaServer(
+            host=host,
+            port=int(port),
+            pid=process.pid,
+            load_s=load_s,
+            about={"command": _shown(command), "engine_build": properties.get("build_info")},
+        )
+
+
+class ServerDied(Exception):
+    """A server could not be started, or ended; the message has its last words."""
+
+
+@contextmanager
+def _running(
+    command: tuple[str, ...], environment: dict[str, str], *, first_line: bool = False
+) -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
+    """The process, its first line on standard output if it says one, and when it was started."""
+    with tempfile.TemporaryFile() as log:
+        started_s = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE if first_line else log, stderr=log
+        )
+        try:
+            line = ""
+            if process.stdout is not None:
+                line = process.stdout.readline().decode()
+                if not line:
+                    raise ServerDied("the runner ended before it said where it listens")
+            yield process, line, started_s
+        except BaseException:
+            log.seek(0)
+            print(log.read()[-3000:].decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while process.poll() is None and time.monotonic() < deadline_s:
+            try:
+                if client.get(url).status_code == httpx.codes.OK:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(_LOOK_INTERVAL_S)
+    raise ServerDied(f"{url} does not answer")
+
+
+def _shown(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command without the paths of this machine."""
+    return tuple(Path(part).name if part.startswith("/") else part for part in command)
