@@ -99,7 +99,7 @@ def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[
 
 
 def _load_without_memory(launch: Launch) -> Any:
-    parameters = model_parameters(launch.layout, launch.device_pointers)
+    parameters = model_parameters(launch.layout, launch.device_pointers, rearranges=launch.rearranges)
     parameters.struct.no_alloc = True
     parameters.struct.load_mode = _LOAD_MODE_NONE
     engine_log.notes.clear()

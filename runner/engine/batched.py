@@ -173,7 +173,13 @@ class BatchedEngine:
 
         launch = prepare_launch(self._files, self._layout)
         layout, warnings = launch.layout, list(launch.resolved.warnings)
-        model = load_model(self._files.model, layout, device_pointers=launch.device_pointers, on_progress=on_progress)
+        model = load_model(
+            self._files.model,
+            layout,
+            device_pointers=launch.device_pointers,
+            on_progress=on_progress,
+            rearranges=launch.rearranges,
+        )
         try:
             self.eyes.open(launch, model, warnings)
             widest = widened(layout, self.eyes.whole_rows)

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import llama_cpp.llama_cpp as llama
+
 from common.errors import BadModelFile
 from runner.core.cache_sizes import ModelNumbers
 from runner.core.description import Value
+from runner.core.engine_faults import breaks_on_amx
 from runner.core.layer_places import LayerPlaces, place_layers
 from runner.core.layout import LaunchLayout, ResolvedLayout, automatic_threads, resolve_layout
 from runner.core.memory_layers import add_sizes
@@ -20,10 +23,11 @@ _ADAPTER_ENDINGS = (".lora_a", ".lora_b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """A GGUF header: numbers per layer in full, bytes of each tensor by name."""
+    """A GGUF header: numbers per layer in full, bytes and ggml's type of each tensor by name."""
 
     metadata: Mapping[str, Value]
     tensors: Mapping[str, int]
+    tensor_types: Mapping[str, str]
 
     @property
     def numbers(self) -> ModelNumbers:
@@ -43,6 +47,11 @@ class Launch:
     places: LayerPlaces
 
     @property
+    def rearranges(self) -> bool:
+        """Whether the CPU may keep weights in an order of its own."""
+        return not (has_amx() and breaks_on_amx(self.header.tensor_types))
+
+    @property
     def layout(self) -> LaunchLayout:
         """The resolved one."""
         return self.resolved.layout
@@ -55,9 +64,11 @@ def read_header(path: Path) -> Header:
         BadModelFile: the engine could not read the file.
     """
     with open_gguf_header(path) as header:
+        tensors = header.tensors()
         return Header(
             metadata={**header.metadata(), **header.layer_arrays()},
-            tensors={tensor.name: tensor.size_bytes for tensor in header.tensors()},
+            tensors={tensor.name: tensor.size_bytes for tensor in tensors},
+            tensor_types={tensor.name: tensor.type_name for tensor in tensors},
         )
 
 
@@ -98,6 +109,11 @@ def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:
                 raise BadModelFile(f"{adapter.path.name}: it changes {base!r}, which {files.model.name} does not have")
             sizes.append((base, size))
     return add_sizes(sizes)
+
+
+def has_amx() -> bool:
+    """Whether the engine was built for AMX and this CPU has it."""
+    return b"AMX_INT8 = 1" in llama.llama_print_system_info()
 
 
 def physical_cores() -> int:

@@ -37,7 +37,12 @@ class Model:
 
 
 def load_model(
-    path: Path, layout: LaunchLayout, *, device_pointers: Mapping[str, int], on_progress: Callable[[float], bool]
+    path: Path,
+    layout: LaunchLayout,
+    *,
+    device_pointers: Mapping[str, int],
+    on_progress: Callable[[float], bool],
+    rearranges: bool = True,
 ) -> Model:
     """Read a model file into memory as the layout says.
 
@@ -46,6 +51,7 @@ def load_model(
         layout: resolved layout.
         device_pointers: ggml device of each device id of the layout.
         on_progress: called with 0..1, never falling; False stops the load.
+        rearranges: as in `model_parameters`.
 
     Raises:
         BadModelFile: missing, unreadable, truncated, or nothing the engine can load.
@@ -54,7 +60,7 @@ def load_model(
     """
     if not path.is_file():
         raise load_failure(path)
-    parameters = model_parameters(layout, device_pointers)
+    parameters = model_parameters(layout, device_pointers, rearranges=rearranges)
     progress = _Progress(on_progress)
     parameters.struct.progress_callback = progress.callback
     engine_log.clear()

@@ -28,12 +28,15 @@ class ModelParameters:
     owned: tuple[Any, ...]
 
 
-def model_parameters(layout: LaunchLayout, device_pointers: Mapping[str, int]) -> ModelParameters:
+def model_parameters(
+    layout: LaunchLayout, device_pointers: Mapping[str, int], *, rearranges: bool = True
+) -> ModelParameters:
     """Parameters to load a model's weights as the layout says.
 
     Args:
         layout: resolved layout.
         device_pointers: ggml device of each device id of the layout.
+        rearranges: the CPU may keep weights in an order of its own, which its faster kernels want.
 
     Raises:
         InvalidRequest: the layout names a device that this process does not have.
@@ -50,6 +53,7 @@ def model_parameters(layout: LaunchLayout, device_pointers: Mapping[str, int]) -
     struct.n_gpu_layers = sum(layers)
     struct.split_mode = _SPLIT_MODES[layout.split_mode]
     struct.main_gpu = layout.main_device
+    struct.use_extra_bufts = rearranges
     struct.load_mode = {None: _LOAD_MODE_AUTO, True: _LOAD_MODE_MMAP, False: _LOAD_MODE_NONE}[layout.use_mmap]
     split = (ctypes.c_float * llama.llama_max_devices())(*layers)
     if len(layers) > 1:

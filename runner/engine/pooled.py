@@ -158,7 +158,11 @@ class PooledLlamaEngine:
 
         launch = prepare_launch(self._files, self._layout)
         model = self._model = load_model(
-            self._files.model, launch.layout, device_pointers=launch.device_pointers, on_progress=on_progress
+            self._files.model,
+            launch.layout,
+            device_pointers=launch.device_pointers,
+            on_progress=on_progress,
+            rearranges=launch.rearranges,
         )
         layout = pooled_layout(launch.layout, recurrent=model.recurrent)
         context = self._open_context(launch, model, layout)

@@ -1,0 +1,20 @@
+"""Which models the engine's faster kernels must not compute."""
+
+import pytest
+
+from runner.core.engine_faults import breaks_on_amx
+
+
+@pytest.mark.parametrize(
+    ("types", "breaks"),
+    [
+        ({"blk.0.ssm_in.weight": "f16"}, True),
+        ({"blk.0.shortconv.in_proj.weight": "q8_0", "blk.1.ffn_up.weight": "f16"}, True),
+        ({"blk.0.time_mix_key.weight": "f16"}, True),
+        ({"blk.0.ssm_in.weight": "q8_0", "blk.0.ssm_conv1d.weight": "f32"}, False),
+        ({"blk.0.attn_q.weight": "f16"}, False),
+        ({}, False),
+    ],
+)
+def test_recurrent_layers_with_weights_in_f16_are_kept_from_amx(types: dict[str, str], breaks: bool) -> None:
+    assert breaks_on_amx(types) is breaks
