@@ -1,8 +1,9 @@
 """Protos to the core's values and back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+from common.device_metrics import DeviceRow
 from common.errors import InvalidRequest
 from discovery.core.membership import Membership, Node, Report, Section
 from protos import cluster_pb2, discovery_pb2
@@ -49,6 +50,36 @@ def to_inventory(membership: Membership, *, now_s: float, started_at_s: float) -
         uptime_ms=round((now_s - started_at_s) * 1000),
         nodes=[_to_node(membership.nodes[node_id], now_s=now_s) for node_id in sorted(membership.nodes)],
     )
+
+
+_DEVICE_STATES = {
+    cluster_pb2.DEVICE_STATE_OK: "ok",
+    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
+    cluster_pb2.DEVICE_STATE_LOST: "lost",
+    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+}
+_TRUSTS = {
+    cluster_pb2.TRUST_MEASURED: "measured",
+    cluster_pb2.TRUST_PREDICTED: "predicted",
+    cluster_pb2.TRUST_STALE: "stale",
+}
+
+
+def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
+    """Every device of every node on the metrics page; figures of a silent node grow old."""
+    for node in membership.nodes.values():
+        report_age_s = max(0.0, now_s - node.reported_at_s)
+        for device in _section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices:
+            yield DeviceRow(
+                labels=(node.node_id, device.id),
+                total_bytes=device.total_bytes,
+                free_bytes=device.free_bytes,
+                source=device.free_source,
+                trust=_TRUSTS.get(device.trust, "unknown"),
+                age_s=device.free_age_ms / 1000 + report_age_s,
+                state=_DEVICE_STATES.get(device.state, "unknown"),
+                speed_bytes_s=device.speed_bytes_s,
+            )
 
 
 def _to_node(node: Node, *, now_s: float) -> cluster_pb2.Node:

@@ -10,6 +10,19 @@ _DEVICE_STATES = {
 }
 
 
+_TRUSTS = {
+    cluster_pb2.TRUST_MEASURED: "measured",
+    cluster_pb2.TRUST_PREDICTED: "predicted",
+    cluster_pb2.TRUST_STALE: "stale",
+}
+_CLASSES = {
+    cluster_pb2.DEVICE_TYPE_CPU: "cpu",
+    cluster_pb2.DEVICE_TYPE_GPU: "discrete",
+    cluster_pb2.DEVICE_TYPE_INTEGRATED: "integrated",
+    cluster_pb2.DEVICE_TYPE_ACCELERATOR: "helper",
+}
+
+
 def inventory_nodes(inventory: discovery_pb2.Inventory) -> list[dict[str, object]]:
     """Every node, by id. Free bytes are as their source said them; no figure here is estimated."""
     return [_node(node) for node in inventory.nodes]
@@ -47,8 +60,20 @@ def _device(device: cluster_pb2.Device) -> dict[str, object]:
         "free_bytes": device.free_bytes,
         "free_source": device.free_source,
         "free_age_ms": device.free_age_ms,
+        "trust": _TRUSTS.get(device.trust, "unknown"),
+        "promised_bytes": device.promised_bytes,
+        "reserve_bytes": device.reserve_bytes,
+        "max_bytes": device.max_bytes if device.HasField("max_bytes") else None,
+        "class": _CLASSES.get(device.type, "unknown"),
+        "pool": device.pool_id,
+        "backing_pool": device.backing_pool_id or None,
+        "pci_id": device.pci_id or None,
+        "driver": device.driver or None,
+        "speed_bytes_s": device.speed_bytes_s or None,
         "state": _DEVICE_STATES.get(device.state, "unknown"),
         "state_reason": device.state_reason,
+        "check_exit_code": device.check_exit_code if device.HasField("check_exit_code") else None,
+        "check_last_line": device.check_last_line or None,
     }
 
 

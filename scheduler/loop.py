@@ -10,6 +10,7 @@ from scheduler import metrics
 from scheduler.converters import to_nodes
 from scheduler.core.effects import Effect
 from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
+from scheduler.core.ledger import overhead_bytes
 from scheduler.core.promises import promises
 from scheduler.core.state import SchedulerCore
 from scheduler.routes import RouteBoard
@@ -108,6 +109,13 @@ class CoreLoop:
             for device_id, count in promise.device_bytes.items():
                 key = (promise.node_id, device_id)
                 promised[key] = promised.get(key, 0) + count
+        policy = self._core.books.policy
+        reserves = {
+            (node.id, device.id): overhead_bytes(device, policy)
+            for node in self._core.books.observed.nodes.values()
+            for device in node.devices
+        }
+        self._board.see_promises(promised, reserves)
         metrics.PROMISED_BYTES.clear()
         for (node_id, device_id), count in promised.items():
             metrics.PROMISED_BYTES.labels(node=node_id, device=device_id).set(count)

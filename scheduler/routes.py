@@ -1,6 +1,6 @@
 """The routing table as gateways get it, and everybody who watches it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from common.changes import Changes
 from common.clock import Clock
@@ -18,15 +18,36 @@ class RouteBoard:
         self._clock = clock
         self._models: dict[tuple[str, str], cluster_pb2.Model] = {}
         self._changes = Changes()
-        self.inventory = discovery_pb2.Inventory()
+        self._inventory = discovery_pb2.Inventory()
+        self._seen_at_s = 0.0
+        self._promised_bytes: Mapping[tuple[str, str], int] = {}
+        self._reserve_bytes: Mapping[tuple[str, str], int] = {}
         self.table: scheduler_pb2.RouteTable | None = None
 
     def see_inventory(self, inventory: discovery_pb2.Inventory) -> None:
         """Keep the models' descriptions, which the core does not carry. Those of a node that just left stay known."""
-        self.inventory = inventory
+        self._inventory, self._seen_at_s = inventory, self._clock.now_s()
         for node in inventory.nodes:
             for model in node.models:
                 self._models[model.name, model.digest] = model
+
+    def see_promises(
+        self, promised_bytes: Mapping[tuple[str, str], int], reserve_bytes: Mapping[tuple[str, str], int]
+    ) -> None:
+        """What is promised and what is kept free, by node and device, to be shown."""
+        self._promised_bytes, self._reserve_bytes = promised_bytes, reserve_bytes
+
+    def inventory(self) -> discovery_pb2.Inventory:
+        """The inventory that decisions are made on, with its age as of now and what is promised on each device."""
+        shown = discovery_pb2.Inventory()
+        shown.CopyFrom(self._inventory)
+        waited_ms = max(0, round((self._clock.now_s() - self._seen_at_s) * 1000))
+        for node in shown.nodes:
+            node.report_age_ms += waited_ms
+            for device in node.devices:
+                device.promised_bytes = self._promised_bytes.get((node.id, device.id), 0)
+                device.reserve_bytes = self._reserve_bytes.get((node.id, device.id), 0)
+        return shown
 
     def publish(self, effect: PublishRoutes) -> None:
         """A new table takes the place of the old one."""

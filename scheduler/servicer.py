@@ -89,7 +89,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         context: aio.ServicerContext[Any, Any],
     ) -> discovery_pb2.Inventory:
         """The inventory that decisions are made on."""
-        return self._board.inventory
+        return self._board.inventory()
 
     async def ListConstraints(
         self,

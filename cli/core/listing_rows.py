@@ -6,7 +6,10 @@ from typing import Any
 from cli.core.formatting import format_bytes, format_since, format_until
 
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
-DEVICE_HEADINGS = ("NODE", "STATE", "DEVICE", "KIND", "TOTAL", "FREE", "READ FROM", "PROMISED", "RUNNERS")
+DEVICE_HEADINGS = (
+    *("NODE", "STATE", "DEVICE", "KIND", "DEVICE STATE", "TOTAL", "FREE", "READ FROM"),
+    *("PROMISED", "RESERVED", "RUNNERS", "REASON"),
+)
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
 CONSTRAINT_HEADINGS = ("MODEL", "SET BY", "CONSTRAINTS")
 _DIGEST_DIGITS = 12
@@ -45,11 +48,14 @@ def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
             str(node.get("state", "")),
             str(device.get("name", "")),
             str(device.get("library", "")),
+            str(device.get("state", "")),
             _bytes(device, "total_bytes"),
             _bytes(device, "free_bytes"),
             _source(device),
             _bytes(device, "promised_bytes"),
+            _bytes(device, "reserve_bytes"),
             str(len(node.get("runners") or [])),
+            str(device.get("state_reason") or ""),
         )
         for node in nodes
         for device in node.get("devices") or [{}]
@@ -116,8 +122,9 @@ def _bytes(device: Json, name: str) -> str:
 
 
 def _source(device: Json) -> str:
-    """Where the free figure was read and how long ago, because neither can be guessed."""
+    """Where the free figure was read and how long ago, because neither can be guessed, and whether it was measured."""
     if not device.get("free_source"):
         return ""
     age_s = (device.get("free_age_ms") or 0) / 1000
-    return f"{device['free_source']}, {age_s:.1f} s ago"
+    trust = device.get("trust", "measured")
+    return f"{device['free_source']}, {age_s:.1f} s ago" + (f", {trust}" if trust != "measured" else "")

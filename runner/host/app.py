@@ -6,6 +6,7 @@ import os
 
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
+from common.device_metrics import DeviceCollector
 from common.errors import PlacementMismatch, StartupError
 from common.grpc_server import bind_server
 from common.ids import new_incarnation
@@ -16,6 +17,7 @@ from common.service import run_service
 from protos import discovery_pb2, host_pb2, host_pb2_grpc
 from runner.core.environment import limits_set
 from runner.host.borrowing import Borrower
+from runner.host.converters import to_row
 from runner.host.device_notes import DeviceNotes
 from runner.host.devices import Devices
 from runner.host.fence_store import FenceStore
@@ -96,6 +98,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         services=[host_pb2.DESCRIPTOR.services_by_name["Host"].full_name],
         insecure=settings.insecure,
     )
+    DeviceCollector("puna_host", ["device"], lambda: map(to_row, devices.devices())).register()
     metrics_address = serve_metrics(settings.metrics_listen)
     facts = discovery_pb2.HostFacts(
         address=settings.node_advertise or server.address,

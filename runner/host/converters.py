@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from common.device_metrics import DeviceRow
 from common.errors import InvalidRequest
 from protos import cluster_pb2, host_pb2
 from runner.core.devices import CPU_ID
@@ -47,6 +48,33 @@ def to_terms(request: host_pb2.LendRequest) -> Terms:
             )
             for share in request.devices
         ),
+    )
+
+
+_DEVICE_STATES = {
+    cluster_pb2.DEVICE_STATE_OK: "ok",
+    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
+    cluster_pb2.DEVICE_STATE_LOST: "lost",
+    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+}
+_TRUSTS = {
+    cluster_pb2.TRUST_MEASURED: "measured",
+    cluster_pb2.TRUST_PREDICTED: "predicted",
+    cluster_pb2.TRUST_STALE: "stale",
+}
+
+
+def to_row(device: cluster_pb2.Device) -> DeviceRow:
+    """A device on the metrics page."""
+    return DeviceRow(
+        labels=(device.id,),
+        total_bytes=device.total_bytes,
+        free_bytes=device.free_bytes,
+        source=device.free_source,
+        trust=_TRUSTS.get(device.trust, "unknown"),
+        age_s=device.free_age_ms / 1000,
+        state=_DEVICE_STATES.get(device.state, "unknown"),
+        speed_bytes_s=device.speed_bytes_s,
     )
 
 

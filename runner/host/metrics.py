@@ -10,6 +10,5 @@ MEASURE_SECONDS = Histogram(
     "puna_host_measure_seconds", "Time of one measurement", buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 )
 MEASURES = Counter("puna_host_measures_total", "Measure commands by where the answer came from", ["source"])
-DEVICE_FREE_BYTES = Gauge("puna_host_device_free_bytes", "Free memory of a device as reported", ["device"])
 MODELS = Gauge("puna_host_models_count", "Model files by state", ["state"])
 CONNECTED = Gauge("puna_host_discovery_connected_count", "1 while registered at discovery")

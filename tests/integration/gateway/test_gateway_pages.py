@@ -139,6 +139,16 @@ async def test_nodes_and_placements(cluster: Cluster) -> None:
     (node,) = (await cluster.http.get("/puna/v1/nodes")).json()["nodes"]
     assert (node["id"], node["state"]) == ("node-1", "ready")
     assert node["ram"] == {"total": 1000, "free": 400, "source": "meminfo"}
+    device = node["devices"][0]
+    assert {
+        "state",
+        "state_reason",
+        "trust",
+        "promised_bytes",
+        "reserve_bytes",
+        "class",
+        "speed_bytes_s",
+    } <= device.keys()
     (placement,) = (await cluster.http.get("/puna/v1/placements?model=demo")).json()["placements"]
     assert placement["id"] == cluster.runner.placement.placement_id
     assert (placement["state"], placement["measured_bytes"]) == ("ready", {"GPU-1": 120})

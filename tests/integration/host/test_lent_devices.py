@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from common.errors import DeviceMemoryExhausted, DeviceNotFound, ModelUnavailable, StaleFence
@@ -30,6 +31,19 @@ def device() -> Iterator[LimitedDevice]:
 async def node(tmp_path: Path, models_directory: Path, device: LimitedDevice) -> AsyncIterator[Node]:
     async with running_node(tmp_path, models_directory, PUNA_RPC_DEVICES=device.address) as node:
         yield node
+
+
+async def metrics_page(address: str) -> str:
+    async with httpx.AsyncClient() as client:
+        return (await client.get(f"http://{address}/metrics")).text
+
+
+def figure(page: str, name: str, device: LimitedDevice, *labels: str) -> float:
+    """The one sample of a metric with these labels."""
+    parts = (f'device="{device.id}"', *labels)
+    lines = [line for line in page.splitlines() if line.startswith(name + "{") and all(part in line for part in parts)]
+    (line,) = lines
+    return float(line.rsplit(" ", 1)[1])
 
 
 def find(inventory: Inventory, device_id: str) -> cluster_pb2.Device:
@@ -60,6 +74,13 @@ async def test_a_lent_device_has_computed_and_tells_its_own_limit(node: Node, de
     assert (told.pool_id, told.backing_pool_id, told.id_stable) == (f"RPC:{device.address}", "host", False)
     assert told.speed_bytes_s > 0
     assert device.used_bytes() == 0  # the test gave back what it took
+    page = await metrics_page((await node.host.event("host.ready"))["metrics_address"])
+    assert figure(page, "puna_host_device_free_bytes", device, 'source="rpc"', 'trust="measured"') == LIMIT_MIB * MIB
+    assert figure(page, "puna_host_device_state", device, 'state="ok"') == 1
+    assert figure(page, "puna_host_device_state", device, 'state="lost"') == 0
+    page = await metrics_page((await node.discovery.event("discovery.ready"))["metrics_address"])
+    assert figure(page, "puna_discovery_device_total_bytes", device, "node=") == LIMIT_MIB * MIB
+    assert 0 <= figure(page, "puna_discovery_device_free_age_seconds", device) < 5
 
 
 @pytest.mark.behaviour("B-131")

@@ -26,7 +26,7 @@ from scheduler.client import SchedulerClient
 from scheduler.core.observed import Observed
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
 from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler
-from tests.waiting import until
+from tests.waiting import next_look, until
 
 
 async def test_a_cold_model_is_loaded_with_progress_and_routed(running: Running, node: NodeAndDiscovery) -> None:
@@ -74,6 +74,22 @@ async def test_a_stuck_load_delays_neither_other_models_nor_questions(running: R
     assert [one.id for one in nodes.nodes] == ["node-a"]
     node.may_finish.set()
     await asyncio.gather(stuck, other)
+
+
+@pytest.mark.behaviour("B-139")
+async def test_nodes_are_shown_with_what_is_promised_and_kept_free(running: Running, node: NodeAndDiscovery) -> None:
+    await running.ensure("m")
+    shown: list[cluster_pb2.Device] = []
+
+    async def look() -> bool:
+        shown[:] = (await running.client.list_nodes()).nodes[0].devices
+        return shown[0].promised_bytes > 0
+
+    async with asyncio.timeout(10):
+        while not await look():
+            await next_look()
+    assert shown[0].promised_bytes >= node.model_bytes
+    assert shown[0].reserve_bytes > 0
 
 
 async def test_routes_follow_what_the_host_reports(running: Running, node: NodeAndDiscovery) -> None:

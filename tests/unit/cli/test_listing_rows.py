@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from cli.core.listing_rows import device_rows, loaded_rows, model_rows
+from cli.core.listing_rows import DEVICE_HEADINGS, device_rows, loaded_rows, model_rows
 from cli.output import plain_lines
 
 NOW_UNIX_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -55,7 +55,38 @@ def test_a_device_shows_where_its_free_figure_comes_from_and_how_old_it_is() -> 
 
     rows = device_rows([{"id": "n1", "state": "ready", "devices": [device], "runners": [{}, {}]}])
 
-    assert rows == [("n1", "ready", "CPU", "CPU", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "2")]
+    assert rows == [("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "2", "")]
+
+
+def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> None:
+    device = {
+        "name": "CUDA0",
+        "library": "CUDA",
+        "state": "excluded",
+        "state_reason": "its test failed: signal 6",
+        "total_bytes": 8_000_000_000,
+        "free_bytes": 5_000_000_000,
+        "free_source": "promised",
+        "free_age_ms": 0,
+        "trust": "predicted",
+        "promised_bytes": 3_000_000_000,
+        "reserve_bytes": 1_000_000_000,
+    }
+    (row,) = device_rows([{"id": "n1", "state": "ready", "devices": [device]}])
+    assert dict(zip(DEVICE_HEADINGS, row, strict=True)) == {
+        "NODE": "n1",
+        "STATE": "ready",
+        "DEVICE": "CUDA0",
+        "KIND": "CUDA",
+        "DEVICE STATE": "excluded",
+        "TOTAL": "8.0 GB",
+        "FREE": "5.0 GB",
+        "READ FROM": "promised, 0.0 s ago, predicted",
+        "PROMISED": "3.0 GB",
+        "RESERVED": "1.0 GB",
+        "RUNNERS": "0",
+        "REASON": "its test failed: signal 6",
+    }
 
 
 def test_a_node_without_devices_is_listed() -> None:
