@@ -1,0 +1,1 @@
+"""Tell reasoning and tool calls from content while a model writes. Pure."""

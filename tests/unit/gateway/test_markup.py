@@ -1,0 +1,269 @@
+"""Reasoning and tool calls told from content, for every split of the text."""
+
+import json
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
+from gateway.core.markup.families import Family, Markup, Readers, markup_of
+from gateway.core.markup.parser import MarkupParser, joined
+
+THINK = ("<think>", "</think>")
+TOOLS = frozenset({"weather", "search", "brave_search"})
+WEATHER = '{"city": "Köln", "days": [1, 2]}'
+
+
+def parser(
+    family: Family, *, reasoning: tuple[str, str] | None = THINK, in_reasoning: bool = False, tools: bool = True
+) -> MarkupParser:
+    readers = Readers(
+        markup=Markup(family=family, reasoning=reasoning),
+        tool_names=TOOLS if tools else frozenset(),
+        types={"weather": {"city": "string", "days": "array"}},
+    )
+    return MarkupParser(readers, in_reasoning=in_reasoning)
+
+
+def read(reader: MarkupParser, pieces: Iterable[str]) -> list[Event]:
+    events: list[Event] = []
+    for piece in pieces:
+        events += reader.feed(piece)
+    return joined(events + reader.finish())
+
+
+def calls(events: list[Event]) -> list[tuple[str, object]]:
+    found: list[tuple[str, str]] = []
+    for event in events:
+        if isinstance(event, CallBegan):
+            found.append((event.name, ""))
+        elif isinstance(event, CallArguments):
+            name, raw = found.pop()
+            found.append((name, raw + event.fragment))
+    return [(name, json.loads(raw)) for name, raw in found]
+
+
+def content(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Content))
+
+
+def reasoning(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Reasoning))
+
+
+ONE = [("weather", json.loads(WEATHER))]
+CASES = [
+    (Family.HERMES, f'<tool_call>\n{{"name": "weather", "arguments": {WEATHER}}}\n</tool_call>', ONE, ""),
+    (Family.HERMES, f'Wait.\n<tool_call>{{"arguments": {WEATHER}, "name": "weather"}}</tool_call>', ONE, "Wait.\n"),
+    (
+        Family.HERMES,
+        (
+            f'<tool_call>{{"name": "weather", "arguments": {WEATHER}}}</tool_call>\n'
+            '<tool_call>{"name": "search"}</tool_call>'
+        ),
+        [*ONE, ("search", {})],
+        "",
+    ),
+    (
+        Family.HERMES,
+        (
+            "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
+            "<parameter=days>\n[1, 2]\n</parameter>\n</function>\n</tool_call>"
+        ),
+        ONE,
+        "",
+    ),
+    (Family.HERMES, f'<tool_call>{{"name": "weather", "arguments": {json.dumps(WEATHER)}}}</tool_call>', ONE, ""),
+    (Family.LLAMA, f'{{"name": "weather", "parameters": {WEATHER}}}', ONE, ""),
+    (Family.LLAMA, f'<|python_tag|>{{"name": "weather", "parameters": {WEATHER}}}', ONE, ""),
+    (
+        Family.LLAMA,
+        f'{{"name": "weather", "parameters": {WEATHER}}}; {{"name": "search", "parameters": {{}}}}',
+        [*ONE, ("search", {})],
+        "",
+    ),
+    (Family.LLAMA, '<|python_tag|>brave_search.call(query="x y")', [("brave_search", {"query": "x y"})], ""),
+    (Family.MISTRAL, f'[TOOL_CALLS][{{"name": "weather", "arguments": {WEATHER}}}]', ONE, ""),
+    (
+        Family.MISTRAL,
+        f'[TOOL_CALLS][{{"name": "weather", "arguments": {WEATHER}}}, {{"name": "search", "arguments": {{}}}}]',
+        [*ONE, ("search", {})],
+        "",
+    ),
+    (
+        Family.MISTRAL,
+        f"Now.[TOOL_CALLS]weather[ARGS]{WEATHER}[TOOL_CALLS]search[ARGS]{{}}",
+        [*ONE, ("search", {})],
+        "Now.",
+    ),
+    (
+        Family.DEEPSEEK,
+        (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+            f"{WEATHER}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        ONE,
+        "",
+    ),
+    (
+        Family.DEEPSEEK,
+        (
+            f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{WEATHER}<｜tool▁call▁end｜>"
+            "<｜tool▁call▁begin｜>search<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        [*ONE, ("search", {})],
+        "",
+    ),
+    (
+        Family.HARMONY,
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.weather "
+            f"<|constrain|>json<|message|>{WEATHER}<|call|>"
+        ),
+        ONE,
+        "",
+    ),
+    (Family.GENERIC, f'{{"name": "weather", "arguments": {WEATHER}}}', ONE, ""),
+    (Family.GENERIC, f'```json\n[{{"name": "weather", "parameters": {WEATHER}}}]\n```', ONE, ""),
+    (
+        Family.GENERIC,
+        f'[{{"name": "weather", "arguments": {WEATHER}}}, {{"name": "search"}}]',
+        [*ONE, ("search", {})],
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "text", "expected", "said"), CASES)
+def test_calls_are_found_in_every_familys_form(
+    family: Family, text: str, expected: list[tuple[str, object]], said: str
+) -> None:
+    events = read(parser(family), [text])
+    assert calls(events) == expected
+    assert content(events) == said
+
+
+@pytest.mark.parametrize(("family", "text", "expected", "said"), CASES)
+def test_one_character_at_a_time_gives_the_same(
+    family: Family, text: str, expected: list[tuple[str, object]], said: str
+) -> None:
+    assert read(parser(family), text) == read(parser(family), [text])
+    assert calls(read(parser(family), text)) == expected
+    assert content(read(parser(family), text)) == said
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(CASES), st.data())
+def test_every_split_gives_the_same(case: tuple[Family, str, object, str], data: st.DataObject) -> None:
+    family, text, _, _ = case
+    text = (
+        data.draw(st.sampled_from(["", "<think>a <b</think>\n", "so: "]))
+        + text
+        + data.draw(st.sampled_from(["", " ok"]))
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert read(parser(family), pieces) == read(parser(family), [text])
+
+
+FRAGMENTS = [
+    "<tool_call>", "</tool_call>", "{", "}", "[", "]", '"name"', ":", '"weather"', '"arguments"', ",", " ", "\n", "x",
+    "<think>", "</think>", "<function=", "<parameter=", ">", "</parameter>", "</function>", "[TOOL_CALLS]", "[ARGS]",
+    "<|python_tag|>", "```", "json", "<|channel|>", "<|message|>", "<|end|>", "analysis", "to=functions.weather",
+    "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "function", "<｜tool▁call▁end｜>",
+    '"', "\\", "<",
+]  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(list(Family)), st.lists(st.sampled_from(FRAGMENTS), max_size=24), st.booleans(), st.data())
+def test_nonsense_never_breaks_a_parser_and_splits_make_no_difference(
+    family: Family, fragments: list[str], in_reasoning: bool, data: st.DataObject
+) -> None:
+    text = "".join(fragments)
+    cut = data.draw(st.integers(0, len(text)))
+    whole = read(parser(family, in_reasoning=in_reasoning), [text])
+    assert read(parser(family, in_reasoning=in_reasoning), [text[:cut], text[cut:]]) == whole
+    assert read(parser(family, in_reasoning=in_reasoning), text) == whole
+
+
+@given(st.sampled_from([f for f in Family if f is not Family.HARMONY]), st.text('ab {}[]<>"`:,\n', max_size=40))
+def test_text_without_markup_comes_out_as_it_went_in(family: Family, text: str) -> None:
+    assert content(read(parser(family, reasoning=None), [text])) == text
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        (Family.HERMES, "<tool_call>not json</tool_call>"),
+        (Family.HERMES, '<tool_call>{"city": "Köln"}'),
+        (Family.HERMES, "a <tool_ca"),
+        (Family.LLAMA, '{"name": "unknown", "parameters": {}}'),
+        (Family.LLAMA, '{"answer": 42}'),
+        (Family.LLAMA, "<|python_tag|>print(1 + 1)"),
+        (Family.MISTRAL, "[TOOL_CALLS] none"),
+        (Family.GENERIC, '{"name": "unknown", "arguments": {}}'),
+        (Family.GENERIC, "```python\nprint()\n```"),
+        (Family.GENERIC, "[1, 2, 3]"),
+    ],
+)
+def test_what_only_resembles_a_call_is_content(family: Family, text: str) -> None:
+    events = read(parser(family), [text])
+    assert calls(events) == []
+    assert content(events) == text
+
+
+def test_malformed_arguments_are_sent_as_they_are() -> None:
+    events = read(parser(Family.HERMES), ['<tool_call>{"name": "weather", "arguments": {"city": '])
+    assert events == [CallBegan("weather"), CallArguments('{"city": ')]
+
+
+def test_arguments_stream_while_they_are_written() -> None:
+    reader = parser(Family.HERMES)
+    assert reader.feed('<tool_call>{"name": "weather", "arg') == [CallBegan("weather")]
+    assert reader.feed('uments": {"city": "K') == [CallArguments('{"city": "K')]
+    assert reader.feed('öln"}}') == [CallArguments('öln"}')]
+    assert reader.feed("</tool_call>") == []
+
+
+def test_reasoning_is_told_from_the_answer() -> None:
+    events = read(parser(Family.HERMES), ["<think>\nLet me see.", "</thi", "nk>\n\nForty-two."])
+    assert events == [Reasoning("Let me see."), Content("Forty-two.")]
+
+
+def test_reasoning_that_the_prompt_opened_needs_no_opening_marker() -> None:
+    events = read(parser(Family.NONE, in_reasoning=True), ["Let me see.</think>", "Forty-two."])
+    assert events == [Reasoning("Let me see."), Content("Forty-two.")]
+
+
+def test_harmony_channels() -> None:
+    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>"
+    assert read(parser(Family.HARMONY), text) == [Reasoning("hm"), Content("Hello.")]
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    text = '<tool_call>{"name": "weather"}</tool_call>'
+    assert content(read(parser(Family.HERMES, tools=False), [text])) == text
+
+
+@pytest.mark.parametrize(
+    ("template", "family", "has_reasoning"),
+    [
+        ("…<tool_call>…<think>…</think>", Family.HERMES, True),
+        ("…[TOOL_CALLS]…", Family.MISTRAL, False),
+        ("…<|channel|>…<|message|>", Family.HARMONY, False),
+        ("…<｜tool▁calls▁begin｜>…</think><think>", Family.DEEPSEEK, True),
+        ("…<|python_tag|>…", Family.LLAMA, False),
+        ("{{ messages }}{{ tools }}", Family.GENERIC, False),
+    ],
+)
+def test_the_template_tells_the_family(template: str, family: Family, has_reasoning: bool) -> None:
+    markup = markup_of(template, has_tools=True)
+    assert markup.family is family
+    assert (markup.reasoning is not None) is has_reasoning
+
+
+def test_without_markers_and_without_tools_there_is_no_markup() -> None:
+    assert markup_of("{{ messages }}", has_tools=False) == Markup()
