@@ -28,7 +28,6 @@ from runner.engine.reference import ReferenceEngine
 from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, Listener, driven
-from tests.integration.runner.harness import assert_equals_cold
 from tests.unit.runner.grammar_walks import grammar_of, matches
 
 CONTEXT_TOKENS = 128
@@ -453,40 +452,6 @@ def test_a_pooled_engine_refuses_to_generate_and_computes_vectors(zoo: Zoo) -> N
         with pytest.raises(UnsupportedCapability):
             engine.submit(1, GenerationRequest(prompt=(1,)))
         assert engine.pooled_model.vector_length > 0
-
-
-# One for each kind of memory, attention and position.
-ORACLE_MODELS = (
-    *("dense", "dense_wide_head", "moe", "tied", "swa", "recurrent"),
-    *("hybrid", "hybrid_rollback", "rope_freqs", "rope_factors", "mrope"),
-)
-# Longer than a batch, and with the answer longer than the sliding window.
-LONG_PROMPT = 4 * PROMPT
-
-
-@pytest.mark.behaviour("B-22", "B-153")
-@pytest.mark.parametrize("name", ORACLE_MODELS)
-def test_batched_says_what_the_reference_says(name: str, zoo: Zoo) -> None:
-    tokens = 48
-    with driven(reference(zoo(name), layout())) as oracle:
-        prompt = oracle.tokens(LONG_PROMPT)
-        expected = oracle.ask(prompt, max_tokens=tokens, top_logprobs=0)
-    assert len(prompt) > BATCH_TOKENS
-    assert len(prompt) + tokens > 64
-    with driven(batched(zoo(name), layout())) as driver:
-        actual = driver.ask(prompt, max_tokens=tokens, top_logprobs=0)
-        compared = 0
-        for mine, theirs in zip(actual.rows, expected.rows, strict=True):
-            assert_equals_cold(mine, theirs)
-            if actual.ids[compared] != expected.ids[compared]:
-                break  # two tokens that rounding makes equal; what follows differs by right
-            compared += 1
-        # After such a place the oracle's own tokens are forced, so that every one of its rows is compared.
-        for position in range(compared, tokens):
-            forced = (*prompt, *expected.ids[:position])
-            row = driver.ask(forced, max_tokens=1, top_logprobs=0, cache_prompt=False).rows[0]
-            assert_equals_cold(row, expected.rows[position])
-            assert row[expected.ids[position]] >= row.max() - 0.005 * np.abs(row).max()
 
 
 def test_a_fake_answer_follows_from_seed_prompt_and_position_alone(tmp_path: Path) -> None:
