@@ -3,10 +3,12 @@
 import math
 import re
 
+from common.clock import NS_PER_MS
+
 _MS_PER_UNIT = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
 _PIECE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)((?:[eE][+-]?\d{1,3})?)(ns|us|µs|μs|ms|s|m|h)")
 # What an int64 of nanoseconds holds, as Go's time.Duration; longer ones are clamped.
-DURATION_MS_MAX = (2**63 - 1) // 1_000_000
+DURATION_MS_MAX = (2**63 - 1) // NS_PER_MS
 _TEXT_LENGTH_MAX = 64
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.clock import NS_PER_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -73,7 +75,7 @@ def chat_body(model: str, conversation: Conversation, options: RunOptions) -> di
 def timing_line(last: dict[str, Any]) -> str:
     """The figures of an answer's last object: "23 tokens, 812.4 tokens/s, prompt 9 tokens, load 0.2 s, total 0.3 s"."""
     count, duration_ns = last.get("eval_count") or 0, last.get("eval_duration") or 0
-    speed = f"{count / duration_ns * 1e9:.1f} tokens/s" if duration_ns else "speed not measured"
+    speed = f"{count / duration_ns * NS_PER_S:.1f} tokens/s" if duration_ns else "speed not measured"
     load_s, total_s = (last.get("load_duration") or 0) / 1e9, (last.get("total_duration") or 0) / 1e9
     prompt = last.get("prompt_eval_count") or 0
     return f"{count} tokens, {speed}, prompt {prompt} tokens, load {load_s:.2f} s, total {total_s:.2f} s"

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from common.clock import NS_PER_S
 from common.errors import PunaError
 from runner.core.batching import BatchRow, Demand, plan_batch
 from runner.core.context_shift import ShiftMethod, plan_context_shift
@@ -238,7 +239,7 @@ class PlainLoop:
             step.append(Inputs(sequence, len(slot.held), sequence.pending[: row.tokens], row.complete))
         logits = self._backend.evaluate(step)
         self._report.decode_calls += 1
-        self._report.decode_s += (time.monotonic_ns() - started_ns) / 1e9
+        self._report.decode_s += (time.monotonic_ns() - started_ns) / NS_PER_S
         self._report.batch_sequences = len(rows)
         for inputs, row_logits in zip(step, logits, strict=True):
             self._collect(inputs, row_logits)

@@ -12,11 +12,13 @@ from typing import NamedTuple, assert_never
 
 import numpy as np
 
+from common.clock import NS_PER_S
 from common.errors import InternalError, PunaError
 from runner.core.embedding_batches import InputDemand, InputPlan, plan_inputs
 from runner.engine.engine import EngineListener
 from runner.engine.pooled_context import PooledContext
 from runner.engine.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
+from runner.engine.spinning import Spinning
 
 NOT_FINITE = "the model gave an invalid number for an input"
 
@@ -90,8 +92,9 @@ PooledCommand = SubmitJob | CancelJob | StopPooled
 class PooledLoop:
     """Owns the context. `post` may be called from any thread, everything else is the engine thread's."""
 
-    def __init__(self, context: PooledContext, listener: EngineListener) -> None:
+    def __init__(self, context: PooledContext, listener: EngineListener, spinning: Spinning) -> None:
         self._context = context
+        self._spinning = spinning
         self._listener = listener
         self._inbox: deque[PooledCommand] = deque()
         self._wake = threading.Event()
@@ -162,9 +165,10 @@ class PooledLoop:
         started_ns = time.monotonic_ns()
         vectors = self._context.compute([job.inputs[index] for job, index in taken])
         ended_ns = time.monotonic_ns()
+        self._spinning.look(ended_ns)
         report = self._report
         report.decode_calls += 1
-        report.decode_s += (ended_ns - started_ns) / 1e9
+        report.decode_s += (ended_ns - started_ns) / NS_PER_S
         report.batch_sequences = len(taken)
         report.prompt_tokens += sum(job.input_tokens[index] for job, index in taken)
         for (job, index), values in zip(taken, vectors, strict=True):

@@ -11,10 +11,12 @@ import orjson
 from google.protobuf import json_format
 
 from common.changes import Changes
+from common.clock import NS_PER_S
 from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
 from common.logs import get_logger
 from protos import cluster_pb2
 from runner.core import model_files as core_files
+from runner.core.description import PROJECTOR_ARCHITECTURE, Capability
 from runner.host import metrics
 from runner.host.children import run_child
 from runner.host.home import write_durably
@@ -29,8 +31,8 @@ INSPECTION_VERSION = 1
 FILES_MAX = 10_000
 SUFFIX = ".gguf"
 NAME_LENGTH_MAX = 256
-PROJECTOR_ARCHITECTURE = "clip"
 ADAPTER_KIND = "adapter"  # of general.type
+VISION = Capability.VISION.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -55,6 +57,7 @@ class ModelFile:
     path: Path
     model: cluster_pb2.Model
     is_verdict: bool = True
+    is_projector: bool = False  # belongs to the vision model beside it, and is never listed by itself
 
 
 def model_name(path: Path) -> str:
@@ -81,8 +84,11 @@ class ModelFiles:
     def models(self) -> list[cluster_pb2.Model]:
         """Every known file, by name. Two files of one name: the first by path counts."""
         by_name: dict[str, cluster_pb2.Model] = {}
+        projectors = {file.path: file.model for file in self._files.values() if file.is_projector}
         for stamp in sorted(self._files):
-            by_name.setdefault(self._files[stamp].model.name, self._files[stamp].model)
+            file = self._files[stamp]
+            if not file.is_projector and file.model.name not in by_name:
+                by_name[file.model.name] = _with_projector(file, projectors)
         return [by_name[name] for name in sorted(by_name)]
 
     def find(self, digest: str) -> ModelFile:
@@ -92,7 +98,8 @@ class ModelFiles:
             ModelNotFound: this node has none.
             BadModelFile: it has one that cannot be used; the text says why.
         """
-        matching = [file for file in self._files.values() if file.model.digest == digest]
+        files = self._files.values()
+        matching = [file for file in files if file.model.digest == digest and not file.is_projector]
         if not matching:
             raise ModelNotFound(f"this node has no model file with digest {digest[:12] or '(none)'}")
         for file in matching:
@@ -154,11 +161,15 @@ class ModelFiles:
         model = cluster_pb2.Model(
             name=model_name(stamp.path),
             size_bytes=stamp.size_bytes,
-            modified_at_unix_s=stamp.modified_ns // 1_000_000_000,
+            modified_at_unix_s=stamp.modified_ns // NS_PER_S,
         )
         try:
             model.digest = await self._digest(stamp)
-            model.description.CopyFrom(await self._describe(stamp.path, model.digest))
+            description = await self._describe(stamp.path, model.digest)
+            if description.architecture == PROJECTOR_ARCHITECTURE:
+                log.info("projector.found", digest=model.digest[:12], path=str(stamp.path))
+                return ModelFile(path=stamp.path, model=model, is_projector=True)
+            model.description.CopyFrom(description)
             log.info("model.found", model=model.name, digest=model.digest[:12], path=str(stamp.path))
         except (BadModelFile, ModelUnavailable) as error:
             model.error = error.message
@@ -199,8 +210,6 @@ class ModelFiles:
         result = await run_child("inspect", [str(path)], timeout_s=INSPECT_TIMEOUT_S)
         if result.exit_code == 0:
             json_format.Parse(result.output, description)
-            if description.architecture == PROJECTOR_ARCHITECTURE:
-                raise BadModelFile(f"{path}: a projector belongs to a vision model and answers nothing by itself")
             if _kind(description) == ADAPTER_KIND:
                 raise BadModelFile(f"{path}: an adapter changes another model and answers nothing by itself")
             await asyncio.to_thread(write_durably, cached, result.output)
@@ -211,8 +220,9 @@ class ModelFiles:
         raise ModelUnavailable(f"{path}: the inspection failed: {result.failure()}")
 
     def _tell(self) -> None:
-        unusable = sum(bool(file.model.error) for file in self._files.values())
-        metrics.MODELS.labels(state="usable").set(len(self._files) - unusable)
+        models = [file for file in self._files.values() if not file.is_projector]
+        unusable = sum(bool(file.model.error) for file in models)
+        metrics.MODELS.labels(state="usable").set(len(models) - unusable)
         metrics.MODELS.labels(state="unusable").set(unusable)
         self.changes.notify()
 
@@ -240,6 +250,21 @@ def find_files(directory: Path) -> list[FileStamp]:
                 )
             )
     return sorted(stamps)[:FILES_MAX]
+
+
+def _with_projector(file: ModelFile, projectors: Mapping[Path, cluster_pb2.Model]) -> cluster_pb2.Model:
+    """The model as others see it: one that has a projector beside it sees."""
+    names = core_files.projector_names(file.path.name)
+    found = next((projectors[path] for name in names if (path := file.path.with_name(name)) in projectors), None)
+    if found is None or file.model.error:
+        return file.model
+    model = cluster_pb2.Model()
+    model.CopyFrom(file.model)
+    model.projector_digest = found.digest
+    model.projector_size_bytes = found.size_bytes
+    if VISION not in model.description.capabilities:
+        model.description.capabilities.append(VISION)
+    return model
 
 
 def _sha256(path: Path) -> str:

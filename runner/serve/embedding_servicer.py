@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from common.clock import NS_PER_MS
 from common.errors import InvalidRequest, PunaError, UnsupportedCapability
 from common.logs import get_logger
 from protos import runner_pb2
@@ -118,8 +119,8 @@ class PooledService:
                 inputs=len(inputs),
                 prompt_tokens=sum(len(tokens) for tokens in inputs),
                 cached_tokens=0,
-                queue_ms=round(queue_ns / 1e6, 3),
-                prompt_ms=round(prompt_ns / 1e6, 3),
+                queue_ms=round(queue_ns / NS_PER_MS, 3),
+                prompt_ms=round(prompt_ns / NS_PER_MS, 3),
             )
         return computed
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from grpc import aio
 
+from common.clock import NS_PER_MS
 from common.errors import PlacementMismatch, UnsupportedCapability
 from common.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
@@ -237,4 +238,4 @@ def _final(finished: Finished) -> runner_pb2.Final:
 
 
 def _ms(duration_ns: int) -> float:
-    return round(duration_ns / 1e6, 3)
+    return round(duration_ns / NS_PER_MS, 3)
