@@ -101,6 +101,7 @@ def _to_model(model: cluster_pb2.Model) -> ModelFile:
         layer_count=model.description.layer_count,
         error=error,
         facts=to_facts(model.description) if model.description.HasField("memory") else None,
+        projector_digest=model.projector_digest,
     )
 
 

@@ -24,6 +24,12 @@ class ModelFiles:
     adapters: tuple[AdapterFile, ...] = ()
 
 
+def projector_names(model_name: str) -> tuple[str, ...]:
+    """What the projector of a model is called, beside it: "x.gguf" has "x.mmproj.gguf" or "mmproj-x.gguf"."""
+    stem = model_name.removesuffix(".gguf")
+    return f"{stem}.mmproj.gguf", f"mmproj-{stem}.gguf"
+
+
 def parse_adapter(text: str) -> AdapterFile:
     """An adapter as the command line names it, PATH or PATH=SCALE.
 

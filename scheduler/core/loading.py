@@ -17,6 +17,7 @@ from scheduler.core.faults import bad_model_file, insufficient_memory, unavailab
 from scheduler.core.layouts import Layout, slot_steps
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.placement import BAD_FILE, plan_placement
+from scheduler.core.projectors import choose_projector
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.starving import drain_cheapest
 from scheduler.core.stopping import order_stop, still_hold_what_is_needed
@@ -55,6 +56,7 @@ def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
 def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFirst | Refusal:
     """What would be decided about a load now. Changes nothing."""
     policy, constraints = books.policy, job.constraints
+    projector, view = choose_projector(cluster_view(books, now_s, job=job), job.model_digest)
     request = PlacementRequest(
         model_digest=job.model_digest,
         layout=Layout(
@@ -67,13 +69,13 @@ def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFi
             threads=constraints.threads,
             use_mmap=constraints.use_mmap,
             engine=policy.engine,
+            projector_digest=projector,
         ),
         slot_steps=slot_steps(constraints.slots or policy.num_parallel),
         require_gpu=constraints.require_gpu,
         constraints=constraints,
         backoff=job.backoff,
     )
-    view = cluster_view(books, now_s, job=job)
     return plan_placement(request, view, {**books.reports, **job.measure_faults}, policy)
 
 

@@ -80,6 +80,7 @@ class ModelFile:
     layer_count: int
     error: str = ""
     facts: ModelFacts | None = None  # None: its header has not told them
+    projector_digest: str = ""  # of the vision projector beside it; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,18 @@ import asyncio
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from common.errors import ModelNotFound
 from protos import cluster_pb2
 from runner.core.gpu_memory import GpuMemory
 from runner.host import children, gpu_watch
 from runner.host.model_files import ModelFiles
 from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
-from tools.model_zoo import build
+from tools.model_zoo import build, build_pair
 
 MIB = 1024 * 1024
 HOG_MIB = 512
@@ -138,3 +140,33 @@ async def test_a_look_at_a_file_that_failed_is_repeated_and_a_verdict_is_not(
     known = files.models()[0].digest
     files._forget_failures()
     assert [model.digest for model in files.models()] == [known]
+
+
+async def test_a_projector_beside_a_model_lets_it_see_and_is_no_model_itself(tmp_path: Path) -> None:
+    directory = tmp_path / "models"
+    model, projector = build_pair("vision", directory)
+    build("dense", directory)
+    files = ModelFiles(directory, tmp_path)
+
+    def rename(name: str) -> Path:
+        return projector.rename(directory / name)
+
+    await files.scan()
+    assert [found.name for found in files.models()] == ["dense:latest", "vision:latest"]
+    assert not any(found.projector_digest for found in files.models())
+    for name in ("vision.mmproj.gguf", "mmproj-vision.gguf"):
+        projector = rename(name)
+        await files.scan()
+        dense, sees = files.models()
+        assert "vision" in sees.description.capabilities
+        assert "vision" not in dense.description.capabilities
+        assert sees.projector_digest == sha256(projector.read_bytes()).hexdigest()
+        assert sees.projector_size_bytes == projector.stat().st_size
+        layout = cluster_pb2.Layout(projector_digest=sees.projector_digest)
+        loaded = files.files_of(sees.digest, layout)
+        assert (loaded.model, loaded.projector) == (model, projector)
+        with pytest.raises(ModelNotFound):
+            files.find(sees.projector_digest)
+    projector.unlink()
+    await files.scan()
+    assert not any("vision" in found.description.capabilities for found in files.models())
