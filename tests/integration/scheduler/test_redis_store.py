@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from common.clock import SystemClock
 from common.errors import StaleFence, StartupError
+from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.layouts import Layout
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
@@ -176,3 +178,45 @@ async def test_a_store_that_is_away_is_refused_within_a_second_and_then_at_once(
 async def test_a_url_that_is_none_stops_the_start() -> None:
     with pytest.raises(StartupError, match="PUNA_REDIS_URL"):
         RedisStore("redsi://localhost", SystemClock())
+
+
+# What operators want of models.
+
+WANTED = Constraints(replicas_min=2, replicas_max=2, devices=("a/gpu-0",), max_bytes=(("*", 1 << 33),), priority=-1)
+
+
+async def test_constraints_are_written_with_the_fence_and_read_by_the_next_leader(
+    store: RedisStore, other: RedisStore
+) -> None:
+    lease = await store.acquire("one", high_water=0)
+    await store.save_constraints(lease.fence, "m:latest", WANTED)
+    await store.save_constraints(lease.fence, "n:latest", replace(WANTED, pinned=True))
+    await store.save_constraints(lease.fence, "m:latest", replace(WANTED, priority=4))
+    assert await other.load_constraints() == {
+        "m:latest": replace(WANTED, priority=4),
+        "n:latest": replace(WANTED, pinned=True),
+    }
+    await store.save_constraints(lease.fence, "n:latest", None)
+    assert set(await other.load_constraints()) == {"m:latest"}
+    assert await other.load() == ()
+
+
+async def test_a_former_leader_can_set_nothing(store: RedisStore, other: RedisStore) -> None:
+    old = await store.acquire("one", high_water=0)
+    await store.release("one")
+    new = await other.acquire("two", high_water=0)
+    await other.load_constraints()
+    with pytest.raises(StaleFence):
+        await store.save_constraints(old.fence, "m:latest", WANTED)
+    await other.save_constraints(new.fence, "m:latest", WANTED)
+    assert await other.load_constraints() == {"m:latest": WANTED}
+
+
+async def test_a_record_of_constraints_that_cannot_be_read_is_left_where_it_is(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    await store.acquire("one", high_water=0)
+    async with redis.client() as client:
+        await client.hset("{sched}:constraints", "bad:latest", '{"version":1,"record":{"replicas_min":"many"}}')
+        assert await store.load_constraints() == {}
+        assert await client.hexists("{sched}:constraints", "bad:latest")
