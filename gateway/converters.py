@@ -157,6 +157,7 @@ def generate_request(
     prompt: list[runner_pb2.Segment],
     seed: int,
     stop: tuple[str, ...],
+    visible_token_ids: tuple[int, ...],
     replica: ReplicaInfo,
 ) -> runner_pb2.GenerateRequest:
     """What the runner is asked."""
@@ -169,6 +170,7 @@ def generate_request(
         add_bos=True,
         sampling=_sampling(plan, seed),
         stop=stop,
+        visible_token_ids=visible_token_ids,
         max_tokens=plan.max_tokens,
         top_logprobs=request.top_logprobs,
         keep_alive_ms=request.keep_alive_ms,
@@ -177,6 +179,11 @@ def generate_request(
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
     )
+    if request.format is not None:
+        if request.format.json_schema:
+            message.json_schema = request.format.json_schema
+        else:
+            message.grammar = request.format.grammar
     if plan.context_tokens is not None:
         message.context_tokens = min(plan.context_tokens, replica.context_tokens or plan.context_tokens)
     return message
@@ -195,6 +202,14 @@ def _sampling(plan: AnswerPlan, seed: int) -> runner_pb2.Sampling:
         frequency_penalty=plan.frequency_penalty,
         seed=seed,
         logit_bias=dict(plan.logit_bias),
+        dry_multiplier=plan.dry_multiplier,
+        dry_base=plan.dry_base,
+        dry_allowed_length=plan.dry_allowed_length,
+        dry_penalty_last_n=plan.dry_penalty_last_n,
+        dry_sequence_breakers=plan.dry_sequence_breakers,
+        xtc_probability=plan.xtc_probability,
+        xtc_threshold=plan.xtc_threshold,
+        top_n_sigma=plan.top_n_sigma,
     )
 
 

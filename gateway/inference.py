@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from common.clock import NS_PER_S, Clock
-from common.errors import ModelNotFound, RequestTimeout, RunnerLost
+from common.errors import InvalidRequest, ModelNotFound, RequestTimeout, RunnerLost
 from common.logs import get_logger
 from gateway import converters, metrics
 from gateway.attempts import LOST_TEXT, RETRYABLE, Attempts
-from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, PromptProgress
+from gateway.core.answer_format import in_words_of_the_client
+from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason, LoadEvent, PromptProgress
 from gateway.core.capabilities import check_capabilities, check_usable
 from gateway.core.load_options import load_options
 from gateway.core.model_names import model_not_found, parse_model_name
@@ -20,7 +21,8 @@ from gateway.core.replica_choice import Need
 from gateway.core.routes import RouteInfo
 from gateway.dispatch import Dispatcher, SlotRequest
 from gateway.model_access import ModelAccess
-from gateway.output import output_parser
+from gateway.markers import MarkerIds
+from gateway.output import OutputParser, OutputPlan, plan_output
 from gateway.prompt import Prompt, fit_prompt, make_prompt
 from gateway.record import RequestRecord
 from gateway.replicas import Connection
@@ -40,6 +42,7 @@ class _Work:
     request: AnswerRequest
     route: RouteInfo
     plan: AnswerPlan
+    output: OutputPlan
     prompt: Prompt
     seed: int
     deadline_s: float
@@ -55,6 +58,7 @@ class Inference:
             dispatcher=dispatcher, models=self.models, clock=clock, request_timeout_s=request_timeout_s
         )
         self._prompts = prompts
+        self._marker_ids = MarkerIds()
         self._clock = clock
         self._request_timeout_s = request_timeout_s
 
@@ -97,6 +101,7 @@ class Inference:
             request=request,
             route=route,
             plan=plan,
+            output=plan_output(route.model.chat_template, request.prompt),
             prompt=await make_prompt(self._prompts, route.model, request),
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
@@ -136,6 +141,8 @@ class Inference:
                 return
             except ModelNotFound as error:
                 raise model_not_found(work.request.model) from error
+            except InvalidRequest as error:
+                raise in_words_of_the_client(error, work.request.format) from error
             except RETRYABLE as error:
                 attempts.judge(error, connection)
             finally:
@@ -162,15 +169,17 @@ class Inference:
     async def _generate(self, work: _Work, connection: Connection, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
         """One call of one replica."""
         prompt = await self._within(self._fit(work, connection), work.deadline_s)
+        visible = self._marker_ids.of(work.route.model, work.output.markers, connection.runner)
         message = converters.generate_request(
             request=work.request,
             plan=work.plan,
             prompt=list(prompt.segments),
             seed=work.seed,
-            stop=(*work.plan.stop, *prompt.stop),
+            stop=(*work.plan.stop, *prompt.stop, *work.output.stop),
+            visible_token_ids=await self._within(visible, work.deadline_s),
             replica=connection.info,
         )
-        parser = output_parser(work.route.model, work.request)
+        parser = work.output.parser(prompt.end)
         generated: list[int] = []
         calls = connection.runner.generate(message, timeout_s=max(work.deadline_s - self._clock.now_s(), 0.0))
         async with closing(calls) as events:
@@ -196,7 +205,8 @@ class Inference:
                             load_duration_ns=round((record.load_s or 0.0) * NS_PER_S),
                         )
                         record.dones.append(done)
-                        yield replace(done, context_token_ids=context)
+                        reason = _end_reason(done, parser, work.output)
+                        yield replace(done, reason=reason, context_token_ids=context)
                         return
         raise RunnerLost(LOST_TEXT)
 
@@ -227,3 +237,11 @@ class Inference:
                 return await step
         except TimeoutError as error:
             raise RequestTimeout("request timed out") from error
+
+
+def _end_reason(done: Done, parser: OutputParser, output: OutputPlan) -> EndReason:
+    """Tool calls end an answer as far as clients are concerned, whether the model or our stop string ended it."""
+    if not parser.called or done.reason is EndReason.LENGTH:
+        return done.reason
+    is_ours = done.reason is EndReason.END_TOKEN or done.stop_string in output.stop
+    return EndReason.TOOL_CALLS if is_ours else done.reason

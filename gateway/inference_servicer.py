@@ -9,6 +9,7 @@ from grpc import aio
 
 from common.errors import InvalidRequest, PunaError, RequestCanceled
 from gateway import converters
+from gateway.core.answer_format import AnswerFormat
 from gateway.core.answers import (
     AnswerEvent,
     AnswerRequest,
@@ -46,6 +47,13 @@ _SAMPLING_FIELDS = (
     "repeat_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "xtc_probability",
+    "xtc_threshold",
+    "top_n_sigma",
 )
 _LIMIT_FIELDS = {"max_tokens": "num_predict", "context_tokens": "num_ctx", "keep_tokens": "num_keep"}
 _REASONS = {
@@ -179,6 +187,7 @@ class InferenceServicer(VectorServicer):
             top_logprobs=check_top_logprobs(options.top_logprobs) if options.HasField("top_logprobs") else None,
             truncate=options.truncate if options.HasField("truncate") else True,
             shift=options.shift if options.HasField("shift") else True,
+            format=_format(options),
             deadline_s=None if remaining_s is None else time.monotonic() + remaining_s,
         )
 
@@ -224,10 +233,22 @@ def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
         values["seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
     if sampling.logit_bias:
         values["logit_bias"] = {str(key): value for key, value in sampling.logit_bias.items()}
+    if sampling.dry_sequence_breakers:
+        values["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     if options.stop:
         values["stop"] = list(options.stop)
     values |= _set_fields(options, _LIMIT_FIELDS)
     return dict(check_options(values).values)
+
+
+def _format(options: inference_pb2.AnswerOptions) -> AnswerFormat | None:
+    match options.WhichOneof("constraint"):
+        case "grammar" if options.grammar:
+            return AnswerFormat(field="grammar", grammar=options.grammar)
+        case "json_schema" if options.json_schema:
+            return AnswerFormat(field="json_schema", json_schema=options.json_schema)
+        case _:
+            return None
 
 
 def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, object]:
@@ -251,7 +272,14 @@ def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
             return inference_pb2.InferenceEvent(prompt=progress)
         case Delta():
             tokens = [converters.token_to_proto(token) for token in event.tokens]
-            return inference_pb2.InferenceEvent(delta=inference_pb2.Delta(content=event.content, tokens=tokens))
+            calls = [
+                inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
+                for call in event.tool_calls
+            ]
+            delta = inference_pb2.Delta(
+                content=event.content, tokens=tokens, reasoning=event.reasoning, tool_calls=calls
+            )
+            return inference_pb2.InferenceEvent(delta=delta)
         case Done():
             return inference_pb2.InferenceEvent(done=_done(event))
 

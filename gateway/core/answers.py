@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.core.answer_format import AnswerFormat
 from gateway.core.option_table import OptionValue
 
 
@@ -44,6 +45,7 @@ class Chat:
     tools: tuple[Mapping[str, object], ...] = ()
     template_kwargs: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     template: str = ""  # instead of the model's own
+    parallel_calls: bool = True  # False: the answer ends after its first tool call
     earlier_token_ids: tuple[int, ...] = ()  # tokens that stand before the rendered prompt (/api/generate `context`)
 
 
@@ -80,6 +82,7 @@ class AnswerRequest:
     top_logprobs: int | None = None
     truncate: bool = False
     shift: bool = False
+    format: AnswerFormat | None = None
     wants_context: bool = False  # Done carries the ids of prompt and answer
     deadline_s: float | None = None  # on the gateway's clock; None: its own limit
 
@@ -138,11 +141,22 @@ class GeneratedToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallDelta:
+    """A piece of a tool call. The first of a call has its id and name, the others raw characters of its arguments."""
+
+    index: int  # of the call within the answer
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """A piece of the answer. Text is in exactly one of content and reasoning; tokens are those behind the text."""
+    """A piece of the answer: content, reasoning or tool calls; tokens are those behind it."""
 
     content: str = ""
     reasoning: str = ""
+    tool_calls: tuple[CallDelta, ...] = ()
     tokens: tuple[GeneratedToken, ...] = ()
 
     @classmethod
@@ -152,8 +166,23 @@ class Delta:
         return cls(
             content="".join(part.content for part in parts),
             reasoning="".join(part.reasoning for part in parts),
+            tool_calls=tuple(whole_calls(call for part in parts for call in part.tool_calls)),
             tokens=tuple(token for part in parts for token in part.tokens),
         )
+
+
+def whole_calls(pieces: Iterable[CallDelta]) -> list[CallDelta]:
+    """The calls that the pieces make, each as one."""
+    calls: dict[int, CallDelta] = {}
+    for piece in pieces:
+        known = calls.get(piece.index, CallDelta(index=piece.index))
+        calls[piece.index] = CallDelta(
+            index=piece.index,
+            id=known.id or piece.id,
+            name=known.name or piece.name,
+            arguments=known.arguments + piece.arguments,
+        )
+    return list(calls.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

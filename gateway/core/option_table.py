@@ -56,6 +56,14 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "repeat_penalty": _number(0, 10, "greater than 0 and at most 10", low_open=True),
     "presence_penalty": _number(-2, 2, "between -2 and 2"),
     "frequency_penalty": _number(-2, 2, "between -2 and 2"),
+    "dry_multiplier": _number(0, 100, "between 0 and 100"),
+    "dry_base": _number(1, 10, "between 1 and 10"),
+    "dry_allowed_length": _whole(0, _INT32_MAX, "at least 0"),
+    "dry_penalty_last_n": _whole(-1, _INT32_MAX, "at least -1"),
+    "dry_sequence_breakers": Rule(kind=Kind.STRINGS),
+    "xtc_probability": _number(0, 1, _UNIT),
+    "xtc_threshold": _number(0, 1, _UNIT),
+    "top_n_sigma": _number(-1, 100, "between -1 and 100"),
     "seed": _whole(-_INT64_MAX - 1, _INT64_MAX, "a 64-bit integer"),
     "num_predict": _whole(-1, _INT32_MAX, "-1 or at least 1"),
     "num_keep": _whole(-1, _INT32_MAX, "between -1 and num_ctx"),
@@ -75,12 +83,8 @@ PLACEMENT_RULES: Mapping[str, Rule] = {
 }
 # Known, but without an engine for them yet: any value that is not "off" is refused, because it would change the answer.
 _OFF_VALUES: Mapping[str, object] = {
-    "dry_multiplier": 0,
-    "xtc_probability": 0,
     "think_budget": None,
 }
-# Refinements of the above; without effect while those are off.
-_REFINEMENTS = frozenset({"dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_threshold"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +119,7 @@ def check_options(options: Mapping[str, object], *, may_set_load: bool = True) -
         elif name in _OFF_VALUES:
             if value != _OFF_VALUES[name]:
                 raise InvalidRequest(f'option "{name}" is not supported', param=name)
-        elif name not in _REFINEMENTS:
+        else:
             unknown.append(name)
     return CheckedOptions(values=values, ignored=tuple(ignored), unknown=tuple(unknown))
 

@@ -17,6 +17,14 @@ ENGINE_DEFAULTS: Mapping[str, OptionValue] = {
     "repeat_penalty": 1.0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": -1,
+    "dry_sequence_breakers": (),
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "top_n_sigma": 0.0,
     "seed": -1,
     "num_predict": -1,
     "num_keep": 4,
@@ -41,6 +49,14 @@ class AnswerPlan:
     repeat_penalty: float
     presence_penalty: float
     frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: tuple[str, ...]
+    xtc_probability: float
+    xtc_threshold: float
+    top_n_sigma: float
     seed: int
     max_tokens: int | None
     keep_tokens: int
@@ -74,6 +90,14 @@ def plan_answer(
         repeat_penalty=cast(float, merged["repeat_penalty"]),
         presence_penalty=cast(float, merged["presence_penalty"]),
         frequency_penalty=cast(float, merged["frequency_penalty"]),
+        dry_multiplier=cast(float, merged["dry_multiplier"]),
+        dry_base=cast(float, merged["dry_base"]),
+        dry_allowed_length=cast(int, merged["dry_allowed_length"]),
+        dry_penalty_last_n=cast(int, merged["dry_penalty_last_n"]),
+        dry_sequence_breakers=cast(tuple[str, ...], merged["dry_sequence_breakers"]),
+        xtc_probability=cast(float, merged["xtc_probability"]),
+        xtc_threshold=cast(float, merged["xtc_threshold"]),
+        top_n_sigma=cast(float, merged["top_n_sigma"]),
         seed=cast(int, merged["seed"]),
         max_tokens=None if num_predict < 0 else num_predict,
         keep_tokens=cast(int, merged["num_keep"]),

@@ -40,7 +40,7 @@ class OllamaAnswerBody(Body):
 
     model: str = Field(min_length=1)
     stream: bool = True
-    format: Any = Field(default=None, description='"json" or a JSON schema; not supported yet')
+    format: Any = Field(default=None, description='"json" or a JSON schema that the answer matches')
     keep_alive: Any = Field(default=None, description='Seconds, or a duration such as "10m"; negative: for ever')
     options: dict[str, Any] = Field(default_factory=dict, description="See docs/api.md for the table")
     think: Any = Field(default=None, description='true, false, "low", "medium", "high" or "max"')

@@ -1,6 +1,7 @@
 """Ollama bodies into requests of the gateway."""
 
 from common.errors import InvalidRequest, UnsupportedCapability
+from gateway.core.answer_format import parse_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.options import NATIVE_DEFAULTS
@@ -63,8 +64,6 @@ def _request(
     *,
     wants_context: bool = False,
 ) -> AnswerRequest:
-    if body.format not in (None, ""):
-        raise InvalidRequest("format is not supported", param="format")
     top_logprobs = check_top_logprobs(body.top_logprobs)
     return AnswerRequest(
         dialect=Dialect.OLLAMA,
@@ -77,6 +76,7 @@ def _request(
         top_logprobs=top_logprobs if body.logprobs else None,
         truncate=body.truncate,
         shift=body.shift,
+        format=parse_format(body.format),
         wants_context=wants_context,
     )
 

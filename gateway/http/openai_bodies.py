@@ -50,7 +50,8 @@ class OpenAiAnswerBody(Body):
     top_k: Any = Field(default=None, description="Puna: as the option")
     min_p: Any = Field(default=None, description="Puna: as the option")
     repeat_penalty: Any = Field(default=None, description="Puna: as the option")
-    grammar: Any = Field(default=None, description="Not supported yet")
+    response_format: Any = Field(default=None, description="Of type text, json_object or json_schema")
+    grammar: Any = Field(default=None, description="Puna: a grammar (GBNF) that the answer matches")
 
 
 class OpenAiMessage(Body):
@@ -72,7 +73,6 @@ class ChatCompletionBody(OpenAiAnswerBody):
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
-    response_format: Any = Field(default=None, description='{"type": "text"}; other types are not supported yet')
     tools: list[dict[str, Any]] = Field(default_factory=list, max_length=128)
     tool_choice: Any = Field(default=None, description='"none" or "auto"')
     parallel_tool_calls: bool = True

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidRequest, UnsupportedCapability
+from gateway.core.answer_format import only_one, parse_grammar_field, parse_response_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue
@@ -50,6 +51,7 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
     chat = Chat(
         messages=tuple(_message(message, body.model) for message in body.messages),
         tools=_tools(body),
+        parallel_calls=body.parallel_tool_calls,
         template_kwargs=_template_kwargs(body.chat_template_kwargs),
     )
     request = _request(
@@ -126,8 +128,6 @@ def _request(
 ) -> AnswerRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true", param="stream_options")
-    if body.grammar is not None:
-        raise InvalidRequest("grammar is not supported", param="grammar")
     own = {
         "temperature": body.temperature,
         "top_p": body.top_p,
@@ -153,6 +153,7 @@ def _request(
         top_logprobs=top_logprobs,
         truncate=body.truncate,
         shift=body.shift,
+        format=only_one(parse_response_format(body.response_format), parse_grammar_field(body.grammar)),
     )
 
 
@@ -172,9 +173,6 @@ def _refuse_chat_fields(body: ChatCompletionBody) -> None:
             raise InvalidRequest(f"{name} is not supported", param=name)
     if body.modalities not in (None, ["text"]):
         raise InvalidRequest("only the modality text is supported", param="modalities")
-    form = body.response_format
-    if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
-        raise InvalidRequest("response_format is not supported", param="response_format")
     if body.tool_choice not in (None, "none", "auto"):
         raise InvalidRequest("tool_choice must be none or auto", param="tool_choice")
 

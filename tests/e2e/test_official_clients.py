@@ -1,9 +1,12 @@
 """Unchanged official clients get the demo model's trained answer, word for word."""
 
+import json
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
+import jsonschema
 import ollama
 import openai
 import pytest
@@ -117,3 +120,34 @@ def test_grpc_clients_get_the_same_answer(cluster: Cluster, answers: dict[str, s
     assert all(token.HasField("logprob") for delta in deltas for token in delta.tokens)
     assert events[-1].done.reason == runner_pb2.DONE_REASON_END_TOKEN
     assert events[-1].done.completion_tokens == sum(len(delta.tokens) for delta in deltas) + 1
+
+
+def test_answers_under_a_format_are_json_of_that_shape(
+    ollama_client: ollama.Client, openai_client: openai.OpenAI
+) -> None:
+    schema: Any = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "size": {"enum": [1, 2, 3]}},
+        "required": ["name", "size"],
+        "additionalProperties": False,
+    }
+    question: Any = [{"role": "user", "content": QUESTION}]
+    native = ollama_client.chat(model="demo", messages=question, format=schema, options={"temperature": 0})
+    assert native.done_reason == "stop"
+    jsonschema.validate(json.loads(native.message.content or ""), schema)
+    response_format: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}
+    answer = openai_client.chat.completions.create(
+        model="demo", messages=question, response_format=response_format, temperature=0
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    jsonschema.validate(json.loads(answer.choices[0].message.content or ""), schema)
+
+
+def test_a_schema_that_cannot_be_held_is_refused_in_the_client_s_words(openai_client: openai.OpenAI) -> None:
+    bad: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {"type": "string"}}}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        openai_client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": QUESTION}], response_format=bad
+        )
+    assert refused.value.param == "response_format"
+    assert "'not' is not supported" in refused.value.message

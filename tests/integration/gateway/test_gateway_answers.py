@@ -1,6 +1,7 @@
 """Official clients get the runner's answer through the gateway."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -322,3 +323,37 @@ async def test_a_finished_stream_is_logged_with_its_own_status(
 
         await eventually(is_written)
         assert "status=200" in "".join(written)
+
+
+async def test_formats_reach_the_runner_in_every_dialect(cluster: Cluster) -> None:
+    schema: Any = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "null"}}}
+    asked = cluster.runner.requests
+    await cluster.ollama.chat(model="demo", messages=QUESTION, format="json")
+    assert json.loads(asked[-1].json_schema) == {"type": "object"}
+    await cluster.ollama.generate(model="demo", prompt="x", format=schema)
+    assert list(json.loads(asked[-1].json_schema)["properties"]) == ["b", "a"]
+    response_format: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    await cluster.openai.chat.completions.create(model="demo", messages=QUESTION, response_format=response_format)
+    assert json.loads(asked[-1].json_schema) == schema
+    grammar = {"grammar": 'root ::= "x"'}
+    await cluster.openai.completions.create(model="demo", prompt="x", extra_body=grammar)
+    assert asked[-1].grammar == grammar["grammar"]
+    await cluster.openai.chat.completions.create(model="demo", messages=QUESTION, response_format={"type": "text"})
+    assert asked[-1].WhichOneof("constraint") is None
+
+
+async def test_samplers_reach_the_runner(cluster: Cluster) -> None:
+    options: Any = {
+        "dry_multiplier": 0.8,
+        "dry_allowed_length": 3,
+        "dry_sequence_breakers": ["*"],
+        "xtc_probability": 0.5,
+    }
+    await cluster.ollama.chat(
+        model="demo", messages=QUESTION, options={**options, "top_n_sigma": 1.5, "typical_p": 0.9}
+    )
+    sampling = cluster.runner.requests[-1].sampling
+    assert (sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length) == (pytest.approx(0.8), 1.75, 3)
+    assert list(sampling.dry_sequence_breakers) == ["*"]
+    assert (sampling.xtc_probability, sampling.xtc_threshold) == (0.5, pytest.approx(0.1))
+    assert (sampling.top_n_sigma, sampling.typical_p) == (1.5, pytest.approx(0.9))

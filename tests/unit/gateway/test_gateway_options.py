@@ -57,6 +57,14 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("num_gpu", [-1, 999], [-2]),
     ("num_thread", [0], [-1]),
     ("stop", [[], ["x" * 256], ["a"] * 16], [["x" * 257], ["a"] * 17, [""]]),
+    ("dry_multiplier", [0, 0.8, 100], [-0.1, 101]),
+    ("dry_base", [1, 1.75], [0.99, 11]),
+    ("dry_allowed_length", [0, 2], [-1]),
+    ("dry_penalty_last_n", [-1, 0, 4096], [-2]),
+    ("dry_sequence_breakers", [[], ["\n", "*"]], [[""], "\n"]),
+    ("xtc_probability", [0, 1], [-0.1, 1.1]),
+    ("xtc_threshold", [0, 1], [-0.1, 1.1]),
+    ("top_n_sigma", [-1, 0, 1.5], [-2, 101]),
     ("logit_bias", [{}, {"5": -100, "6": 100}], [{"5": 101}, {"x": 1}, {"5": True}, {str(2**32): 1}]),
 ]
 
@@ -92,9 +100,9 @@ def test_options_of_placement_are_named_as_ignored() -> None:
 
 
 def test_what_would_change_the_answer_and_cannot_is_refused_unless_off() -> None:
-    assert check_options({"dry_multiplier": 0, "xtc_probability": 0.0, "dry_base": 1.75}).unknown == ()
-    with pytest.raises(InvalidRequest, match="dry_multiplier"):
-        check_options({"dry_multiplier": 0.8})
+    assert check_options({"think_budget": None}).unknown == ()
+    with pytest.raises(InvalidRequest, match="think_budget"):
+        check_options({"think_budget": 100})
 
 
 def test_later_layers_win() -> None:
