@@ -1,5 +1,6 @@
 """Constraints as words on a command line: `replicas_min=2 devices=GPU-1,GPU-2 require_gpu`. Pure."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ _NUMBERS = frozenset(
     }
 )
 _YES_NO = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 WORDS_TEXT = "write NAME=VALUE, NAME for a switch, NAME= to forget one"
 
 
@@ -76,12 +78,10 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: neither.
     """
-    body = text.strip().lower().removesuffix("ib") if text.strip().lower().endswith("ib") else text.strip().lower()
-    digits = body.rstrip("bkmgt")
-    unit = body[len(digits) :].removesuffix("b") if len(body) - len(digits) > 1 else body[len(digits) :]
-    if unit not in _UNITS:
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
         raise ValueError(f"{text!r} is no size")
-    return int(float(digits) * _UNITS[unit])
+    return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
 def _number_or_text(text: str) -> float | str:

@@ -37,10 +37,14 @@ class Placements:
         """GET /puna/v1/placements: every replica in the routes, and every model that something is set for."""
         asked = exchange.query.get("model")
         name = "" if asked is None else self._known_name(asked)
-        models = await _asked(self.service.scheduler.list_constraints(name))
-        await exchange.respond_json(
-            {"placements": self._placements(asked), "models": [constraints_from_proto(model) for model in models]}
-        )
+        placements = self._placements(asked)
+        try:
+            found = await _asked(self.service.scheduler.list_constraints(name))
+        except ModelUnavailable:
+            models = None  # nobody is there to say; what runs is known all the same
+        else:
+            models = [constraints_from_proto(model) for model in found]
+        await exchange.respond_json({"placements": placements, "models": models})
 
     async def get(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""

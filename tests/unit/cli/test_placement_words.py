@@ -1,0 +1,135 @@
+"""Constraints as words, and explanations as lines."""
+
+import pytest
+
+from cli.core.constraint_words import constraints_of_words, parse_size
+from cli.core.explain_text import explain_lines
+from cli.core.listing_rows import constraint_rows
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    [
+        ("replicas_min=2", ("replicas_min", 2)),
+        ("replicas-min=2", ("replicas_min", 2)),
+        ("priority=-3", ("priority", -3)),
+        ("devices=a/GPU-0,GPU-1", ("devices", ["a/GPU-0", "GPU-1"])),
+        ("nodes=a", ("nodes", ["a"])),
+        ("tensor_split=3,1.5", ("tensor_split", [3.0, 1.5])),
+        ("pinned", ("pinned", True)),
+        ("pinned=no", ("pinned", False)),
+        ("pinned=", ("pinned", None)),
+        ("replicas_min=", ("replicas_min", None)),
+        ("keep_alive=10m", ("keep_alive", "10m")),
+        ("keep_alive=-1", ("keep_alive", -1.0)),
+        ("max_bytes=8GiB", ("max_bytes", {"*": 8 * GIB})),
+        ("max_bytes=GPU-0:4G,GPU-1:500M", ("max_bytes", {"GPU-0": 4 * GIB, "GPU-1": 500 << 20})),
+        ("max_shape=one_device", ("max_shape", "one_device")),
+    ],
+)
+def test_a_word_is_a_field(word: str, field: tuple[str, object]) -> None:
+    assert constraints_of_words([word]) == dict([field])
+
+
+@pytest.mark.parametrize(
+    "word", ["", "replicas_min", "replicas_min=two", "pinned=perhaps", "colour=red", "max_bytes=8X"]
+)
+def test_a_word_that_means_nothing_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        constraints_of_words([word])
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("8G", 8 * GIB), ("8GiB", 8 * GIB), ("1.5g", 3 * GIB // 2), ("100", 100), ("7B", 7), ("2KiB", 2048)],
+)
+def test_sizes_are_powers_of_two(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+def test_rows_are_written_as_the_words_that_set_them() -> None:
+    constraints = {"pinned": True, "replicas_min": 2, "devices": ["a", "b"], "max_bytes": {"*": 5}}
+    rows = constraint_rows([{"model": "m:latest", "from_file": True, "constraints": constraints}])
+    assert rows == [("m:latest", "file", "devices=a,b max_bytes=*:5 pinned replicas_min=2")]
+
+
+ANSWER = {
+    "model": "m:latest",
+    "hypothetical": True,
+    "outcome": "placed",
+    "message": "",
+    "replicas": [
+        {
+            "node": "a",
+            "devices": ["GPU-1"],
+            "allocated_bytes": 5_000_000_000,
+            "predicted_bytes": 5_100_000_000,
+            "context_length": 4096,
+            "pinned": True,
+        }
+    ],
+    "candidates": [
+        {
+            "node": "a",
+            "shape": "one_device",
+            "verdict": "chosen",
+            "estimated": False,
+            "devices": [
+                {
+                    "name": "GPU-0",
+                    "need_bytes": 21_400_000_000,
+                    "weights_bytes": 17_300_000_000,
+                    "cache_bytes": 2_100_000_000,
+                    "graph_bytes": 1_200_000_000,
+                    "reserve_bytes": 450_000_000,
+                    "margin_bytes": 350_000_000,
+                    "available_bytes": 23_100_000_000,
+                    "free_source": "nvml",
+                    "free_age_ms": 400,
+                }
+            ],
+        },
+        {
+            "node": "a",
+            "shape": "one_device",
+            "verdict": "short_bytes",
+            "estimated": True,
+            "devices": [{"name": "GPU-1", "need_bytes": 20_000_000_000, "available_bytes": 8_000_000_000}],
+        },
+        {"node": "b", "verdict": "device_excluded", "reason": "second pass died", "devices": [{"name": "GPU-2"}]},
+    ],
+    "victims": [{"model": "n:latest", "placement": "p2"}],
+    "layout": {"slots": 4, "context_length": 32768},
+    "measure_rounds": 3,
+    "attempts": 1,
+    "would_fit": ["num_ctx 8192 on a/GPU-1"],
+}
+
+
+def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> None:
+    chosen = (
+        "need 21 GB = weights 17 GB + kv 2.1 GB + graph 1.2 GB + reserve 450 MB + margin 350 MB (measured), "
+        "avail 23 GB (nvml, 0.4 s)"
+    )
+    short = (
+        "need 20 GB = weights 0 B + kv 0 B + graph 0 B + reserve 0 B + margin 0 B (estimated), "
+        "avail 8.0 GB (unknown, 0.0 s), short 12 GB"
+    )
+    assert list(explain_lines(ANSWER)) == [
+        "m:latest: fits (now)",
+        "loaded  a/GPU-1  holds 5.0 GB (planned 5.1 GB), num_ctx 4096, pinned",
+        f"chosen  one_device  a/GPU-0  {chosen}  chosen",
+        f"not     one_device  a/GPU-1  {short}  short_bytes",
+        "not     b/GPU-2  second pass died  device_excluded",
+        "evicts  n:latest (p2)",
+        "auto    slots 4, num_ctx 32768, evicted 1, measured 3 rounds, attempts 1",
+        "would fit  num_ctx 8192 on a/GPU-1",
+    ]
+
+
+def test_an_answer_without_a_decision_says_what_it_waits_for() -> None:
+    answer = {"model": "m:latest", "outcome": "busy", "message": "waiting for memory", "waits_for": "evicted models"}
+    lines = list(explain_lines({**answer, "age_s": 3.2}))
+    assert lines == ["m:latest: has to wait (3 s ago): waiting for memory", "waits for evicted models"]
