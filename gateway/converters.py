@@ -16,7 +16,8 @@ from gateway.core.answers import (
     TokenAlternative,
     Usage,
 )
-from gateway.core.literals import Literal, Segment, Text
+from gateway.core.images import decode_image
+from gateway.core.literals import Literal, Picture, Segment, Text
 from gateway.core.options import AnswerPlan
 from gateway.core.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from protos import cluster_pb2, runner_pb2, scheduler_pb2
@@ -137,12 +138,18 @@ def _memory_bytes(memory: cluster_pb2.DeviceMemory) -> int:
 
 
 def segment_to_proto(segment: Segment) -> runner_pb2.Segment:
-    """A piece of a prompt."""
+    """A piece of a prompt.
+
+    Raises:
+        InvalidRequest: an image that is none.
+    """
     match segment:
         case Text(text):
             return runner_pb2.Segment(text=text)
         case Literal(text):
             return runner_pb2.Segment(literal=text)
+        case Picture(image):
+            return runner_pb2.Segment(media=runner_pb2.Media(data=decode_image(image)))
 
 
 def token_ids_segment(token_ids: tuple[int, ...]) -> runner_pb2.Segment:

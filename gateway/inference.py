@@ -20,8 +20,8 @@ from gateway.core.options import AnswerPlan, plan_answer
 from gateway.core.replica_choice import Need
 from gateway.core.routes import RouteInfo
 from gateway.dispatch import Dispatcher, SlotRequest
-from gateway.model_access import ModelAccess
 from gateway.markers import MarkerIds
+from gateway.model_access import ModelAccess
 from gateway.output import OutputParser, OutputPlan, plan_output
 from gateway.prompt import Prompt, fit_prompt, make_prompt
 from gateway.record import RequestRecord

@@ -1,13 +1,24 @@
-"""Between the runner's text and what clients see: the place where reasoning and tool calls are told from content."""
+"""Between the runner's text and what clients see: reasoning and tool calls told from content."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gateway.core.answers import AnswerRequest, Delta
-from gateway.core.routes import ModelInfo
+from common.ids import random_id
+from gateway.core.answers import CallDelta, Chat, Delta, GeneratedToken
+from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
+from gateway.core.markup.families import Family, Markup, Readers, markup_of
+from gateway.core.markup.parser import MarkupParser
+
+CALL_ID_LENGTH = 24
 
 
 class OutputParser(Protocol):
     """Incremental: the pieces of one answer go in, in order and in any split; deltas come out. No text is ever lost."""
+
+    @property
+    def called(self) -> bool:
+        """Whether the answer has a tool call so far."""
 
     def feed(self, delta: Delta) -> list[Delta]:
         """The deltas that are certain now."""
@@ -17,7 +28,9 @@ class OutputParser(Protocol):
 
 
 class PlainText:
-    """For models without markup: everything is content."""
+    """For prompts without a template, and models without markup: everything is content."""
+
+    called = False
 
     def feed(self, delta: Delta) -> list[Delta]:
         """See OutputParser."""
@@ -28,6 +41,135 @@ class PlainText:
         return []
 
 
-def output_parser(_model: ModelInfo, _request: AnswerRequest) -> OutputParser:
-    """The parser of an answer. No family of markup is parsed so far: it reaches the client as content, unchanged."""
-    return PlainText()
+@dataclass(slots=True, kw_only=True)
+class MarkupText:
+    """For models that write reasoning or calls between markers."""
+
+    parser: MarkupParser
+    calls_max: int | None = None  # None: any number; further ones are dropped
+    new_id: Callable[[], str] = lambda: random_id("call_", CALL_ID_LENGTH)
+    _calls: int = 0
+    _tokens: list[GeneratedToken] = field(default_factory=list)
+
+    @property
+    def called(self) -> bool:
+        """See OutputParser."""
+        return self._calls > 0
+
+    def feed(self, delta: Delta) -> list[Delta]:
+        """See OutputParser."""
+        self._tokens += delta.tokens
+        return self._with_tokens([self._delta(event) for event in self.parser.feed(delta.content)])
+
+    def finish(self) -> list[Delta]:
+        """See OutputParser."""
+        deltas = self._with_tokens([self._delta(event) for event in self.parser.finish()])
+        if self._tokens:  # of markup at the very end
+            deltas.append(Delta(tokens=tuple(self._tokens)))
+            self._tokens = []
+        return deltas
+
+    def _with_tokens(self, deltas: list[Delta | None]) -> list[Delta]:
+        """Tokens travel with the text that they became; those of markup with what comes next."""
+        said = [delta for delta in deltas if delta is not None]
+        if not said:
+            return []
+        kept = _tokens_of_tail(self._tokens, len(self.parser.held.encode()))
+        released = self._tokens[: len(self._tokens) - kept]
+        self._tokens = self._tokens[len(released) :]
+        said[-1] = replace(said[-1], tokens=tuple(released))
+        return said
+
+    def _delta(self, event: Event) -> Delta | None:
+        match event:
+            case Content(text):
+                return Delta(content=text)
+            case Reasoning(text):
+                return Delta(reasoning=text)
+            case CallBegan(name):
+                self._calls += 1
+                call = CallDelta(index=self._calls - 1, id=self.new_id(), name=name)
+            case CallArguments(fragment):
+                call = CallDelta(index=self._calls - 1, arguments=fragment)
+        is_surplus = self.calls_max is not None and self._calls > self.calls_max
+        return None if is_surplus else Delta(tool_calls=(call,))
+
+
+def _tokens_of_tail(tokens: list[GeneratedToken], tail_bytes: int) -> int:
+    """How many of the last tokens the last bytes of the text consist of."""
+    count = 0
+    while tail_bytes > 0 and count < len(tokens):
+        count += 1
+        tail_bytes -= len(tokens[-count].piece)
+    return count
+
+
+# What a call of a family ends with, and the text then need not go on if one call is all that is wanted.
+_ENDS_OF_CALLS = {
+    Family.HERMES: "</tool_call>",
+    Family.DEEPSEEK: "<｜tool▁call▁end｜>",
+    Family.HARMONY: "<|call|>",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPlan:
+    """How the answer to one request is read."""
+
+    markup: Markup = field(default_factory=Markup)
+    chat: Chat | None = None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that the runner must not hide although they may be special tokens."""
+        return self.markup.markers if self.chat is not None else ()
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end the answer, beside the client's."""
+        if self.chat is None or not self.chat.tools or self.chat.parallel_calls:
+            return ()
+        end = _ENDS_OF_CALLS.get(self.markup.family)
+        return () if end is None else (end,)
+
+    def parser(self, prompt_end: str) -> OutputParser:
+        """The parser of an answer whose prompt ends so."""
+        if self.chat is None or (self.markup.family is Family.NONE and self.markup.reasoning is None):
+            return PlainText()
+        reasoning = self.markup.reasoning
+        readers = Readers(
+            markup=self.markup,
+            tool_names=frozenset(_functions(self.chat)),
+            types={name: _types(function) for name, function in _functions(self.chat).items()},
+        )
+        in_reasoning = reasoning is not None and prompt_end.rstrip().endswith(reasoning[0])
+        parser = MarkupParser(readers, in_reasoning=in_reasoning)
+        return MarkupText(parser=parser, calls_max=None if self.chat.parallel_calls else 1)
+
+
+def plan_output(template: str, prompt: object) -> OutputPlan:
+    """How an answer to this prompt is read; the template that rendered it tells the markup."""
+    if not isinstance(prompt, Chat):
+        return OutputPlan()
+    return OutputPlan(markup=markup_of(prompt.template or template, has_tools=bool(prompt.tools)), chat=prompt)
+
+
+def _functions(chat: Chat) -> dict[str, Mapping[str, object]]:
+    found: dict[str, Mapping[str, object]] = {}
+    for tool in chat.tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            found[str(function["name"])] = function
+    return found
+
+
+def _types(function: Mapping[str, object]) -> dict[str, str]:
+    parameters = function.get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if not isinstance(properties, Mapping):
+        return {}
+    return {
+        str(key): declared["type"]
+        for key, declared in properties.items()
+        if isinstance(declared, Mapping) and isinstance(declared.get("type"), str)
+    }

@@ -1,11 +1,14 @@
 """The prompt of one request as the runner gets it, cut to the context where the client allows that."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from gateway.converters import segment_to_proto, token_ids_segment, tokenize_request
 from gateway.core.answers import AnswerRequest, Chat, RawPrompt
-from gateway.core.literals import Literal, Segment, Text
+from gateway.core.images import Image, split_at_images
+from gateway.core.literals import Picture, Segment, Text
 from gateway.core.routes import ModelInfo
 from gateway.core.truncation import DropSearch, droppable_indices, without_oldest
 from gateway.ports import Runner
@@ -22,7 +25,8 @@ class Prompt:
 
     segments: tuple[runner_pb2.Segment, ...]
     stop: tuple[str, ...] = ()
-    bytes_max: int = 0  # text bytes plus ready tokens: no prompt has more tokens than this
+    end: str = ""  # the last of the template's text: it may have opened the answer's reasoning
+    bytes_max: float = 0  # text bytes plus ready tokens: no prompt has more tokens than this; infinite with images
 
 
 async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerRequest) -> Prompt:
@@ -30,13 +34,16 @@ async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerReq
 
     Raises:
         TemplateFailed: the template refused; tell the client.
+        InvalidRequest: an image that is none.
     """
     match request.prompt:
-        case RawPrompt(text=text, token_ids=token_ids):
-            return _prompt(token_ids, (Text(text),) if text else ())
+        case RawPrompt(text=text, token_ids=token_ids, images=images):
+            pieces = split_at_images(text, images)
+            segments = [Picture(piece) if isinstance(piece, Image) else Text(piece) for piece in pieces]
+            return await _prompt(token_ids, segments)
         case Chat() as chat:
             rendered = await prompts.make(model, chat, request.think)
-            return _prompt(chat.earlier_token_ids, rendered.segments, rendered.stop)
+            return await _prompt(chat.earlier_token_ids, rendered.segments, rendered.stop)
 
 
 async def fit_prompt(
@@ -60,9 +67,9 @@ async def fit_prompt(
 
 
 async def count_tokens(runner: Runner, segments: Sequence[runner_pb2.Segment]) -> int:
-    """How many tokens the runner would read."""
+    """How many places of the context the runner would fill: tokens, and rows of images."""
     answer = await runner.tokenize(tokenize_request(segments))
-    return len(answer.ids)
+    return len(answer.ids) + answer.media_rows
 
 
 async def _without(
@@ -72,11 +79,23 @@ async def _without(
     return await make_prompt(prompts, model, replace(request, prompt=shorter))
 
 
-def _prompt(token_ids: tuple[int, ...], segments: Sequence[Segment], stop: tuple[str, ...] = ()) -> Prompt:
+async def _prompt(token_ids: tuple[int, ...], segments: Sequence[Segment], stop: tuple[str, ...] = ()) -> Prompt:
     head = (token_ids_segment(token_ids),) if token_ids else ()
-    text_bytes = sum(len(_text_of(segment).encode()) for segment in segments)
-    return Prompt(segments=(*head, *map(segment_to_proto, segments)), stop=stop, bytes_max=text_bytes + len(token_ids))
+    has_images = any(isinstance(segment, Picture) for segment in segments)
+    text_bytes = inf if has_images else sum(len(_text_of(segment).encode()) for segment in segments)
+    # Megabytes of base64 are read off the event loop.
+    read = await asyncio.to_thread(_to_protos, segments) if has_images else _to_protos(segments)
+    return Prompt(
+        segments=(*head, *read),
+        stop=stop,
+        end=_text_of(segments[-1]) if segments else "",
+        bytes_max=text_bytes + len(token_ids),
+    )
 
 
-def _text_of(segment: Text | Literal) -> str:
-    return segment.text
+def _to_protos(segments: Sequence[Segment]) -> list[runner_pb2.Segment]:
+    return [segment_to_proto(segment) for segment in segments]
+
+
+def _text_of(segment: Segment) -> str:
+    return "" if isinstance(segment, Picture) else segment.text

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.core.answer_format import AnswerFormat
+from gateway.core.images import PlacedImage
 from gateway.core.option_table import OptionValue
 
 
@@ -35,6 +36,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_name: str = ""
     tool_call_id: str = ""
+    images: tuple[PlacedImage, ...] = ()  # in the content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class RawPrompt:
 
     text: str = ""
     token_ids: tuple[int, ...] = ()
+    images: tuple[PlacedImage, ...] = ()  # in the text
 
 
 class Think(StrEnum):
@@ -85,6 +88,13 @@ class AnswerRequest:
     format: AnswerFormat | None = None
     wants_context: bool = False  # Done carries the ids of prompt and answer
     deadline_s: float | None = None  # on the gateway's clock; None: its own limit
+
+
+def images_of(prompt: Chat | RawPrompt) -> tuple[PlacedImage, ...]:
+    """All images of a request."""
+    if isinstance(prompt, RawPrompt):
+        return prompt.images
+    return tuple(image for message in prompt.messages for image in message.images)
 
 
 class EndReason(StrEnum):

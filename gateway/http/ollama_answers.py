@@ -2,20 +2,25 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import orjson
 
 from common.clock import rfc3339_ns
 from common.errors import InvalidRequest
 from gateway.core.answers import (
     AnswerEvent,
     AnswerRequest,
+    CallDelta,
     Delta,
     Done,
     Loading,
     PromptProgress,
     Queued,
+    images_of,
     ollama_done_reason,
+    whole_calls,
 )
 from gateway.core.logprobs import logprob_entries
 from gateway.http.exchange import Exchange
@@ -36,22 +41,35 @@ class ChunkMaker:
     model: str
     is_chat: bool
     raw: bool = False
+    _call: CallDelta | None = None  # the one whose arguments are still being written
     debug: RequestRecord | None = None
 
     def objects(self, event: AnswerEvent) -> Iterable[dict[str, object]]:
         """The lines of one event."""
         match event:
-            case Delta() if event.content or event.reasoning or _has_logprobs(event):
-                yield self.chunk(event)
+            case Delta():
+                said = replace(event, tool_calls=tuple(self._complete(event.tool_calls)))
+                if said.content or said.reasoning or said.tool_calls or _has_logprobs(said):
+                    yield self.chunk(said)
             case Done():
-                yield self.last(Delta(), event)
-            case Delta() | Queued() | Loading() | PromptProgress():
+                yield self.last(Delta(tool_calls=(self._call,) if self._call else ()), event)
+            case Queued() | Loading() | PromptProgress():
                 pass
+
+    def _complete(self, pieces: Iterable[CallDelta]) -> Iterable[CallDelta]:
+        """Calls whose arguments are whole: a client gets each at once."""
+        for piece in pieces:
+            if self._call is not None and piece.index != self._call.index:
+                yield self._call
+                self._call = None
+            (self._call,) = whole_calls([*([self._call] if self._call else []), piece])
 
     def chunk(self, delta: Delta) -> dict[str, object]:
         """A piece of the answer."""
         chunk: dict[str, object] = {"model": self.model, "created_at": rfc3339_ns(time.time_ns())}
         text: dict[str, object] = {"thinking": delta.reasoning} if delta.reasoning else {}
+        if delta.tool_calls:
+            text["tool_calls"] = [_tool_call(call) for call in delta.tool_calls]
         if self.is_chat:
             chunk["message"] = {"role": "assistant", "content": delta.content, **text}
         else:
@@ -115,7 +133,7 @@ class OllamaAnswers:
         maker.debug = exchange.record if exchange.wants_debug else None
         if body.debug_render_only and not is_empty:
             rendered = await self.service.inference.models.render(request)
-            info = {"rendered_template": rendered, "image_count": 0}
+            info = {"rendered_template": rendered, "image_count": len(images_of(request.prompt))}
             await exchange.respond_json(maker.chunk(Delta()) | {"_debug_info": info})
         elif is_empty:
             await self._load_or_unload(exchange, request, maker)
@@ -145,6 +163,16 @@ def validated_answer_body(body_type: type[AnswerBody], data: object) -> AnswerBo
     if isinstance(data, dict) and data.get("model") in (None, ""):
         raise InvalidRequest("model is required", param="model")
     return validated(body_type, data)
+
+
+def _tool_call(call: CallDelta) -> dict[str, object]:
+    try:
+        arguments = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):  # clients insist on an object; this one shows what the model wrote
+        arguments = {"arguments": call.arguments}
+    return {"id": call.id, "function": {"index": call.index, "name": call.name, "arguments": arguments}}
 
 
 def _has_logprobs(delta: Delta) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from common.ids import random_id
 from gateway.choices import ChoiceEvent
-from gateway.core.answers import AnswerRequest, Delta, Done, PromptProgress, RawPrompt, openai_finish_reason
+from gateway.core.answers import AnswerRequest, CallDelta, Delta, Done, PromptProgress, RawPrompt, openai_finish_reason
 from gateway.core.logprobs import legacy_logprobs, logprob_entries
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
@@ -94,6 +94,8 @@ class Answer:
             fields["content"] = delta.content
         if delta.reasoning:
             fields |= {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning}
+        if delta.tool_calls:
+            fields["tool_calls"] = [_call_piece(call) for call in delta.tool_calls]
         return fields if fields or (self.with_logprobs and delta.tokens) else None
 
     def _choice(
@@ -109,7 +111,9 @@ class Answer:
 
     def _whole_choice(self, index: int, delta: Delta) -> dict[str, object]:
         reasoning = {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning} if delta.reasoning else {}
-        message = {"role": "assistant", "content": delta.content, "refusal": None, **reasoning}
+        calls = {"tool_calls": [_call_piece(call) for call in delta.tool_calls]} if delta.tool_calls else {}
+        content = delta.content or (None if calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None, **reasoning, **calls}
         echo = self.echo[index] if self.echo else ""
         text: dict[str, object] = {"message": message} if self.is_chat else {"text": echo + delta.content}
         return {
@@ -145,6 +149,14 @@ class Answer:
 
     def _debug(self) -> dict[str, object]:
         return {} if self.debug is None else {"puna": self.debug.debug_fields()}
+
+
+def _call_piece(call: CallDelta) -> dict[str, object]:
+    """The first piece of a call, any other, or the whole of it."""
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)

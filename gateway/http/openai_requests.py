@@ -10,6 +10,7 @@ import orjson
 from common.errors import InvalidRequest, UnsupportedCapability
 from gateway.core.answer_format import only_one, parse_grammar_field, parse_response_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue
 from gateway.core.options import OPENAI_DEFAULTS
@@ -49,7 +50,7 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     top_logprobs = check_top_logprobs(body.top_logprobs or 0)
     chat = Chat(
-        messages=tuple(_message(message, body.model) for message in body.messages),
+        messages=tuple(_message(message) for message in body.messages),
         tools=_tools(body),
         parallel_calls=body.parallel_tool_calls,
         template_kwargs=_template_kwargs(body.chat_template_kwargs),
@@ -202,14 +203,16 @@ def _template_kwargs(kwargs: Mapping[str, Any]) -> dict[str, str | int | float |
     return {name: value for name, value in kwargs.items() if value is not None}
 
 
-def _message(message: OpenAiMessage, model: str) -> Message:
+def _message(message: OpenAiMessage) -> Message:
     if message.role not in _ROLES:
         raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
     if message.content is None and message.role != "assistant":
         raise InvalidRequest("messages must have content", param="messages")
+    content, images = _content(message.content)
     return Message(
         role=_ROLES[message.role],
-        content=_content(message.content, model),
+        content=content,
+        images=images,
         thinking=message.reasoning_content or message.reasoning,
         tool_calls=tuple(_tool_call(call) for call in message.tool_calls),
         tool_name=message.name if message.role == "tool" else "",
@@ -217,29 +220,41 @@ def _message(message: OpenAiMessage, model: str) -> Message:
     )
 
 
-def _content(content: object, model: str) -> str:
-    """The text of a message. Parts are joined by line ends, so that no two of them make a special token together."""
+def _content(content: object) -> tuple[str, tuple[PlacedImage, ...]]:
+    """The text of a message, and the images where they stand in it.
+
+    Neighbouring texts are joined by line ends, so that no two of them make a special token together.
+    """
     match content:
         case None:
-            return ""
+            return "", ()
         case str():
-            return content
+            return content, ()
         case list() if len(content) <= _PARTS_MAX:
-            return "\n".join(_part(part, model) for part in content)
+            return _joined([_part(part) for part in content])
         case _:
             raise InvalidRequest(f"content must be a string or at most {_PARTS_MAX} parts", param="messages")
 
 
-def _part(part: object, model: str) -> str:
+def _joined(parts: list[str | Image]) -> tuple[str, tuple[PlacedImage, ...]]:
+    text = ""
+    images: list[PlacedImage] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, Image):
+            images.append(PlacedImage(part, len(text)))
+        else:
+            text += f"\n{part}" if index and not isinstance(parts[index - 1], Image) else part
+    return text, tuple(images)
+
+
+def _part(part: object) -> str | Image:
     match part:
         case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
             return text
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             if url.startswith(("http:", "https:")):
-                raise InvalidRequest(
-                    "image URLs are not currently supported, please use base64 encoded data instead", param="messages"
-                )
-            raise UnsupportedCapability(f'"{model}" does not support vision', param="messages")
+                raise InvalidRequest(URLS_REFUSED, param="messages")
+            return Image(url)
         case _:
             raise InvalidRequest("content parts must be of type text, image_url or refusal", param="messages")
 
