@@ -30,6 +30,7 @@ from runner.engine.model import Model, load_model
 from runner.engine.opened_context import as_opened, generation_memory, open_context
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
+from runner.engine.spinning import Spinning
 from runner.engine.vocabulary import Vocabulary
 from runner.engine.warm_up import warm_up
 
@@ -62,6 +63,7 @@ class BatchedEngine:
         self._stop_load = threading.Event()
         self._model: Model | None = None
         self._loop: Loop | None = None
+        self._spinning: Spinning | None = None
         self._slot_context_tokens = 0
         self.eyes = Eyes()
 
@@ -159,6 +161,8 @@ class BatchedEngine:
             listener.died(error)
             return
         self.eyes.close()
+        assert self._spinning is not None
+        self._spinning.close()
         context.close()
         assert self._model is not None
         self._model.close()
@@ -209,7 +213,8 @@ class BatchedEngine:
             verify=self._options.verify,
         )
         self._model = model
-        self._loop = Loop(context, slots, listener, options, media)
+        self._spinning = Spinning(threads=layout.threads)
+        self._loop = Loop(context, slots, listener, options, media, self._spinning)
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What lives as long as the process need not be looked at by every collection.

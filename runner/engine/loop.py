@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import assert_never
 
+from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
 from runner.core.batching import BatchPlan, BatchRow, Demand, plan_batch
 from runner.core.context_shift import plan_context_shift
@@ -23,6 +24,7 @@ from runner.engine.engine import Ended, EngineListener, Failed, Freed, Progresse
 from runner.engine.media_rows import MediaRows
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import Slot, SlotTable
+from runner.engine.spinning import Spinning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +46,11 @@ class Loop:
         listener: EngineListener,
         options: LoopOptions,
         media: MediaRows | None = None,
+        spinning: Spinning | None = None,
     ) -> None:
-        """`media`: None where the model sees no images."""
+        """`media`: None where the model sees no images; `spinning`: None to leave OpenMP as it is."""
         self._context = context
+        self._spinning = spinning
         self.media = media
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
         self._slots = slots
@@ -245,9 +249,11 @@ class Loop:
             return
         self._context.synchronize()
         synced_ns = self._synced_ns = time.monotonic_ns()
+        if self._spinning is not None:
+            self._spinning.look(synced_ns)
         report = self._report
         report.decode_calls += 1
-        report.decode_s += (synced_ns - self._called_ns) / 1e9
+        report.decode_s += (synced_ns - self._called_ns) / NS_PER_S
         report.batch_sequences = len(rows)
         for row, output in zip(rows, outputs, strict=True):
             self._collect(row, output, synced_ns)
@@ -264,7 +270,7 @@ class Loop:
             self._tell()
             self._called_ns = time.monotonic_ns()
             if self._synced_ns:
-                self._report.gap_s += (self._called_ns - self._synced_ns) / 1e9
+                self._report.gap_s += (self._called_ns - self._synced_ns) / NS_PER_S
                 self._synced_ns = 0
             if self._call() == DecodeResult.DONE:
                 return rows, outputs

@@ -33,6 +33,7 @@ from runner.engine.pooled_context import PooledContext, output_bytes, pooled_con
 from runner.engine.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob
 from runner.engine.pooling import PooledModel
 from runner.engine.special_tokens import read_frame, read_pair_tokens, read_rerank_template
+from runner.engine.spinning import Spinning
 from runner.engine.vocabulary import Vocabulary
 
 log = get_logger()
@@ -61,6 +62,7 @@ class PooledLlamaEngine:
         self._model: Model | None = None
         self._pooled_model: PooledModel | None = None
         self._loop: PooledLoop | None = None
+        self._spinning: Spinning | None = None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -141,6 +143,8 @@ class PooledLlamaEngine:
             assert self._loop is not None
             if not self._stop_load.is_set():
                 self._loop.run()
+            assert self._spinning is not None
+            self._spinning.close()
             context.close()
             self._close_model()
         except PunaError as error:
@@ -167,7 +171,8 @@ class PooledLlamaEngine:
         layout = pooled_layout(launch.layout, recurrent=model.recurrent)
         context = self._open_context(launch, model, layout)
         pooled = self._pooled_model = _describe(model, context)
-        self._loop = PooledLoop(context, listener)
+        self._spinning = Spinning(threads=layout.threads)
+        self._loop = PooledLoop(context, listener, self._spinning)
         # What lives as long as the process need not be looked at by every collection.
         gc.collect()
         gc.freeze()

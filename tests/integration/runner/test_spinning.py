@@ -1,0 +1,48 @@
+"""OpenMP's threads beside a second team."""
+
+import ctypes
+import os
+
+import pytest
+
+from runner.engine import spinning
+from runner.engine.spinning import SleepingTeam, read_counters
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def test_a_sleeping_team_exists_until_it_is_ended() -> None:
+    try:
+        library = ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        pytest.skip("no libgomp here")
+    before = threads()
+
+    team = SleepingTeam(library, 3)
+    during = threads()
+    team.end()
+
+    assert during >= before + 3
+    assert threads() <= during - 3
+
+
+def test_counters_only_grow() -> None:
+    cpus = os.sched_getaffinity(0)
+    first = read_counters(cpus)
+    sum(range(100_000))
+    second = read_counters(cpus)
+
+    assert all(later >= earlier for earlier, later in zip(first[:3], second[:3], strict=True))
+    assert second.busy_s > 0
+
+
+def test_who_chose_a_spin_count_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    before = threads()
+
+    chosen = spinning.Spinning(threads=2)
+
+    assert threads() == before
+    chosen.close()
