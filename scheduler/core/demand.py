@@ -10,6 +10,8 @@ _DECAY_PER_S = math.log(2) / HALF_LIFE_S
 # Until a load of the model was seen: a file is read at so many bytes a second, after a process has started.
 READ_BYTES_PER_S = 1 << 30
 START_S = 1.0
+# No process starts faster, whatever was seen.
+RELOAD_S_MIN = 0.1
 FOR_EVER_FACTOR = 100.0
 PRIORITY_FACTOR = 10.0
 # A model that nobody has asked for in hours still costs its reload if it is asked for: ties are broken by size.
@@ -46,7 +48,9 @@ NO_DEMAND = Demand()
 
 def reload_s(demand: Demand, size_bytes: int) -> float:
     """How long it takes to have the model back."""
-    return demand.load_s if demand.load_s is not None else START_S + size_bytes / READ_BYTES_PER_S
+    if demand.load_s is None:
+        return START_S + size_bytes / READ_BYTES_PER_S
+    return max(demand.load_s, RELOAD_S_MIN)
 
 
 def loss_of(
