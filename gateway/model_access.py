@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
 from common.errors import ModelNotFound, ModelUnavailable
 from gateway.converters import tokenize_request
@@ -83,7 +84,11 @@ class ModelAccess:
         model = self.known_route(request.model).model
         check_usable(model)
         prompt = await make_prompt(self._prompts, model, request)
-        return "".join(segment.text or segment.literal for segment in prompt.segments)
+        images = count()
+        return "".join(
+            f"[img-{next(images)}]" if segment.HasField("media") else segment.text or segment.literal
+            for segment in prompt.segments
+        )
 
     async def tokenize(self, model: str, prompt: Chat | RawPrompt) -> tuple[int, ...]:
         """Token ids of a prompt, as an answer would read it. Loads the model if need be."""

@@ -1,12 +1,14 @@
 """Refuse what a model cannot do, before it costs anything."""
 
 from common.errors import BadModelFile, UnsupportedCapability
-from gateway.core.answers import AnswerRequest, Chat, Think
+from gateway.core.answers import AnswerRequest, Chat, Think, images_of
+from gateway.core.images import check_images
 from gateway.core.routes import ModelInfo
 
 _COMPLETION = "completion"
 THINKING = "thinking"
 TOOLS = "tools"
+VISION = "vision"
 
 
 def check_usable(model: ModelInfo) -> None:
@@ -23,7 +25,7 @@ def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
     """Compare a request with what its model can do.
 
     Raises:
-        UnsupportedCapability: tell the client.
+        UnsupportedCapability, InvalidRequest: tell the client.
     """
     # A model without any capability was not inspected for them: let the runner judge.
     if model.capabilities and _COMPLETION not in model.capabilities:
@@ -32,6 +34,10 @@ def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
         raise _lacks(request.model, TOOLS, param="tools")
     if request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
         raise _lacks(request.model, THINKING, param="think")
+    images = images_of(request.prompt)
+    if images and model.capabilities and VISION not in model.capabilities:
+        raise _lacks(request.model, VISION, param="images")
+    check_images(len(images), architecture=model.architecture)
 
 
 def _lacks(name: str, capability: str, *, param: str | None = None) -> UnsupportedCapability:

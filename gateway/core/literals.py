@@ -3,11 +3,14 @@
 Before rendering, every special-token text inside client content is replaced by a stand-in that no client can guess and
 no template changes (private-use characters: no case, no blanks, untouched by JSON). After rendering, the stand-ins
 become literal segments, which the runner tokenizes without special parsing; everything else stays template text.
+Images travel through a template in the same way.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from gateway.core.images import Image, PlacedImage, split_at_images
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
 # Sixteen private-use characters write a number in hexadecimal.
@@ -29,7 +32,14 @@ class Literal:
     text: str
 
 
-Segment = Text | Literal
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image between texts."""
+
+    image: Image
+
+
+Segment = Text | Literal | Picture
 
 
 def special_pattern(special_tokens: Iterable[str]) -> re.Pattern[str] | None:
@@ -44,7 +54,7 @@ class LiteralGuard:
 
     pattern: re.Pattern[str] | None
     nonce: int
-    hidden: list[str] = field(default_factory=list)
+    hidden: list[str | Image] = field(default_factory=list)
 
     def hide(self, content: str) -> str:
         """Content with a stand-in for every special-token text in it."""
@@ -71,14 +81,23 @@ class LiteralGuard:
         for match in re.finditer(f"{_OPEN}{self._nonce_text()}([{_DIGITS}]+){_CLOSE}", rendered):
             if match.start() > position:
                 segments.append(Text(rendered[position : match.start()]))
-            segments.append(Literal(self.hidden[_number_of(match[1])]))
+            found = self.hidden[_number_of(match[1])]
+            segments.append(Picture(found) if isinstance(found, Image) else Literal(found))
             position = match.end()
         if position < len(rendered):
             segments.append(Text(rendered[position:]))
         return segments
 
+    def hide_with_images(self, content: str, images: Sequence[PlacedImage]) -> str:
+        """The same, with a stand-in for each image where it stands."""
+        pieces = split_at_images(content, images)
+        return "".join(self._keep(piece) if isinstance(piece, Image) else self.hide(piece) for piece in pieces)
+
     def _stand_in(self, match: re.Match[str]) -> str:
-        self.hidden.append(match[0])
+        return self._keep(match[0])
+
+    def _keep(self, value: str | Image) -> str:
+        self.hidden.append(value)
         return f"{_OPEN}{self._nonce_text()}{_digits_of(len(self.hidden) - 1, 1)}{_CLOSE}"
 
     def _nonce_text(self) -> str:

@@ -3,6 +3,7 @@
 from common.errors import InvalidRequest, UnsupportedCapability
 from gateway.core.answer_format import parse_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.images import Image, before_text, place_by_markers
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.options import NATIVE_DEFAULTS
 from gateway.http.exchange import Exchange
@@ -15,7 +16,7 @@ _THINK_TEXT = 'invalid think value: "{}" (must be "high", "medium", "low", "max"
 
 def chat_request(service: Service, exchange: Exchange, body: ChatBody) -> AnswerRequest:
     """The request of POST /api/chat."""
-    chat = Chat(messages=tuple(_message(message, body.model) for message in body.messages), tools=tuple(body.tools))
+    chat = Chat(messages=tuple(_message(message) for message in body.messages), tools=tuple(body.tools))
     return _request(service, exchange, body, chat)
 
 
@@ -25,12 +26,13 @@ def generate_request(service: Service, exchange: Exchange, body: GenerateBody) -
         raise InvalidRequest("raw mode does not support template, system, or context", param="raw")
     if body.suffix:
         raise UnsupportedCapability(f'"{body.model}" does not support insert', param="suffix")
-    _refuse_images(body.images, body.model)
+    images = [Image(text) for text in body.images]
     if body.raw:
-        return _request(service, exchange, body, RawPrompt(text=body.prompt))
+        text, placed = place_by_markers(body.prompt, images)
+        return _request(service, exchange, body, RawPrompt(text=text, images=placed))
     system = (Message(role="system", content=body.system),) if body.system else ()
     chat = Chat(
-        messages=(*system, Message(role="user", content=body.prompt)),
+        messages=(*system, Message(role="user", content=body.prompt, images=before_text(images))),
         template=body.template,
         earlier_token_ids=tuple(body.context),
     )
@@ -81,11 +83,10 @@ def _request(
     )
 
 
-def _message(message: OllamaMessage, model: str) -> Message:
+def _message(message: OllamaMessage) -> Message:
     role = message.role.lower()
     if role not in ROLES:
         raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
-    _refuse_images(message.images, model)
     return Message(
         role=role,
         content=message.content,
@@ -96,10 +97,5 @@ def _message(message: OllamaMessage, model: str) -> Message:
         ),
         tool_name=message.tool_name,
         tool_call_id=message.tool_call_id,
+        images=before_text([Image(text) for text in message.images]),
     )
-
-
-def _refuse_images(images: list[str], model: str) -> None:
-    """No engine of the gateway sees images so far; ignoring them would answer another question."""
-    if images:
-        raise UnsupportedCapability(f'"{model}" does not support vision', param="images")

@@ -91,7 +91,8 @@ def _pattern_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _message_variables(message: Message, guard: LiteralGuard) -> dict[str, object]:
-    variables: dict[str, object] = {"role": message.role, "content": guard.hide(message.content)}
+    content = guard.hide_with_images(message.content, message.images)
+    variables: dict[str, object] = {"role": message.role, "content": content}
     if message.thinking:
         thinking = guard.hide(message.thinking)
         variables |= {"reasoning_content": thinking, "thinking": thinking}
