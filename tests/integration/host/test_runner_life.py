@@ -113,7 +113,7 @@ async def test_a_runner_that_hangs_is_shown_as_such_and_killed(node: Node) -> No
     found = await node.inventory(lambda inventory: any(r.status.state == ERROR for r in runners_of(inventory)))
     assert watch.elapsed_s < 15
     assert "did not answer" in runners_of(found)[0].status.error.message
-    assert not is_alive(record.pid)
+    await until(lambda: not is_alive(record.pid), what="it is killed")
 
 
 async def test_unknown_models_and_malformed_commands_start_nothing(node: Node) -> None:
