@@ -13,14 +13,17 @@ from typing import Any
 import llama_cpp.llama_cpp as llama
 from google.protobuf import json_format
 
-from common.errors import BadModelFile, InvalidRequest
+from common.errors import BadModelFile, InvalidRequest, PunaError
+from common.logs import configure_logs
 from protos import cluster_pb2
+from runner.core.cache_sizes import padded
 from runner.core.description import Pooling
 from runner.core.layout import LaunchLayout, cache_cells
 from runner.core.memory_report import MemoryUse, extrapolate
 from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooled_layout
 from runner.core.projector import widened
+from runner.core.refusals import MemoryClass, find_refusal
 from runner.engine.accounting import Count, count_memory, report_layers
 from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
@@ -31,7 +34,6 @@ from runner.engine.opened_context import with_layers
 from runner.engine.parameters import context_parameters, model_parameters
 from runner.engine.pooled import read_pooling
 from runner.engine.pooled_context import output_bytes, pooled_context_parameters
-from runner.engine.rpc_hello import RpcUnusable
 from runner.file_arguments import add_file_arguments, files_of
 from runner.serve.converters import memory_to_proto, parse_layout
 
@@ -54,13 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print puna.v1.MemoryReport as JSON. 3: bad file, 4: no engine can have this layout, 5: cannot count here."""
+    configure_logs(service="measure")
     try:
         report = measure(files_of(args), parse_layout(args.layout), rpc_endpoints=args.rpc)
     except BadModelFile as error:
         return _refuse(error.message, EXIT_BAD_FILE)
     except InvalidRequest as error:
         return _refuse(error.message, EXIT_BAD_LAYOUT)
-    except (BreakdownUnavailable, RpcUnusable, ValueError) as error:
+    except (BreakdownUnavailable, PunaError, ValueError) as error:
         return _refuse(str(error), EXIT_UNAVAILABLE)
     sys.stdout.write(json_format.MessageToJson(report, preserving_proto_field_name=True, indent=None) + "\n")
     return 0
@@ -70,7 +73,9 @@ def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[
     """Count what the model takes.
 
     Raises:
-        BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError: see `run`.
+        BadModelFile, InvalidRequest, BreakdownUnavailable, ValueError: see `run`.
+        DeviceMemoryExhausted, InsufficientMemory: recurrent states are allocated even for counting.
+        RpcUnusable: a lent device does not answer.
     """
     start_engine()
     launch = prepare_launch(files, wanted, rpc_endpoints=rpc_endpoints)
@@ -120,7 +125,7 @@ def _count_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
     layout = pooled_layout(launch.layout, recurrent=recurrent)
     count = _count(launch, model, layout, parameters=pooled_context_parameters(layout, pooling))
     rows = output_bytes(model, tokens=layout.batch_tokens).cache_bytes
-    return report_layers(launch, layout, count, host_extra_bytes=rows)
+    return report_layers(launch, layout, count, cells=padded(layout.context_tokens), host_extra_bytes=rows)
 
 
 def _count(
@@ -128,8 +133,11 @@ def _count(
 ) -> Count:
     """Create a context that allocates nothing, and read its breakdown."""
     widest = widened(layout, eyes.whole_rows if eyes is not None else 0)
+    engine_log.clear()
     context = llama.llama_init_from_model(model, parameters or context_parameters(widest))
     if not context:
+        if find_refusal(engine_log.errors, phase=MemoryClass.CACHE) is not None:
+            raise load_failure(launch.files.model, phase=MemoryClass.CACHE, device_pointers=launch.device_pointers)
         raise InvalidRequest(f"the engine refuses the layout: {_last_errors()}", param="layout")
     try:
         return count_memory(launch, context, projector_bytes=eyes.memory if eyes is not None else {})

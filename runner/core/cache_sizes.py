@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from runner.core.description import Value
-from runner.core.layout import LaunchLayout, cache_cells
+from runner.core.layout import LaunchLayout
 
 # ggml's blocks: bytes for each value. q8_0 has 34 bytes for 32 values, q4_0 18.
 _VALUE_BYTES = {"f16": Fraction(2), "q8_0": Fraction(34, 32), "q4_0": Fraction(18, 32)}
@@ -54,18 +54,26 @@ class ModelNumbers:
         return tuple(period > 0 and block % period < period - 1 for block in range(self.block_count))
 
 
-def block_cache_bytes(numbers: ModelNumbers, layout: LaunchLayout, *, windowed: Sequence[bool]) -> tuple[int, ...]:
-    """Bytes of each block's cache with a resolved layout. Blocks of an unknown kind count as 0."""
+def block_cache_bytes(
+    numbers: ModelNumbers, layout: LaunchLayout, *, windowed: Sequence[bool], cells: int
+) -> tuple[int, ...]:
+    """Bytes of each block's cache with a resolved layout. Blocks of an unknown kind count as 0.
+
+    Args:
+        numbers: of the model.
+        layout: resolved.
+        windowed: for each block, whether it sees a window only.
+        cells: of all slots together, for blocks that see everything.
+    """
     return tuple(
         _state_bytes(numbers, block) * layout.slots
         if not numbers.one("attention.head_count_kv", block) and _state_bytes(numbers, block)
-        else _cell_bytes(numbers, layout, block) * _cells(numbers, layout, windowed=windowed[block])
+        else _cell_bytes(numbers, layout, block) * _cells(numbers, layout, cells, windowed=windowed[block])
         for block in range(numbers.block_count)
     )
 
 
-def _cells(numbers: ModelNumbers, layout: LaunchLayout, *, windowed: bool) -> int:
-    full = cache_cells(layout)
+def _cells(numbers: ModelNumbers, layout: LaunchLayout, full: int, *, windowed: bool) -> int:
     window = numbers.one("attention.sliding_window")
     if not windowed or not window:
         return full

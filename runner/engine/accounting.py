@@ -70,13 +70,16 @@ def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, 
     ]
 
 
-def report_layers(launch: Launch, layout: LaunchLayout, count: Count, *, host_extra_bytes: int) -> MemoryUse:
+def report_layers(
+    launch: Launch, layout: LaunchLayout, count: Count, *, cells: int, host_extra_bytes: int
+) -> MemoryUse:
     """The totals per layer, with adapters and what the runner itself keeps in host RAM.
 
     Args:
         launch: the model's.
         layout: as the context was created with it.
         count: of the engine.
+        cells: of the context's cache.
         host_extra_bytes: held beside it: output rows, copies of prompts and states.
     """
     numbers = launch.header.numbers
@@ -87,7 +90,10 @@ def report_layers(launch: Launch, layout: LaunchLayout, count: Count, *, host_ex
         tensors=launch.header.tensors,
         adapter_tensors=launch.adapter_tensors,
         block_cache_bytes=block_cache_bytes(
-            numbers, layout, windowed=[told.get(block, guess) for block, guess in enumerate(guessed)]
+            numbers,
+            layout,
+            windowed=[told.get(block, guess) for block, guess in enumerate(guessed)],
+            cells=cells,
         ),
         host_extra_bytes=host_extra_bytes,
         mapped=count.mapped,

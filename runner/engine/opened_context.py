@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import BadModelFile, PunaError
 from common.logs import get_logger
-from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.layout import FlashAttention, LaunchLayout, cache_cells
 from runner.core.load_notes import parse_notes
 from runner.core.memory_report import MemoryUse
 from runner.core.refusals import MemoryClass, find_refusal
@@ -92,7 +92,8 @@ def with_layers(launch: Launch, layout: LaunchLayout, count: Count, *, vocabular
     """A count per layer, with what lies in host RAM beside the engine's caches."""
     copies = copies_bytes(count.use)
     extra = copies + output_row_bytes(layout, vocabulary_size=vocabulary_size)
-    return CountedMemory(use=report_layers(launch, layout, count, host_extra_bytes=extra), copies_bytes=copies)
+    use = report_layers(launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra)
+    return CountedMemory(use=use, copies_bytes=copies)
 
 
 def _failure(launch: Launch, phase: MemoryClass) -> PunaError:

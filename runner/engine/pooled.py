@@ -34,6 +34,7 @@ from runner.engine.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, Su
 from runner.engine.pooling import PooledModel
 from runner.engine.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.spinning import Spinning
+from runner.engine.thread_name import name_engine_thread
 from runner.engine.vocabulary import Vocabulary
 
 log = get_logger()
@@ -153,6 +154,7 @@ class PooledLlamaEngine:
             listener.died(error)
 
     def _load(self, listener: EngineListener) -> PooledContext:
+        name_engine_thread()
         start_engine()
 
         def on_progress(fraction: float) -> bool:
@@ -229,7 +231,7 @@ def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout:
         log.info("engine.memory_unknown", text=str(error))
         return None
     rows = output_bytes(model.pointer, tokens=context.batch_tokens).cache_bytes
-    return report_layers(launch, layout, count, host_extra_bytes=rows)
+    return report_layers(launch, layout, count, cells=context.cells, host_extra_bytes=rows)
 
 
 def _describe(model: Model, context: PooledContext) -> PooledModel:

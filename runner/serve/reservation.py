@@ -1,6 +1,6 @@
 """Refuses a load that cannot be reserved here before a weight is read, and says how large it would have been."""
 
-from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest
+from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
 from common.logs import get_logger
 from protos import cluster_pb2
 from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
@@ -57,7 +57,7 @@ def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.Memo
     """What the engine counts for a layout that was or will be refused; None where it cannot count."""
     try:
         report = measure(files, wanted)
-    except (BadModelFile, InvalidRequest, BreakdownUnavailable, RpcUnusable, ValueError) as error:
+    except (PunaError, BreakdownUnavailable, ValueError) as error:
         log.info("model.not_counted", text=str(error))
         return None
     return _attempted(report)

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from structlog.testing import capture_logs
 
 from common.errors import DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, PunaError
 from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode
@@ -22,6 +23,7 @@ from tests.integration.runner.contract import Driver
 from tests.integration.runner.devices import loaded, spread
 from tests.limited_device import MIB, LimitedDevice, limited_device
 from tests.waiting import wait_until
+from tools.model_zoo import ZOO
 
 Devices = tuple[LimitedDevice, LimitedDevice]
 # Devices compute in other shapes than the CPU does, and prompts of 150 tokens sum the differences up.
@@ -105,7 +107,7 @@ def test_blocks_lie_where_the_layout_says_and_the_report_is_what_the_devices_hol
 )
 def test_measured_is_what_is_loaded(zoo: Zoo, devices: Devices, name: str) -> None:
     path = zoo(name)
-    blocks = int(measure(ModelFiles(model=path), HOST).host.layer_weights_bytes.__len__()) - 1
+    blocks = len(measure(ModelFiles(model=path), HOST).host.layer_weights_bytes) - 1
     layout = spread(devices, (blocks // 2, blocks + 1 - blocks // 2))
     planned = measure(ModelFiles(model=path), layout)
     empty(*devices)
@@ -117,6 +119,18 @@ def test_measured_is_what_is_loaded(zoo: Zoo, devices: Devices, name: str) -> No
             assert len(plan.layer_weights_bytes) == blocks + 1
             for mine, theirs in zip(count.layer_cache_bytes, plan.layer_cache_bytes, strict=True):
                 assert mine == theirs
+
+
+@pytest.mark.behaviour("B-64", "B-69", "B-71")
+@pytest.mark.parametrize("name", [name for name, recipe in ZOO.items() if recipe.tokenizer is not None])
+def test_tensor_table_and_formulas_agree_with_the_engine_for_every_model(zoo: Zoo, name: str) -> None:
+    with capture_logs() as lines:
+        report = measure(ModelFiles(model=zoo(name)), LaunchLayout(slots=3, context_tokens=1024, batch_tokens=64))
+    assert [line for line in lines if line["event"] == "memory.formula_off"] == []
+    host = report.host
+    assert sum(host.layer_weights_bytes) + host.input_weights_bytes == host.weights_bytes
+    assert sum(host.layer_cache_bytes) == host.cache_bytes
+    assert host.input_weights_bytes > 0
 
 
 @pytest.mark.parametrize("name", ["dense", "tied"])

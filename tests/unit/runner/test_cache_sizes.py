@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runner.core.cache_sizes import ModelNumbers, block_cache_bytes
-from runner.core.layout import LaunchLayout
+from runner.core.layout import LaunchLayout, cache_cells
 
 DENSE: dict[str, Any] = {
     "general.architecture": "llama",
@@ -23,7 +23,7 @@ def layout(**fields: Any) -> LaunchLayout:
 
 def sizes(metadata: dict[str, Any], wanted: LaunchLayout) -> tuple[int, ...]:
     numbers = ModelNumbers(metadata)
-    return block_cache_bytes(numbers, wanted, windowed=numbers.windowed())
+    return block_cache_bytes(numbers, wanted, windowed=numbers.windowed(), cells=cache_cells(wanted))
 
 
 @pytest.mark.behaviour("B-44", "B-64")
