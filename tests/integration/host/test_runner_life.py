@@ -19,6 +19,7 @@ from tests.integration.host.node import (
     runners_of,
     running_node,
 )
+from tests.waiting import until
 from tools.model_zoo import build, damage
 
 READY = cluster_pb2.RUNNER_STATE_READY
