@@ -16,6 +16,7 @@ class Cost:
     decode_calls: float | None = None  # only where the server counts them
     decode_s: float | None = None
     gap_s: float | None = None
+    host_cpu_s: float | None = None  # of the threads that do not compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Round:
     between_tokens_p50_ms: float | None = None
     between_tokens_p99_ms: float | None = None
     cpu_ms_per_token: float | None = None
-    host_ms_per_step: float | None = None  # CPU time besides the engine's own, see METHODOLOGY.md
+    host_ms_per_step: float | None = None  # time besides the decode calls, see METHODOLOGY.md
     gap_share: float | None = None  # of the time between two decode calls' ends
     steps: float | None = None
     load_s: float | None = None
@@ -54,7 +55,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def stream_figures(streams: Sequence[TokenStream], cost: Cost, *, threads: int) -> dict[str, Any]:
+def stream_figures(streams: Sequence[TokenStream], cost: Cost) -> dict[str, Any]:
     """The figures of a round of streams, as fields of `Round`."""
     wall_s = max(stream.end_s for stream in streams) - min(stream.sent_s for stream in streams)
     tokens = sum(stream.generated_tokens for stream in streams)
@@ -72,7 +73,7 @@ def stream_figures(streams: Sequence[TokenStream], cost: Cost, *, threads: int) 
         "between_tokens_p99_ms": percentile(gaps_ms, 0.99) if gaps_ms else None,
         "cpu_ms_per_token": 1000 * cost.cpu_s / tokens,
     }
-    return figures | _step_figures(cost, threads=threads)
+    return figures | _step_figures(cost)
 
 
 def vector_figures(answer: Vectors, cost: Cost) -> dict[str, Any]:
@@ -86,15 +87,14 @@ def vector_figures(answer: Vectors, cost: Cost) -> dict[str, Any]:
     }
 
 
-def _step_figures(cost: Cost, *, threads: int) -> dict[str, Any]:
-    if not cost.decode_calls or cost.decode_s is None or cost.gap_s is None:
+def _step_figures(cost: Cost) -> dict[str, Any]:
+    if not cost.decode_calls or cost.decode_s is None or cost.gap_s is None or cost.host_cpu_s is None:
         return {}
-    # While a call runs, every compute thread is busy, computing or waiting at a barrier.
-    engine_cpu_s = min(cost.cpu_s, threads * cost.decode_s)
     return {
         "steps": cost.decode_calls,
         "gap_share": cost.gap_s / (cost.gap_s + cost.decode_s),
-        "host_ms_per_step": 1000 * (cost.cpu_s - engine_cpu_s) / cost.decode_calls,
+        # What lies between the calls is the engine thread's; the rest is done by others while a call runs.
+        "host_ms_per_step": 1000 * (cost.host_cpu_s + cost.gap_s) / cost.decode_calls,
     }
 
 

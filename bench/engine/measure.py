@@ -56,7 +56,7 @@ class BothServers:
 
     def by_name(self, name: str) -> Server:
         """One of the two."""
-        return {OURS: self.ours, PEER: self.peer}[name]
+        return self.ours if name == OURS else self.peer
 
     async def warm_up(self, plan: ModelPlan) -> None:
         """Each case once, uncounted, so that nothing in a counted round happens for the first time."""
@@ -109,7 +109,7 @@ async def measured_round(model_name: str, case: Case, both: BothServers, number:
             cost = _cost(server, cpu_before_s, steps_before)
             _check_lengths(name, case, streams)
             done.streams[name] = streams
-            figures = stream_figures(streams, cost, threads=both.ours.threads)
+            figures = stream_figures(streams, cost)
         done.rounds.append(
             Round(model=model_name, case=case.name, server=name, number=number, load_average=before_load, **figures)
         )
@@ -158,6 +158,7 @@ def _cost(server: Server, cpu_before_s: float, before: StepCounts | None) -> Cos
         decode_calls=after.decode_calls - before.decode_calls,
         decode_s=after.decode_s - before.decode_s,
         gap_s=after.gap_s - before.gap_s,
+        host_cpu_s=after.host_cpu_s - before.host_cpu_s,
     )
 
 

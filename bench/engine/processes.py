@@ -25,6 +25,15 @@ def cpu_usage(pid: int) -> Usage:
     return Usage(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
 
 
+def host_cpu_s(pid: int, *, engine_thread: str) -> float:
+    """CPU time of all threads but the engine's and those that it made, which bear its name."""
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().strip() != engine_thread:
+            total_ns += int((task / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
+
+
 def peak_resident_bytes(pid: int) -> int:
     """The most memory that the process ever had in RAM, mapped files included."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -19,12 +19,14 @@ from google.protobuf import json_format
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.engine.llama_client import LlamaServerConnection
+from bench.engine.processes import host_cpu_s
 from bench.engine.runner_client import RunnerConnection
 from bench.engine.streams import Ask, TokenStream, Vectors
 from bench.machine import ROOT
 from cli.cluster.free_port import FreePort
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner.core.environment import child_environment
+from runner.engine.thread_name import ENGINE_THREAD
 
 OURS, PEER = "runner", "llama-server"
 READY_WITHIN_S = 300.0
@@ -50,6 +52,7 @@ class StepCounts:
     decode_calls: float
     decode_s: float
     gap_s: float
+    host_cpu_s: float  # of the threads that do not compute
 
 
 class Server(Protocol):
@@ -107,6 +110,7 @@ class RunnerServer:
             decode_calls=values["puna_runner_decode_calls_total"],
             decode_s=values["puna_runner_decode_seconds_total"],
             gap_s=values["puna_runner_decode_gap_seconds_total"],
+            host_cpu_s=host_cpu_s(self.pid, engine_thread=ENGINE_THREAD),
         )
 
 
@@ -145,7 +149,7 @@ def running_runner(model: Path, sizes: Sizes) -> Iterator[RunnerServer]:
     with _running(command, child_environment(os.environ), first_line=True) as (process, hello, started_s):
         greeting = json.loads(hello)
         with grpc.insecure_channel(greeting["address"]) as channel:
-            stub = runner_pb2_grpc.RunnerStub(channel)  # type: ignore[no-untyped-call]
+            stub = runner_pb2_grpc.RunnerStub(channel)
             for status in stub.WatchLoad(runner_pb2.WatchLoadRequest(), timeout=READY_WITHIN_S):
                 if status.state == cluster_pb2.RUNNER_STATE_READY:
                     break

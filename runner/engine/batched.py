@@ -31,6 +31,7 @@ from runner.engine.opened_context import as_opened, generation_memory, open_cont
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 from runner.engine.spinning import Spinning
+from runner.engine.thread_name import name_engine_thread
 from runner.engine.vocabulary import Vocabulary
 from runner.engine.warm_up import warm_up
 
@@ -168,6 +169,7 @@ class BatchedEngine:
         self._model.close()
 
     def _load(self, listener: EngineListener) -> Context:
+        name_engine_thread()
         start_engine()
 
         def on_progress(fraction: float) -> bool:
