@@ -100,13 +100,6 @@ def extrapolate(small: MemoryUse, large: MemoryUse, *, small_cells: int, large_c
 # llama.cpp's lines, formats stable for years: `load_tensors:   CPU_Mapped model buffer size =    57.20 MiB`,
 # `llama_kv_cache:        CPU KV buffer size = …`, `llama_context:        CPU  output buffer size = …`.
 _LINE = re.compile(r":\s+(\S+)\s+(model|KV|RS|output|compute) buffer size =\s+([0-9.]+) MiB")
-_CLASS_FIELDS = {
-    "model": "weights_bytes",
-    "KV": "cache_bytes",
-    "RS": "cache_bytes",
-    "output": "cache_bytes",  # where the engine's own breakdown counts it
-    "compute": "graph_bytes",
-}
 
 
 def parse_buffer_lines(lines: Iterable[str]) -> list[tuple[str, ClassBytes]]:
@@ -116,6 +109,16 @@ def parse_buffer_lines(lines: Iterable[str]) -> list[tuple[str, ClassBytes]]:
         match = _LINE.search(line)
         if match is not None:
             buffer_type, word, mebibytes = match.groups()
-            size = ClassBytes(**{_CLASS_FIELDS[word]: round(float(mebibytes) * MIB)})
+            size = _class_bytes(word, round(float(mebibytes) * MIB))
             found[buffer_type] = found.get(buffer_type, ClassBytes()).plus(size)
     return list(found.items())
+
+
+def _class_bytes(word: str, size_bytes: int) -> ClassBytes:
+    match word:
+        case "model":
+            return ClassBytes(weights_bytes=size_bytes)
+        case "compute":
+            return ClassBytes(graph_bytes=size_bytes)
+        case _:  # the output rows too, since they are kept from step to step
+            return ClassBytes(cache_bytes=size_bytes)

@@ -101,7 +101,7 @@ def overrides(**fields: Any) -> list[str]:
     """Patterns of the tensors that are sent to host RAM."""
     parameters = model_parameters(resolved(**fields), POINTERS)
     array = ctypes.cast(parameters.struct.tensor_buft_overrides, ctypes.POINTER(ggml.TensorOverride))
-    found = []
+    found: list[str] = []
     while array[len(found)].pattern is not None:
         assert array[len(found)].buffer_type == ggml.cpu_buffer_type()
         found.append((array[len(found)].pattern or b"").decode())
