@@ -61,7 +61,10 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
 
 def forget(books: Books, placement_id: str) -> None:
     """A placement is not wanted any more. A runner that turns up all the same is adopted."""
-    if books.desired.pop(placement_id, None) is not None and books.leadership is not None:
+    if placement_id not in books.desired:
+        return
+    books.forget_desired(placement_id)
+    if books.leadership is not None:
         books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=placement_id))
 
 

@@ -12,11 +12,14 @@ from scheduler.core.effects import Effect, Note
 from scheduler.core.keep_alive import ReplicaMemo
 from scheduler.core.ledger import Promise
 from scheduler.core.load_jobs import LoadJob
+from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import MemoryReport
 from scheduler.core.observed import Observed
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
 from scheduler.core.view import NodeView
+
+FORGOTTEN_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +83,13 @@ class Books:
     leadership: Leadership | None = None
     no_leader_why: str = "leadership has not been settled yet"
     desired: dict[str, DesiredPlacement] = field(default_factory=dict)
+    forgotten: dict[str, None] = field(default_factory=dict)  # placements whose record is to go, oldest first
     desired_unseen_since_s: dict[str, float] = field(default_factory=dict)  # placements whose node is not known
     jobs: dict[int, LoadJob] = field(default_factory=dict)
     jobs_begun: int = 0
     stops: dict[str, Stop] = field(default_factory=dict)
     memos: dict[str, ReplicaMemo] = field(default_factory=dict)
+    margins: Margins = NO_MARGINS
     reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
     measuring: dict[str, MeasureKey] = field(default_factory=dict)  # node id → what it counts now
     failures: dict[str, Failures] = field(default_factory=dict)  # by model digest
@@ -102,6 +107,13 @@ class Books:
     routes: tuple[ModelRoute, ...] = ()
     routes_version: int = 0
     effects: list[Effect] = field(default_factory=list)
+
+    def forget_desired(self, placement_id: str) -> None:
+        """A placement is not wanted any more; a store that has not heard of it yet does not bring it back."""
+        self.desired.pop(placement_id, None)
+        self.forgotten[placement_id] = None
+        while len(self.forgotten) > FORGOTTEN_MAX:
+            del self.forgotten[next(iter(self.forgotten))]
 
     def emit(self, effect: Effect) -> None:
         """Ask the shell for something."""

@@ -1,17 +1,18 @@
 """What a placement decision is made of, and which devices it may consider at all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, device_obstacle
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, Shape
 from scheduler.core.eviction import Evictable, PoolKey
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.ledger import Available, Need, Promise
-from scheduler.core.memory import MemoryReport
-from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceKind, DeviceView, NodeView, Trust
+from scheduler.core.margins import NO_MARGINS, Margins
+from scheduler.core.memory import MemoryOrigin, MemoryReport
+from scheduler.core.splitting import DeviceKey
+from scheduler.core.view import NodeView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +27,19 @@ class MeasureKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """What is to be placed. `layout` says all but the devices."""
+    """What is to be placed. `layout` says all but the devices; slots and automatic values come from the steps."""
 
     model_digest: str
     layout: Layout
     slot_steps: tuple[int, ...]
+    automatic_context: bool = False  # the context follows from the node's devices
+    automatic_cache_type: bool = False  # a smaller cache type may be taken
     require_gpu: bool = False
     constraints: Constraints = NO_CONSTRAINTS
     backoff: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (node, device) where allocations failed
+    failed_nodes: Mapping[str, str] = field(default_factory=dict)  # node → why it is not tried again
+    # (node, device) of the replicas that stay: another one goes elsewhere if it can.
+    replicas: frozenset[DeviceKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,10 @@ class ClusterView:
     evictable: tuple[Evictable, ...] = ()
     loading_pools: frozenset[PoolKey] = frozenset()
     loads_per_node: Mapping[str, int] = field(default_factory=dict)
+    margins: Margins = NO_MARGINS
+    decoding: Mapping[DeviceKey, float] = field(default_factory=dict)  # replicas that decode on a device, mean of 60 s
+    # (node, node) → seconds there and back, bytes a second; what is not known is left out.
+    links: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
 
 Reports = Mapping[MeasureKey, MemoryReport | Fault]
@@ -63,6 +73,8 @@ class Verdict(StrEnum):
     LOAD_IN_PROGRESS = "load_in_progress"
     GPU_REQUIRED = "gpu_required"
     CONSTRAINED = "constrained"
+    LAYOUT_NOT_FOUND = "layout_not_found"  # rounds of measuring and planning found no layout
+    LOAD_FAILED = "load_failed"  # loads that read weights failed here
 
 
 class RefusalKind(StrEnum):
@@ -76,15 +88,22 @@ class RefusalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One device that was considered, with the numbers as used."""
+    """Devices that were considered together, with the numbers as used; host RAM alone has the CPU's id."""
 
     node_id: str
-    device_id: str
+    device_id: str  # the first of `device_ids`
     verdict: Verdict
     slots: int
     needs: tuple[Need, ...] = ()
     available: tuple[Available, ...] = ()
     reason: str = ""
+    shape: Shape | None = None  # None: the device was left out before any shape was tried
+    device_ids: tuple[str, ...] = ()
+    context_tokens: int = 0
+    layer_count: int = 0  # on devices, the output counts as one
+    expected_s: float = 0.0  # seconds for a token; 0: not worked out
+    rounds: int = 0  # layouts that were measured
+    origin: MemoryOrigin = MemoryOrigin.UNKNOWN
 
     @property
     def short_bytes(self) -> int:
@@ -103,6 +122,9 @@ class Placement:
     needs: tuple[Need, ...]
     victims: tuple[str, ...]
     candidates: tuple[Candidate, ...]
+    shape: Shape | None = None  # None: taken over from a former leader
+    expected_s: float = 0.0
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,70 +144,4 @@ class Refusal:
     message: str
     candidates: tuple[Candidate, ...]
     fault: Fault | None = None  # of the measurement that failed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """One device that may be considered."""
-
-    node: NodeView
-    device: DeviceView
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Node and device."""
-        return self.node.id, self.device.id
-
-    def age_s(self) -> float:
-        """How old the free figure is."""
-        return self.device.free_age_s + self.node.report_age_s
-
-
-HOLDS_LAYERS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU})
-
-
-def find_sites(request: PlacementRequest, view: ClusterView, policy: Policy) -> Iterator[tuple[Site, Verdict, str]]:
-    """Every device that could hold layers, with FITS while nothing speaks against it, else the reason."""
-    for node in view.nodes:
-        has_discrete = any(device.kind is DeviceKind.GPU and device.usable for device in node.devices)
-        of_node = _node_obstacle(request, view, policy, node)
-        for device in node.devices:
-            if device.kind not in HOLDS_LAYERS or (device.kind is DeviceKind.INTEGRATED and has_discrete):
-                continue
-            site = Site(node=node, device=device)
-            verdict, reason = of_node or _device_obstacle(request, view, policy, site) or (Verdict.FITS, "")
-            yield site, verdict, reason
-
-
-def _node_obstacle(
-    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView
-) -> tuple[Verdict, str] | None:
-    host = node.host_device
-    if node.suspect:
-        return Verdict.NODE_SUSPECT, "the node is silent"
-    if node.model(request.model_digest) is None:
-        return Verdict.FILE_MISSING, "the node does not have the file"
-    if host is None or not host.usable:
-        return Verdict.DEVICE_EXCLUDED, host.state_reason if host is not None else "the node does not report its RAM"
-    if view.loads_per_node.get(node.id, 0) >= policy.loads_per_node_max:
-        return Verdict.LOAD_IN_PROGRESS, "the node has as many loads as it may"
-    return None
-
-
-def _device_obstacle(
-    request: PlacementRequest, view: ClusterView, policy: Policy, site: Site
-) -> tuple[Verdict, str] | None:
-    node, device = site.node, site.device
-    if not device.usable:
-        return Verdict.DEVICE_EXCLUDED, device.state_reason or "the device is not usable"
-    if device.trust is Trust.UNKNOWN or site.age_s() > policy.figures_unusable_s:
-        return Verdict.FIGURES_UNUSABLE, f"free memory is unknown or {site.age_s():.1f} s old"
-    if request.require_gpu and device.kind is DeviceKind.CPU:
-        return Verdict.GPU_REQUIRED, "a GPU is required"
-    if obstacle := device_obstacle(request.constraints, node, device):
-        return Verdict.CONSTRAINED, f'the model is kept off by "{obstacle}"'
-    # Free bytes move while a load runs, so a device takes one at a time. RAM may take two: what they will hold is
-    # promised beforehand, and a stuck load must not block a machine that has nothing but its CPU.
-    if device.kind is not DeviceKind.CPU and (node.id, device.pool_id) in view.loading_pools:
-        return Verdict.LOAD_IN_PROGRESS, "another load runs on the device"
-    return None
+    nearest: tuple[str, ...] = ()  # configurations that would fit, for people

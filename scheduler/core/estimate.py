@@ -1,6 +1,7 @@
 """What a layout would take by formulas (spec: 3.5, 3.6), where nothing was measured; marked wherever it is shown."""
 
 from scheduler.core.facts import CACHE_SHARE_UNKNOWN, ModelFacts
+from scheduler.core.layers import LayerSizes
 from scheduler.core.layouts import Layout
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
@@ -9,42 +10,38 @@ CELL_STEP = 256  # llama.cpp pads contexts to this
 CACHE_TYPES = {"": (2, 1), "f16": (2, 1), "q8_0": (34, 32), "q4_0": (18, 32)}
 
 
-def estimate_report(facts: ModelFacts, layout: Layout) -> MemoryReport:
+def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout) -> MemoryReport:
     """A report for this layout; every device also computes, so every one has a graph."""
-    block_count = len(facts.layer_weights_bytes) - 1
-    ranges = layer_ranges(layout, block_count)
-    caches = cache_bytes(facts, layout)
-    graph = graph_bytes(facts, layout)
-    weights = list(facts.layer_weights_bytes)
-    on_host = [0] * len(weights)
-    for layer in range(min(layout.experts_on_host, len(facts.layer_expert_bytes))):
-        on_host[layer] = facts.layer_expert_bytes[layer]
+    layers = len(sizes.weights)
+    on_host = [0] * layers
+    for layer in range(min(layout.experts_on_host, len(sizes.experts))):
+        on_host[layer] = sizes.experts[layer]
     devices, taken = [], set[int]()
-    for part, (start, stop) in zip(layout.devices, ranges, strict=True):
+    for part, (start, stop) in zip(layout.devices, layer_ranges(layout, layers - 1), strict=True):
         mine = range(start, stop)
         taken.update(mine)
-        own = tuple(weights[layer] - on_host[layer] if layer in mine else 0 for layer in range(len(weights)))
-        cells = tuple(caches[layer] if layer in mine else 0 for layer in range(len(weights)))
+        own = tuple(sizes.weights[layer] - on_host[layer] if layer in mine else 0 for layer in range(layers))
+        cells = tuple(sizes.caches[layer] if layer in mine else 0 for layer in range(layers))
         devices.append(
             DeviceBytes(
                 device_id=part.device_id,
                 node_id=part.node_id,
                 weights_bytes=sum(own),
                 cache_bytes=sum(cells),
-                graph_bytes=graph,
+                graph_bytes=graph_bytes,
                 layer_weights_bytes=own,
                 layer_cache_bytes=cells,
             )
         )
-    left = tuple(on_host[layer] if layer in taken else weights[layer] for layer in range(len(weights)))
-    cells = tuple(0 if layer in taken else caches[layer] for layer in range(len(weights)))
+    left = tuple(on_host[layer] if layer in taken else sizes.weights[layer] for layer in range(layers))
+    cells = tuple(0 if layer in taken else sizes.caches[layer] for layer in range(layers))
     host = DeviceBytes(
-        weights_bytes=sum(left) + facts.input_weights_bytes,
+        weights_bytes=sum(left) + sizes.input_bytes,
         cache_bytes=sum(cells),
-        graph_bytes=graph,
+        graph_bytes=graph_bytes,
         layer_weights_bytes=left,
         layer_cache_bytes=cells,
-        input_weights_bytes=facts.input_weights_bytes,
+        input_weights_bytes=sizes.input_bytes,
     )
     return MemoryReport(origin=MemoryOrigin.ESTIMATED, devices=tuple(devices), host=host)
 
@@ -74,6 +71,16 @@ def cache_bytes(facts: ModelFacts, layout: Layout) -> list[int]:
     for block, state in enumerate(facts.layer_state_bytes):
         found[block] += state * layout.slots
     return found
+
+
+def sizes_by_facts(facts: ModelFacts, layout: Layout) -> LayerSizes:
+    """Before anything was measured."""
+    return LayerSizes(
+        weights=facts.layer_weights_bytes,
+        caches=tuple(cache_bytes(facts, layout)),
+        experts=facts.layer_expert_bytes,
+        input_bytes=facts.input_weights_bytes,
+    )
 
 
 def graph_bytes(facts: ModelFacts, layout: Layout) -> int:

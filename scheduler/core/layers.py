@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from scheduler.core.estimate import cache_bytes
 from scheduler.core.facts import ModelFacts
-from scheduler.core.layouts import Layout
 from scheduler.core.memory import DeviceBytes, MemoryReport
 
 
@@ -24,16 +22,6 @@ class LayerSizes:
         for layer in range(min(experts_on_host, len(self.experts))):
             sizes[layer] -= self.experts[layer]
         return sizes
-
-
-def sizes_by_facts(facts: ModelFacts, layout: Layout) -> LayerSizes:
-    """Before anything was measured."""
-    return LayerSizes(
-        weights=facts.layer_weights_bytes,
-        caches=tuple(cache_bytes(facts, layout)),
-        experts=facts.layer_expert_bytes,
-        input_bytes=facts.input_weights_bytes,
-    )
 
 
 def sizes_by_report(report: MemoryReport, facts: ModelFacts) -> LayerSizes:

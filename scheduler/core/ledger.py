@@ -1,20 +1,23 @@
-"""What is promised, and what is therefore still to be had. Numbers in, numbers out.
+"""What is promised, and what is therefore still to be had. Numbers in, numbers out (spec: 2).
 
     avail(d) = min(free(d) − not yet allocated by starting ones, total(d) − everything promised) − overhead(d)
     need(d)  = report(d) + reserve(d) + margin(d)
 
-Both hold per device and, where devices share memory, for their pool as well.
+Both hold for a device and for every pool that its memory comes out of: RAM is one pool for the CPU, for integrated
+GPUs, and for devices that lend a part of it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler.core.layouts import Layout
+from scheduler.core.margins import NO_MARGINS, MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.view import DeviceKind, DeviceView, NodeView
 
 METAL_BACKENDS = frozenset({"Metal", "MTL"})
+LENT_BACKENDS = frozenset({"RPC"})  # the lending process holds the context
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -29,11 +32,18 @@ class Need:
     graph_bytes: int
     reserve_bytes: int
     margin_bytes: int
+    projector_bytes: int = 0
+    node_id: str = ""  # of the node that has the device
 
     @property
     def total_bytes(self) -> int:
         """What must be available."""
-        return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.reserve_bytes + self.margin_bytes
+        return self.report_bytes + self.reserve_bytes + self.margin_bytes
+
+    @property
+    def report_bytes(self) -> int:
+        """What the report says, without what is kept on top."""
+        return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +70,70 @@ class Available:
     age_s: float
 
 
-def needs_of(node: NodeView, layout: Layout, report: MemoryReport, policy: Policy) -> tuple[Need, ...] | None:
-    """What a layout takes per device of the node, host RAM last. None: the report does not belong to the layout."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a need is rounded up by: what processes hold beside the model, and how far measurements have been off."""
+
+    policy: Policy
+    margins: Margins = NO_MARGINS
+    model_digest: str = ""
+    architecture: str = ""
+
+    def margin_bytes(self, node: NodeView, device: DeviceView, origin: MemoryOrigin) -> int:
+        """For one device; twice as much if nothing was measured."""
+        key = MarginKey(build=node.engine_build, architecture=self.architecture, device_kind=device_kind(device))
+        learned = self.margins.of(key, self.model_digest, unlearned_bytes=self.policy.margin_bytes)
+        return learned * (2 if origin is MemoryOrigin.ESTIMATED else 1)
+
+
+def device_kind(device: DeviceView) -> str:
+    """Devices of one kind take the same bytes for the same layout."""
+    return f"{device.backend} {device.description}"
+
+
+def needs_of(
+    node: NodeView, layout: Layout, report: MemoryReport, kept: Kept, others: Mapping[str, NodeView] | None = None
+) -> tuple[Need, ...] | None:
+    """What a layout takes per device, then in host RAM: the node's own, and of every other node that lends devices.
+
+    None: the report does not belong to the layout.
+    """
     if len(report.devices) != len(layout.devices):
         return None
     needs: list[Need] = []
+    lenders: dict[str, NodeView] = {}
     for layers, counted in zip(layout.devices, report.devices, strict=True):
-        device = node.device(layers.device_id)
-        if device is None:
+        owner = node if layers.node_id in ("", node.id) else (others or {}).get(layers.node_id)
+        device = owner.device(layers.device_id) if owner is not None else None
+        if owner is None or device is None:
             return None
-        needs.append(_need(device, counted, report.origin, policy))
-    host = node.host_device
-    if host is None:
-        return None
-    return (*needs, _need(host, report.host, report.origin, policy))
+        if owner is not node:
+            lenders[owner.id] = owner
+        needs.append(_need(owner, device, counted, report.origin, kept))
+    for owner, counted in [(node, report.host), *((lender, DeviceBytes()) for lender in lenders.values())]:
+        host = owner.host_device
+        if host is None:
+            return None
+        needs.append(_need(owner, host, counted, report.origin, kept))
+    return tuple(needs)
 
 
-def _need(device: DeviceView, counted: DeviceBytes, origin: MemoryOrigin, policy: Policy) -> Need:
-    margin = policy.margin_bytes * (2 if origin is MemoryOrigin.ESTIMATED else 1)
+def _need(node: NodeView, device: DeviceView, counted: DeviceBytes, origin: MemoryOrigin, kept: Kept) -> Need:
     return Need(
         device_id=device.id,
+        node_id=node.id,
         weights_bytes=counted.weights_bytes,
         cache_bytes=counted.cache_bytes,
         graph_bytes=counted.graph_bytes,
-        reserve_bytes=reserve_bytes(device, policy),
-        margin_bytes=margin,
+        projector_bytes=counted.projector_bytes,
+        reserve_bytes=reserve_bytes(device, kept.policy),
+        margin_bytes=kept.margin_bytes(node, device, origin),
     )
 
 
 def reserve_bytes(device: DeviceView, policy: Policy) -> int:
     """What a process holds on a device beside the model."""
-    if device.kind is DeviceKind.CPU:
+    if device.kind is DeviceKind.CPU or device.backend in LENT_BACKENDS:
         return policy.host_process_reserve_bytes
     if device.backend in METAL_BACKENDS:
         return policy.metal_reserve_bytes
@@ -99,9 +142,18 @@ def reserve_bytes(device: DeviceView, policy: Policy) -> int:
 
 def overhead_bytes(device: DeviceView, policy: Policy) -> int:
     """What is never promised on a device, so that the machine itself can live."""
+    if device.overhead_bytes is not None:
+        return device.overhead_bytes
     if device.kind is DeviceKind.CPU:
         return max(policy.host_reserve_bytes_min, int(device.total_bytes * policy.host_reserve_fraction))
     return policy.device_overhead_bytes
+
+
+def pools_of(device: DeviceView) -> tuple[str, ...]:
+    """The pools that the memory of a device comes out of."""
+    if device.backing_pool_id and device.backing_pool_id != device.pool_id:
+        return (device.pool_id, device.backing_pool_id)
+    return (device.pool_id,)
 
 
 def available(
@@ -113,30 +165,53 @@ def available(
     without: frozenset[str] = NOBODY,
     backoff: float = 0.0,
 ) -> Available:
-    """What may be taken on a device if the placements `without` were gone.
+    """What may be taken on a device if the placements `without` were gone: the least of its own and of its pools.
 
     `backoff` is the part of the free bytes that is left alone because figures were stale or an allocation has failed.
     """
     here = [promise for promise in promises if promise.node_id == node.id]
-    keeper = _pool_keeper(node, device)
-    members = frozenset([other.id for other in node.devices if other.pool_id == keeper.pool_id]) if here else NOBODY
-    figures = _figures(keeper, members, here, policy, without=without, backoff=backoff)
-    if keeper.id != device.id:
-        own = _figures(device, frozenset({device.id}), here, policy, without=without, backoff=backoff)
-        figures = min(figures, own, key=lambda figure: figure.available_bytes)
-    return figures
+    own = _figures(device, frozenset({device.id}), here, policy, without=without, backoff=backoff)
+    if not device.backing_pool_id and not any(
+        device.pool_id in (other.pool_id, other.backing_pool_id) for other in node.devices if other is not device
+    ):
+        return own
+    for pool_id in pools_of(device):
+        pool = pool_available(node, pool_id, here, policy, without=without, backoff=backoff)
+        if pool is not None and pool.available_bytes < own.available_bytes:
+            own = replace(pool, device_id=device.id)
+    return own
 
 
-def _pool_keeper(node: NodeView, device: DeviceView) -> DeviceView:
-    """Whose figures count for the pool: the CPU's where RAM is shared, else the device's own."""
+def pool_available(
+    node: NodeView,
+    pool_id: str,
+    promises: Iterable[Promise],
+    policy: Policy,
+    *,
+    without: frozenset[str] = NOBODY,
+    backoff: float = 0.0,
+) -> Available | None:
+    """What all devices of a pool together may take. None: no device stands for it."""
+    keeper = _pool_keeper(node, pool_id)
+    if keeper is None:
+        return None
+    here = [promise for promise in promises if promise.node_id == node.id]
+    members = frozenset([other.id for other in node.devices if pool_id in pools_of(other)])
+    return _figures(keeper, members, here, policy, without=without, backoff=backoff)
+
+
+def _pool_keeper(node: NodeView, pool_id: str) -> DeviceView | None:
+    """Whose figures count for the pool: the CPU's where RAM is shared, else those of its only device."""
     host = node.host_device
-    return host if host is not None and host.pool_id == device.pool_id else device
+    if host is not None and host.pool_id == pool_id:
+        return host
+    return next((device for device in node.devices if device.pool_id == pool_id), None)
 
 
 def _figures(
     device: DeviceView,
     members: frozenset[str],
-    promises: list[Promise],
+    promises: Iterable[Promise],
     policy: Policy,
     *,
     without: frozenset[str],
@@ -153,8 +228,9 @@ def _figures(
         unallocated += on_members if promise.starting else 0
     overhead = overhead_bytes(device, policy)
     free = device.free_bytes - int(device.free_bytes * backoff)
+    total = device.total_bytes if device.max_bytes is None else min(device.total_bytes, device.max_bytes)
     by_free = free + returned - unallocated
-    by_total = device.total_bytes - promised
+    by_total = total - promised
     return Available(
         device_id=device.id,
         available_bytes=max(0, min(by_free, by_total) - overhead),

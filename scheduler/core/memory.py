@@ -61,3 +61,9 @@ def bytes_text(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.1f} {name}"
     return f"{count} B"
+
+
+def memory_text(needed_bytes: int, available_bytes: int) -> str:
+    """The sentence that clients know."""
+    needed, available = bytes_text(needed_bytes), bytes_text(available_bytes)
+    return f"model requires more system memory ({needed}) than is available ({available})"

@@ -1,240 +1,226 @@
-"""Where a model goes: a request and the view of the cluster in, a placement or a refusal out.
+"""Where a model goes: a request and a snapshot of the cluster in, a placement or a refusal out (spec: 4).
 
-1. Devices in order: GPUs, then integrated ones, then host RAM; within a class the roomiest first.
-2. Each class first without, then with evicting idle replicas; a slower class only after that.
-3. Automatic slots step down (8, 4, 2, 1) before anything is evicted.
-4. A layout is judged by its measured report only: without one the answer is `MeasureFirst`.
-5. Nothing fits: BUSY if it would once others are gone, else a refusal with the numbers.
+1. Sort out which devices may be used at all (`grounds`), each refusal with its reason.
+2. Try the steps in order (`shapes`): shapes, eviction and automatic values, best first.
+3. In each step try the grounds in order (`ranking`): the fastest, then those with most room.
+4. On a ground run the loop (`converge`): plan, measure, plan again. A report that is missing ends it with
+   `MeasureFirst`; once it is there, the same way is taken again from what is known.
+5. Nothing fits: BUSY if it would once others are gone, else a refusal with the numbers and what would fit (`nearest`).
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 
-from common import errors
 from scheduler.core.candidates import (
     Candidate,
     ClusterView,
     MeasureFirst,
-    MeasureKey,
     Placement,
     PlacementRequest,
     Refusal,
     RefusalKind,
     Reports,
-    Site,
     Verdict,
-    find_sites,
 )
-from scheduler.core.eviction import PoolKey, choose_victims
+from scheduler.core.constraints import Shape
+from scheduler.core.converge import NOT_ALLOCATED
 from scheduler.core.faults import Fault
+from scheduler.core.grounds import Ground, Grounds, find_grounds
+from scheduler.core.judge import Judge
+from scheduler.core.known_reports import BAD_FILE
 from scheduler.core.layouts import Layout
-from scheduler.core.ledger import NOBODY, Available, Need, Promise, available, needs_of
-from scheduler.core.memory import MemoryReport, bytes_text
+from scheduler.core.ledger import NOBODY
+from scheduler.core.memory import MemoryOrigin, memory_text
+from scheduler.core.node_sets import node_sets
 from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceKind, NodeView
+from scheduler.core.ranking import ranked
+from scheduler.core.shapes import Eviction, Step, steps
+from scheduler.core.variants import Automatic, tier_devices
 
-BAD_FILE = errors.BadModelFile.reason
-CLASS_ORDER = (DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU)
+__all__ = ["BAD_FILE", "plan_placement"]
+
+Outcome = Placement | MeasureFirst | Refusal
+Seen = dict[tuple[object, ...], Candidate]
 
 
-def plan_placement(
-    request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy
-) -> Placement | MeasureFirst | Refusal:
+def plan_placement(request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> Outcome:
     """Choose where a model goes; the module's docstring has the order."""
-    seen: dict[tuple[str, str], Candidate] = {}
-    sites: list[Site] = []
-    for site, verdict, reason in find_sites(request, view, policy):
-        if verdict is Verdict.FITS:
-            sites.append(site)
-        else:
-            seen[site.key] = _unjudged(site, verdict, reason)
-    judge = _Judge(request, view, reports, policy)
-    sites.sort(key=lambda site: (-judge.available_on(site, site.device.id, NOBODY).available_bytes, site.key))
-    for device_class in CLASS_ORDER:
-        of_class = [site for site in sites if site.device.kind is device_class]
-        for evicting in (False, True):
-            for slots in request.slot_steps:
-                for site in of_class:
-                    outcome = judge.try_site(site, slots, evicting=evicting)
-                    match outcome:
-                        case Candidate():
-                            seen[site.key] = outcome
-                        case Placement():
-                            seen[site.key] = outcome.candidates[0]
-                            return replace(outcome, candidates=tuple(seen.values()))
-                        case MeasureFirst():
-                            return outcome
-    return _refuse(judge, view, seen)
+    search = _Search(request, view, reports, policy)
+    if (fault := search.judge.known.final_fault()) is not None:  # the same bytes everywhere
+        return _broken(search, fault)
+    evictable = frozenset(one.placement_id for one in view.evictable)
+    outcome = search.run(evictable)
+    if outcome is not None:
+        return outcome
+    everybody = frozenset(promise.placement_id for promise in view.promises)
+    return _refuse(search, search.would_fit_without(everybody) if everybody else None)
 
 
-def measure_key(request: PlacementRequest, node: NodeView, layout: Layout) -> MeasureKey:
-    """Under which a report of this layout is remembered."""
-    kinds = []
-    for layers in layout.devices:
-        device = node.device(layers.device_id)
-        assert device is not None, "layouts name devices of their node"
-        kinds.append((device.backend, device.description, layers.layer_count))
-    return MeasureKey(
-        model_digest=request.model_digest,
-        engine_build=node.engine_build,
-        device_kinds=tuple(kinds),
-        layout=layout.without_devices(),
-    )
-
-
-class _Judge:
-    """Compares need and room of one request, site by site."""
+class _Search:
+    """One way through the steps."""
 
     def __init__(self, request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> None:
+        if request.require_gpu and not request.constraints.require_gpu:
+            request = replace(request, constraints=replace(request.constraints, require_gpu=True))
         self.request = request
         self.view = view
-        self.reports = reports
         self.policy = policy
-        self._promises: dict[str, list[Promise]] = {}
-        for promise in view.promises:
-            self._promises.setdefault(promise.node_id, []).append(promise)
-        self.broken = next((one for one in reports.values() if isinstance(one, Fault) and one.reason == BAD_FILE), None)
+        self.judge = Judge(request, view, reports, policy)
+        self.grounds: Grounds = find_grounds(request, view, policy)
+        self.seen: Seen = {}
+        for node, device, (verdict, reason) in self.grounds.left_out:
+            if len(self.seen) >= policy.candidates_max:
+                break
+            self.seen[node.id, device.id] = Candidate(
+                node_id=node.id,
+                device_id=device.id,
+                device_ids=(device.id,),
+                verdict=verdict,
+                slots=0,
+                reason=reason,
+            )
 
-    def try_site(self, site: Site, slots: int, *, evicting: bool) -> Candidate | Placement | MeasureFirst:
-        """Whether the model fits here with so many slots, if need be after evicting."""
-        if self.broken is not None:  # the same bytes everywhere
-            return _unjudged(site, Verdict.MEASURE_FAILED, self.broken.message)
-        layout = self._layout(site, slots)
-        key = measure_key(self.request, site.node, layout)
-        report = self.reports.get(key)
-        if report is None:
-            hopeless = self._hopeless(site, slots, evicting=evicting)
-            return hopeless or MeasureFirst(key=key, node_id=site.node.id, layout=layout)
-        if isinstance(report, Fault):
-            return _unjudged(site, Verdict.MEASURE_FAILED, report.message)
-        needs = needs_of(site.node, layout, report, self.policy)
-        if needs is None:
-            return _unjudged(site, Verdict.MEASURE_FAILED, "the report does not belong to the layout")
-        short_pools = self._short_pools(site, needs)
-        victims: tuple[str, ...] | None = () if not short_pools(NOBODY) else None
-        if victims is None and evicting:
-            here = [one for one in self.view.evictable if any(pool[0] == site.node.id for pool in one.pool_bytes)]
-            victims = choose_victims(here, short_pools)
-        verdict = Verdict.SHORT_BYTES if victims is None else Verdict.FITS
-        candidate = self._candidate(site, slots, needs, verdict)
-        if victims is None:
-            return candidate
-        return self._placement(site, layout, report, victims, candidate)
-
-    def available_on(self, site: Site, device_id: str, without: frozenset[str]) -> Available:
-        """What a device of the site's node has room for."""
-        device = site.node.device(device_id)
-        assert device is not None, "needs name devices of their node"
-        backoff = self.request.backoff.get((site.node.id, device_id), 0.0)
-        if site.age_s() > self.policy.figures_stale_s:
-            backoff += self.policy.backoff_step
-        promises = self._promises.get(site.node.id, ())
-        return available(site.node, device, promises, self.policy, without=without, backoff=backoff)
-
-    def would_fit_alone(self, site_key: tuple[str, str], candidate: Candidate) -> bool:
-        """Whether it would fit if everything else that we have promised were gone."""
-        node = next(node for node in self.view.nodes if node.id == site_key[0])
-        device = node.device(site_key[1])
-        assert device is not None, "candidates name devices of their node"
-        site = Site(node=node, device=device)
-        everybody = frozenset(promise.placement_id for promise in self.view.promises)
-        return all(
-            need.total_bytes <= self.available_on(site, need.device_id, everybody).available_bytes
-            for need in candidate.needs
-        )
-
-    def _layout(self, site: Site, slots: int) -> Layout:
-        layout = self.request.layout.with_slots(slots)
-        if site.device.kind is DeviceKind.CPU:
-            return layout.without_devices()
-        model = site.node.model(self.request.model_digest)
-        assert model is not None, "sites have the file"
-        return layout.on(site.device.id, model.layer_count + 1)
-
-    def _hopeless(self, site: Site, slots: int, *, evicting: bool) -> Candidate | None:
-        """Fewer slots do not make weights smaller, nor a failing measurement work: spare it then."""
-        gone = frozenset(one.placement_id for one in self.view.evictable) if evicting else NOBODY
-        for larger in self.request.slot_steps:
-            if larger <= slots:
-                continue
-            layout = self._layout(site, larger)
-            report = self.reports.get(measure_key(self.request, site.node, layout))
-            if isinstance(report, Fault):
-                return _unjudged(site, Verdict.MEASURE_FAILED, report.message)
-            if report is None:
-                continue
-            needs = needs_of(site.node, layout, report, self.policy) or ()
-            if any(n.weights_bytes > self.available_on(site, n.device_id, gone).available_bytes for n in needs):
-                return self._candidate(site, larger, needs, Verdict.SHORT_BYTES)
+    def run(self, evictable: frozenset[str]) -> Placement | MeasureFirst | None:
+        """The first that fits, or what has to be measured to know; None: nothing does."""
+        for step in self._steps(may_evict=bool(evictable)):
+            without = evictable if step.eviction is Eviction.IDLE else NOBODY
+            outcome = self._try_step(step, without, self.seen)
+            if isinstance(outcome, MeasureFirst):
+                return outcome
+            if isinstance(outcome, Placement):
+                return replace(outcome, candidates=tuple(self.seen.values()))
         return None
 
-    def _short_pools(self, site: Site, needs: tuple[Need, ...]) -> Callable[[frozenset[str]], frozenset[PoolKey]]:
-        def short(gone: frozenset[str]) -> frozenset[PoolKey]:
-            lacking = set()
-            for need in needs:
-                if need.total_bytes > self.available_on(site, need.device_id, gone).available_bytes:
-                    device = site.node.device(need.device_id)
-                    assert device is not None, "needs name devices of their node"
-                    lacking.add((site.node.id, device.pool_id))
-            return frozenset(lacking)
+    def would_fit_without(self, everybody: frozenset[str]) -> Placement | MeasureFirst | None:
+        """Whether it would fit if everything that we have promised were gone."""
+        found: Seen = {}
+        self.judge.assuming = True
+        for step in self._steps(may_evict=False):
+            outcome = self._try_step(step, everybody, found)
+            if outcome is not None:
+                return outcome
+        return None
 
-        return short
-
-    def _candidate(self, site: Site, slots: int, needs: tuple[Need, ...], verdict: Verdict) -> Candidate:
-        return Candidate(
-            node_id=site.node.id,
-            device_id=site.device.id,
-            verdict=verdict,
-            slots=slots,
-            needs=needs,
-            available=tuple(self.available_on(site, need.device_id, NOBODY) for need in needs),
+    def _steps(self, *, may_evict: bool) -> Iterator[Step]:
+        automatic = self._automatic
+        grounds = [*self.grounds.hosts, *(ground for joint in self.grounds.joint.values() for ground in joint)]
+        layout = self.request.layout
+        tiers = {len(automatic.context_steps(layout, tier_devices(ground.node))) for ground in grounds}
+        return steps(
+            self.request.constraints,
+            slot_steps=self.request.slot_steps,
+            context_steps=max(tiers, default=1),
+            cache_steps=len(automatic.cache_types(layout)),
+            may_evict=may_evict,
+            evict_for_speed=self.policy.evict_for_speed,
         )
 
-    @staticmethod
-    def _placement(
-        site: Site, layout: Layout, report: MemoryReport, victims: tuple[str, ...], candidate: Candidate
-    ) -> Placement:
-        return Placement(
-            node_id=site.node.id,
-            layout=layout,
-            report=report,
-            needs=candidate.needs,
-            victims=victims,
-            candidates=(candidate,),
+    @property
+    def _automatic(self) -> Automatic:
+        trained = next(
+            (
+                file.trained_context_tokens
+                for node in self.view.nodes
+                if (file := node.model(self.request.model_digest)) is not None
+            ),
+            0,
+        )
+        return Automatic(
+            slot_steps=self.request.slot_steps,
+            context=self.request.automatic_context,
+            cache_type=self.request.automatic_cache_type,
+            trained_tokens=trained,
         )
 
+    def _try_step(self, step: Step, without: frozenset[str], seen: Seen) -> Placement | MeasureFirst | None:
+        """The first ground that holds the model; where somebody has to go for it, the one that costs least."""
+        best: Placement | None = None
+        for number, ground in enumerate(self._ordered(step)):
+            if number >= self.policy.grounds_tried_max:
+                break
+            base = self._base(step, ground)
+            if base is None:
+                continue
+            outcome = self.judge.try_ground(step.shape, ground, base, without)
+            match outcome:
+                case MeasureFirst():
+                    return outcome
+                case Candidate():
+                    self._remember(seen, (step.shape, ground.key), outcome)
+                case Placement():
+                    self._remember(seen, (step.shape, ground.key), outcome.candidates[0])
+                    if not outcome.victims:
+                        return outcome
+                    if best is None or self._loss(outcome) < self._loss(best):
+                        best = outcome
+        return best
 
-def _unjudged(site: Site, verdict: Verdict, reason: str) -> Candidate:
-    return Candidate(node_id=site.node.id, device_id=site.device.id, verdict=verdict, slots=0, reason=reason)
+    def _loss(self, placement: Placement) -> float:
+        return sum(one.loss for one in self.view.evictable if one.placement_id in placement.victims)
+
+    def _remember(self, seen: Seen, key: tuple[object, ...], candidate: Candidate) -> None:
+        """For people: the last that was measured says more than what was not even measured any more."""
+        known = seen.get(key)
+        if known is None and len(seen) >= self.policy.candidates_max:
+            return
+        if known is None or candidate.origin is MemoryOrigin.MEASURED or known.origin is not MemoryOrigin.MEASURED:
+            seen[key] = candidate
+
+    def _ordered(self, step: Step) -> Iterator[Ground]:
+        if step.shape is Shape.NODES:
+            return node_sets(self.grounds, self.judge.rooms, nodes_max=self.policy.rpc_nodes_max)
+        grounds = self.grounds.of_shape(step.shape, step.kind)
+        if not grounds:
+            return iter(())
+        facts = self.judge.known.facts(grounds[0])
+        read = sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
+        return ranked(grounds, self.request, self.view, self.judge.rooms, read)
+
+    def _base(self, step: Step, ground: Ground) -> Layout | None:
+        """The values of the step on this ground; None: it has stepped down as far as it can."""
+        devices = tier_devices(ground.node) if step.shape is not Shape.CPU else ()
+        contexts = self._automatic.context_steps(self.request.layout, devices)
+        if step.context_step >= len(contexts):
+            return None
+        layout = self._automatic.cache_types(self.request.layout)[step.cache_step]
+        return replace(layout, context_tokens=contexts[step.context_step], slots=step.slots)
 
 
-def _refuse(judge: _Judge, view: ClusterView, seen: dict[tuple[str, str], Candidate]) -> Refusal:
+def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outcome:
     """Say why nothing was taken: wait, too large, broken, or nowhere to go; in this order."""
-    candidates = tuple(seen.values())
-    short = {key: one for key, one in seen.items() if one.verdict is Verdict.SHORT_BYTES}
-    if any(judge.would_fit_alone(key, one) for key, one in short.items()):
+    candidates = tuple(search.seen.values())
+    if isinstance(elsewise, MeasureFirst):
+        return elsewise
+    if elsewise is not None:
         return Refusal(kind=RefusalKind.BUSY, message="waiting for memory", candidates=candidates)
     if any(one.verdict is Verdict.LOAD_IN_PROGRESS for one in candidates):
         return Refusal(kind=RefusalKind.BUSY, message="waiting for another load", candidates=candidates)
+    short = [one for one in candidates if one.verdict in (Verdict.SHORT_BYTES, Verdict.LAYOUT_NOT_FOUND)]
     if short:
-        best = min(short.values(), key=lambda one: (one.short_bytes, one.node_id, one.device_id))
-        return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=_memory_text(best), candidates=candidates)
+        return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=_memory_text(short), candidates=candidates)
     failed = [one for one in candidates if one.verdict is Verdict.MEASURE_FAILED]
     if failed:
-        fault = next((report for report in judge.reports.values() if isinstance(report, Fault)), None)
+        reports = search.judge.reports.values()
+        fault = next((report for report in reports if isinstance(report, Fault)), None)
         return Refusal(kind=RefusalKind.MEASURE_FAILED, message=failed[0].reason, candidates=candidates, fault=fault)
     reasons = sorted({one.reason for one in candidates if one.reason})
-    text = "; ".join(reasons) if view.nodes and reasons else "no node is known"
+    text = "; ".join(reasons) if search.view.nodes and reasons else "no node is known"
     return Refusal(kind=RefusalKind.NO_DEVICE, message=f"no device can take the model: {text}", candidates=candidates)
 
 
-def _memory_text(candidate: Candidate) -> str:
-    """The sentence that clients know, for the device that lacks most."""
+def _broken(search: _Search, fault: Fault) -> Refusal:
+    candidates = tuple(search.seen.values())
+    return Refusal(kind=RefusalKind.MEASURE_FAILED, message=fault.message, candidates=candidates, fault=fault)
+
+
+def _memory_text(short: list[Candidate]) -> str:
+    """What is said about RAM, which takes whatever devices cannot; else about the devices that lack least."""
+    given = [one.reason for one in short if one.reason.startswith(f"{NOT_ALLOCATED} with")]
+    numbered = [one for one in short if one.needs]
+    if given or not numbered:
+        return given[0] if given else short[0].reason
+    best = min(numbered, key=lambda one: (one.shape is not Shape.CPU, one.short_bytes, one.node_id, one.device_id))
     need, have = max(
-        zip(candidate.needs, candidate.available, strict=True),
-        key=lambda pair: pair[0].total_bytes - pair[1].available_bytes,
+        zip(best.needs, best.available, strict=True), key=lambda pair: pair[0].total_bytes - pair[1].available_bytes
     )
-    return (
-        f"model requires more system memory ({bytes_text(need.total_bytes)}) "
-        f"than is available ({bytes_text(have.available_bytes)})"
-    )
+    return memory_text(need.total_bytes, have.available_bytes)

@@ -1,8 +1,17 @@
 """Every number that the scheduler's decisions use, with where it comes from (docs/architecture.md)."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from scheduler.core.memory import GIB, MIB
+
+
+class EvictionOrder(StrEnum):
+    """Who goes first. COST is the product's; the others are what it is compared with."""
+
+    COST = "cost"
+    LEAST_RECENTLY_USED = "lru"
+    FIRST_IN = "fifo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +34,16 @@ class Policy:
     # Until enough loads of a kind were seen to know how far measurement and reality differ.
     margin_bytes: int = 64 * MIB
     backoff_step: float = 0.1
+    measure: bool = True  # False: layouts are chosen by estimates
+    measure_over_nodes: bool = False  # a host can count with devices that other nodes lend
+    measure_rounds_max: int = 16
+    evict_for_speed: bool = True  # idle models go before a slower shape is taken
+    auto_kv: bool = False  # an automatic cache may be quantised before a model is refused
+    rpc_nodes_max: int = 4
+    # Backends whose devices work on one prompt at the same time, if the copies of the graph fit.
+    pipeline_backends: frozenset[str] = frozenset({"CUDA", "ROCm", "HIP", "MUSA", "Metal", "SYCL"})
+    grounds_tried_max: int = 64  # per shape and set of values: what ranks lower is no better
+    candidates_max: int = 256  # that a decision carries for people
 
     # Figures older than this are discounted, and older than the second one not used.
     figures_stale_s: float = 2.0
@@ -44,6 +63,7 @@ class Policy:
     keep_alive_ms: int = 300_000
     dwell_s_min: float = 10.0
     starve_s: float = 30.0
+    eviction_order: EvictionOrder = EvictionOrder.COST
     loaded_models_max: int = 0  # per node; 0: bytes alone decide
     scale_up_wait_s: float = 5.0  # a request that waits longer for a slot is one too many
     scale_up_after_s: float = 15.0  # for so long, before there is another replica

@@ -14,20 +14,25 @@ from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
 from scheduler.core.keep_cost import default_keep_alive_ms
-from scheduler.core.ledger import needs_of
+from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.load_jobs import ON_HOST, LoadJob
 from scheduler.core.model_constraints import constraints_of
+from scheduler.core.promises import promises
 from scheduler.core.replicas import serving_replicas
+from scheduler.core.rooms import Rooms
 from scheduler.core.starting import begin_start, on_start_failed, take_report
 from scheduler.core.stopping import advance_stop, order_stop
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerState, RunnerView
+from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState, RunnerView
 
 GONE = Fault(reason="runner_lost", message="model runner has unexpectedly stopped")
 
 
 def gain(books: Books, event: LeadershipGained) -> None:
     """Lead from here on. What this scheduler itself wanted a moment ago outlives a store that forgot it."""
-    stored = {record.placement_id: record for record in event.desired}
+    stored = {record.placement_id: record for record in event.desired if record.placement_id not in books.forgotten}
+    for record in event.desired:
+        if record.placement_id in books.forgotten:
+            books.emit(RemoveDesired(fence=event.fence, placement_id=record.placement_id))
     if books.leadership is not None:
         for placement_id, record in books.desired.items():
             if placement_id not in stored:
@@ -148,7 +153,7 @@ def _save(books: Books, record: DesiredPlacement) -> None:
 
 def _remove(books: Books, record: DesiredPlacement) -> None:
     assert books.leadership is not None, "only a leader writes"
-    del books.desired[record.placement_id]
+    books.forget_desired(record.placement_id)
     books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=record.placement_id))
 
 
@@ -190,7 +195,8 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
     if (runner is not None and runner.state not in STARTING_STATES) or not books.observed.is_current(record.node_id):
         return
     node = books.node(record.node_id)
-    if node is None or record.planned is None:
+    needs = _needs(books, node, record)
+    if needs is None or record.planned is None or (runner is None and not _has_room(books, node, needs)):
         _remove(books, record)
         return
     books.jobs_begun += 1
@@ -208,7 +214,7 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
             node_id=record.node_id,
             layout=record.layout,
             report=record.planned,
-            needs=needs_of(node, record.layout, record.planned, books.policy) or (),
+            needs=needs,
             victims=(),
             candidates=(),
         ),
@@ -216,6 +222,19 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
     books.jobs[job.id] = job
     books.note("load.resumed", model=record.model_name, placement=record.placement_id, node=record.node_id)
     begin_start(books, job, now_s)
+
+
+def _needs(books: Books, node: NodeView | None, record: DesiredPlacement) -> tuple[Need, ...] | None:
+    if node is None or record.planned is None:
+        return None
+    kept = Kept(policy=books.policy, margins=books.margins, model_digest=record.model_digest)
+    return needs_of(node, record.layout, record.planned, kept, books.observed.nodes)
+
+
+def _has_room(books: Books, node: NodeView | None, needs: tuple[Need, ...]) -> bool:
+    """A start that nobody has seen was planned on other figures: by now something else may lie there."""
+    rooms = Rooms(policy=books.policy, promises=tuple(promises(books)))
+    return node is not None and not rooms.short_pools(needs, books.observed.nodes)
 
 
 def _check_running(books: Books, record: DesiredPlacement, runner: RunnerView | None) -> None:

@@ -64,6 +64,7 @@ class Filling:
     spread: bool = False
     given_layers: int | None = None  # exactly so many, the output counts as one; None: as many as fit
     may_exceed: bool = False
+    output: bool | None = None  # whether the output lies on a device; None: whatever is better
     devices_min: int = 1  # fewer were tried and did not do: going back would go in circles
     score: Callable[[Split], tuple[object, ...]] | None = field(default=None)  # of splits over equally many devices
 
@@ -73,6 +74,8 @@ FILLING = Filling()
 
 def split_layers(sizes: Sequence[int], bins: Sequence[Bin], filling: Filling = FILLING) -> Split:
     """Lay `sizes` (the output last) onto devices."""
+    if filling.output is not None:
+        return _pack(sizes if filling.output else sizes[:-1], bins, filling, has_output=filling.output)
     wanted = len(sizes) if filling.given_layers is None else min(filling.given_layers, len(sizes))
     with_output = _pack(sizes, bins, filling, has_output=True)
     if with_output.taken >= wanted:

@@ -208,7 +208,7 @@ def _finish(books: Books, stop: Stop) -> None:
     del books.stops[stop.placement_id]
     record = books.desired.get(stop.placement_id)
     if record is not None and record.generation == stop.generation:
-        del books.desired[stop.placement_id]
+        books.forget_desired(stop.placement_id)
         if books.leadership is not None:
             books.emit(RemoveDesired(fence=books.leadership.fence, placement_id=stop.placement_id))
     books.memos.pop(stop.placement_id, None)

@@ -1,8 +1,11 @@
 """Short ways to write nodes, devices, models and reports in tests of the scheduler's core."""
 
+from scheduler.core.estimate import layer_ranges
 from scheduler.core.layouts import Layout
-from scheduler.core.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.memory import GIB, MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
+
+LAYERS = 32
 
 
 def gpu(
@@ -57,7 +60,7 @@ def model(name: str = "m:latest", *, error: str = "", trained: int = 8192, modif
         size_bytes=1 * GIB,
         modified_at_unix_s=modified_s,
         trained_context_tokens=trained,
-        layer_count=31,
+        layer_count=LAYERS - 1,
         error=error,
     )
 
@@ -93,6 +96,44 @@ def report(
         devices=tuple(DeviceBytes(device_id=device_id, weights_bytes=int(size * GIB)) for size in device_gib),
         host=DeviceBytes(graph_bytes=int(host_gib * GIB)),
     )
+
+
+def counted(layout: Layout, *, weights: int, cache: int = 0, graph: int = 0) -> MemoryReport:
+    """What an engine counts whose layers are all of one size: the model's 31 blocks and its output."""
+    parts = [_share(weights, layer) for layer in range(LAYERS)]
+    cells = [_share(cache, layer) for layer in range(LAYERS)]
+    devices, taken = [], set[int]()
+    for device, (start, stop) in zip(layout.devices, layer_ranges(layout, LAYERS - 1), strict=True):
+        mine = range(start, stop)
+        taken.update(mine)
+        held = tuple(parts[layer] if layer in mine else 0 for layer in range(LAYERS))
+        cached = tuple(cells[layer] if layer in mine else 0 for layer in range(LAYERS))
+        devices.append(
+            DeviceBytes(
+                device_id=device.device_id,
+                node_id=device.node_id,
+                weights_bytes=sum(held),
+                cache_bytes=sum(cached),
+                graph_bytes=graph,
+                layer_weights_bytes=held,
+                layer_cache_bytes=cached,
+            )
+        )
+    left = tuple(0 if layer in taken else parts[layer] for layer in range(LAYERS))
+    cached = tuple(0 if layer in taken else cells[layer] for layer in range(LAYERS))
+    host = DeviceBytes(
+        weights_bytes=sum(left),
+        cache_bytes=sum(cached),
+        graph_bytes=10 * MIB if devices else 0,
+        layer_weights_bytes=left,
+        layer_cache_bytes=cached,
+    )
+    return MemoryReport(origin=MemoryOrigin.MEASURED, devices=tuple(devices), host=host)
+
+
+def _share(count: int, layer: int) -> int:
+    """Of one layer; the shares of all add up."""
+    return count * (layer + 1) // LAYERS - count * layer // LAYERS
 
 
 def runner(

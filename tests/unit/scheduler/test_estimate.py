@@ -1,8 +1,8 @@
 """Formulas that stand in for a measurement, with numbers worked out by hand."""
 
-from scheduler.core.estimate import cache_bytes, estimate_report, graph_bytes, layer_ranges
+from scheduler.core.estimate import cache_bytes, estimate_report, graph_bytes, layer_ranges, sizes_by_facts
 from scheduler.core.facts import ModelFacts, facts_of_size
-from scheduler.core.layers import sizes_by_facts, sizes_by_report
+from scheduler.core.layers import sizes_by_report
 from scheduler.core.layouts import DeviceLayers, Layout
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
@@ -33,6 +33,10 @@ def on(*counts: int, output_on_host: bool = False, experts_on_host: int = 0) -> 
     )
 
 
+def estimated(layout: Layout) -> MemoryReport:
+    return estimate_report(sizes_by_facts(FACTS, layout), graph_bytes(FACTS, layout), layout)
+
+
 def test_a_cell_holds_keys_and_values_and_contexts_are_padded() -> None:
     assert cache_bytes(FACTS, LAYOUT) == [512 * (32 + 16) * 2, 512 * (32 + 16) * 2, 1800, 0]
 
@@ -54,7 +58,7 @@ def test_ranges_end_with_the_output_unless_that_lies_on_the_host() -> None:
 
 
 def test_an_estimate_puts_every_layer_where_the_layout_says() -> None:
-    report = estimate_report(FACTS, on(1, 2))
+    report = estimated(on(1, 2))
     assert report.origin is MemoryOrigin.ESTIMATED
     assert [part.weights_bytes for part in report.devices] == [110, 170]
     assert report.devices[1].layer_weights_bytes == (0, 0, 120, 50)
@@ -63,7 +67,7 @@ def test_an_estimate_puts_every_layer_where_the_layout_says() -> None:
 
 
 def test_experts_on_the_host_leave_the_rest_of_their_block_where_it_was() -> None:
-    report = estimate_report(FACTS, on(4, experts_on_host=2))
+    report = estimated(on(4, experts_on_host=2))
     assert report.devices[0].layer_weights_bytes == (30, 30, 120, 50)
     assert report.host.layer_weights_bytes == (70, 80, 0, 0)
 
@@ -74,7 +78,7 @@ def test_without_facts_every_layer_is_as_large_as_any_other() -> None:
 
 
 def test_sizes_are_read_off_a_report_wherever_the_layers_lie() -> None:
-    by_report = sizes_by_report(estimate_report(FACTS, on(1, 2)), FACTS)
+    by_report = sizes_by_report(estimated(on(1, 2)), FACTS)
     assert by_report == sizes_by_facts(FACTS, LAYOUT)
 
 

@@ -15,15 +15,16 @@ from scheduler.core.candidates import (
     RefusalKind,
     Verdict,
 )
+from scheduler.core.constraints import Constraints, Shape
 from scheduler.core.eviction import Evictable
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import SLOTS_AUTO, Layout
 from scheduler.core.ledger import Promise
-from scheduler.core.memory import GIB, MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.memory import GIB, MemoryReport
 from scheduler.core.placement import plan_placement
 from scheduler.core.policy import Policy
 from scheduler.core.view import Trust
-from tests.unit.scheduler.builders import cpu, gpu, integrated, model, node
+from tests.unit.scheduler.builders import LAYERS, counted, cpu, gpu, integrated, model, node
 
 POLICY = Policy()
 REQUEST = PlacementRequest(
@@ -38,12 +39,7 @@ def engine(weights_gib: float, *, cache_gib_per_slot: float = 0.0) -> Callable[[
 
     def measure(wanted: MeasureFirst) -> MemoryReport:
         cache = int(cache_gib_per_slot * wanted.layout.slots * GIB)
-        weights = int(weights_gib * GIB)
-        if not wanted.layout.devices:
-            host = DeviceBytes(weights_bytes=weights, cache_bytes=cache)
-            return MemoryReport(origin=MemoryOrigin.MEASURED, devices=(), host=host)
-        device = DeviceBytes(device_id=wanted.layout.devices[0].device_id, weights_bytes=weights, cache_bytes=cache)
-        return MemoryReport(origin=MemoryOrigin.MEASURED, devices=(device,), host=DeviceBytes(graph_bytes=10 * MIB))
+        return counted(wanted.layout, weights=int(weights_gib * GIB), cache=cache)
 
     return measure
 
@@ -82,6 +78,10 @@ def device_of(placement: Placement) -> str:
     return placement.layout.devices[0].device_id if placement.layout.devices else "host"
 
 
+def layers_of(layout: Layout) -> int:
+    return sum(part.layer_count for part in layout.devices)
+
+
 def candidate(outcome: Placement | Refusal, device_id: str) -> Candidate:
     return next(one for one in outcome.candidates if one.device_id == device_id)
 
@@ -110,8 +110,8 @@ def test_free_bytes_count_and_not_the_size_of_the_card() -> None:
     assert device_of(placed(view, engine(8))) == "gpu-1"
 
 
-def test_without_room_on_any_gpu_it_goes_to_host_ram() -> None:
-    view = ClusterView(nodes=(node(devices=(gpu(free=4), cpu(free=32))),))
+def test_without_room_for_a_layer_on_any_gpu_it_goes_to_host_ram() -> None:
+    view = ClusterView(nodes=(node(devices=(gpu(free=0.5), cpu(free=32))),))
     placement = placed(view, engine(8))
     assert device_of(placement) == "host"
     assert placement.layout.devices == ()
@@ -119,7 +119,7 @@ def test_without_room_on_any_gpu_it_goes_to_host_ram() -> None:
 
 def test_an_integrated_gpu_is_used_only_where_there_is_no_discrete_one() -> None:
     alone = ClusterView(nodes=(node(devices=(integrated(free=32, total=32), cpu(free=64))),))
-    beside = ClusterView(nodes=(node(devices=(integrated(free=32, total=32), gpu(free=4), cpu(free=64))),))
+    beside = ClusterView(nodes=(node(devices=(integrated(free=32, total=32), gpu(free=0.5), cpu(free=64))),))
     assert device_of(placed(alone, engine(8))) == "igpu"
     assert device_of(placed(beside, engine(8))) == "host"
 
@@ -142,26 +142,26 @@ def test_an_explicit_number_of_slots_is_never_changed() -> None:
     request = PlacementRequest(model_digest=model().digest, layout=REQUEST.layout, slot_steps=(8,))
     outcome, _ = decide(view, engine(8, cache_gib_per_slot=1), request)
     assert isinstance(outcome, Placement)
-    assert device_of(outcome) == "host"
+    assert outcome.shape is Shape.PARTIAL
     assert outcome.layout.slots == 8
 
 
 def test_fewer_slots_are_not_measured_where_the_weights_alone_are_too_large() -> None:
     view = ClusterView(nodes=(node(devices=(gpu(free=4), cpu(free=64))),))
     _, measured = decide(view, engine(8, cache_gib_per_slot=1))
-    assert [(one.layout.slots, bool(one.layout.devices)) for one in measured] == [(8, True), (8, False)]
+    assert [one.layout.slots for one in measured if layers_of(one.layout) == LAYERS] == [8]
 
 
 def test_a_report_is_shared_by_equal_devices_of_equal_builds() -> None:
     view = ClusterView(nodes=(node("a", devices=(gpu(free=4), cpu())), node("b", devices=(gpu("x", free=4), cpu()))))
     _, measured = decide(view, engine(8))
-    assert [one.node_id for one in measured if one.layout.devices] == ["a"]
+    assert [one.node_id for one in measured if layers_of(one.layout) == LAYERS] == ["a"]
 
 
 def test_what_starts_is_subtracted_from_what_is_free() -> None:
     starting = Promise(placement_id="s", node_id="a", device_bytes={"gpu-0": 20 * GIB}, starting=True)
     view = ClusterView(nodes=(node(),), promises=(starting,))
-    assert device_of(placed(view, engine(8))) == "host"
+    assert placed(view, engine(8)).shape is Shape.PARTIAL
 
 
 def test_what_is_loaded_counts_against_the_total_and_not_twice_against_what_is_free() -> None:
@@ -188,7 +188,7 @@ def test_the_least_recently_used_idle_replica_goes() -> None:
     def idle(name: str, seconds: float) -> tuple[Evictable, Promise]:
         size = {"gpu-0": 10 * GIB}
         return (
-            Evictable(placement_id=name, idle_s=seconds, kept_for_ever=False, pool_bytes={("a", "gpu-0"): 10 * GIB}),
+            Evictable(placement_id=name, idle_s=seconds, pool_bytes={("a", "gpu-0"): 10 * GIB}),
             Promise(placement_id=name, node_id="a", device_bytes=size, starting=False, freed_bytes=size),
         )
 
@@ -212,13 +212,11 @@ def test_a_load_in_host_ram_evicts_no_gpu_model() -> None:
         starting=False,
         freed_bytes={"gpu-0": 20 * GIB, "cpu": 1 * GIB},
     )
-    on_gpu = Evictable(
-        placement_id="g",
-        idle_s=100,
-        kept_for_ever=False,
-        pool_bytes={("a", "gpu-0"): 20 * GIB, ("a", "host"): 1 * GIB},
+    # Host RAM is left out of what it frees, as most of it lies on the GPU.
+    on_gpu = Evictable(placement_id="g", idle_s=100, pool_bytes={("a", "gpu-0"): 20 * GIB})
+    request = PlacementRequest(
+        model_digest=model().digest, layout=REQUEST.layout, slot_steps=(1,), constraints=Constraints(num_gpu=0)
     )
-    request = PlacementRequest(model_digest=model().digest, layout=REQUEST.layout, slot_steps=(1,))
     view = ClusterView(
         nodes=(node(devices=(gpu(free=2, total=24), cpu(free=33, total=35))),),
         promises=(promise,),
@@ -238,7 +236,7 @@ def test_what_fits_only_once_busy_ones_are_gone_waits() -> None:
 
 
 def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
-    view = ClusterView(nodes=(node(devices=(gpu(), cpu(free=32, total=64))),))
+    view = ClusterView(nodes=(node(devices=(gpu(free=0.5), cpu(free=32, total=64))),))
     refusal = refused(view, engine(40))
     assert refusal.kind is RefusalKind.INSUFFICIENT_MEMORY
     # 40 GiB and what a process takes; 32 GiB free less 5 % of the machine.
@@ -310,7 +308,11 @@ def test_a_decision_carries_every_candidate_with_its_numbers() -> None:
     assert short.needs[0].margin_bytes == POLICY.margin_bytes
     assert short.available[0].available_bytes == 4 * GIB
     assert short.short_bytes == 4 * GIB + POLICY.device_reserve_bytes + POLICY.margin_bytes
-    assert candidate(placement, "cpu").verdict is Verdict.FITS
+    taken = placement.candidates[-1]
+    assert (taken.verdict, taken.shape, taken.device_ids) == (Verdict.FITS, Shape.PARTIAL, ("gpu-0",))
+    assert all(
+        need.total_bytes <= have.available_bytes for need, have in zip(taken.needs, taken.available, strict=True)
+    )
 
 
 @pytest.mark.behaviour("B-138")

@@ -7,8 +7,12 @@ out.
 import itertools
 from dataclasses import dataclass, field, replace
 
+from scheduler.core.constraint_fields import parse_constraints
+from scheduler.core.constraints import NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.effects import (
+    AnswerConstraints,
+    AnswerExplained,
     AnswerFailed,
     AnswerLoading,
     AnswerQueued,
@@ -22,16 +26,21 @@ from scheduler.core.effects import (
     Note,
     PublishRoutes,
     RemoveDesired,
+    SaveConstraints,
     SaveDesired,
     StartRunner,
     StopRunner,
 )
 from scheduler.core.events import (
     CallerLeft,
+    ConstraintsPut,
+    ConstraintsSaved,
+    ConstraintsSaveFailed,
     DesiredSaved,
     DesiredSaveFailed,
     EnsureRequested,
     Event,
+    ExplainAsked,
     InventoryLost,
     InventorySeen,
     LeadershipGained,
@@ -46,14 +55,15 @@ from scheduler.core.events import (
     TimePassed,
     UnloadRequested,
 )
+from scheduler.core.explanation import Explanation
 from scheduler.core.faults import STALE_FENCE, Fault
 from scheduler.core.layouts import Layout
-from scheduler.core.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.memory import GIB, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
 from scheduler.core.state import SchedulerCore
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerState, RunnerView
-from tests.unit.scheduler.builders import model
+from tests.unit.scheduler.builders import counted, model
 
 PROCESS_BYTES = 256 * 1024 * 1024  # what a process really takes beside the model
 
@@ -79,13 +89,15 @@ class World:
     nodes: dict[str, NodeView] = field(default_factory=dict)
     runners: dict[str, FakeRunner] = field(default_factory=dict)
     store: dict[str, DesiredPlacement] = field(default_factory=dict)
+    stored_constraints: dict[str, Constraints] = field(default_factory=dict)
+    file_constraints: dict[str, Constraints] = field(default_factory=dict)
     fence: int = 0
     high_fence: int = 0  # the highest that any host has seen
     answers: dict[str, list[Effect]] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     measures: list[Measure] = field(default_factory=list)
-    writes: list[SaveDesired | RemoveDesired] = field(default_factory=list)
+    writes: list[SaveDesired | RemoveDesired | SaveConstraints] = field(default_factory=list)
     starts: list[StartRunner] = field(default_factory=list)
     stops: list[StopRunner] = field(default_factory=list)
     all_starts: list[StartRunner] = field(default_factory=list)
@@ -102,12 +114,12 @@ class World:
 
     def __post_init__(self) -> None:
         ids = itertools.count(1)
-        self.core = SchedulerCore(self.policy, lambda: f"p{next(ids)}")
+        self.core = SchedulerCore(self.policy, lambda: f"p{next(ids)}", self.file_constraints)
 
     def restart_scheduler(self, prefix: str = "q") -> None:
         """Another scheduler process takes over, with no memory of anything."""
         ids = itertools.count(1)
-        self.core = SchedulerCore(self.policy, lambda: f"{prefix}{next(ids)}")
+        self.core = SchedulerCore(self.policy, lambda: f"{prefix}{next(ids)}", self.file_constraints)
         self.measures.clear()
         self.writes.clear()
         self.starts.clear()
@@ -128,7 +140,7 @@ class World:
             case AnswerQueued() | AnswerLoading() | AnswerReady() | AnswerFailed():
                 for caller in effect.callers:
                     self.answers.setdefault(caller, []).append(effect)
-            case AnswerUnloading():
+            case AnswerUnloading() | AnswerConstraints() | AnswerExplained():
                 self.answers.setdefault(effect.caller_id, []).append(effect)
             case PublishRoutes():
                 self.routes = effect.routes
@@ -141,12 +153,12 @@ class World:
                 self._take_command(effect)
 
     def _take_command(
-        self, effect: Measure | SaveDesired | RemoveDesired | StartRunner | StopRunner | AskRunner
+        self, effect: Measure | SaveDesired | RemoveDesired | SaveConstraints | StartRunner | StopRunner | AskRunner
     ) -> None:
         match effect:
             case Measure():
                 self.measures.append(effect)
-            case SaveDesired() | RemoveDesired():
+            case SaveDesired() | RemoveDesired() | SaveConstraints():
                 self.writes.append(effect)
             case StartRunner():
                 self.starts.append(effect)
@@ -167,7 +179,12 @@ class World:
     def lead(self) -> None:
         self.fence += 1
         self.send(
-            LeadershipGained(fence=self.fence, leader_id=f"leader-{self.fence}", desired=tuple(self.store.values()))
+            LeadershipGained(
+                fence=self.fence,
+                leader_id=f"leader-{self.fence}",
+                desired=tuple(self.store.values()),
+                constraints=dict(self.stored_constraints),
+            )
         )
 
     def lose_leadership(self, why: str = "state store unreachable: gone") -> None:
@@ -177,14 +194,39 @@ class World:
         self.stops.clear()
 
     def ensure(
-        self, caller: str, model_name: str = "m", *, context_tokens: int | None = None, keep_alive_ms: int | None = None
+        self,
+        caller: str,
+        model_name: str = "m",
+        *,
+        context_tokens: int | None = None,
+        keep_alive_ms: int | None = None,
+        options: LoadOptions = NO_OPTIONS,
     ) -> None:
         self.asked.add(caller)
         self.send(
             EnsureRequested(
-                caller_id=caller, model_name=model_name, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms
+                caller_id=caller,
+                model_name=model_name,
+                context_tokens=context_tokens,
+                keep_alive_ms=keep_alive_ms,
+                options=options,
             )
         )
+
+    def want(self, model_name: str, **written: object) -> None:
+        """An operator sets constraints, and the store takes them."""
+        event = ConstraintsPut(
+            caller_id=f"want-{model_name}", model_name=model_name, constraints=parse_constraints(written)
+        )
+        self.answers.pop(event.caller_id, None)
+        self.send(event)
+        self.writes_done()
+
+    def explain(self, model_name: str = "m", *, last: bool = False, context_tokens: int | None = None) -> Explanation:
+        """What is answered at once."""
+        asked = ExplainAsked(caller_id="why", model_name=model_name, last=last, context_tokens=context_tokens)
+        (answer,) = [one for one in self.send(asked) if isinstance(one, AnswerExplained)]
+        return answer.explanation
 
     def unload(self, caller: str, model_name: str = "m") -> None:
         self.asked.add(caller)
@@ -232,7 +274,8 @@ class World:
         for device in node.devices:
             used = sum(self._used(one, device.id, node) for one in mine)
             devices.append(replace(device, free_bytes=max(0, device.free_bytes - used)))
-        return replace(node, runners=tuple(runners), devices=tuple(devices))
+        files = tuple(replace(one, size_bytes=int(self.sizes_gib.get(one.digest, 8) * GIB)) for one in node.models)
+        return replace(node, runners=tuple(runners), devices=tuple(devices), models=files)
 
     def _used(self, one: FakeRunner, device_id: str, node: NodeView) -> int:
         memory = one.view.memory
@@ -259,11 +302,7 @@ class World:
     def count(self, digest: str, layout: Layout) -> MemoryReport:
         weights = int(self.sizes_gib.get(digest, 8) * GIB)
         cache = int(self.cache_gib_per_slot * layout.slots * GIB)
-        if not layout.devices:
-            host = DeviceBytes(weights_bytes=weights, cache_bytes=cache)
-            return MemoryReport(origin=MemoryOrigin.MEASURED, devices=(), host=host)
-        device = DeviceBytes(device_id=layout.devices[0].device_id, weights_bytes=weights, cache_bytes=cache)
-        return MemoryReport(origin=MemoryOrigin.MEASURED, devices=(device,), host=DeviceBytes(graph_bytes=10 << 20))
+        return counted(layout, weights=weights, cache=cache)
 
     def writes_done(self) -> None:
         """The store takes everything that waits, in order."""
@@ -272,6 +311,9 @@ class World:
             if isinstance(effect, RemoveDesired):
                 if effect.fence == self.fence:
                     self.store.pop(effect.placement_id, None)
+                continue
+            if isinstance(effect, SaveConstraints):
+                self._constraints_done(effect)
                 continue
             record = effect.record
             names = {"placement_id": record.placement_id, "generation": record.generation, "phase": record.phase}
@@ -282,10 +324,21 @@ class World:
             self.store[record.placement_id] = record
             self.send(DesiredSaved(**names))  # type: ignore[arg-type]
 
+    def _constraints_done(self, effect: SaveConstraints) -> None:
+        if effect.constraints is None:
+            self.stored_constraints.pop(effect.model_name, None)
+        else:
+            self.stored_constraints[effect.model_name] = effect.constraints
+        self.send(
+            ConstraintsSaved(caller_id=effect.caller_id, model_name=effect.model_name, constraints=effect.constraints)
+        )
+
     def writes_fail(self, fault: Fault) -> None:
         """The store is away."""
         while self.writes:
             effect = self.writes.pop(0)
+            if isinstance(effect, SaveConstraints):
+                self.send(ConstraintsSaveFailed(caller_id=effect.caller_id, model_name=effect.model_name, fault=fault))
             if isinstance(effect, SaveDesired):
                 record = effect.record
                 self.send(

@@ -1,0 +1,204 @@
+"""Tries one shape with one set of values on one ground, over the reports that are known."""
+
+from dataclasses import dataclass, field, replace
+
+from scheduler.core.candidates import (
+    Candidate,
+    ClusterView,
+    MeasureFirst,
+    Placement,
+    PlacementRequest,
+    Reports,
+    Verdict,
+)
+from scheduler.core.constraints import Shape
+from scheduler.core.converge import NOT_ALLOCATED, Converged, Missing, Unallocatable, converge
+from scheduler.core.eviction import Evictable, choose_victims
+from scheduler.core.fitting import COMPLETE_SHAPES, Fitting
+from scheduler.core.grounds import Ground
+from scheduler.core.known_reports import KnownReports, measure_key
+from scheduler.core.layouts import Layout
+from scheduler.core.ledger import Kept, Need
+from scheduler.core.memory import MemoryOrigin, MemoryReport, bytes_text
+from scheduler.core.policy import Policy
+from scheduler.core.rooms import PLACES, Rooms
+
+
+@dataclass(slots=True)
+class Judge:
+    """One request against one snapshot."""
+
+    request: PlacementRequest
+    view: ClusterView
+    reports: Reports
+    policy: Policy
+    assuming: bool = False  # only to know: whoever is in the way is taken for gone, and nobody is chosen to go
+    rooms: Rooms = field(init=False)
+    known: KnownReports = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rooms = Rooms(policy=self.policy, promises=self.view.promises, backoff=self.request.backoff)
+        self.known = KnownReports(self.request.model_digest, self.reports, self.policy)
+
+    def try_ground(
+        self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]
+    ) -> Candidate | Placement | MeasureFirst:
+        """Whether the model can lie here in this shape, with these values, if the placements `without` may go."""
+        fitting = self._fitting(shape, ground, base, without)
+        if (hopeless := self._hopeless(fitting)) is not None:
+            return hopeless
+        outcome = converge(
+            fitting,
+            lambda layout: self.known.report(ground, layout),
+            given_layers=fitting.given_layers,
+            backoff_step=self.policy.backoff_step,
+            rounds_max=self.policy.measure_rounds_max,
+        )
+        match outcome:
+            case Missing():
+                return self._measure_first(ground, outcome.layout)
+            case Unallocatable():
+                return self._unfit(fitting, outcome)
+            case Converged():
+                return self._with_pipeline(fitting, outcome)
+
+    def _fitting(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> Fitting:
+        facts = self.known.facts(ground)
+        return Fitting(
+            shape=shape,
+            ground=ground,
+            base=base,
+            request=self.request,
+            facts=facts,
+            sizes=self.known.sizes(ground, base),
+            rooms=self.rooms,
+            kept=Kept(
+                policy=self.policy,
+                margins=self.view.margins,
+                model_digest=self.request.model_digest,
+                architecture=facts.architecture,
+            ),
+            without=without,
+            devices_min=2 if shape is Shape.ONE_NODE else 1,
+            speeds_known=all(device.speed_bytes_s > 0 for _, device in ground.devices),
+            decoding=self.view.decoding,
+        )
+
+    def _measure_first(self, ground: Ground, layout: Layout) -> MeasureFirst:
+        key = measure_key(self.request.model_digest, ground, layout)
+        return MeasureFirst(key=key, node_id=ground.node.id, layout=layout)
+
+    def _hopeless(self, fitting: Fitting) -> Candidate | None:
+        """What cannot hold the least that is known of the model is not measured for every other value."""
+        if fitting.shape not in COMPLETE_SHAPES or fitting.given_layers is not None:
+            return None
+        least = self.known.least_on_devices(fitting.ground, fitting.base)
+        owned = fitting.ground.devices
+        have = sum(self.rooms.on(node, device, fitting.without).available_bytes for node, device in owned)
+        if least <= have:
+            return None
+        layout, report = self._for_people(fitting)
+        text = f"weights and cache take {bytes_text(least)} of devices, {bytes_text(have)} are available"
+        return replace(self._candidate(fitting, Verdict.SHORT_BYTES, layout, report), reason=text)
+
+    def _for_people(self, fitting: Fitting) -> tuple[Layout | None, MemoryReport | None]:
+        """Numbers where nothing was measured: of everything on one device, or in host RAM."""
+        owned = fitting.ground.devices
+        if len(owned) > 1:
+            return None, None
+        layers = len(fitting.facts.layer_weights_bytes)
+        layout = fitting.base.on(owned[0][1].id, layers) if owned else fitting.base.without_devices()
+        measured = self.known.report(fitting.ground, layout)
+        report = measured if isinstance(measured, MemoryReport) else self.known.estimate(fitting.ground, layout)
+        return layout, report
+
+    def _unfit(self, fitting: Fitting, outcome: Unallocatable) -> Candidate:
+        verdict = Verdict.SHORT_BYTES
+        if outcome.fault is not None:
+            verdict = Verdict.MEASURE_FAILED
+        elif outcome.report is not None and outcome.layout is not None and fitting.fits(outcome.report, outcome.layout):
+            verdict = Verdict.LAYOUT_NOT_FOUND
+        layout, report = outcome.layout, outcome.report
+        if layout is None and fitting.shape in COMPLETE_SHAPES:
+            layout, report = self._for_people(fitting)
+        found = self._candidate(fitting, verdict, layout, report)
+        text = outcome.message
+        if outcome.fault is None and fitting.host_text and outcome.message == NOT_ALLOCATED:
+            text = fitting.host_text
+        return replace(found, reason=text, rounds=outcome.rounds)
+
+    def _with_pipeline(self, fitting: Fitting, found: Converged) -> Candidate | Placement | MeasureFirst:
+        """Several devices may work on one prompt at the same time, if the copies of the graph fit."""
+        ground, layout = fitting.ground, found.layout
+        backends = {ground.device(part.node_id, part.device_id)[1].backend for part in layout.devices}
+        complete = sum(part.layer_count for part in layout.devices) == len(fitting.facts.layer_weights_bytes)
+        if len(layout.devices) > 1 and complete and backends <= self.policy.pipeline_backends:
+            piped = replace(layout, pipeline=True)
+            report = self.known.report(ground, piped)
+            if report is None:
+                return self._measure_first(ground, piped)
+            if isinstance(report, MemoryReport) and fitting.fits(report, piped):
+                found = replace(found, layout=piped, report=report)
+        return self._placement(fitting, found)
+
+    def _placement(self, fitting: Fitting, found: Converged) -> Candidate | Placement:
+        ground = fitting.ground
+        needs = fitting.needs(found.report, found.layout)
+        assert needs is not None, "what fits belongs to its layout"
+        victims: tuple[str, ...] | None = ()
+        if fitting.without and not self.assuming and self.rooms.short_pools(needs, ground.nodes):
+            here = self._evictable_on(ground)
+            victims = choose_victims(here, lambda gone: self.rooms.short_pools(needs, ground.nodes, gone))
+        verdict = Verdict.SHORT_BYTES if victims is None else Verdict.FITS
+        candidate = self._candidate(fitting, verdict, found.layout, found.report)
+        candidate = replace(candidate, rounds=found.rounds)
+        if victims is None:
+            return candidate
+        return Placement(
+            node_id=ground.node.id,
+            layout=found.layout,
+            report=found.report,
+            needs=needs,
+            victims=victims,
+            candidates=(candidate,),
+            shape=fitting.shape,
+            expected_s=candidate.expected_s,
+            rounds=found.rounds,
+        )
+
+    def _evictable_on(self, ground: Ground) -> list[Evictable]:
+        """Who may go from these nodes; each of them also frees its place."""
+        found = []
+        for one in self.view.evictable:
+            nodes = {pool[0] for pool in one.pool_bytes} & ground.nodes.keys()
+            if nodes:
+                places = {(node_id, PLACES): 1 for node_id in nodes}
+                found.append(replace(one, pool_bytes={**one.pool_bytes, **places}))
+        return found
+
+    def _candidate(
+        self, fitting: Fitting, verdict: Verdict, layout: Layout | None, report: MemoryReport | None
+    ) -> Candidate:
+        ground = fitting.ground
+        needs: tuple[Need, ...] = ()
+        if layout is not None and report is not None:
+            needs = fitting.needs(report, layout) or ()
+        ids = tuple(part.device_id for part in layout.devices) if layout is not None else ()
+        ids = ids or tuple(device.id for _, device in ground.devices)
+        host = ground.node.host_device
+        if not ids and host is not None:
+            ids = (host.id,)
+        return Candidate(
+            node_id=ground.node.id,
+            device_id=ids[0],
+            device_ids=ids,
+            verdict=verdict,
+            shape=fitting.shape,
+            slots=fitting.base.slots,
+            context_tokens=fitting.base.context_tokens,
+            layer_count=sum(part.layer_count for part in layout.devices) if layout is not None else 0,
+            needs=needs,
+            available=tuple(self.rooms.of_need(need, ground.nodes) for need in needs),
+            expected_s=fitting.expected_s(layout) if layout is not None and needs else 0.0,
+            origin=report.origin if report is not None else MemoryOrigin.UNKNOWN,
+        )

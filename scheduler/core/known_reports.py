@@ -1,0 +1,157 @@
+"""What is known of a model's bytes: reports by layout, sizes of layers from any of them, estimates where nothing is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from common import errors
+from scheduler.core.candidates import MeasureKey, Reports
+from scheduler.core.estimate import estimate_report, graph_bytes, sizes_by_facts
+from scheduler.core.facts import ModelFacts, facts_of_size
+from scheduler.core.faults import Fault
+from scheduler.core.grounds import Ground
+from scheduler.core.layers import LayerSizes, sizes_by_report
+from scheduler.core.layouts import Layout
+from scheduler.core.memory import MemoryReport
+from scheduler.core.policy import Policy
+
+BAD_FILE = errors.BadModelFile.reason
+# Counting would fail again, and an estimate would only put off the failure.
+FINAL_FAULTS = frozenset({BAD_FILE, errors.InvalidRequest.reason, errors.ModelNotFound.reason})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A report and the layout that it belongs to, without its devices."""
+
+    layout: Layout
+    report: MemoryReport
+    device_layers: int
+
+    @property
+    def cells(self) -> int:
+        """Cells of the cache."""
+        return self.layout.context_tokens * self.layout.slots
+
+    @property
+    def on_devices_bytes(self) -> tuple[int, int]:
+        """Weights and cache."""
+        devices = self.report.devices
+        return sum(part.weights_bytes for part in devices), sum(part.cache_bytes for part in devices)
+
+
+@dataclass(slots=True)
+class KnownReports:
+    """Reports of one model. A memo: it changes no answer."""
+
+    digest: str
+    reports: Reports
+    policy: Policy
+    _by_build: dict[str, list[Known]] | None = None
+    _facts: dict[str, ModelFacts] = field(default_factory=dict)
+
+    def report(self, ground: Ground, layout: Layout) -> MemoryReport | Fault | None:
+        """For a layout on a ground: measured, or estimated where nothing can be measured; None: measure it first."""
+        spans_nodes = any(part.node_id for part in layout.devices)
+        if not self.policy.measure or (spans_nodes and not self.policy.measure_over_nodes):
+            return self.estimate(ground, layout)
+        known = self.reports.get(measure_key(self.digest, ground, layout))
+        if isinstance(known, MemoryReport):
+            return _named_as(known, layout)
+        if isinstance(known, Fault) and known.reason not in FINAL_FAULTS:
+            return self.estimate(ground, layout)
+        return known
+
+    def estimate(self, ground: Ground, layout: Layout) -> MemoryReport:
+        """By formula; layers and graph as measured in another layout of the same values, if there is one."""
+        known = self._same_values(ground, layout)
+        if known is None:
+            graph = graph_bytes(self.facts(ground), layout)
+        else:
+            graph = max(part.graph_bytes for part in (*known.report.devices, known.report.host))
+        return estimate_report(self.sizes(ground, layout), graph, layout)
+
+    def sizes(self, ground: Ground, base: Layout) -> LayerSizes:
+        """Of every layer: as measured in any layout of these values, else by the header."""
+        facts = self.facts(ground)
+        known = self._same_values(ground, base)
+        return sizes_by_facts(facts, base) if known is None else sizes_by_report(known.report, facts)
+
+    def least_on_devices(self, ground: Ground, base: Layout) -> int:
+        """What the model takes of devices at least, if all of it lies there.
+
+        Fewer slots and less context make weights no smaller, and cells at best in proportion.
+        """
+        cells = base.context_tokens * base.slots
+        least = 0
+        layers = len(self.facts(ground).layer_weights_bytes)
+        for known in self._of_build(ground.node.engine_build):
+            if known.cells >= cells and known.device_layers == layers and not known.layout.experts_on_host:
+                weights, cache = known.on_devices_bytes
+                least = max(least, weights + cache * cells // max(1, known.cells))
+        file = ground.node.model(self.digest)
+        if not least and file is not None and file.facts is not None:
+            least = sum(file.facts.layer_weights_bytes)
+        return least
+
+    def facts(self, ground: Ground) -> ModelFacts:
+        """What the header says, as the runner's node has it."""
+        known = self._facts.get(ground.node.id)
+        if known is None:
+            file = ground.node.model(self.digest)
+            assert file is not None, "grounds have the file"
+            known = self._facts[ground.node.id] = file.facts or facts_of_size(file.size_bytes, file.layer_count)
+        return known
+
+    def final_fault(self) -> Fault | None:
+        """The file is of no use, whoever counts."""
+        found = (one for key, one in self.reports.items() if key.model_digest == self.digest)
+        return next((one for one in found if isinstance(one, Fault) and one.reason == BAD_FILE), None)
+
+    def _same_values(self, ground: Ground, base: Layout) -> Known | None:
+        wanted = _values(base)
+        found = [known for known in self._of_build(ground.node.engine_build) if _values(known.layout) == wanted]
+        # With devices, it is known what the output takes there.
+        return max(found, key=lambda known: known.device_layers, default=None)
+
+    def _of_build(self, build: str) -> list[Known]:
+        if self._by_build is None:
+            self._by_build = {}
+            for key, known in self._mine():
+                self._by_build.setdefault(key.engine_build, []).append(known)
+        return self._by_build.get(build, [])
+
+    def _mine(self) -> Iterator[tuple[MeasureKey, Known]]:
+        for key, report in self.reports.items():
+            if key.model_digest == self.digest and isinstance(report, MemoryReport):
+                layers = sum(kind[2] for kind in key.device_kinds)
+                yield key, Known(layout=key.layout, report=report, device_layers=layers)
+
+
+def measure_key(digest: str, ground: Ground, layout: Layout) -> MeasureKey:
+    """Under which a report of this layout is remembered."""
+    kinds = []
+    for part in layout.devices:
+        _, device = ground.device(part.node_id, part.device_id)
+        kinds.append((device.backend, device.description, part.layer_count))
+    return MeasureKey(
+        model_digest=digest,
+        engine_build=ground.node.engine_build,
+        device_kinds=tuple(kinds),
+        layout=layout.without_devices(),
+    )
+
+
+def _values(layout: Layout) -> Layout:
+    """What sizes of layers depend on: not where they lie."""
+    return replace(layout, devices=(), pipeline=False, output_on_host=False, experts_on_host=0)
+
+
+def _named_as(report: MemoryReport, layout: Layout) -> MemoryReport:
+    """The same with the devices of this layout: it may have been measured on equal ones of another node."""
+    if len(report.devices) != len(layout.devices):
+        return report
+    devices = tuple(
+        replace(part, device_id=layers.device_id, node_id=layers.node_id)
+        for part, layers in zip(report.devices, layout.devices, strict=True)
+    )
+    return replace(report, devices=devices)

@@ -1,0 +1,49 @@
+"""The values that a request leaves open, best first, and how they step down (spec: 4.2). Explicit ones never change."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from scheduler.core.layouts import CONTEXT_TOKENS_AUTO, Layout
+from scheduler.core.memory import GIB
+from scheduler.core.view import DeviceKind, DeviceView, NodeView
+
+# Context of an automatic replica by what the devices of its node have in total.
+TIERS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, CONTEXT_TOKENS_AUTO))
+CONTEXT_STEPS = (131072, 65536, 32768, 16384, 8192, CONTEXT_TOKENS_AUTO)
+CACHE_TYPE_SMALL = "q8_0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Automatic:
+    """What may be chosen. `slot_steps` has one number where the user gave one."""
+
+    slot_steps: tuple[int, ...]
+    context: bool = False  # the context comes from the tier
+    cache_type: bool = False
+    trained_tokens: int = 0  # 0: not given
+
+    def context_steps(self, layout: Layout, devices: Iterable[DeviceView]) -> tuple[int, ...]:
+        """Contexts to try on a node with these devices, largest first."""
+        if not self.context:
+            return (layout.context_tokens,)
+        first = tier_tokens(sum(device.total_bytes for device in devices))
+        steps = [first, *(step for step in CONTEXT_STEPS if step < first)]
+        if self.trained_tokens:
+            steps = [min(step, self.trained_tokens) for step in steps]
+        return tuple(dict.fromkeys(steps))
+
+    def cache_types(self, layout: Layout) -> tuple[Layout, ...]:
+        """The layout as it is, then with the smaller cache where that may be chosen."""
+        if not self.cache_type or layout.cache_type_k or layout.cache_type_v:
+            return (layout,)
+        return (layout, replace(layout, cache_type_k=CACHE_TYPE_SMALL, cache_type_v=CACHE_TYPE_SMALL))
+
+
+def tier_tokens(total_bytes: int) -> int:
+    """The context that a machine with so much device memory starts with."""
+    return next(tokens for least, tokens in TIERS if total_bytes >= least)
+
+
+def tier_devices(node: NodeView) -> tuple[DeviceView, ...]:
+    """What counts for the tier: memory of devices, not the machine's RAM."""
+    return tuple(device for device in node.devices if device.kind is DeviceKind.GPU and device.usable)

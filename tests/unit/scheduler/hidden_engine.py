@@ -1,0 +1,128 @@
+"""An engine whose compute graphs nobody knows beforehand, on small random clusters, and every layout that there is."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from scheduler.core.candidates import MeasureFirst, MeasureKey, Placement, PlacementRequest, Refusal
+from scheduler.core.constraints import Shape
+from scheduler.core.estimate import estimate_report, sizes_by_facts
+from scheduler.core.facts import ModelFacts
+from scheduler.core.faults import Fault
+from scheduler.core.layouts import DeviceLayers, Layout
+from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.placement import plan_placement
+from scheduler.core.policy import Policy
+
+ROUNDS_MAX = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenEngine:
+    """Counts layers as the header says, and adds graphs that depend on the whole layout."""
+
+    facts: ModelFacts
+    base_mib: int
+    per_device_mib: int  # more for every other device of the layout
+    output_mib: int
+    swing_mib: int  # comes and goes with every second layer
+    host_mib: int
+
+    def count(self, layout: Layout) -> MemoryReport:
+        """What really is allocated."""
+        report = estimate_report(sizes_by_facts(self.facts, layout), 0, layout)
+        last = len(layout.devices) - 1
+        devices: list[DeviceBytes] = []
+        taken = sum(part.layer_count for part in layout.devices)
+        for index, part in enumerate(report.devices):
+            mib = self.base_mib + self.per_device_mib * last
+            mib += self.output_mib if index == last and not layout.output_on_host else 0
+            mib += self.swing_mib if taken % 2 == 0 else 0
+            devices.append(_with_graph(part, mib))
+        host = _with_graph(report.host, self.host_mib)
+        return MemoryReport(origin=MemoryOrigin.MEASURED, devices=tuple(devices), host=host)
+
+
+def _with_graph(part: DeviceBytes, mib: int) -> DeviceBytes:
+    return replace(part, graph_bytes=mib * MIB)
+
+
+def random_facts(chance: random.Random) -> ModelFacts:
+    """Of a small model: up to 12 layers, blocks of about one size, an output of any."""
+    blocks = chance.randint(1, 11)
+    block = chance.randint(50, 400) * MIB
+    return ModelFacts(
+        architecture="llama",
+        embedding_length=64,
+        vocabulary_size=1000,
+        head_count=4,
+        layer_weights_bytes=(
+            *(int(block * chance.uniform(0.9, 1.1)) for _ in range(blocks)),
+            chance.randint(10, 600) * MIB,
+        ),
+        input_weights_bytes=chance.randint(0, 100) * MIB,
+        layer_key_width=(chance.choice([64, 256]),) * blocks,
+        layer_value_width=(chance.choice([64, 256]),) * blocks,
+    )
+
+
+def random_engine(chance: random.Random) -> HiddenEngine:
+    """Graphs of up to some hundred MiB."""
+    return HiddenEngine(
+        facts=random_facts(chance),
+        base_mib=chance.randint(0, 200),
+        per_device_mib=chance.choice([0, 20, 60]),
+        output_mib=chance.choice([0, 40, 150]),
+        swing_mib=chance.choice([0, 0, 60, 150]),
+        host_mib=chance.randint(0, 100),
+    )
+
+
+def layouts_on(device_ids: tuple[str, ...], layers: int, base: Layout) -> Iterator[Layout]:
+    """Every layout over these devices in any order, each with at least one layer."""
+    for order in itertools.permutations(device_ids):
+        for output_on_host in (False, True):
+            most = layers - output_on_host
+            for taken in range(len(order), most + 1):
+                for cuts in itertools.combinations(range(1, taken), len(order) - 1):
+                    counts = [b - a for a, b in itertools.pairwise((0, *cuts, taken))]
+                    parts = tuple(
+                        DeviceLayers(device_id=name, layer_count=count)
+                        for name, count in zip(order, counts, strict=True)
+                    )
+                    yield replace(base, devices=parts, output_on_host=output_on_host)
+
+
+def decide(
+    request: PlacementRequest, view: object, policy: Policy, engine: HiddenEngine
+) -> tuple[Placement | Refusal, list[Layout]]:
+    """Plan, measuring whatever is asked for."""
+    reports: dict[MeasureKey, MemoryReport | Fault] = {}
+    measured: list[Layout] = []
+    for _ in range(ROUNDS_MAX):
+        outcome = plan_placement(request, view, reports, policy)  # type: ignore[arg-type]
+        if not isinstance(outcome, MeasureFirst):
+            return outcome, measured
+        assert outcome.key not in reports, "asked twice for the same report"
+        measured.append(outcome.layout)
+        reports[outcome.key] = engine.count(outcome.layout)
+    raise AssertionError("measures without end")
+
+
+def best_by_force(
+    engine: HiddenEngine, device_ids: tuple[str, ...], base: Layout, fits: object
+) -> tuple[Shape, int, int] | None:
+    """The first shape that any layout has, with the fewest devices, or the most blocks and then the output."""
+    layers = len(engine.facts.layer_weights_bytes)
+    partial = (0, 0)
+    for count in range(1, len(device_ids) + 1):
+        for chosen in itertools.combinations(device_ids, count):
+            for layout in layouts_on(chosen, layers, base):
+                taken = sum(part.layer_count for part in layout.devices)
+                if not fits(layout):  # type: ignore[operator]
+                    continue
+                if taken == layers:
+                    return (Shape.ONE_DEVICE if count == 1 else Shape.ONE_NODE), count, 0
+                partial = max(partial, (taken - (not layout.output_on_host), int(not layout.output_on_host)))
+    return (Shape.PARTIAL, *partial) if partial[0] else None
