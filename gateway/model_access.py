@@ -6,7 +6,7 @@ from itertools import count
 
 from common.errors import ModelNotFound, ModelUnavailable
 from gateway.converters import tokenize_request
-from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt
+from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
 from gateway.core.capabilities import check_usable
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.model_names import model_not_found, parse_model_name
@@ -90,9 +90,9 @@ class ModelAccess:
             for segment in prompt.segments
         )
 
-    async def tokenize(self, model: str, prompt: Chat | RawPrompt) -> tuple[int, ...]:
+    async def tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> tuple[int, ...]:
         """Token ids of a prompt, as an answer would read it. Loads the model if need be."""
-        request = AnswerRequest(dialect=Dialect.GRPC, model=model, prompt=prompt)
+        request = AnswerRequest(dialect=Dialect.GRPC, model=model, prompt=prompt, think=think)
         async with self._any_replica(model) as (route, connection):
             segments = (await make_prompt(self._prompts, route.model, request)).segments
             answer = await connection.runner.tokenize(tokenize_request(segments))

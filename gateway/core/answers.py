@@ -14,6 +14,7 @@ class Dialect(StrEnum):
 
     OLLAMA = "ollama"
     OPENAI = "openai"
+    ANTHROPIC = "anthropic"
     GRPC = "grpc"
 
 
@@ -251,3 +252,16 @@ def openai_finish_reason(reason: EndReason) -> str:
             return "tool_calls"
         case EndReason.END_TOKEN | EndReason.STOP_STRING:
             return "stop"
+
+
+def anthropic_stop_reason(reason: EndReason) -> str:
+    """`stop_reason` of an end."""
+    match reason:
+        case EndReason.LENGTH:
+            return "max_tokens"
+        case EndReason.TOOL_CALLS:
+            return "tool_use"
+        case EndReason.STOP_STRING:
+            return "stop_sequence"
+        case EndReason.END_TOKEN:
+            return "end_turn"

@@ -1,7 +1,7 @@
 """Refuse what a model cannot do, before it costs anything."""
 
 from common.errors import BadModelFile, UnsupportedCapability
-from gateway.core.answers import AnswerRequest, Chat, Think, images_of
+from gateway.core.answers import AnswerRequest, Chat, Dialect, Think, images_of
 from gateway.core.images import check_images
 from gateway.core.routes import ModelInfo
 
@@ -32,7 +32,9 @@ def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
         raise _lacks(request.model, "chat" if isinstance(request.prompt, Chat) else "generate")
     if isinstance(request.prompt, Chat) and request.prompt.tools and TOOLS not in model.capabilities:
         raise _lacks(request.model, TOOLS, param="tools")
-    if request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
+    # Anthropic's coding agents ask every model to think; there it is a wish.
+    is_wish = request.dialect is Dialect.ANTHROPIC
+    if not is_wish and request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
         raise _lacks(request.model, THINKING, param="think")
     images = images_of(request.prompt)
     if images and model.capabilities and VISION not in model.capabilities:

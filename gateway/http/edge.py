@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.logs import get_logger
+from gateway.core.answers import Dialect
 from gateway.core.browser import BrowserPolicy
 from gateway.http.errors import error_answer
 from gateway.http.exchange import Endpoint, Exchange
@@ -89,6 +90,8 @@ class Edge:
 
     def _set_common_headers(self, exchange: Exchange) -> None:
         exchange.headers_out["x-request-id"] = exchange.request_id
+        if exchange.dialect is Dialect.ANTHROPIC:
+            exchange.headers_out["request-id"] = exchange.request_id
         theirs = exchange.headers.get("x-request-id", "")
         if theirs and theirs.isascii() and theirs.isprintable() and len(theirs) <= _CLIENT_ID_LENGTH_MAX:
             exchange.headers_out["x-client-request-id"] = theirs

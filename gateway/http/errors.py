@@ -41,6 +41,9 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
         return orjson.dumps({"error": OLLAMA_TEXTS.get(error.reason, error.message)})
     text = f"internal error ({request_id})" if is_bug else error.message
     row = row_of(error)
+    if dialect is Dialect.ANTHROPIC:
+        body = {"type": row.anthropic_type, "message": text}
+        return orjson.dumps({"type": "error", "error": body, "request_id": request_id})
     return orjson.dumps(
         {"error": {"message": text, "type": row.openai_type, "param": error.param, "code": row.openai_code}}
     )
@@ -49,7 +52,13 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
 def error_status(error: PunaError, dialect: Dialect) -> int:
     """The HTTP status of an error."""
     row = row_of(error)
-    return row.ollama_status if dialect is Dialect.OLLAMA else row.openai_status
+    match dialect:
+        case Dialect.OLLAMA:
+            return row.ollama_status
+        case Dialect.ANTHROPIC:
+            return row.anthropic_status
+        case _:
+            return row.openai_status
 
 
 def error_answer(error: PunaError, dialect: Dialect, request_id: str) -> ErrorAnswer:

@@ -2,28 +2,50 @@
 
 from dataclasses import dataclass
 
+from common.clock import NS_PER_S, rfc3339_ns
 from gateway.core.model_text import model_id
 from gateway.core.routes import ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.service import Service
 
+# A client that sends this header reads the same routes in Anthropic's form.
+ANTHROPIC_VERSION = "anthropic-version"
+
 
 @dataclass(frozen=True, slots=True)
 class OpenAiModels:
-    """What the cluster has, in OpenAI's words."""
+    """What the cluster has, in OpenAI's words, or in Anthropic's for its clients."""
 
     service: Service
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /v1/models."""
         routes = self.service.inference.models.routes.all()
+        if ANTHROPIC_VERSION in exchange.headers:
+            await exchange.respond_json(_anthropic_list(routes))
+            return
         await exchange.respond_json({"object": "list", "data": [_model_object(route) for route in routes]})
 
     async def get(self, exchange: Exchange) -> None:
         """GET /v1/models/{id}; ids may contain slashes. The answer echoes the id as asked."""
         route = self.service.inference.models.known_route(exchange.path_value)
         exchange.record.model = route.model.name
+        if ANTHROPIC_VERSION in exchange.headers:
+            await exchange.respond_json(_anthropic_object(route) | {"id": exchange.path_value})
+            return
         await exchange.respond_json(_model_object(route) | {"id": exchange.path_value})
+
+
+def _anthropic_list(routes: list[RouteInfo]) -> dict[str, object]:
+    data = [_anthropic_object(route) for route in routes]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
+
+
+def _anthropic_object(route: RouteInfo) -> dict[str, object]:
+    model = route.model
+    created_at = rfc3339_ns(model.modified_at_unix_s * NS_PER_S)
+    return {"type": "model", "id": model_id(model), "display_name": model_id(model), "created_at": created_at}
 
 
 def _model_object(route: RouteInfo) -> dict[str, object]:

@@ -20,7 +20,7 @@ from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, OpenA
 from gateway.http.service import Service, checked_options
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_EFFORTS = {
+EFFORTS = {
     "none": Think.OFF,
     "minimal": Think.LOW,
     "low": Think.LOW,
@@ -53,7 +53,7 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
         messages=tuple(_message(message) for message in body.messages),
         tools=_tools(body),
         parallel_calls=body.parallel_tool_calls,
-        template_kwargs=_template_kwargs(body.chat_template_kwargs),
+        template_kwargs=template_kwargs(body.chat_template_kwargs),
     )
     request = _request(
         service,
@@ -191,12 +191,17 @@ def _think(body: ChatCompletionBody) -> Think | None:
     effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
     if body.think is not None or effort is None:
         return parse_think(body.think)
-    if effort not in _EFFORTS:
-        raise InvalidRequest(f"reasoning_effort must be one of {', '.join(_EFFORTS)}", param="reasoning_effort")
-    return _EFFORTS[effort]
+    if effort not in EFFORTS:
+        raise InvalidRequest(f"reasoning_effort must be one of {', '.join(EFFORTS)}", param="reasoning_effort")
+    return EFFORTS[effort]
 
 
-def _template_kwargs(kwargs: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+def template_kwargs(kwargs: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """What a client hands to the model's template.
+
+    Raises:
+        InvalidRequest: anything but scalars.
+    """
     for name, value in kwargs.items():
         if not isinstance(value, str | int | float | bool | None):
             raise InvalidRequest("chat_template_kwargs must be scalars", param=f"chat_template_kwargs.{name}")

@@ -45,8 +45,11 @@ class Match:
 
 def dialect_of(path: str) -> Dialect:
     """The dialect of a path, known or not."""
-    is_native = path in {"/", "/api"} or path.startswith("/api/")
-    return Dialect.OLLAMA if is_native else Dialect.OPENAI
+    if path in {"/", "/api"} or path.startswith("/api/"):
+        return Dialect.OLLAMA
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return Dialect.ANTHROPIC
+    return Dialect.OPENAI
 
 
 class Router:

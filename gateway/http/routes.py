@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from gateway.http.anthropic_answers import AnthropicAnswers
+from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
 from gateway.http.exchange import Exchange
 from gateway.http.ollama_answers import OllamaAnswers
 from gateway.http.ollama_bodies import (
@@ -52,6 +54,7 @@ def make_routes(service: Service) -> list[Route]:
     routes = [
         *_ollama_routes(service),
         *_openai_routes(service),
+        *_anthropic_routes(service),
         *_operation_routes(service),
         *_placement_routes(service),
     ]
@@ -154,6 +157,29 @@ def _openai_routes(service: Service) -> list[Route]:
         ),
         Route(method="GET", path="/v1/models", endpoint=models.list_all, summary="Every model", response=ModelList),
         Route(method="GET", path="/v1/models/{id}", endpoint=models.get, summary="One model", response=ModelObject),
+    ]
+
+
+def _anthropic_routes(service: Service) -> list[Route]:
+    answers = AnthropicAnswers(service)
+    return [
+        Route(
+            method="POST",
+            path="/v1/messages",
+            endpoint=answers.messages,
+            summary="Answer a conversation",
+            body=MessagesBody,
+            response=MessagesAnswer,
+            media_types=(_JSON, _SSE),
+        ),
+        Route(
+            method="POST",
+            path="/v1/messages/count_tokens",
+            endpoint=answers.count_tokens,
+            summary="Tokens of a conversation",
+            body=CountTokensBody,
+            response=CountTokensAnswer,
+        ),
     ]
 
 

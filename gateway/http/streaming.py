@@ -1,14 +1,14 @@
 """Streams over HTTP: server-sent events and lines of JSON. Each ends in exactly one terminal or error object."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import orjson
 
 from common.errors import InternalError, PunaError, RequestCanceled
 from common.logs import get_logger
-from gateway.core.answers import Loading, Queued
+from gateway.core.answers import Dialect, Loading, Queued
 from gateway.feed import EndOfFeed, Feed
 from gateway.http.errors import error_body
 from gateway.http.exchange import Exchange
@@ -43,32 +43,46 @@ async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[
     await exchange.write(b"", more=False)
 
 
+def data_event(value: object) -> bytes:
+    """An event as OpenAI's clients read them."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def named_event(value: Mapping[str, object]) -> bytes:
+    """An event as Anthropic's clients read them: its type stands before it once more."""
+    return f"event: {value['type']}\n".encode() + data_event(value)
+
+
 @dataclass(slots=True, kw_only=True)
 class SseStream(Generic[Event]):
-    """A stream of `data:` events, closed by `[DONE]`. `commit_s`: see PUNA_STREAM_COMMIT_S."""
+    """A stream of server-sent events, closed by `end`. `commit_s`: see PUNA_STREAM_COMMIT_S."""
 
     exchange: Exchange
     feed: Feed[Event]
     objects: Objects[Event]
     commit_s: float
     progress_of: Callable[[Event], object]  # where an item has its Queued or Loading
+    frame: Callable[[Any], bytes] = data_event
+    end: bytes = SSE_DONE
+    heartbeat: bytes = b""  # empty: a comment that says what is being waited for
     _progress: str = "waiting"
 
     async def run(self) -> None:
         """Relay the feed."""
         try:
             async for batch in self._batches():
-                events = [b"data: " + orjson.dumps(value) + b"\n\n" for item in batch for value in self.objects(item)]
+                events = [self.frame(value) for item in batch for value in self.objects(item)]
                 if events:
                     await self._begin()
                     await self.exchange.write(b"".join(events))
         except PunaError as error:
             if self.exchange.status is None or isinstance(error, RequestCanceled):
                 raise
-            await _write_error(self.exchange, error, b"data: ", b"\n\n")
+            is_named = self.exchange.dialect is Dialect.ANTHROPIC
+            await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
             return
         await self._begin()
-        await self.exchange.write(SSE_DONE, more=False)
+        await self.exchange.write(self.end, more=False)
 
     async def _batches(self) -> AsyncIterator[list[Event]]:
         """The feed's events; while there are none, comments keep the connection alive."""
@@ -79,7 +93,7 @@ class SseStream(Generic[Event]):
                 batch = await self.feed.next_batch(timeout_s)
             except TimeoutError:
                 await self._begin()
-                await self.exchange.write(f": {self._progress}\n\n".encode())
+                await self.exchange.write(self.heartbeat or f": {self._progress}\n\n".encode())
                 continue
             if isinstance(batch, EndOfFeed):
                 return
