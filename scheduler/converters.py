@@ -63,6 +63,7 @@ def _to_node(node: cluster_pb2.Node) -> NodeView:
         suspect=node.suspect,
         report_age_s=node.report_age_ms / 1000,
         rpc_enabled=node.rpc_enabled,
+        tunnel_certificate=node.tunnel_certificate,
     )
 
 
@@ -236,8 +237,8 @@ def from_report(report: MemoryReport) -> cluster_pb2.MemoryReport:
     """A memory report for the wire."""
     return cluster_pb2.MemoryReport(
         origin=_ORIGINS_BACK.get(report.origin, cluster_pb2.MEMORY_ORIGIN_UNSPECIFIED),
-        devices=[_from_bytes(device) for device in report.devices],
-        host=_from_bytes(report.host),
+        devices=[from_bytes(device) for device in report.devices],
+        host=from_bytes(report.host),
     )
 
 
@@ -255,7 +256,8 @@ def _to_bytes(memory: cluster_pb2.DeviceMemory) -> DeviceBytes:
     )
 
 
-def _from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
+def from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
+    """Bytes on one device for the wire."""
     return cluster_pb2.DeviceMemory(
         device_id=memory.device_id,
         weights_bytes=memory.weights_bytes,

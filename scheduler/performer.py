@@ -9,8 +9,9 @@ from common.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.host.client import HostClient
 from scheduler import metrics
+from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
-from scheduler.converters import fault_of, from_layout, from_report, to_report, to_runner
+from scheduler.converters import fault_of, from_layout, to_report, to_runner
 from scheduler.core.effects import (
     AnswerConstraints,
     AnswerExplained,
@@ -37,6 +38,7 @@ from scheduler.core.events import (
     ConstraintsSaveFailed,
     DesiredSaved,
     DesiredSaveFailed,
+    LendFailed,
     Measured,
     MeasureFailed,
     RunnerAnswered,
@@ -45,7 +47,8 @@ from scheduler.core.events import (
     StopDone,
     StopFailed,
 )
-from scheduler.core.faults import Fault
+from scheduler.core.faults import TRANSPORT_REASONS, Fault
+from scheduler.core.lending import Loans
 from scheduler.core.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
@@ -210,10 +213,17 @@ class Performer:
             log.warning("store.remove_failed", placement=effect.placement_id, text=str(error))
 
     async def _measure(self, effect: Measure) -> None:
+        loans = effect.loans
         try:
-            report = await self._hosts.measure(
-                effect.address, model_digest=effect.key.model_digest, layout=from_layout(effect.layout)
-            )
+            peers = await self._borrow(loans)
+            try:
+                report = await self._hosts.measure(
+                    effect.address, model_digest=effect.key.model_digest, layout=from_layout(effect.layout), peers=peers
+                )
+            finally:
+                await self._give_back(loans)
+        except LendingFailedError as error:
+            await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=error.fault))
         except PunaError as error:
             fault = fault_of(error)
             await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
@@ -228,21 +238,38 @@ class Performer:
             model_name=record.model_name,
             model_digest=record.model_digest,
             layout=from_layout(record.layout),
-            planned=from_report(record.planned) if record.planned is not None else None,
+            planned=planned_on(record) if record.planned is not None else None,
         )
+        reference = (record.placement_id, record.generation)
         state = RunnerState.UNKNOWN
         fault = Fault(reason=ModelUnavailable.reason, message="the host ended the call before the load was over")
         try:
             self._check(effect.fence)
+            request.peers.extend(await self._borrow(effect.loans))
             async for reported in self._hosts.start(effect.address, request):
                 runner = to_runner(reported)
                 state = runner.state
                 await self._loop.post(RunnerReported(node_id=record.node_id, runner=runner))
+        except LendingFailedError as error:
+            failed_to_lend = LendFailed(
+                placement_id=reference[0], generation=reference[1], node_id=error.node_id, fault=error.fault
+            )
+            await self._loop.post(failed_to_lend)
+            return
         except PunaError as error:
             fault = fault_of(error)
+            if fault.reason not in TRANSPORT_REASONS:  # else it may run, and use what is lent
+                await self._give_back(effect.loans)
         if state not in SERVING_STATES and state is not RunnerState.ERROR:
             failed = StartFailed(placement_id=record.placement_id, generation=record.generation, fault=fault)
             await self._loop.post(failed)
+
+    async def _borrow(self, loans: Loans | None) -> list[host_pb2.Peer]:
+        return [] if loans is None else await borrow(self._hosts, loans, check=self._check)
+
+    async def _give_back(self, loans: Loans | None) -> None:
+        if loans is not None:
+            await give_back(self._hosts, loans)
 
     async def _stop(self, effect: StopRunner) -> None:
         request = host_pb2.StopRequest(

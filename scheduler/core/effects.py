@@ -9,6 +9,7 @@ from scheduler.core.desired import DesiredPlacement
 from scheduler.core.explanation import Explanation
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
+from scheduler.core.lending import Loans
 from scheduler.core.routing_table import ModelRoute
 
 
@@ -79,6 +80,7 @@ class Measure:
     address: str
     key: MeasureKey
     layout: Layout
+    loans: Loans | None = None  # what other nodes lend meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ class StartRunner:
     leader_id: str
     address: str
     record: DesiredPlacement
+    loans: Loans | None = None  # what other nodes lend to it first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

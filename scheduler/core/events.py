@@ -167,6 +167,16 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LendFailed:
+    """A node did not lend what a start needs; nothing was started."""
+
+    placement_id: str
+    generation: int
+    node_id: str
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopDone:
     """The process is gone."""
 
@@ -224,6 +234,7 @@ Event = (
     | RunnerReported
     | RunnerAnswered
     | StartFailed
+    | LendFailed
     | StopDone
     | StopFailed
     | LeadershipGained

@@ -29,6 +29,7 @@ TRANSPORT_REASONS = frozenset(
 )
 STALE_FENCE = errors.StaleFence.reason
 PLACEMENT_MISMATCH = errors.PlacementMismatch.reason
+RUNNER_LOST = errors.RunnerLost.reason
 
 RETRY_SOON_S = 1.0
 

@@ -8,13 +8,17 @@
 What happens once it is written is in `starting`.
 """
 
+from dataclasses import replace
+
 from scheduler.core.answers import fail, forget, tell_positions
 from scheduler.core.books import Books
 from scheduler.core.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
+from scheduler.core.crashes import broken_nodes
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
 from scheduler.core.layouts import Layout, slot_steps
+from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.placement import BAD_FILE, plan_placement
 from scheduler.core.projectors import choose_projector
@@ -75,8 +79,24 @@ def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFi
         require_gpu=constraints.require_gpu,
         constraints=constraints,
         backoff=job.backoff,
+        automatic_context=job.wanted_tokens is None and not (constraints.context_tokens or policy.context_tokens),
+        automatic_cache_type=policy.auto_kv,
+        failed_nodes=broken_nodes(books, job.model_digest, now_s) | job.failed_nodes,
+        replicas=_other_replicas(books, job),
     )
-    return plan_placement(request, view, {**books.reports, **job.measure_faults}, policy)
+    return plan_placement(request, view, {**books.reports, **job.measure_faults, **job.attempted}, policy)
+
+
+def _other_replicas(books: Books, job: LoadJob) -> frozenset[tuple[str, str]]:
+    """Where the replicas lie that stay beside the new one."""
+    if not job.is_extra:
+        return frozenset()
+    return frozenset(
+        (part.node_id or node_id, part.device_id)
+        for node_id, runner in books.observed.replicas()
+        if runner.model_digest == job.model_digest
+        for part in runner.layout.devices
+    )
 
 
 def _plan(books: Books, job: LoadJob, now_s: float) -> None:
@@ -109,13 +129,24 @@ def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> 
     """One measurement at a time per node: each holds a context on the devices."""
     node = books.node(wanted.node_id)
     assert node is not None, "plans name nodes of the view"
+    assert books.leadership is not None, "jobs end with leadership"
     job.move(LoadState.MEASURING, now_s)
     if wanted.node_id in books.measuring:
         job.waits_for = "another measurement"
         return
+    loans = None
+    if lenders_of(wanted.layout):
+        loans = loans_for(
+            wanted.layout,
+            None,
+            books.observed.nodes,
+            head=node,
+            reference=(books.new_id(), 1),  # lent for the measurement alone
+            command=(books.leadership.fence, books.leadership.leader_id),
+        )
     job.measuring = wanted.key
     books.measuring[wanted.node_id] = wanted.key
-    books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
+    books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout, loans=loans))
 
 
 def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) -> None:
@@ -125,6 +156,7 @@ def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) 
         forget(books, before.placement_id)  # its node may be back with its runner: that is another placement
         before = None
     job.placement = placement
+    job.context_tokens = placement.layout.context_tokens
     job.busy_since_s = None
     job.was_reported = False
     job.waits_for = ""
@@ -178,6 +210,9 @@ def _evict(books: Books, job: LoadJob, placement: Placement, now_s: float) -> No
 
 
 def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None:
+    if job.last_fault is not None and refusal.kind is not RefusalKind.BUSY:
+        fail(books, job, replace(job.last_fault, message="; ".join(job.story)), now_s)
+        return
     match refusal.kind:
         case RefusalKind.BUSY:
             job.waits_for = refusal.message

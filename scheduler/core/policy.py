@@ -35,7 +35,7 @@ class Policy:
     margin_bytes: int = 64 * MIB
     backoff_step: float = 0.1
     measure: bool = True  # False: layouts are chosen by estimates
-    measure_over_nodes: bool = False  # a host can count with devices that other nodes lend
+    measure_over_nodes: bool = True  # a host can count with devices that other nodes lend
     measure_rounds_max: int = 16
     evict_for_speed: bool = True  # idle models go before a slower shape is taken
     auto_kv: bool = False  # an automatic cache may be quantised before a model is refused
@@ -50,7 +50,11 @@ class Policy:
     figures_unusable_s: float = 5.0
 
     # Loads.
-    load_attempts_max: int = 3
+    load_attempts_max: int = 3  # on one node; then the next candidate
+    load_nodes_max: int = 4  # a load that fails on so many nodes is the model's own fault
+    crashes_max: int = 3  # of a replica within
+    crash_loop_s: float = 60.0  # on one node: broken there, for
+    broken_s: float = 300.0
     load_waiters_max: int = 512
     load_stall_s: float = 300.0
     loads_per_node_max: int = 2  # they share one disk

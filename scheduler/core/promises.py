@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from scheduler.core.books import Books
 from scheduler.core.ledger import Promise, freed_by, reserve_bytes
+from scheduler.core.lending import lent_promises, own_report
 from scheduler.core.load_jobs import DONE, LoadJob
 from scheduler.core.view import STARTING_STATES, RunnerState, RunnerView
 
@@ -16,27 +17,55 @@ def promises(books: Books, *, but_for: LoadJob | None = None) -> Iterator[Promis
             continue
         name = f"load:{job.id}" if job.record is None else job.record.placement_id
         named.add(name)
-        needs = {need.device_id: 0 for need in job.placement.needs}
+        by_node: dict[str, dict[str, int]] = {job.placement.node_id: {}}
         for need in job.placement.needs:
-            needs[need.device_id] += need.total_bytes
-        yield Promise(placement_id=name, node_id=job.placement.node_id, device_bytes=needs, starting=True)
+            held = by_node.setdefault(need.node_id or job.placement.node_id, {})
+            held[need.device_id] = held.get(need.device_id, 0) + need.total_bytes
+        for node_id, held in by_node.items():
+            yield Promise(placement_id=name, node_id=node_id, device_bytes=held, starting=True)
     for stop in books.stops.values():
         if stop.placement_id not in named:
             named.add(stop.placement_id)
             yield stop.promise
+            record = books.desired.get(stop.placement_id)
+            if record is not None:
+                yield from lent_promises(
+                    record.placement_id,
+                    record.layout,
+                    (record.planned,),
+                    books.observed.nodes,
+                    books.policy,
+                    starting=False,
+                )
     for node_id, runner in books.observed.replicas():
         if runner.placement_id not in named and runner.state is not RunnerState.ERROR:
             named.add(runner.placement_id)
-            yield replica_promise(books, node_id, runner)
+            yield from replica_promises(books, node_id, runner)
+
+
+def replica_promises(books: Books, node_id: str, runner: RunnerView) -> Iterator[Promise]:
+    """What a running replica holds, on its own node first, then on those that lend to it."""
+    yield replica_promise(books, node_id, runner)
+    record = books.desired.get(runner.placement_id)
+    yield from lent_promises(
+        runner.placement_id,
+        runner.layout,
+        (runner.memory, record.planned if record is not None else None),
+        books.observed.nodes,
+        books.policy,
+        starting=runner.state in STARTING_STATES,
+    )
 
 
 def replica_promise(books: Books, node_id: str, runner: RunnerView) -> Promise:
-    """What a running replica holds: the larger of plan and report, and what every process takes on a device."""
+    """What a running replica holds on its own node: the larger of plan and report, and what every process takes."""
     node = books.node(node_id)
     host = node.host_device if node is not None else None
     record = books.desired.get(runner.placement_id)
     counted: dict[str, int] = {}
-    for report in (runner.memory, record.planned if record is not None else None):
+    allocated = own_report(runner.layout, runner.memory)
+    planned = own_report(record.layout, record.planned) if record is not None else None
+    for report in (allocated, planned):
         if report is None:
             continue
         parts = [(part.device_id, part.total_bytes) for part in report.devices]
@@ -52,5 +81,5 @@ def replica_promise(books: Books, node_id: str, runner: RunnerView) -> Promise:
         node_id=node_id,
         device_bytes=counted,
         starting=runner.state in STARTING_STATES,
-        freed_bytes=freed_by(runner.layout, runner.memory, host.id if host is not None else ""),
+        freed_bytes=freed_by(runner.layout, allocated, host.id if host is not None else ""),
     )

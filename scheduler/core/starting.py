@@ -13,17 +13,29 @@ from scheduler.core.books import Books
 from scheduler.core.demand import NO_DEMAND
 from scheduler.core.desired import Phase
 from scheduler.core.effects import AnswerReady, CheckLeadership, DropLeadership, SaveDesired, StartRunner
-from scheduler.core.events import DesiredSaved, DesiredSaveFailed, StartFailed
-from scheduler.core.faults import MEMORY_REASONS, PLACEMENT_MISMATCH, STALE_FENCE, TRANSPORT_REASONS, Fault, unavailable
+from scheduler.core.events import DesiredSaved, DesiredSaveFailed, LendFailed, StartFailed
+from scheduler.core.faults import (
+    MEMORY_REASONS,
+    PLACEMENT_MISMATCH,
+    RUNNER_LOST,
+    STALE_FENCE,
+    TRANSPORT_REASONS,
+    Fault,
+    unavailable,
+)
 from scheduler.core.growth import superseded_by
 from scheduler.core.ledger import Promise
+from scheduler.core.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.memory import GIB
+from scheduler.core.residuals import learn
 from scheduler.core.stopping import order_blind_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerView
 
 # A host reports once a second: after so long the figures are from after the failure.
 FRESH_FIGURES_S = 1.2
+# Left free on the devices of a node that does not lend: more than all of it.
+NOTHING_THERE = 1.0
 
 
 def on_saved(books: Books, event: DesiredSaved, now_s: float) -> None:
@@ -60,12 +72,29 @@ def _send_start(books: Books, job: LoadJob, now_s: float) -> None:
     if node is None:
         fail(books, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
         return
+    try:
+        loans = loans_for(
+            job.record.layout,
+            job.record.planned,
+            books.observed.nodes,
+            head=node,
+            reference=(job.record.placement_id, job.record.generation),
+            command=(books.leadership.fence, books.leadership.leader_id),
+        )
+    except LenderGone as gone:
+        fault = unavailable(str(gone))
+        failed = LendFailed(
+            placement_id=job.record.placement_id, generation=job.record.generation, node_id=gone.node_id, fault=fault
+        )
+        on_lend_failed(books, failed, now_s)
+        return
     books.emit(
         StartRunner(
             fence=books.leadership.fence,
             leader_id=books.leadership.leader_id,
             address=node.address,
             record=job.record,
+            loans=loans,
         )
     )
 
@@ -91,6 +120,7 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
     job.move(LoadState.READY, now_s)
     del books.jobs[job.id]
     books.failures.pop(job.model_digest, None)
+    learn(books, job.record, runner)
     record = replace(job.record, phase=Phase.RUNNING, keep_alive_ms=job.keep_alive_ms)
     books.desired[record.placement_id] = record
     books.emit(SaveDesired(fence=books.leadership.fence, record=record))
@@ -114,6 +144,14 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         order_stop(books, other, reason="superseded", now_s=now_s)
 
 
+def on_not_started(books: Books, event: StartFailed | LendFailed, now_s: float) -> None:
+    """A start did not come to be, here or where something should have been lent for it."""
+    if isinstance(event, LendFailed):
+        on_lend_failed(books, event, now_s)
+    else:
+        on_start_failed(books, event, now_s)
+
+
 def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
     """A start was refused, the runner ended, or nobody knows."""
     fault = event.fault
@@ -128,13 +166,37 @@ def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
     books.observed.forget_start(event.placement_id)
     if fault.reason in TRANSPORT_REASONS:
         _start_again(books, job, fault, now_s, pause_s=pause_s, last=last)
-    elif fault.reason in MEMORY_REASONS and not last:
-        _leave_more_free(books, job, fault)
-        _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
+    elif fault.reason in MEMORY_REASONS and job.placement is not None:
+        _try_otherwise(books, job, fault, now_s, pause_s=pause_s)
     elif fault.reason in (PLACEMENT_MISMATCH, STALE_FENCE) and not last:
         _plan_again(job, now_s, pause_s=pause_s)
+    elif fault.reason == RUNNER_LOST and not last and job.record is not None and lenders_of(job.record.layout):
+        _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S))  # most likely a lender went, not the runner
     else:
         fail(books, job, fault, now_s)
+
+
+def on_lend_failed(books: Books, event: LendFailed, now_s: float) -> None:
+    """A node does not lend: plan again, with less there if it was for memory, else without it."""
+    fault = event.fault
+    if fault.reason == STALE_FENCE:
+        books.emit(DropLeadership(high_water=high_water(fault)))
+    job = books.job_of(event.placement_id, event.generation)
+    if job is None or job.state not in ON_HOST:
+        return
+    job.attempts += 1
+    books.note("devices.not_lent", placement=event.placement_id, node=event.node_id, why=fault.message)
+    if job.attempts >= books.policy.load_attempts_max:
+        fail(books, job, fault, now_s)
+        return
+    assert job.record is not None, "written before started"
+    step = books.policy.backoff_step if fault.reason in MEMORY_REASONS else NOTHING_THERE
+    for part in job.record.layout.devices:
+        if part.node_id == event.node_id:
+            key = (event.node_id, part.device_id)
+            job.backoff[key] = job.backoff.get(key, 0.0) + step
+    pause_s = books.policy.restart_backoff_s * 2 ** (job.attempts - 1)
+    _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
 
 
 def high_water(fault: Fault) -> int:
@@ -143,14 +205,44 @@ def high_water(fault: Fault) -> int:
     return max(numbers, default=0)
 
 
+def _try_otherwise(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float) -> None:
+    """There was less room than planned: another layout on fresh figures, and after some attempts another node."""
+    assert job.record is not None, "started what was written"
+    node_id = job.record.node_id
+    tries = job.node_attempts[node_id] = job.node_attempts.get(node_id, 0) + 1
+    job.story.append(f"attempt {job.attempts} on {node_id}: {fault.message}")
+    job.last_fault = fault
+    _take_attempted(job, fault)
+    _leave_more_free(books, job, fault)
+    if tries >= books.policy.load_attempts_max:
+        job.failed_nodes[node_id] = f"{tries} loads failed here, at last: {fault.message}"
+        pause_s = 0.0
+    if len(job.failed_nodes) >= books.policy.load_nodes_max:
+        fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
+        return
+    _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S) if pause_s else 0.0)
+
+
+def _take_attempted(job: LoadJob, fault: Fault) -> None:
+    """Sizes that could not be allocated are what this layout takes, where they are larger than what was measured."""
+    placement, attempted = job.placement, fault.attempted
+    if placement is None or placement.key is None or attempted is None:
+        return
+    measured = placement.report
+    if len(attempted.devices) != len(measured.devices):
+        return
+    pairs = zip((*attempted.devices, attempted.host), (*measured.devices, measured.host), strict=True)
+    if any(tried.total_bytes > counted.total_bytes for tried, counted in pairs):
+        job.attempted[placement.key] = attempted
+
+
 def _leave_more_free(books: Books, job: LoadJob, fault: Fault) -> None:
     """A tenth more of what is free stays free where the allocation failed; unknown where: everywhere it was planned."""
     assert job.placement is not None, "refused where it was placed"
-    named = (
-        [part.device_id for part in fault.attempted.devices if part.device_id] if fault.attempted is not None else []
-    )
-    for device_id in named or [need.device_id for need in job.placement.needs]:
-        key = (job.placement.node_id, device_id)
+    attempted = fault.attempted.devices if fault.attempted is not None else ()
+    named = [(part.node_id, part.device_id) for part in attempted if part.device_id]
+    for node_id, device_id in named or [(need.node_id, need.device_id) for need in job.placement.needs]:
+        key = (node_id or job.placement.node_id, device_id)
         job.backoff[key] = job.backoff.get(key, 0.0) + books.policy.backoff_step
 
 

@@ -30,6 +30,7 @@ from scheduler.core.events import (
     InventorySeen,
     LeadershipGained,
     LeadershipLost,
+    LendFailed,
     Measured,
     MeasureFailed,
     QueuesReported,
@@ -149,6 +150,7 @@ class SchedulerCore:
         | DesiredSaveFailed
         | RunnerReported
         | StartFailed
+        | LendFailed
         | StopDone
         | StopFailed,
         now_s: float,
@@ -167,8 +169,8 @@ class SchedulerCore:
                 books.observed.hear(event.placement_id, event.generation, now_s)
             case RunnerReported():
                 self._runner_reported(event, now_s)
-            case StartFailed():
-                starting.on_start_failed(books, event, now_s)
+            case StartFailed() | LendFailed():
+                starting.on_not_started(books, event, now_s)
             case StopDone():
                 stopping.on_stop_done(books, event, now_s)
             case StopFailed():

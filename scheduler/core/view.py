@@ -126,6 +126,7 @@ class NodeView:
     suspect: bool = False
     report_age_s: float = 0.0  # when the inventory was received
     rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
+    tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
 
     def device(self, device_id: str) -> DeviceView | None:
         """The device of this id, if the node has it."""
