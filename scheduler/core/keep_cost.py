@@ -3,12 +3,17 @@
 from scheduler.core.books import Books
 from scheduler.core.demand import NO_DEMAND, loss_of
 from scheduler.core.model_constraints import constraints_of
+from scheduler.core.policy import EvictionOrder
 from scheduler.core.view import RunnerView
 
 
 def loss_of_replica(books: Books, runner: RunnerView, now_s: float) -> float:
     """Seconds of work that are likely to be needed again."""
     memo = books.memos.get(runner.placement_id)
+    if memo is not None and books.policy.eviction_order is EvictionOrder.LEAST_RECENTLY_USED:
+        return 1.0 / (1.0 + memo.idle_s(now_s))
+    if memo is not None and books.policy.eviction_order is EvictionOrder.FIRST_IN:
+        return 1.0 / (1.0 + max(0.0, now_s - memo.ready_since_s))
     constraints = constraints_of(books, runner.model_name)
     default_ms = default_keep_alive_ms(books, runner.model_name)
     keep_alive_ms = memo.keep_alive_ms(runner, default_ms) if memo is not None else default_ms
