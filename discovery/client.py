@@ -8,6 +8,7 @@ from common.errors import PunaError
 from common.grpc_client import call_metadata, open_channel
 from common.grpc_errors import received
 from common.logs import get_logger
+from common.model_details import KeptDetails
 from protos import discovery_pb2, discovery_pb2_grpc
 
 log = get_logger()
@@ -18,11 +19,15 @@ RECONNECT_S_MAX = 2.0
 
 
 async def watch_inventory(
-    address: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
+    address: str,
+    *,
+    on_connection: Callable[[bool], None] = lambda _connected: None,
+    details: KeptDetails | None = None,
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
     """Yield the inventory on connect and after every change; ends only when the caller stops iterating.
 
     While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
+    Models come with their details once (common/model_details.py); `details` keeps them for whoever needs them.
     `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
     """
     pause_s, told_of_loss = RECONNECT_S_MIN, False
@@ -36,6 +41,8 @@ async def watch_inventory(
                     if not connected:
                         connected, told_of_loss, pause_s = True, False, RECONNECT_S_MIN
                         on_connection(True)
+                    if details is not None:
+                        details.take(model for node in inventory.nodes for model in node.models)
                     yield inventory
             except PunaError as error:
                 if not told_of_loss:  # once per outage, not once per attempt

@@ -1,10 +1,12 @@
 """Protos to the core's values and back."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from common.device_metrics import DeviceRow
 from common.errors import InvalidRequest
+from common.model_details import SentDetails, name_details, without_details
 from discovery.core.membership import Membership, Node, Report, Section
 from protos import cluster_pb2, discovery_pb2
 
@@ -12,6 +14,30 @@ Content = TypeVar("Content")
 
 ID_LENGTH_MAX = 128
 NODE_ITEMS_MAX = 10_000  # models or runners of one node; far above any real one, far below what could exhaust us
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """A node's models, with and without what is sent only once. Worked out when they come, because they rarely do."""
+
+    full: discovery_pb2.ModelList
+    brief: discovery_pb2.ModelList
+
+    @classmethod
+    def of(cls, full: discovery_pb2.ModelList) -> "Models":
+        """Of a section as it came."""
+        for model in full.models:
+            name_details(model)
+        return cls(full, discovery_pb2.ModelList(models=[without_details(model) for model in full.models]))
+
+    def with_details(self, fresh: set[str]) -> list[cluster_pb2.Model]:
+        """As a message carries them that must have the details of the `fresh` ids; those that it has are taken out."""
+        models = []
+        for full, brief in zip(self.full.models, self.brief.models, strict=True):
+            name = full.description.details_id
+            models.append(full if name in fresh else brief)
+            fresh.discard(name)
+        return models
 
 
 def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
@@ -29,7 +55,7 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
     if message.HasField("devices"):
         sections[Section.DEVICES] = message.devices
     if message.HasField("models"):
-        sections[Section.MODELS] = message.models
+        sections[Section.MODELS] = Models.of(message.models)
     if message.HasField("runners"):
         sections[Section.RUNNERS] = message.runners
     if len(message.models.models) > NODE_ITEMS_MAX or len(message.runners.runners) > NODE_ITEMS_MAX:
@@ -43,12 +69,17 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
     )
 
 
-def to_inventory(membership: Membership, *, now_s: float, started_at_s: float) -> discovery_pb2.Inventory:
-    """The whole inventory as watchers get it, ages computed at this moment."""
+def to_inventory(
+    membership: Membership, *, now_s: float, started_at_s: float, sent: SentDetails
+) -> discovery_pb2.Inventory:
+    """The whole inventory as the watcher gets it to whom `sent` belongs, ages computed at this moment."""
+    nodes = [membership.nodes[node_id] for node_id in sorted(membership.nodes)]
+    lists = [_section(node.sections, Section.MODELS, Models) for node in nodes]
+    fresh = sent.must_send(model for models in lists for model in models.brief.models)
     return discovery_pb2.Inventory(
         version=membership.version,
         uptime_ms=round((now_s - started_at_s) * 1000),
-        nodes=[_to_node(membership.nodes[node_id], now_s=now_s) for node_id in sorted(membership.nodes)],
+        nodes=[_to_node(node, models, fresh, now_s=now_s) for node, models in zip(nodes, lists, strict=True)],
     )
 
 
@@ -82,7 +113,7 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
             )
 
 
-def _to_node(node: Node, *, now_s: float) -> cluster_pb2.Node:
+def _to_node(node: Node, models: Models, fresh: set[str], *, now_s: float) -> cluster_pb2.Node:
     facts = _section(node.sections, Section.FACTS, discovery_pb2.HostFacts)
     return cluster_pb2.Node(
         id=node.node_id,
@@ -93,7 +124,7 @@ def _to_node(node: Node, *, now_s: float) -> cluster_pb2.Node:
         rpc_enabled=facts.rpc_enabled,
         tunnel_certificate=facts.tunnel_certificate,
         devices=_section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices,
-        models=_section(node.sections, Section.MODELS, discovery_pb2.ModelList).models,
+        models=models.with_details(fresh) if fresh else models.brief.models,
         runners=_section(node.sections, Section.RUNNERS, discovery_pb2.RunnerList).runners,
         suspect=node.suspect,
         report_age_ms=max(0, round((now_s - node.reported_at_s) * 1000)),

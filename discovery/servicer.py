@@ -8,6 +8,7 @@ from grpc import aio
 
 from common.clock import Clock
 from common.errors import InvalidRequest, PlacementMismatch, QueueFull
+from common.model_details import SentDetails
 from discovery import metrics
 from discovery.converters import to_inventory, to_report
 from discovery.core.membership import IncompleteReport, ReplacedByNewer, TooManyNodes
@@ -54,12 +55,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     ) -> AsyncIterator[discovery_pb2.Inventory]:
         """The newest inventory on connect and after changes."""
         registry = self._registry
-        seen = 0
+        seen, sent = 0, SentDetails()
         metrics.WATCHERS.inc()
         try:
             while True:
                 seen = registry.changes.version
-                yield to_inventory(registry.membership, now_s=self._clock.now_s(), started_at_s=registry.started_at_s)
+                yield to_inventory(
+                    registry.membership,
+                    now_s=self._clock.now_s(),
+                    started_at_s=registry.started_at_s,
+                    sent=sent,
+                )
                 await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)
                 await registry.changes.beyond(seen)
         finally:

@@ -8,6 +8,7 @@ from common.grpc_server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.logs import get_logger
 from common.metrics import serve_metrics
+from common.model_details import KeptDetails
 from discovery.client import watch_inventory
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
@@ -43,7 +44,8 @@ class SchedulerApp:
         """
         self._settings = settings
         self._clock = clock
-        board = RouteBoard(clock)
+        self._details = KeptDetails()
+        board = RouteBoard(clock, self._details)
         callers = Callers()
         constraints = read_constraints_file(settings.placements)
         self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()), constraints)
@@ -103,7 +105,10 @@ class SchedulerApp:
 
     async def _watch_inventory(self) -> None:
         seen_at_s: dict[str, float] = {}
-        async for inventory in watch_inventory(self._settings.discovery_address, on_connection=self._on_connection):
+        inventories = watch_inventory(
+            self._settings.discovery_address, on_connection=self._on_connection, details=self._details
+        )
+        async for inventory in inventories:
             await self._loop.post_inventory(inventory)
             now_s = self._clock.now_s()
             seen_at_s |= {node.address: now_s for node in inventory.nodes}

@@ -13,6 +13,7 @@ from common.errors import ModelUnavailable, PunaError
 from common.grpc_client import call_metadata, open_channel
 from common.grpc_errors import domain_errors, received
 from common.logs import get_logger
+from common.model_details import KeptDetails
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 log = get_logger()
@@ -71,10 +72,14 @@ class SchedulerClient:
         """The newest routing table, again after every change; reconnects by itself and never ends."""
         pause_s = RECONNECT_S_MIN
         while True:
+            details = KeptDetails()  # of this stream
             call = self._stub().WatchRoutes(scheduler_pb2.WatchRoutesRequest(), metadata=call_metadata())
             try:
                 async for table in received(call):
                     pause_s = RECONNECT_S_MIN
+                    details.take(route.model for route in table.routes)
+                    for route in table.routes:
+                        details.complete(route.model)
                     yield table
             except PunaError as error:
                 log.info("routes.stream_lost", reason=error.reason, text=error.message)

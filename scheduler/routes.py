@@ -1,9 +1,11 @@
 """The routing table as gateways get it, and everybody who watches it."""
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 
 from common.changes import Changes
 from common.clock import Clock
+from common.model_details import KeptDetails, SentDetails, drop_details, without_details
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import from_replica
@@ -11,12 +13,23 @@ from scheduler.core.effects import PublishRoutes
 from scheduler.core.routing_table import ModelRoute
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KnownModel:
+    """A model as the inventory had it last, with its details, and as routes carry it."""
+
+    seen: cluster_pb2.Model
+    full: cluster_pb2.Model
+    brief: cluster_pb2.Model
+
+
 class RouteBoard:
     """Holds the newest table. Single owner: the core's loop; watchers only read."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, details: KeptDetails) -> None:
+        """`details` keeps what the inventory carries only once."""
         self._clock = clock
-        self._models: dict[tuple[str, str], cluster_pb2.Model] = {}
+        self._details = details
+        self._models: dict[tuple[str, str], _KnownModel] = {}
         self._changes = Changes()
         self._inventory = discovery_pb2.Inventory()
         self._seen_at_s = 0.0
@@ -27,9 +40,23 @@ class RouteBoard:
     def see_inventory(self, inventory: discovery_pb2.Inventory) -> None:
         """Keep the models' descriptions, which the core does not carry. Those of a node that just left stay known."""
         self._inventory, self._seen_at_s = inventory, self._clock.now_s()
+        shown: dict[tuple[str, str], cluster_pb2.Model] = {}  # of several nodes the first one whose file is usable
         for node in inventory.nodes:
             for model in node.models:
-                self._models[model.name, model.digest] = model
+                other = shown.get((model.name, model.digest))
+                if other is None or (other.error and not model.error):
+                    shown[model.name, model.digest] = model
+        for key, model in shown.items():
+            if key not in self._models or self._models[key].seen != model:
+                self._models[key] = self._known(model)
+
+    def _known(self, model: cluster_pb2.Model) -> "_KnownModel":
+        """Copies: a part of the inventory would keep all of it in memory."""
+        seen, full = cluster_pb2.Model(), cluster_pb2.Model()
+        seen.CopyFrom(model)
+        full.CopyFrom(model)
+        self._details.complete(full)
+        return _KnownModel(seen=seen, full=full, brief=without_details(full) if full.description.details_id else full)
 
     def see_promises(
         self, promised_bytes: Mapping[tuple[str, str], int], reserve_bytes: Mapping[tuple[str, str], int]
@@ -44,6 +71,8 @@ class RouteBoard:
         waited_ms = max(0, round((self._clock.now_s() - self._seen_at_s) * 1000))
         for node in shown.nodes:
             node.report_age_ms += waited_ms
+            for model in node.models:
+                drop_details(model)
             for device in node.devices:
                 device.promised_bytes = self._promised_bytes.get((node.id, device.id), 0)
                 device.reserve_bytes = self._reserve_bytes.get((node.id, device.id), 0)
@@ -64,15 +93,30 @@ class RouteBoard:
         routes = self.table.routes if self.table is not None else ()
         found = next((route for route in routes if route.model.name == model_name), None)
         assert found is not None, f"{model_name} was answered as ready without a route"
-        return found
+        return self._complete(found)
 
     async def watch(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
         """The newest table now and after every change; a slow reader skips versions."""
-        seen = 0
+        seen, sent = 0, SentDetails()
         while True:
             seen = await self._changes.beyond(seen)
             if self.table is not None:
-                yield self.table
+                fresh = sent.must_send(route.model for route in self.table.routes)
+                yield self._with_details(self.table, fresh) if fresh else self.table
+
+    def _with_details(self, table: scheduler_pb2.RouteTable, fresh: set[str]) -> scheduler_pb2.RouteTable:
+        routes = []
+        for route in table.routes:
+            name = route.model.description.details_id
+            routes.append(self._complete(route) if name in fresh else route)
+            fresh.discard(name)
+        return scheduler_pb2.RouteTable(version=table.version, routes=routes)
+
+    def _complete(self, route: scheduler_pb2.ModelRoute) -> scheduler_pb2.ModelRoute:
+        complete = scheduler_pb2.ModelRoute()
+        complete.CopyFrom(route)
+        complete.model.CopyFrom(self._models[route.model.name, route.model.digest].full)
+        return complete
 
     def _to_route(self, route: ModelRoute) -> scheduler_pb2.ModelRoute:
         model = self._models.get((route.model.name, route.model.digest))
@@ -80,7 +124,7 @@ class RouteBoard:
         replicas = [
             from_replica(replica, expires_at_unix_ms=self._unix_ms(replica.expires_at_s)) for replica in route.replicas
         ]
-        return scheduler_pb2.ModelRoute(model=model, replicas=replicas)
+        return scheduler_pb2.ModelRoute(model=model.brief, replicas=replicas)
 
     def _unix_ms(self, moment_s: float | None) -> int | None:
         if moment_s is None:

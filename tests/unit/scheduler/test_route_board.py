@@ -3,7 +3,11 @@
 import pytest
 
 from common.clock import SystemClock
+from common.model_details import KeptDetails, name_details, without_details
 from protos import cluster_pb2, discovery_pb2
+from scheduler.core.effects import PublishRoutes
+from scheduler.core.routing_table import ModelRoute
+from scheduler.core.view import ModelFile
 from scheduler.routes import RouteBoard
 
 
@@ -17,7 +21,7 @@ class MovedClock(SystemClock):
 @pytest.mark.behaviour("B-131", "B-139")
 def test_devices_are_shown_with_what_is_promised_on_them_and_ages_as_of_now() -> None:
     clock = MovedClock()
-    board = RouteBoard(clock)
+    board = RouteBoard(clock, KeptDetails())
     device = cluster_pb2.Device(id="GPU-1", total_bytes=100, free_bytes=60)
     received = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", devices=[device], report_age_ms=200)])
     board.see_inventory(received)
@@ -28,3 +32,38 @@ def test_devices_are_shown_with_what_is_promised_on_them_and_ages_as_of_now() ->
     assert (node.devices[0].promised_bytes, node.devices[0].reserve_bytes) == (40, 7)
     # Decisions are made on what was received, and that stays as it came.
     assert received.nodes[0].devices[0] == device
+
+
+def described(template: str) -> cluster_pb2.Model:
+    description = cluster_pb2.ModelDescription(chat_template=template, layer_count=4)
+    model = cluster_pb2.Model(name="m:latest", digest="d", description=description)
+    name_details(model)
+    return model
+
+
+async def test_routes_carry_a_models_template_once_and_whoever_comes_later_gets_it_too() -> None:
+    details = KeptDetails()
+    board = RouteBoard(SystemClock(), details)
+    full = described("{{ messages }}")
+    file = ModelFile(
+        name="m:latest", digest="d", size_bytes=1, modified_at_unix_s=1, trained_context_tokens=8, layer_count=4
+    )
+
+    def receive(model: cluster_pb2.Model) -> None:
+        details.take([model])
+        board.see_inventory(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", models=[model])]))
+
+    receive(full)
+    board.publish(PublishRoutes(version=1, routes=(ModelRoute(model=file, replicas=()),)))
+    first, late = board.watch(), board.watch()
+    assert (await anext(first)).routes[0].model == full
+    receive(without_details(full))
+    board.publish(PublishRoutes(version=2, routes=(ModelRoute(model=file, replicas=()),)))
+    assert (await anext(first)).routes[0].model == without_details(full)
+    assert (await anext(late)).routes[0].model == full
+    assert board.route("m:latest").model == full  # an answer to one caller is complete
+    assert not board.inventory().nodes[0].models[0].description.chat_template
+
+    receive(described("another"))
+    board.publish(PublishRoutes(version=3, routes=(ModelRoute(model=file, replicas=()),)))
+    assert (await anext(first)).routes[0].model.description.chat_template == "another"

@@ -1,0 +1,83 @@
+"""What a model's file says at length, sent once and not with every message.
+
+Templates and metadata of a model are tens of kilobytes, and the messages of a watch stream carry every model. So each
+description names these fields by their content (`details_id`), and a message leaves them out wherever the message
+before it on the same stream named the same id. The receiver keeps those of one message for the next.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+from protos import cluster_pb2
+
+_FIELDS = ("chat_template", "special_tokens", "metadata_json")
+_ID_DIGITS = 32
+
+
+def name_details(model: cluster_pb2.Model) -> None:
+    """Give a complete description the id of its details. A model without a description has none."""
+    if model.HasField("description"):
+        content = _details_of(model.description).SerializeToString(deterministic=True)
+        model.description.details_id = hashlib.sha256(content).hexdigest()[:_ID_DIGITS]
+
+
+def without_details(model: cluster_pb2.Model) -> cluster_pb2.Model:
+    """A copy that only names them."""
+    brief = cluster_pb2.Model()
+    brief.CopyFrom(model)
+    drop_details(brief)
+    return brief
+
+
+def drop_details(model: cluster_pb2.Model) -> None:
+    """Leave out of an answer what nobody asks it for."""
+    for field in _FIELDS if model.HasField("description") else ():
+        model.description.ClearField(field)  # type: ignore[arg-type]  # one of its fields
+
+
+class SentDetails:
+    """The sender's side of one stream."""
+
+    def __init__(self) -> None:
+        self._previous: frozenset[str] = frozenset()
+
+    def must_send(self, models: Iterable[cluster_pb2.Model]) -> set[str]:
+        """Ids whose details the next message, which has these models, must carry: each once, where it comes first."""
+        named = frozenset(model.description.details_id for model in models) - {""}
+        fresh, self._previous = named - self._previous, named
+        return set(fresh)
+
+
+class KeptDetails:
+    """The receiver's side."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, cluster_pb2.ModelDescription] = {}
+
+    def take(self, models: Iterable[cluster_pb2.Model]) -> None:
+        """Keep the details of a message, and those of earlier ones that it names."""
+        kept: dict[str, cluster_pb2.ModelDescription] = {}
+        for model in models:
+            name = model.description.details_id
+            if name and name not in kept:
+                # Copied: a part of a message would keep all of it in memory.
+                kept[name] = self._kept.get(name) or _details_of(model.description)
+        self._kept = kept
+
+    def complete(self, model: cluster_pb2.Model) -> None:
+        """Fill in what was left out."""
+        known = self._kept.get(model.description.details_id)
+        if known is None:
+            return
+        model.description.chat_template = known.chat_template
+        model.description.metadata_json = known.metadata_json
+        del model.description.special_tokens[:]
+        model.description.special_tokens.extend(known.special_tokens)
+
+
+def _details_of(description: cluster_pb2.ModelDescription) -> cluster_pb2.ModelDescription:
+    return cluster_pb2.ModelDescription(
+        chat_template=description.chat_template,
+        special_tokens=description.special_tokens,
+        metadata_json=description.metadata_json,
+    )
