@@ -13,8 +13,10 @@ WEIGHTS_BYTES_PER_THREAD = 32 * 1024 * 1024
 SLOTS_MAX = 256  # LLAMA_MAX_SEQ
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 DEVICES_MAX = 15  # the engine's scheduler takes 16 backends, and one is the CPU
-# Host RAM for copies of prompts and states, at most; never more than the caches that they are copies of.
+# Host RAM for copies of prompts and states: at most so much, and at most so many copies of all caches. A state that
+# cannot go back is kept eight times for each slot (`runner.core.checkpoints`), and a copy has a few bytes of its own.
 COPIES_BYTES_MAX = 256 * 1024 * 1024
+COPIES_MAX = 10
 _CELL_STEP = 256  # llama.cpp pads contexts to this
 _CELLS_MAX = 2**31 - 1  # positions and cells are numbered by 32-bit integers
 

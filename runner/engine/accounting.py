@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from common.logs import get_logger
 from runner.core.cache_sizes import block_cache_bytes
-from runner.core.layout import COPIES_BYTES_MAX, LaunchLayout, SplitMode
+from runner.core.layout import COPIES_BYTES_MAX, COPIES_MAX, LaunchLayout, SplitMode
 from runner.core.load_notes import parse_notes
 from runner.core.memory_layers import LayerFacts, split_layers
 from runner.core.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
@@ -25,9 +25,9 @@ def output_row_bytes(layout: LaunchLayout, *, vocabulary_size: int) -> int:
 
 
 def copies_bytes(use: MemoryUse) -> int:
-    """Most host RAM for copies of prompts and states: a copy is never larger than the cache that it is of."""
+    """Most host RAM for copies of prompts and states."""
     cached = use.host.cache_bytes + sum(count.cache_bytes for _, count in use.devices)
-    return min(COPIES_BYTES_MAX, cached)
+    return min(COPIES_BYTES_MAX, COPIES_MAX * cached)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from common.errors import InvalidRequest, PromptTooLong, QueueFull
 from runner.core.endings import EndReason
 from runner.core.logprobs import log_softmax
 from runner.core.sampling import SamplingParameters
-from runner.engine import batched
+from runner.engine import opened_context
 from runner.engine.context import Context
 from runner.engine.engine import Sampled
 from runner.serve.streams import WAITING_MAX
@@ -55,7 +55,7 @@ async def test_one_context_serves_a_hundred_requests(zoo: Zoo, monkeypatch: pyte
             created.append(1)
             super().__init__(*args, **fields)
 
-    monkeypatch.setattr(batched, "Context", Counted)
+    monkeypatch.setattr(opened_context, "Context", Counted)
     async with running(zoo("dense"), slots=8) as engine:
         for _ in range(10):
             await asyncio.gather(*(engine.ask(f"Number {index}", max_tokens=2) for index in range(10)))
