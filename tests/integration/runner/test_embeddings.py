@@ -131,7 +131,7 @@ async def test_bad_requests_are_refused_in_words_and_hurt_nobody(zoo: Zoo, tmp_p
             (
                 runner_pb2.EmbedRequest(inputs=[runner_pb2.EmbedInput(segments=[runner_pb2.Segment()])]),
                 InvalidRequest,
-                "a segment needs text, literal or token_ids",
+                "a segment needs text, literal, token_ids or media",
             ),
         ]
         for request, kind, text in wrong:
