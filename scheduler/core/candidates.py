@@ -123,6 +123,7 @@ class Placement:
     victims: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     shape: Shape | None = None  # None: taken over from a former leader
+    key: MeasureKey | None = None  # of its report; likewise
     expected_s: float = 0.0
     rounds: int = 0
 

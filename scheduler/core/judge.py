@@ -162,6 +162,7 @@ class Judge:
             victims=victims,
             candidates=(candidate,),
             shape=fitting.shape,
+            key=measure_key(self.request.model_digest, ground, found.layout),
             expected_s=candidate.expected_s,
             rounds=found.rounds,
         )

@@ -13,6 +13,7 @@ from scheduler.core.candidates import MeasureKey, Placement
 from scheduler.core.constraints import NO_CONSTRAINTS, NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.faults import Fault
+from scheduler.core.memory import MemoryReport
 
 
 class LoadState(StrEnum):
@@ -83,6 +84,11 @@ class LoadJob:
     progress: Progress = field(default_factory=Progress)
     rounds: int = 0  # measurements that its plan has asked for
     attempts: int = 0  # loads that were refused for memory, or hosts that did not answer
+    node_attempts: dict[str, int] = field(default_factory=dict)  # of these, by node
+    failed_nodes: dict[str, str] = field(default_factory=dict)  # node → why it is not tried again
+    story: list[str] = field(default_factory=list)  # every attempt that failed, for people
+    last_fault: Fault | None = None  # of the last of them
+    attempted: dict[MeasureKey, MemoryReport] = field(default_factory=dict)  # sizes that could not be allocated
     backoff: dict[tuple[str, str], float] = field(default_factory=dict)
     not_before_s: float = 0.0
     was_reported: bool = False  # the host has shown the runner of this attempt

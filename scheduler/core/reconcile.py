@@ -8,6 +8,7 @@
 
 from scheduler.core.books import Books
 from scheduler.core.candidates import Placement
+from scheduler.core.crashes import see_crash
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
@@ -138,7 +139,7 @@ def reconcile(books: Books, now_s: float) -> None:
             case Phase.STARTING:
                 _resume_start(books, record, runner, now_s)
             case Phase.RUNNING:
-                _check_running(books, record, runner)
+                _check_running(books, record, runner, now_s)
             case Phase.STOPPING:
                 _resume_stop(books, record, runner, now_s)
             case Phase.LOST:
@@ -237,7 +238,7 @@ def _has_room(books: Books, node: NodeView | None, needs: tuple[Need, ...]) -> b
     return node is not None and not rooms.short_pools(needs, books.observed.nodes)
 
 
-def _check_running(books: Books, record: DesiredPlacement, runner: RunnerView | None) -> None:
+def _check_running(books: Books, record: DesiredPlacement, runner: RunnerView | None, now_s: float) -> None:
     if runner is not None and runner.state is not RunnerState.ERROR:
         return
     if books.observed.is_current(record.node_id):
@@ -246,6 +247,7 @@ def _check_running(books: Books, record: DesiredPlacement, runner: RunnerView | 
             "replica.lost", model=record.model_name, placement=record.placement_id, node=record.node_id,
             reason=fault.reason, text=fault.message,
         )  # fmt: skip
+        see_crash(books, record, fault, now_s)
         _save(books, record.in_phase(Phase.LOST))
 
 

@@ -19,6 +19,7 @@ def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
         evictable=tuple(evictable(books, job, now_s)),
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
+        margins=books.margins,
     )
 
 

@@ -26,8 +26,9 @@ class Automatic:
         """Contexts to try on a node with these devices, largest first."""
         if not self.context:
             return (layout.context_tokens,)
-        first = tier_tokens(sum(device.total_bytes for device in devices))
-        steps = [first, *(step for step in CONTEXT_STEPS if step < first)]
+        least = layout.context_tokens  # what is wanted at least
+        first = max(least, tier_tokens(sum(device.total_bytes for device in devices)))
+        steps = [first, *(step for step in CONTEXT_STEPS if least <= step < first)]
         if self.trained_tokens:
             steps = [min(step, self.trained_tokens) for step in steps]
         return tuple(dict.fromkeys(steps))

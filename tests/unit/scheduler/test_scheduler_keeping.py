@@ -12,10 +12,16 @@ from tests.unit.scheduler.world import World, models, world_with
 ONE_GPU = (gpu(), cpu(free=4, total=4))
 
 
-def loaded(name: str = "m", *, keep_alive_ms: int | None = None, world: World | None = None) -> World:
+def loaded(
+    name: str = "m",
+    *,
+    keep_alive_ms: int | None = None,
+    world: World | None = None,
+    context_tokens: int | None = None,
+) -> World:
     """A world in which a model runs and has answered one request."""
     world = world or world_with(node())
-    world.ensure(f"first-{name}", name, keep_alive_ms=keep_alive_ms)
+    world.ensure(f"first-{name}", name, keep_alive_ms=keep_alive_ms, context_tokens=context_tokens)
     world.settle()
     use(world, name)
     return world
@@ -276,7 +282,7 @@ def test_a_replica_is_not_evicted_in_its_first_moments() -> None:
 
 
 def test_a_larger_context_than_any_replica_has_is_another_load_and_the_smaller_replica_goes_when_idle() -> None:
-    world = loaded()
+    world = loaded(context_tokens=4096)
     world.ensure("c", context_tokens=8192)
     world.settle()
     assert world.is_ready("c")
@@ -295,14 +301,14 @@ def test_a_smaller_or_unsaid_context_uses_the_replica_that_is_there(context_toke
 
 
 def test_a_context_beyond_what_was_trained_is_the_trained_one() -> None:
-    world = loaded()
+    world = loaded(context_tokens=4096)
     world.ensure("c", context_tokens=1_000_000)
     world.settle()
     assert world.runners["p2"].view.layout.context_tokens == 8192
 
 
 def test_a_larger_context_is_never_a_reload_of_a_busy_replica() -> None:
-    world = loaded(world=world_with(node(devices=ONE_GPU), m=15))
+    world = loaded(world=world_with(node(devices=ONE_GPU), m=15), context_tokens=4096)
     world.work("p1", busy=1)
     world.pass_time(20)
     world.ensure("c", context_tokens=8192)
@@ -319,7 +325,7 @@ def test_a_larger_context_is_never_a_reload_of_a_busy_replica() -> None:
 
 
 def test_clients_with_growing_contexts_replace_a_replica_at_most_once_a_minute() -> None:
-    world = loaded(world=world_with(node(devices=ONE_GPU), m=15))
+    world = loaded(world=world_with(node(devices=ONE_GPU), m=15), context_tokens=4096)
     world.pass_time(20)
     world.ensure("c1", context_tokens=6000)
     for _ in range(4):

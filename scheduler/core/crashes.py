@@ -1,0 +1,47 @@
+"""What crashes of loaded replicas teach the planner (spec: 8). Pure bookkeeping.
+
+- Out of device memory while it ran: more margin for this model on such devices, never the same layout unchanged.
+- Three crashes within a minute on a node: the placement is broken there; another node is tried, this one later again.
+"""
+
+from scheduler.core.books import Books
+from scheduler.core.desired import DesiredPlacement
+from scheduler.core.faults import MEMORY_REASONS, Fault
+from scheduler.core.ledger import device_kind
+from scheduler.core.memory import DeviceBytes
+
+CRASHES_KEPT = 16
+
+
+def see_crash(books: Books, record: DesiredPlacement, fault: Fault, now_s: float) -> None:
+    """A replica that served is gone, and nobody had asked it to go."""
+    key = (record.model_digest, record.node_id)
+    books.crashes[key] = (*books.crashes.get(key, ()), now_s)[-CRASHES_KEPT:]
+    if fault.reason in MEMORY_REASONS and record.planned is not None:
+        named = {part.device_id for part in fault.attempted.devices} if fault.attempted is not None else set[str]()
+        for part in record.planned.devices:
+            if not named or part.device_id in named:
+                _ask_for_more(books, record, part)
+
+
+def _ask_for_more(books: Books, record: DesiredPlacement, part: DeviceBytes) -> None:
+    node = books.node(part.node_id or record.node_id)
+    device = node.device(part.device_id) if node is not None else None
+    if device is not None:
+        books.margins = books.margins.with_exhausted(
+            record.model_digest, device_kind(device), graph_and_cache_bytes=part.graph_bytes + part.cache_bytes
+        )
+
+
+def broken_nodes(books: Books, digest: str, now_s: float) -> dict[str, str]:
+    """Nodes on which the model is not tried for now, with the reason."""
+    policy = books.policy
+    found = {}
+    for (model_digest, node_id), moments in books.crashes.items():
+        if model_digest != digest:
+            continue
+        recent = [moment for moment in moments if now_s < moment + policy.broken_s]
+        for first, last in zip(recent, recent[policy.crashes_max - 1 :], strict=False):
+            if last - first <= policy.crash_loop_s:
+                found[node_id] = f"the model crashed {policy.crashes_max} times within {last - first:.0f} s here"
+    return found
