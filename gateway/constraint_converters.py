@@ -128,9 +128,12 @@ def _candidate(candidate: scheduler_pb2.ExplainedCandidate) -> dict[str, object]
         "reason": candidate.reason,
         "slots": candidate.slots,
         "context_length": candidate.context_tokens,
+        "layers": candidate.layer_count,
+        "seconds_per_token": round(candidate.expected_s, 6) or None,
         "estimated": candidate.estimated,
         "devices": [
             {
+                "node": device.node_id,
                 "id": device.device_id,
                 "name": device.name,
                 "layers": device.layers,
@@ -138,6 +141,7 @@ def _candidate(candidate: scheduler_pb2.ExplainedCandidate) -> dict[str, object]
                 "weights_bytes": device.weights_bytes,
                 "cache_bytes": device.cache_bytes,
                 "graph_bytes": device.graph_bytes,
+                "projector_bytes": device.projector_bytes,
                 "reserve_bytes": device.reserve_bytes,
                 "margin_bytes": device.margin_bytes,
                 "available_bytes": device.available_bytes,

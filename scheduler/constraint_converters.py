@@ -1,13 +1,16 @@
 """Constraints, load options and explanations between protos and the core's values."""
 
+from collections.abc import Mapping
+
 from common.errors import InvalidRequest
 from protos import cluster_pb2, scheduler_pb2
 from scheduler.converters import from_layout
-from scheduler.core.candidates import Candidate, Placement, Verdict
+from scheduler.core.candidates import Candidate, Placement, Refusal, Verdict
 from scheduler.core.constraint_fields import CACHE_TYPES, default_replicas_max
 from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
 from scheduler.core.explanation import Explanation
 from scheduler.core.layouts import FlashAttention
+from scheduler.core.ledger import Available, Need
 from scheduler.core.memory import MemoryOrigin
 
 _FLASH = {
@@ -144,7 +147,8 @@ def from_explanation(explanation: Explanation) -> scheduler_pb2.Explanation:
             for one in explanation.victims
         ],
         layout=from_layout(placement.layout) if placement is not None else None,
-        measure_rounds=explanation.rounds,
+        would_fit=decision.nearest if isinstance(decision, Refusal) else (),
+        measure_rounds=placement.rounds if placement is not None else explanation.rounds,
         attempts=explanation.attempts,
         replicas=[
             scheduler_pb2.ExplainedReplica(
@@ -168,45 +172,68 @@ def _candidate(
     is_chosen = (
         placement is not None
         and candidate.verdict is Verdict.FITS
-        and candidate.node_id == placement.node_id
+        and (candidate.node_id, candidate.shape) == (placement.node_id, placement.shape)
         and candidate.needs == placement.needs
     )
-    layers = {one.device_id: one.layer_count for one in placement.layout.devices} if is_chosen and placement else {}
+    layers: dict[tuple[str, str], int] = {}
+    if placement is not None and is_chosen:
+        for part in placement.layout.devices:
+            layers[part.node_id or placement.node_id, part.device_id] = part.layer_count
     return scheduler_pb2.ExplainedCandidate(
         node_id=candidate.node_id,
+        shape=candidate.shape.value if candidate.shape is not None else "",
         verdict=CHOSEN if is_chosen else candidate.verdict.value,
         reason=candidate.reason,
         slots=candidate.slots,
         devices=_devices(candidate, explanation, layers),
-        estimated=placement is not None and is_chosen and placement.report.origin is MemoryOrigin.ESTIMATED,
-        context_tokens=placement.layout.context_tokens if placement is not None and is_chosen else 0,
+        estimated=candidate.origin is MemoryOrigin.ESTIMATED,
+        context_tokens=candidate.context_tokens,
+        layer_count=candidate.layer_count,
+        expected_s=candidate.expected_s,
     )
 
 
 def _devices(
-    candidate: Candidate, explanation: Explanation, layers: dict[str, int]
+    candidate: Candidate, explanation: Explanation, layers: dict[tuple[str, str], int]
 ) -> list[scheduler_pb2.ExplainedDevice]:
     names = explanation.device_names
     if not candidate.needs:
-        name = names.get((candidate.node_id, candidate.device_id), "")
-        return [scheduler_pb2.ExplainedDevice(device_id=candidate.device_id, name=name)]
+        ids = candidate.device_ids or (candidate.device_id,)
+        return [
+            scheduler_pb2.ExplainedDevice(
+                device_id=one, node_id=candidate.node_id, name=names.get((candidate.node_id, one), "")
+            )
+            for one in ids
+        ]
     return [
-        scheduler_pb2.ExplainedDevice(
-            device_id=need.device_id,
-            name=names.get((candidate.node_id, need.device_id), ""),
-            layers=layers.get(need.device_id, 0),
-            weights_bytes=need.weights_bytes,
-            cache_bytes=need.cache_bytes,
-            graph_bytes=need.graph_bytes,
-            reserve_bytes=need.reserve_bytes,
-            margin_bytes=need.margin_bytes,
-            need_bytes=need.total_bytes,
-            available_bytes=have.available_bytes,
-            free_bytes=have.free_bytes,
-            promised_bytes=have.promised_bytes,
-            overhead_bytes=have.overhead_bytes,
-            free_source=have.source,
-            free_age_ms=round(have.age_s * 1000),
-        )
+        _device(need, have, (need.node_id or candidate.node_id, need.device_id), names, layers)
         for need, have in zip(candidate.needs, candidate.available, strict=True)
     ]
+
+
+def _device(
+    need: Need,
+    have: Available,
+    key: tuple[str, str],
+    names: Mapping[tuple[str, str], str],
+    layers: Mapping[tuple[str, str], int],
+) -> scheduler_pb2.ExplainedDevice:
+    return scheduler_pb2.ExplainedDevice(
+        node_id=key[0],
+        device_id=key[1],
+        name=names.get(key, ""),
+        layers=layers.get(key, 0),
+        weights_bytes=need.weights_bytes,
+        cache_bytes=need.cache_bytes,
+        graph_bytes=need.graph_bytes,
+        projector_bytes=need.projector_bytes,
+        reserve_bytes=need.reserve_bytes,
+        margin_bytes=need.margin_bytes,
+        need_bytes=need.total_bytes,
+        available_bytes=have.available_bytes,
+        free_bytes=have.free_bytes,
+        promised_bytes=have.promised_bytes,
+        overhead_bytes=have.overhead_bytes,
+        free_source=have.source,
+        free_age_ms=round(have.age_s * 1000),
+    )

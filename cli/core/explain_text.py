@@ -58,7 +58,9 @@ def _candidate_lines(candidate: Json) -> Iterator[str]:
     mark = _MARKS.get(str(candidate.get("verdict")), "not   ")
     shape = str(candidate.get("shape") or "")
     for device in candidate.get("devices") or [{}]:
-        where = f"{candidate.get('node')}/{device.get('name') or device.get('id')}"
+        where = f"{device.get('node') or candidate.get('node')}/{device.get('name') or device.get('id')}"
+        if device.get("layers"):
+            where += f" ({device['layers']} layers)"
         line = f"{mark}  " + (f"{shape}  " if shape else "") + where
         if device.get("need_bytes"):
             line += f"  {_figures(device, estimated=bool(candidate.get('estimated')))}"
@@ -75,9 +77,11 @@ def _figures(device: Json, *, estimated: bool) -> str:
             ("weights", "weights"),
             ("kv", "cache"),
             ("graph", "graph"),
+            ("projector", "projector"),
             ("reserve", "reserve"),
             ("margin", "margin"),
         )
+        if name != "projector" or device.get("projector_bytes")
     )
     origin = "estimated" if estimated else "measured"
     age_s = int(device.get("free_age_ms") or 0) / 1000
