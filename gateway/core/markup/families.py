@@ -7,7 +7,7 @@ from enum import StrEnum
 from gateway.core.markup.events import Content, Reasoning
 from gateway.core.markup.parameters import Parameters
 from gateway.core.markup.python_call import python_call
-from gateway.core.markup.readers import Arguments, Beginning, Call, Gap, Header, Next, Prose, Reader, Say
+from gateway.core.markup.readers import Arguments, Beginning, Call, Enter, Gap, Header, Next, Prose, Reader, Say
 
 
 class Family(StrEnum):
@@ -149,19 +149,19 @@ class Readers:
 
     def _hermes(self) -> Reader:
         return Beginning(
-            {"<function=": lambda: Gap({"<function=": self._tagged}, self._prose)},
+            {"<function=": lambda: Enter("<function=", self._tagged)},
             lambda: self._call("<tool_call>", self._hermes_end),
         )
 
     def _hermes_end(self) -> Reader:
         return Gap({"</tool_call>": self._trimmed, "<tool_call>": self._hermes}, self._prose)
 
-    def _tagged(self) -> Reader:
+    def _tagged(self, taken: str) -> Reader:
         def parameters(name: str, _: str) -> Reader | None:
             name = name.strip()
             return Parameters(name, self.types.get(name, {}), self._hermes_end) if name else None
 
-        return Header("<tool_call><function=", (">",), parameters, self._prose)
+        return Header("<tool_call>" + taken, (">",), parameters, self._prose)
 
     # Llama 3
 
@@ -185,21 +185,25 @@ class Readers:
     # Any model that answers with nothing but JSON
 
     def _bare_calls(self) -> Reader:
-        return Gap({"[": lambda: self._call("[", self._array_gap)}, self._prose)
+        return Enter("[", lambda taken: self._call(taken, self._array_gap))
 
     def _array_gap(self) -> Reader:
         return Gap({",": lambda: self._call(",", self._array_gap), "]": self._trimmed}, self._prose)
 
     def _fenced(self) -> Reader:
-        def inside(language: str, _: str) -> Reader | None:
-            if language.strip() not in ("", _FENCE, "json", "tool_call"):
-                return None
-            return Gap(
-                {"[": lambda: self._call(_FENCE + "\n[", self._fence_array)},
-                lambda: self._call(_FENCE + "\n", self._fence_end),
-            )
+        def fence(taken: str) -> Reader:
+            def inside(language: str, end: str) -> Reader | None:
+                if language.strip() not in ("", "json", "tool_call"):
+                    return None
+                opening = taken + language + end
+                return Beginning(
+                    {"[": lambda: Enter("[", lambda more: self._call(opening + more, self._fence_array))},
+                    lambda: self._call(opening, self._fence_end),
+                )
 
-        return Gap({_FENCE: lambda: Header(_FENCE, ("\n",), inside, self._prose)}, self._prose)
+            return Header(taken, ("\n",), inside, self._prose)
+
+        return Enter(_FENCE, fence)
 
     def _fence_array(self) -> Reader:
         return Gap({",": lambda: self._call(",", self._fence_array), "]": self._fence_end}, self._prose)
@@ -215,7 +219,7 @@ class Readers:
             return Arguments(name, self._trimmed) if name else None
 
         return Beginning(
-            {"[": lambda: Gap({"[": lambda: self._call("[TOOL_CALLS][", self._array_gap)}, self._prose)},
+            {"[": lambda: Enter("[", lambda taken: self._call("[TOOL_CALLS]" + taken, self._array_gap))},
             lambda: Header("[TOOL_CALLS]", ("[ARGS]",), named, self._prose),
         )
 

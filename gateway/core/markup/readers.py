@@ -101,6 +101,24 @@ class Beginning:
         return [Content(held)] if held else []
 
 
+@dataclass(slots=True)
+class Enter:
+    """Takes the door that `Beginning` saw; `then` gets it with what stands before, to be given back if need be."""
+
+    door: str
+    then: Callable[[str], Reader]
+
+    def feed(self, text: str) -> Read:
+        """See Reader."""
+        before, door, rest = text.partition(self.door)
+        assert door, "the door was seen"
+        return Read(rest=rest, next=self.then(before + door))
+
+    def finish(self, held: str) -> list[Event]:
+        """See Reader."""
+        return [Content(held)] if held else []
+
+
 def _door_at(text: str, doors: Mapping[str, Next]) -> str | None:
     """The door that the text begins with, "" if it is none of them, None while that is open."""
     for door in sorted(doors, key=len, reverse=True):

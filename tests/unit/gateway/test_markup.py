@@ -189,6 +189,7 @@ def test_nonsense_never_breaks_a_parser_and_splits_make_no_difference(
     assert read(parser(family, in_reasoning=in_reasoning), text) == whole
 
 
+@settings(max_examples=1000)
 @given(st.sampled_from([f for f in Family if f is not Family.HARMONY]), st.text('ab {}[]<>"`:,\n', max_size=40))
 def test_text_without_markup_comes_out_as_it_went_in(family: Family, text: str) -> None:
     assert content(read(parser(family, reasoning=None), [text])) == text
