@@ -21,13 +21,14 @@ from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build
 from runner.engine.engine import EngineListener, LoadedModel
-from runner.engine.launch import prepare_launch
+from runner.engine.launch import physical_cores, prepare_launch
 from runner.engine.library import start_engine
 from runner.engine.loop import Loop, LoopOptions
 from runner.engine.media_encoder import EncodingDone
 from runner.engine.media_engine import Eyes
 from runner.engine.model import Model, load_model
 from runner.engine.opened_context import as_opened, generation_memory, open_context
+from runner.engine.sampling_pool import SamplingPool
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 from runner.engine.spinning import Spinning
@@ -51,6 +52,7 @@ class BatchedOptions:
     # Host RAM for copies of states that cannot go back, and for prompts of idle slots. A model needs one of the two.
     checkpoint_bytes_max: int = COPIES_BYTES_MAX
     parking_bytes_max: int = COPIES_BYTES_MAX
+    sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
 
 
 class BatchedEngine:
@@ -65,6 +67,7 @@ class BatchedEngine:
         self._model: Model | None = None
         self._loop: Loop | None = None
         self._spinning: Spinning | None = None
+        self._pool: SamplingPool | None = None
         self._slot_context_tokens = 0
         self.eyes = Eyes()
 
@@ -164,6 +167,8 @@ class BatchedEngine:
         self.eyes.close()
         assert self._spinning is not None
         self._spinning.close()
+        assert self._pool is not None
+        self._pool.close()
         context.close()
         assert self._model is not None
         self._model.close()
@@ -216,7 +221,9 @@ class BatchedEngine:
         )
         self._model = model
         self._spinning = Spinning(threads=layout.threads)
-        self._loop = Loop(context, slots, listener, options, media, self._spinning)
+        threads = physical_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
+        self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
+        self._loop = Loop(context, slots, listener, options, media, self._spinning, self._pool)
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What lives as long as the process need not be looked at by every collection.

@@ -62,6 +62,8 @@ chain_remove = _bind_short("llama_sampler_chain_remove", _pointer, _pointer, _in
 chain_length = _bind_short("llama_sampler_chain_n", _int, _pointer)
 sampler_free = _bind_short("llama_sampler_free", None, _pointer)
 sampler_sample = _bind_short("llama_sampler_sample", _int, _pointer, _pointer, _int)
+# The same for other threads than the engine's, which choose at the same time.
+sampler_sample_unlocked = _bind_long("llama_sampler_sample", _int, _pointer, _pointer, _int)
 sampler_apply = _bind_short("llama_sampler_apply", None, _pointer, _pointer)
 sampler_dist = _bind_short("llama_sampler_init_dist", _pointer, ctypes.c_uint32)
 sampler_top_k = _bind_short("llama_sampler_init_top_k", _pointer, _int)

@@ -22,6 +22,7 @@ from runner.engine.commands import Cancel, Command, Cut, Encoded, Pause, Stop, S
 from runner.engine.context import Context, DecodeResult
 from runner.engine.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from runner.engine.media_rows import MediaRows
+from runner.engine.sampling_pool import SamplingPool, Wanted
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import Slot, SlotTable
 from runner.engine.spinning import Spinning
@@ -47,9 +48,11 @@ class Loop:
         options: LoopOptions,
         media: MediaRows | None = None,
         spinning: Spinning | None = None,
+        pool: SamplingPool | None = None,
     ) -> None:
-        """`media`: None where the model sees no images; `spinning`: None to leave OpenMP as it is."""
+        """`media`: None where the model sees no images. `spinning`: None leaves OpenMP alone. `pool`: or one core."""
         self._context = context
+        self._pool = pool or SamplingPool(context, threads=0)
         self._spinning = spinning
         self.media = media
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
@@ -120,6 +123,8 @@ class Loop:
             case Encoded(done):
                 assert self.media is not None
                 self.media.take_in(done)
+                self._report.images_encoded += done.encoded is not None
+                self._report.encode_s += done.seconds
             case Stop():
                 self._stopping = True
             case _:
@@ -255,6 +260,8 @@ class Loop:
         report.decode_calls += 1
         report.decode_s += (synced_ns - self._called_ns) / NS_PER_S
         report.batch_sequences = len(rows)
+        if self._pool.threads and len(rows) > 1:
+            self._choose_ahead(rows, outputs)
         for row, output in zip(rows, outputs, strict=True):
             self._collect(row, output, synced_ns)
         self._sampling_ns += time.monotonic_ns() - synced_ns
@@ -322,6 +329,18 @@ class Loop:
             outputs.append(last if row.complete else -1)
         return outputs
 
+    def _choose_ahead(self, rows: tuple[BatchRow, ...], outputs: list[int]) -> None:
+        """Let several cores make the choices that take long."""
+        wanted = []
+        for row, output in zip(rows, outputs, strict=True):
+            sequence = self._slots.slots[row.key].sequence
+            assert sequence is not None
+            # Of log-probabilities a copy is taken before the choice changes the logits.
+            raw = sequence.request.top_logprobs is not None
+            if sequence.sampler.cost >= self._pool.cost_min and output >= 0 and not (raw or sequence.rules.exhausted):
+                wanted.append(Wanted(sequence.sampler, output, sequence.rules.generated))
+        self._pool.choose_ahead(wanted)
+
     def _collect(self, row: BatchRow, output: int, synced_ns: int) -> None:
         """Book what was evaluated, and sample where logits were wanted."""
         slot = self._slots.slots[row.key]
@@ -349,7 +368,7 @@ class Loop:
             return
         logits = self._context.logits(output).copy() if sequence.request.top_logprobs is not None else None
         try:
-            token_id = sequence.sampler.sample(self._context, output, sequence.rules.generated)
+            token_id = self._pool.sample(Wanted(sequence.sampler, output, sequence.rules.generated))
         except PunaError as error:
             self._fail(sequence, error)
             return

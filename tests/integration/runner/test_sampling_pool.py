@@ -1,0 +1,135 @@
+"""Choices on several cores are the choices of one."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import llama_cpp.llama_cpp as llama
+import pytest
+
+from common.errors import InvalidRequest
+from runner.core.sampling import SamplingParameters
+from runner.core.token_grammar import GrammarCursor
+from runner.engine import sampling_pool
+from runner.engine.batch import Batch
+from runner.engine.context import Context
+from runner.engine.library import start_engine
+from runner.engine.sampler import Sampler
+from runner.engine.sampling_pool import SamplingPool, Wanted
+from runner.engine.vocabulary import Vocabulary
+from tests.integration.runner import constraints
+from tests.integration.runner.conftest import Zoo
+from tests.integration.runner.harness import running
+
+ROWS = 8
+SAMPLINGS = (
+    SamplingParameters(temperature=1.0),
+    SamplingParameters(temperature=0.8, top_k=0, top_p=0.95),
+    SamplingParameters(temperature=1.2, repeat_penalty=1.2, presence_penalty=0.3),
+    SamplingParameters(temperature=1.0, top_k=0, typical_p=0.8),
+    SamplingParameters(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.01),
+    SamplingParameters(temperature=1.0, dry_multiplier=1.0, top_n_sigma=1.5, min_p=0.01),
+)
+
+
+@pytest.fixture
+def decoded(zoo: Zoo) -> Iterator[tuple[Context, Vocabulary, list[int]]]:
+    """A context that has just decoded one token in each of eight slots, and where their logits are."""
+    start_engine()
+    model = llama.llama_model_load_from_file(str(zoo("dense")).encode(), llama.llama_model_default_params())
+    vocabulary = Vocabulary(llama.llama_model_get_vocab(model))
+    parameters = llama.llama_context_default_params()
+    parameters.n_ctx, parameters.n_seq_max, parameters.n_outputs_max, parameters.n_threads = 512, ROWS, ROWS, 1
+    context = Context(model, parameters, vocabulary_size=vocabulary.size)
+    batch = Batch(capacity=ROWS, slots=ROWS)
+    places = [batch.add(slot, 0, [10 + slot], wants_logits=True) for slot in range(ROWS)]
+    context.decode(batch)
+    context.synchronize()
+    yield context, vocabulary, places
+    context.close()
+    llama.llama_model_free(model)
+
+
+def samplers(sampling: SamplingParameters) -> list[Sampler]:
+    return [
+        Sampler(replace(sampling, seed=seed), suppressed=(), context_tokens=512, earlier=range(40))
+        for seed in range(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLINGS)))
+def test_several_threads_choose_what_one_chooses(
+    index: int, decoded: tuple[Context, Vocabulary, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _, places = decoded
+    monkeypatch.setattr(sampling_pool, "STEP_NS_MIN", 0)
+    raw = [context.logits(place).copy() for place in places]
+    alone = [
+        sampler.sample(context, place, 5) for sampler, place in zip(samplers(SAMPLINGS[index]), places, strict=True)
+    ]
+    for threads in (1, 3):
+        for place, row in zip(places, raw, strict=True):
+            context.logits(place)[:] = row
+        pool = SamplingPool(context, vocabulary_size=1024, threads=threads)
+        assert pool.threads == threads
+        wanted = [Wanted(one, place, 5) for one, place in zip(samplers(SAMPLINGS[index]), places, strict=True)]
+        pool.choose_ahead(wanted)
+        assert [pool.sample(one) for one in wanted] == alone
+        pool.close()
+        assert pool.threads == 0
+
+
+def test_little_work_stays_where_it_is(decoded: tuple[Context, Vocabulary, list[int]]) -> None:
+    context, _, places = decoded
+    pool = SamplingPool(context, vocabulary_size=1024, threads=1)
+    wanted = [Wanted(one, place, 0) for one, place in zip(samplers(SAMPLINGS[0]), places, strict=True)]
+    pool.choose_ahead(wanted)
+    assert pool._chosen == {}
+    assert all(pool.sample(one) >= 0 for one in wanted)
+    pool.close()
+
+
+def test_a_failure_in_a_thread_is_raised_for_its_sequence_alone(
+    decoded: tuple[Context, Vocabulary, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, vocabulary, places = decoded
+    monkeypatch.setattr(sampling_pool, "STEP_NS_MIN", 0)
+    resumed = GrammarCursor(
+        constraints.grammar('root ::= "x"', vocabulary), resumed=vocabulary.tokenize(b"y", parse_special=False)
+    )
+    made = samplers(SAMPLINGS[0])
+    made[3] = Sampler(SAMPLINGS[0], suppressed=(), context_tokens=512, earlier=(), grammar=resumed)
+    made[3].cost = made[0].cost
+    pool = SamplingPool(context, vocabulary_size=1024, threads=1)
+    wanted = [Wanted(one, place, 0) for one, place in zip(made, places, strict=True)]
+    pool.choose_ahead(wanted)
+    with pytest.raises(InvalidRequest):
+        pool.sample(wanted[3])
+    assert all(pool.sample(one) >= 0 for number, one in enumerate(wanted) if number != 3)
+    pool.close()
+
+
+async def test_an_engine_with_several_threads_serves_as_one_with_none(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling_pool, "STEP_NS_MIN", 0)
+    monkeypatch.setattr(sampling_pool, "CHOICE_NS_MIN", 0)
+    answers = []
+    for threads in (0, 2):
+        async with running(zoo("dense"), slots=8, sampling_threads=threads) as harness:
+            vocabulary = harness.engine.vocabulary
+            grammar = constraints.grammar("root ::= [a-z ]{40,60}", vocabulary)
+            # Sharp choices: two runs fall into other batches, and rounding may turn a close draw.
+            asked = [
+                harness.ask(
+                    f"{number} and the weather",
+                    sampling=replace(SAMPLINGS[number % 3], seed=number, temperature=0.05),
+                    max_tokens=10,
+                    ignore_eos=True,
+                    grammar=grammar if number % 4 == 3 else None,
+                    top_logprobs=2 if number == 5 else None,
+                )
+                for number in range(8)
+            ]
+            answers.append([answer.ids for answer in await asyncio.gather(*asked)])
+    assert answers[0] == answers[1]
