@@ -20,4 +20,6 @@ BATCH_SEQUENCES = Histogram(
 PROMPT_TOKENS = Counter("puna_runner_prompt_tokens_total", "Prompt tokens evaluated")
 CACHED_TOKENS = Counter("puna_runner_cached_tokens_total", "Prompt tokens found in the cache instead of evaluated")
 GENERATED_TOKENS = Counter("puna_runner_generated_tokens_total", "Tokens sampled")
+IMAGES = Counter("puna_runner_images_encoded_total", "Images that were encoded; those found in the cache are none")
+IMAGE_SECONDS = Counter("puna_runner_image_seconds_total", "Time to decode and encode images, beside the decode calls")
 REQUESTS = Counter("puna_runner_requests_total", "Requests that ended, by how", ["reason"])

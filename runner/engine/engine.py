@@ -80,6 +80,8 @@ class StepReport:
     batch_sequences: int = 0  # of the last call
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    images_encoded: int = 0
+    encode_s: float = 0.0  # in the encoder's thread
     slots_busy: int = 0
     waiting: int = 0
 

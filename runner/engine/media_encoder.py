@@ -3,9 +3,10 @@
 import contextvars
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from common.errors import PunaError
@@ -34,6 +35,7 @@ class EncodingDone:
     job: EncodingJob
     encoded: EncodedImage | None
     error: PunaError | None
+    seconds: float = 0.0
 
 
 class MediaEncoder:
@@ -87,7 +89,9 @@ class MediaEncoder:
             warmed.set_exception(error)
             return
         while (job := self._jobs.get()) is not None:
-            self._on_done(self._encode(job))
+            started_s = time.monotonic()
+            done = self._encode(job)
+            self._on_done(replace(done, seconds=time.monotonic() - started_s))
 
     def _encode(self, job: EncodingJob) -> EncodingDone:
         if job.cancelled:

@@ -101,6 +101,7 @@ def load_projector(
     projector = Projector(path, model.pointer, device=device, threads=layout.threads)
     try:
         whole_rows = projector.largest_unit() if projector.whole else 0
+        projector.whole_rows_max = whole_rows
     except InvalidRequest as error:
         projector.close()
         raise BadModelFile(f"{path.name}: {error.message}") from error

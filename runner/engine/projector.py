@@ -63,6 +63,7 @@ class Projector:
         self._embedding: int = llama.llama_model_n_embd_inp(model_pointer)
         self.components = MROPE_COMPONENTS if mtmd.mtmd_decode_use_mrope(pointer) else 1
         self.whole: bool = mtmd.mtmd_decode_use_non_causal(pointer, None)
+        self.whole_rows_max: int | None = None  # larger images that have to be in one call are refused
         if not mtmd.mtmd_support_vision(pointer):
             self.close()
             raise BadModelFile(f"{path.name}: it sees no images")
@@ -135,6 +136,11 @@ class Projector:
                     )
                 )
         units, inputs = join_pieces(pieces)
+        limit = self.whole_rows_max
+        if limit is not None and any(unit.whole and unit.rows > limit for unit in units):
+            raise InvalidRequest(
+                f"the model cannot take an image of {header.width} x {header.height} pixels", param="images"
+            )
         return Image(hash=content_hash, data=data, header=header, inputs=inputs, units=units)
 
     @contextmanager

@@ -239,3 +239,6 @@ def count_step(report: StepReport) -> None:
         metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)
         metrics.GENERATED_TOKENS.inc(report.generated_tokens)
+    if report.images_encoded:
+        metrics.IMAGES.inc(report.images_encoded)
+        metrics.IMAGE_SECONDS.inc(report.encode_s)

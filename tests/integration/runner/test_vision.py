@@ -4,9 +4,10 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import llama_cpp.mtmd_cpp as mtmd
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import InvalidRequest, PromptTooLong, UnsupportedCapability
+from common.errors import InvalidRequest, PromptTooLong, RequestCanceled, UnsupportedCapability
 from runner.core.embedding_shelf import KEPT_IMAGES
 from runner.core.layout import LaunchLayout
 from runner.core.media import EncodedImage, Image
@@ -335,3 +336,33 @@ async def test_a_loaded_projector_holds_what_was_measured(pairs: Path, name: str
         assert projector.stat().st_size * 0.9 < held
         assert abs(measured.host.projector_bytes - held) < 4 * 1024 * 1024
         assert measured.host.graph_bytes == harness.model.memory.host.graph_bytes
+
+
+@pytest.mark.behaviour("B-20", "B-43", "B-105")
+@pytest.mark.parametrize("name", PAIRS)
+async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pairs: Path, name: str) -> None:
+    context = 600 if name == "vision_swa" else 160
+    random = Random(7)
+    async with seeing(pairs, name, slots=4, context=context, batch=64) as harness:
+        images = [harness.engine.read_image(image_file(picture(seed, width=96, height=96))) for seed in range(6)]
+
+        async def client(number: int) -> None:
+            for turn in range(6):
+                shown = [random.choice(images) for _ in range(random.choice((0, 1, 1, 2)))]
+                parts: list[str | Image] = [f"{number} {turn} ", *shown, "and a word " * random.randrange(12)]
+                stream = harness.open(
+                    **prompt(harness, *parts), max_tokens=random.choice((1, 20, 200)), ignore_eos=True
+                )
+                if random.random() < 0.4:
+                    calls = harness.decode_calls + random.randrange(4)
+                    await harness.until(lambda calls=calls: harness.decode_calls >= calls)
+                    harness.streams.close(stream)
+                with suppress(RequestCanceled, InvalidRequest):
+                    await harness.read(stream)
+
+        await asyncio.gather(*(client(number) for number in range(6)))
+        await harness.idle()
+        assert harness.engine.eyes.shelf.live == 0
+        image = images[0]
+        warm = await harness.logits(**prompt(harness, BEFORE, image, AFTER))
+        assert_equals_cold(warm, await harness.logits(**prompt(harness, BEFORE, image, AFTER), cache_prompt=False))
