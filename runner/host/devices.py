@@ -121,7 +121,7 @@ class Devices:
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
         self._relist = self._table.take_cards(cards) or self._relist
         self._tell_if_moved()
-        if self._listed.is_set() and (self._relist or self._table.to_check()):
+        if self._listed.is_set() and (self._relist or self._to_check()):
             self._look.set()
 
     def see_device_error(self, device_ids: Iterable[str], text: str) -> None:
@@ -134,6 +134,16 @@ class Devices:
                 self._table.set_health(entry, after)
         self._notes.save()
         self._look.set()
+        self.changes.notify()
+
+    def see_crash(self, device_ids: Iterable[str]) -> None:
+        """A runner on these devices ended by itself. If a server that lends one is why, nobody else must go there."""
+        crashed = set(device_ids)
+        for entry in self._table.entries:
+            if entry.id in crashed and entry.server is not None:
+                after = health.doubt(entry.health, "a runner on it ended, and its server is asked")
+                self._table.set_health(entry, after)
+                self._look.set()
         self.changes.notify()
 
     async def reset(self, device_id: str) -> cluster_pb2.Device:
@@ -202,13 +212,18 @@ class Devices:
                     self._figures.take_lent(entry, memory, ram)
         if answers:
             self._table.choose()
-        if self._table.to_check():
-            self._look.set()
+
+    def _to_check(self) -> list[Entry]:
+        """What can be tested now: a lent device that is in use cannot, a card can."""
+        entries = self._table.to_check()
+        return [entry for entry in entries if entry.server is None or not self._figures.is_used(entry)]
 
     async def _check(self) -> None:
         """Test whatever needs it, one round at a time."""
         async with self._checking:
-            waiting = [entry for entry in self._table.to_check() if not self._figures.is_used(entry)]
+            if any(entry.server is not None for entry in self._table.to_check()):
+                await self._ask_servers()  # one that is gone needs no test
+            waiting = self._to_check()
             untimed = [
                 entry
                 for entry in self._table.entries
@@ -290,6 +305,8 @@ class Devices:
             await asyncio.sleep(TELL_INTERVAL_S)
             await self._ask_servers()
             self._tell_if_moved()
+            if self._to_check():
+                self._look.set()
 
     async def _watch_devices(self) -> None:
         """List and test again when something says so, and at the latest when a failed test may be repeated."""

@@ -295,6 +295,8 @@ class Supervisor:
             self.changes.notify()
         metrics.RUNNERS.dec()
         error = runner.record().status.error
+        if not runner.stop_requested:
+            self._devices.see_crash(_own_devices(runner.spec))
         if error.reason == DeviceLost.reason and not runner.stop_requested:
             self._devices.see_device_error(blamed_devices(error.message, _own_devices(runner.spec)), error.message)
         self.changes.notify()

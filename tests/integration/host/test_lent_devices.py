@@ -1,6 +1,8 @@
 """Devices that RPC servers of the machine lend to a node: real servers with real limits, a real host, a real engine."""
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -254,3 +256,19 @@ async def test_what_the_user_hides_from_the_engine_is_told_once(tmp_path: Path, 
         assert [event["CUDA_VISIBLE_DEVICES"] for event in events] == ["0"]
         assert events[0]["level"] == "warning"
     await until(lambda: node.host.process.returncode is not None, what="the host has ended")
+
+
+@pytest.mark.behaviour("B-130")
+async def test_a_server_that_dies_under_a_runner_is_lost_before_anybody_is_sent_there_again(
+    node: Node, device: LimitedDevice
+) -> None:
+    layout = await layout_on(node, device)
+    record = await node.run(await node.start_request(layout=layout))
+    device.kill()
+    watch = Stopwatch()
+    os.kill(record.pid, signal.SIGABRT)  # as the engine does at the next request
+    await seen(node, device, LOST)
+    assert watch.elapsed_s < 3
+    planned = cluster_pb2.MemoryReport(devices=[cluster_pb2.DeviceMemory(device_id=device.id, weights_bytes=1)])
+    with pytest.raises(DeviceMemoryExhausted, match="0 bytes free"):
+        await node.run(await node.start_request(layout=layout, planned=planned))
