@@ -228,7 +228,9 @@ class _Converter:
         ]
         more = None
         if extra is not False:
-            more = self._add(f'{self._add(other_name(list(declared)))} ":" ws {self._visit(extra, depth + 1)}')
+            more = self._add(
+                f'{self._add(other_name(list(declared), self._add))} ":" ws {self._visit(extra, depth + 1)}'
+            )
         return self._add(object_text(members, more, self._add))
 
     def _array(self, schema: Schema, depth: int) -> str:

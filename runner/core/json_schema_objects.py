@@ -48,7 +48,7 @@ def object_text(members: Sequence[Member], extra: str | None, add_rule: Callable
     return f'"{{" ws {fresh} ws "}}"'
 
 
-def other_name(names: Sequence[str]) -> str:
+def other_name(names: Sequence[str], add_rule: Callable[[str], str]) -> str:
     """A member's name that is none of these, written without escapes, so that it cannot be one of them in disguise."""
     tree: dict[str, Any] = {}
     for name in names:
@@ -56,20 +56,22 @@ def other_name(names: Sequence[str]) -> str:
         for character in name:
             branch = branch.setdefault(character, {})
         branch[""] = {}
-    return '"\\"" ' + _not_in(tree, at_start=True) + ' "\\""'
+    return f'"\\"" {_not_in(tree, add_rule, at_start=True)} "\\""'
 
 
-def _not_in(tree: Mapping[str, Any], *, at_start: bool) -> str:
+def _not_in(tree: Mapping[str, Any], add_rule: Callable[[str], str], *, at_start: bool = False) -> str:
+    """The rule of texts that leave the tree of names somewhere, or end where no name does."""
     following = [character for character in tree if character]
     excluded = "".join(f"\\U{ord(character):08X}" for character in following)
     parts = [f'[^"\\\\\\x00-\\x1F\\x7F{excluded}] plain*']
-    for character in following:
-        branch = tree[character]
-        if character >= " " and character not in '"\\\x7f':
-            parts.append(f"{quoted(character)} {_not_in(branch, at_start=False)}")
+    parts += [
+        f"{quoted(character)} {_not_in(tree[character], add_rule)}"
+        for character in following
+        if character >= " " and character not in '"\\\x7f'
+    ]
     if "" not in tree and not at_start:
         parts.append('""')
-    return "(" + " | ".join(parts) + ")"
+    return add_rule(" | ".join(parts))
 
 
 def distinct(one: Schema, other: Schema) -> bool:

@@ -12,7 +12,7 @@ from runner.core.dry import Breakers, find_breakers
 from runner.core.grammar import Grammar
 from runner.core.grammar_text import parse_grammar
 from runner.core.json_schema_grammar import schema_to_grammar
-from runner.core.token_grammar import TokenGrammar
+from runner.core.token_grammar import GrammarCursor, TokenGrammar
 from runner.core.token_trie import TokenTrie
 from runner.engine.engine import TokenTable
 
@@ -60,16 +60,23 @@ class ConstraintReader:
         if (key is None or grammar is not None) and (not dry or known is not None):
             return Constraints(grammar=grammar, breakers=known)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self.read_now, key, breakers if dry else None, vocabulary)
+        resumed = tuple(request.resume_token_ids)
+        return await loop.run_in_executor(
+            self._thread, self.read_now, key, breakers if dry else None, vocabulary, resumed
+        )
 
     def read_now(
-        self, key: tuple[str, str] | None, breakers: tuple[str, ...] | None, vocabulary: TokenTable
+        self,
+        key: tuple[str, str] | None,
+        breakers: tuple[str, ...] | None,
+        vocabulary: TokenTable,
+        resumed: tuple[int, ...] = (),
     ) -> Constraints:
-        """As `read`, in the caller's thread."""
-        grammar = self._grammar(key, vocabulary) if key is not None else None
+        """As `read`, in the caller's thread. `resumed` tokens are followed here, so that the engine need not."""
+        grammar = self._grammar(key, vocabulary, resumed) if key is not None else None
         return Constraints(grammar=grammar, breakers=self._find_breakers(breakers, vocabulary) if breakers else None)
 
-    def _grammar(self, key: tuple[str, str], vocabulary: TokenTable) -> TokenGrammar:
+    def _grammar(self, key: tuple[str, str], vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
         with self._lock:
             known = self._grammars.get(key)
             if known is None:
@@ -82,6 +89,8 @@ class ConstraintReader:
                 known = TokenGrammar(
                     grammar, self._trie, pieces=vocabulary.pieces, end_tokens=vocabulary.end_tokens, param=kind
                 )
+                if resumed and max(resumed) < vocabulary.size:
+                    _ = GrammarCursor(known, resumed=resumed).complete
                 self._grammars[key] = known
                 if len(self._grammars) > KEPT_MAX:
                     self._grammars.popitem(last=False)

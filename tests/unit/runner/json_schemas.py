@@ -114,6 +114,15 @@ EXAMPLES: dict[str, Example] = {
         {"id": 1, "ids": True},
         {"id": 1, "x": 2},
     ),
+    "more beside long names": (
+        {
+            "type": "object",
+            "properties": {"n" * 200: {"const": 1}, "n" * 199 + "m": {"const": 2}},
+            "additionalProperties": {"type": "null"},
+        },
+        {"n" * 199: None, "x": None},
+        {"n" * 200: None},
+    ),
     "a map": ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1, "é": 2}, {"a": "1"}),
     "required alone": ({"type": "object", "required": ["x"]}, {"x": 1}, {}),
     "nested objects": (

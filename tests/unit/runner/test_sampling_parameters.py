@@ -18,6 +18,13 @@ from runner.core.sampling import SamplingParameters, check_sampling, draw_seed
         ({"typical_p": float("-inf")}, "typical_p"),
         ({"repeat_penalty": 0.0}, "repeat_penalty"),
         ({"repeat_last_n": -2}, "repeat_last_n"),
+        ({"dry_multiplier": -0.1}, "dry_multiplier"),
+        ({"dry_base": 0.9}, "dry_base"),
+        ({"dry_allowed_length": -1}, "dry_allowed_length"),
+        ({"dry_penalty_last_n": -2}, "dry_penalty_last_n"),
+        ({"xtc_probability": 1.1}, "xtc_probability"),
+        ({"xtc_threshold": float("nan")}, "xtc_threshold"),
+        ({"top_n_sigma": float("inf")}, "top_n_sigma"),
         ({"logit_bias": {100: 1.0}}, "logit_bias"),
         ({"logit_bias": {1: float("nan")}}, "logit_bias"),
     ],
@@ -62,3 +69,23 @@ def test_greedy_means_no_temperature() -> None:
 )
 def test_penalties_are_off_unless_one_of_them_does_something(parameters: dict[str, Any], expected: bool) -> None:
     assert SamplingParameters(**parameters).penalised is expected
+
+
+def test_xtc_draws_by_seed_and_position_alone_and_as_often_as_it_should() -> None:
+    parameters = SamplingParameters(xtc_probability=0.3, seed=8)
+    drawn = [parameters.excludes_at(position) for position in range(5000)]
+    assert drawn == [parameters.excludes_at(position) for position in range(5000)]
+    assert 0.27 < sum(drawn) / len(drawn) < 0.33
+    assert drawn != [SamplingParameters(xtc_probability=0.3, seed=9).excludes_at(position) for position in range(5000)]
+
+
+@pytest.mark.parametrize("off", [{"xtc_probability": 0.0}, {"xtc_threshold": 0.6}, {"temperature": 0.0}])
+def test_xtc_is_off_where_it_could_leave_nothing_out(off: dict[str, Any]) -> None:
+    parameters = SamplingParameters(**{"xtc_probability": 1.0, **off})
+    assert not any(parameters.excludes_at(position) for position in range(50))
+
+
+@pytest.mark.parametrize("off", [{}, {"dry_multiplier": 1.0, "dry_penalty_last_n": 0}])
+def test_dry_is_off_unless_it_has_something_to_look_back_at(off: dict[str, Any]) -> None:
+    assert not SamplingParameters(**off).avoids_repeats
+    assert SamplingParameters(dry_multiplier=1.0).avoids_repeats
