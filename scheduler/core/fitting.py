@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.candidates import PlacementRequest
-from scheduler.core.constraints import FillPolicy, Shape
+from scheduler.core.constraints import FillPolicy, Shape, label_means
 from scheduler.core.estimate import layer_ranges
 from scheduler.core.facts import ModelFacts
 from scheduler.core.grounds import Ground
@@ -59,7 +59,8 @@ class Fitting:
         if self.shape is Shape.EXPERTS_ON_HOST:
             return self._plan_experts(backoff, exactly)
         split = self._split(backoff, self.given_layers if exactly is None else exactly)
-        if exactly is not None and split.taken != exactly:
+        wanted = self.given_layers if exactly is None else exactly
+        if wanted is not None and split.taken != wanted:
             return None
         if self.shape in COMPLETE_SHAPES and not split.is_complete:
             return None
@@ -288,11 +289,10 @@ class Fitting:
         """Layers in the proportions that the operator has given, in the order of their list."""
         constraints = self.request.constraints
         shares = [
-            (key, share)
-            for key, share in (
-                ((node.id, device.id), constraints.split_share(node, device)) for node, device in self.ground.devices
-            )
-            if share
+            ((node.id, device.id), share)
+            for label, share in zip(constraints.devices, constraints.tensor_split, strict=True)
+            for node, device in self.ground.devices
+            if share and label_means(label, node, device)
         ]
         layers = len(self.facts.layer_weights_bytes)
         wanted = layers if self.given_layers is None else self.given_layers

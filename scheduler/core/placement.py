@@ -22,7 +22,7 @@ from scheduler.core.candidates import (
     Reports,
     Verdict,
 )
-from scheduler.core.constraints import Shape
+from scheduler.core.constraints import FillPolicy, Shape
 from scheduler.core.converge import NOT_ALLOCATED
 from scheduler.core.faults import Fault
 from scheduler.core.grounds import Ground, Grounds, find_grounds
@@ -116,6 +116,12 @@ class _Search:
         )
 
     @property
+    def _uses_all(self) -> bool:
+        """Whether layers are to lie on every device that there is."""
+        constraints = self.request.constraints
+        return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
+
+    @property
     def _automatic(self) -> Automatic:
         trained = next(
             (
@@ -170,6 +176,8 @@ class _Search:
         if step.shape is Shape.NODES:
             return node_sets(self.grounds, self.judge.rooms, nodes_max=self.policy.rpc_nodes_max)
         grounds = self.grounds.of_shape(step.shape, step.kind)
+        if step.shape is Shape.ONE_DEVICE and self._uses_all:
+            grounds = [ground for ground in grounds if len(tier_devices(ground.node)) <= 1]
         if not grounds:
             return iter(())
         facts = self.judge.known.facts(grounds[0])

@@ -52,7 +52,7 @@ def steps(
     evict_for_speed: bool,
 ) -> Iterator[Step]:
     """Everything that may be tried, best first. Slots step down first, the context only after eviction did not help."""
-    groups = [(kind, tuple(shape for shape in shapes if constraints.allows_shape(shape))) for kind, shapes in GROUPS]
+    groups = [(kind, tuple(shape for shape in shapes if _allowed(constraints, shape))) for kind, shapes in GROUPS]
     evictions = (Eviction.NOBODY, Eviction.IDLE) if may_evict else (Eviction.NOBODY,)
     sizes = [(context, cache) for cache in range(cache_steps) for context in range(context_steps)]
     if evict_for_speed:
@@ -65,3 +65,10 @@ def steps(
                 yield Step(
                     shape=shape, kind=kind, eviction=eviction, context_step=context, cache_step=cache, slots=slots
                 )
+
+
+def _allowed(constraints: Constraints, shape: Shape) -> bool:
+    """Whether the model may lie like this. A count of layers that the user gave is kept, not replaced by none."""
+    if constraints.num_gpu and shape in (Shape.EXPERTS_ON_HOST, Shape.CPU):
+        return False
+    return constraints.allows_shape(shape)

@@ -5,8 +5,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from scheduler.core.candidates import MeasureFirst, MeasureKey, Placement, PlacementRequest, Refusal
-from scheduler.core.constraints import Shape
+from scheduler.core.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest, Refusal
 from scheduler.core.estimate import estimate_report, sizes_by_facts
 from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
@@ -95,34 +94,16 @@ def layouts_on(device_ids: tuple[str, ...], layers: int, base: Layout) -> Iterat
 
 
 def decide(
-    request: PlacementRequest, view: object, policy: Policy, engine: HiddenEngine
+    request: PlacementRequest, view: ClusterView, policy: Policy, engine: HiddenEngine
 ) -> tuple[Placement | Refusal, list[Layout]]:
     """Plan, measuring whatever is asked for."""
     reports: dict[MeasureKey, MemoryReport | Fault] = {}
     measured: list[Layout] = []
     for _ in range(ROUNDS_MAX):
-        outcome = plan_placement(request, view, reports, policy)  # type: ignore[arg-type]
+        outcome = plan_placement(request, view, reports, policy)
         if not isinstance(outcome, MeasureFirst):
             return outcome, measured
         assert outcome.key not in reports, "asked twice for the same report"
         measured.append(outcome.layout)
         reports[outcome.key] = engine.count(outcome.layout)
     raise AssertionError("measures without end")
-
-
-def best_by_force(
-    engine: HiddenEngine, device_ids: tuple[str, ...], base: Layout, fits: object
-) -> tuple[Shape, int, int] | None:
-    """The first shape that any layout has, with the fewest devices, or the most blocks and then the output."""
-    layers = len(engine.facts.layer_weights_bytes)
-    partial = (0, 0)
-    for count in range(1, len(device_ids) + 1):
-        for chosen in itertools.combinations(device_ids, count):
-            for layout in layouts_on(chosen, layers, base):
-                taken = sum(part.layer_count for part in layout.devices)
-                if not fits(layout):  # type: ignore[operator]
-                    continue
-                if taken == layers:
-                    return (Shape.ONE_DEVICE if count == 1 else Shape.ONE_NODE), count, 0
-                partial = max(partial, (taken - (not layout.output_on_host), int(not layout.output_on_host)))
-    return (Shape.PARTIAL, *partial) if partial[0] else None

@@ -1,0 +1,132 @@
+"""Layouts that are found by measuring, against every layout there is, on an engine that hides its graphs.
+
+Measured is never what was planned: graphs depend on the number of devices, on where the output lies, and on how many
+layers are offloaded. Over 80 seeded clusters nine of ten layouts are the best there is, and none is far from it.
+"""
+
+import itertools
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.candidates import ClusterView, Placement, PlacementRequest, Refusal
+from scheduler.core.constraints import Shape
+from scheduler.core.layouts import Layout
+from scheduler.core.ledger import Kept, needs_of
+from scheduler.core.memory import GIB, MIB
+from scheduler.core.policy import Policy
+from scheduler.core.rooms import Rooms
+from scheduler.core.view import NodeView
+from tests.unit.scheduler.builders import cpu, gpu, model, node
+from tests.unit.scheduler.hidden_engine import HiddenEngine, decide, layouts_on, random_engine
+
+POLICY = Policy(
+    host_reserve_bytes_min=0,
+    host_reserve_fraction=0.0,
+    device_reserve_bytes=20 * MIB,
+    host_process_reserve_bytes=10 * MIB,
+    margin_bytes=10 * MIB,
+)
+BASE = Layout(context_tokens=2048, slots=2, batch_tokens=512)
+ORDER = list(Shape)
+EXACT_MIN = 0.9
+BLOCKS_LOST_MAX = 3
+ROUNDS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model and a node for it."""
+
+    engine: HiddenEngine
+    node: NodeView
+    request: PlacementRequest
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        return tuple(device.id for device in self.node.devices if device.id != "cpu")
+
+    def decide(self) -> tuple[Placement | Refusal, list[Layout]]:
+        return decide(self.request, ClusterView(nodes=(self.node,)), POLICY, self.engine)
+
+    def fits(self, layout: Layout) -> bool:
+        """By what the engine really takes."""
+        needs = needs_of(self.node, layout, self.engine.count(layout), Kept(policy=POLICY))
+        assert needs is not None
+        return not Rooms(policy=POLICY, promises=()).short_pools(needs, {self.node.id: self.node})
+
+    def best_by_force(self) -> tuple[int, int, int]:
+        """The best rank that any layout has."""
+        layers = len(self.engine.facts.layer_weights_bytes)
+        best = (ORDER.index(Shape.CPU), 0, 0)
+        for count in range(1, len(self.gpu_ids) + 1):
+            for chosen in itertools.combinations(self.gpu_ids, count):
+                fitting = (layout for layout in layouts_on(chosen, layers, BASE) if self.fits(layout))
+                best = min([best, *(rank(layout, layers) for layout in fitting)])
+            if best[0] in (ORDER.index(Shape.ONE_DEVICE), ORDER.index(Shape.ONE_NODE)):
+                return best
+        return best
+
+
+def rank(layout: Layout, layers: int) -> tuple[int, int, int]:
+    """Lower is better: the shape, then devices or blocks that are missing, then whether the output is."""
+    taken = sum(part.layer_count for part in layout.devices)
+    if taken == layers:
+        shape = Shape.ONE_DEVICE if len(layout.devices) == 1 else Shape.ONE_NODE
+        return ORDER.index(shape), len(layout.devices), 0
+    blocks = taken - (not layout.output_on_host)
+    return (
+        (ORDER.index(Shape.PARTIAL), -blocks, int(layout.output_on_host))
+        if blocks > 0
+        else (
+            ORDER.index(Shape.CPU),
+            0,
+            0,
+        )
+    )
+
+
+def case(seed: int, *, devices_max: int) -> Case:
+    chance = random.Random(seed)
+    engine = random_engine(chance)
+    size = sum(engine.facts.layer_weights_bytes) / GIB
+    devices = []
+    for index in range(chance.randint(1, devices_max)):
+        free = chance.uniform(0.1, 1.0) * size * chance.choice([0.4, 0.7, 1.2]) + 0.1
+        devices.append(replace(gpu(f"g{index}", free=free, total=free), description=f"kind {index}"))
+    file = replace(model(), layer_count=len(engine.facts.layer_weights_bytes) - 1, facts=engine.facts)
+    one = node(devices=(*devices, cpu(free=size * 2 + 2, total=size * 2 + 2)), models=(file,))
+    request = PlacementRequest(model_digest=file.digest, layout=BASE, slot_steps=(2,))
+    return Case(engine=engine, node=one, request=request)
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_overcommitted_and_the_rounds_end(seed: int) -> None:
+    one = case(seed, devices_max=5)
+    outcome, measured = one.decide()
+    assert isinstance(outcome, Placement), "host RAM holds the model"
+    assert one.fits(outcome.layout)
+    assert outcome.report == one.engine.count(outcome.layout)
+    assert outcome.rounds <= ROUNDS_MAX
+    assert len(measured) <= 3 * ROUNDS_MAX  # one device, one node, layers in host RAM
+
+
+@pytest.mark.behaviour("B-72")
+def test_shape_and_layer_count_are_those_of_the_best_layout_there_is() -> None:
+    exact = 0
+    for seed in range(80):
+        one = case(seed, devices_max=3)
+        outcome, _ = one.decide()
+        assert isinstance(outcome, Placement)
+        layers = len(one.engine.facts.layer_weights_bytes)
+        got, best = rank(outcome.layout, layers), one.best_by_force()
+        assert got >= best, f"seed {seed}: better than anything there is"
+        exact += got == best
+        if best[0] == ORDER.index(Shape.PARTIAL):
+            assert got[0] == best[0], f"seed {seed}: {got} instead of {best}"
+            assert got[1] <= best[1] + BLOCKS_LOST_MAX, f"seed {seed}: {got} instead of {best}"
+    assert exact >= EXACT_MIN * 80, f"{exact} of 80"
