@@ -171,6 +171,8 @@ def available(
     """
     here = [promise for promise in promises if promise.node_id == node.id]
     own = _figures(device, frozenset({device.id}), here, policy, without=without, backoff=backoff)
+    if device.backend in LENT_BACKENDS and _serves_somebody(device, here, without):
+        return replace(own, available_bytes=0)
     if not device.backing_pool_id and not any(
         device.pool_id in (other.pool_id, other.backing_pool_id) for other in node.devices if other is not device
     ):
@@ -180,6 +182,17 @@ def available(
         if pool is not None and pool.available_bytes < own.available_bytes:
             own = replace(pool, device_id=device.id)
     return own
+
+
+def _serves_somebody(device: DeviceView, here: Iterable[Promise], without: frozenset[str]) -> bool:
+    """Whether the RPC server of a device has a client: a second one would wait for it, however much is free."""
+    server = device.id.rpartition("/")[0]
+    return any(
+        count and device_id.rpartition("/")[0] == server
+        for promise in here
+        if promise.placement_id not in without
+        for device_id, count in promise.device_bytes.items()
+    )
 
 
 def pool_available(
