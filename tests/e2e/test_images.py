@@ -1,7 +1,7 @@
 """Images through a whole cluster: from an HTTP body to a model that sees."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -72,7 +72,7 @@ def test_a_raw_prompt_has_its_images_where_the_markers_are(cluster: Cluster) -> 
 
 
 def test_openai_parts_stand_where_they_are(cluster: Cluster) -> None:
-    def ask(*parts: dict[str, object], model: str = "eyes") -> httpx.Response:
+    def ask(*parts: Mapping[str, object], model: str = "eyes") -> httpx.Response:
         messages = [{"role": "user", "content": list(parts)}]
         body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 8}
         return cluster.post("/v1/chat/completions", body)

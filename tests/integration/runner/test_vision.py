@@ -107,7 +107,7 @@ async def test_an_image_of_many_batches_is_encoded_once_and_equals_one_large_bat
 @pytest.mark.behaviour("B-100", "B-21")
 @pytest.mark.parametrize("name", PAIRS)
 async def test_images_and_texts_side_by_side_answer_as_alone(pairs: Path, name: str) -> None:
-    asked = {"max_tokens": GENERATED, "ignore_eos": True, "cache_prompt": False}
+    asked: dict[str, Any] = {"max_tokens": GENERATED, "ignore_eos": True, "cache_prompt": False}
     async with seeing(pairs, name, slots=6) as harness:
         images = [harness.engine.read_image(image_file(picture(seed))) for seed in range(3)]
         prompts = [prompt(harness, BEFORE, image, AFTER) for image in images]
@@ -251,7 +251,7 @@ async def test_a_cancelled_request_gives_its_image_back_whenever_that_happens(pa
             if seed % 3 == 1:
                 await harness.until(lambda: harness.engine.eyes.shelf.live > 0)
             elif seed % 3 == 2:
-                await harness.until(lambda before=harness.decode_calls: harness.decode_calls > before)
+                await decoded(harness, harness.decode_calls + 1)
             harness.streams.close(stream)
             await harness.idle()
             assert harness.engine.eyes.shelf.live == 0
@@ -280,6 +280,11 @@ async def test_two_hundred_images_leave_nothing_behind(pairs: Path) -> None:
         assert sum(isinstance(value, Image) for value in alive) <= 1
         assert resident_bytes() - after_warm_up < 4 * 1024 * 1024
         assert harness.encoded == 240
+
+
+async def decoded(harness: Harness, calls: int) -> None:
+    """Wait until there were so many decode calls."""
+    await harness.until(lambda: harness.decode_calls >= calls)
 
 
 def held_by(harness: Harness, slot_id: int) -> list[int]:
@@ -355,7 +360,7 @@ async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pai
                 )
                 if random.random() < 0.4:
                     calls = harness.decode_calls + random.randrange(4)
-                    await harness.until(lambda calls=calls: harness.decode_calls >= calls)
+                    await decoded(harness, calls)
                     harness.streams.close(stream)
                 with suppress(RequestCanceled, InvalidRequest):
                     await harness.read(stream)
