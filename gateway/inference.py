@@ -206,7 +206,8 @@ class Inference:
                         )
                         record.dones.append(done)
                         reason = _end_reason(done, parser, work.output)
-                        yield replace(done, reason=reason, context_token_ids=context)
+                        usage = replace(done.usage, reasoning_tokens=parser.reasoning_tokens)
+                        yield replace(done, reason=reason, usage=usage, context_token_ids=context)
                         return
         raise RunnerLost(LOST_TEXT)
 

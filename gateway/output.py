@@ -20,6 +20,10 @@ class OutputParser(Protocol):
     def called(self) -> bool:
         """Whether the answer has a tool call so far."""
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens were reasoning so far."""
+
     def feed(self, delta: Delta) -> list[Delta]:
         """The deltas that are certain now."""
 
@@ -31,6 +35,7 @@ class PlainText:
     """For prompts without a template, and models without markup: everything is content."""
 
     called = False
+    reasoning_tokens = 0
 
     def feed(self, delta: Delta) -> list[Delta]:
         """See OutputParser."""
@@ -48,6 +53,7 @@ class MarkupText:
     parser: MarkupParser
     calls_max: int | None = None  # None: any number; further ones are dropped
     new_id: Callable[[], str] = lambda: random_id("call_", CALL_ID_LENGTH)
+    reasoning_tokens: int = 0
     _calls: int = 0
     _tokens: list[GeneratedToken] = field(default_factory=list)
 
@@ -78,6 +84,8 @@ class MarkupText:
         released = self._tokens[: len(self._tokens) - kept]
         self._tokens = self._tokens[len(released) :]
         said[-1] = replace(said[-1], tokens=tuple(released))
+        if said[-1].reasoning:
+            self.reasoning_tokens += len(released)
         return said
 
     def _delta(self, event: Event) -> Delta | None:

@@ -10,7 +10,7 @@ from common.errors import InvalidRequest
 SCHEMA_BYTES_MAX = 128 * 1024
 _ANY_OBJECT = '{"type":"object"}'
 _FORMAT_TEXT = 'format must be "json" or a JSON schema'
-_RESPONSE_FORMAT_TEXT = "response_format must be of type text, json_object or json_schema"
+_RESPONSE_FORMAT_TEXT = "{} must be of type text, json_object or json_schema"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,12 @@ def parse_format(value: object) -> AnswerFormat | None:
             raise InvalidRequest(_FORMAT_TEXT, param="format")
 
 
-def parse_response_format(value: object) -> AnswerFormat | None:
-    """OpenAI's `response_format`.
+def parse_response_format(value: object, field: str = "response_format") -> AnswerFormat | None:
+    """OpenAI's `response_format`, or what has its form elsewhere.
 
     Raises:
         InvalidRequest: another type, or a schema that is not there.
     """
-    field = "response_format"
     match value:
         case None | {"type": "text"}:
             return None
@@ -54,9 +53,9 @@ def parse_response_format(value: object) -> AnswerFormat | None:
         case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
             return AnswerFormat(field=field, json_schema=_schema_text(schema, field))
         case {"type": "json_schema"}:
-            raise InvalidRequest("response_format.json_schema.schema must be an object", param=field)
+            raise InvalidRequest(f"{field} must have a schema that is an object", param=field)
         case _:
-            raise InvalidRequest(_RESPONSE_FORMAT_TEXT, param=field)
+            raise InvalidRequest(_RESPONSE_FORMAT_TEXT.format(field), param=field)
 
 
 def parse_grammar_field(value: object) -> AnswerFormat | None:

@@ -1,7 +1,7 @@
 """OpenAI bodies into requests of the gateway, one per choice."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,7 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
     top_logprobs = check_top_logprobs(body.top_logprobs or 0)
     chat = Chat(
         messages=tuple(_message(message) for message in body.messages),
-        tools=_tools(body),
+        tools=() if body.tool_choice == "none" else checked_tools(body.tools),
         parallel_calls=body.parallel_tool_calls,
         template_kwargs=template_kwargs(body.chat_template_kwargs),
     )
@@ -178,13 +178,18 @@ def _refuse_chat_fields(body: ChatCompletionBody) -> None:
         raise InvalidRequest("tool_choice must be none or auto", param="tool_choice")
 
 
-def _tools(body: ChatCompletionBody) -> tuple[Mapping[str, object], ...]:
-    for index, tool in enumerate(body.tools):
+def checked_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, object], ...]:
+    """Tools as templates know them.
+
+    Raises:
+        InvalidRequest: one is no function with a valid name.
+    """
+    for index, tool in enumerate(tools):
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         if tool.get("type") != "function" or not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
             raise InvalidRequest(f"tools[{index}] is no function with a valid name", param=f"tools[{index}]")
-    return () if body.tool_choice == "none" else tuple(body.tools)
+    return tuple(tools)
 
 
 def _think(body: ChatCompletionBody) -> Think | None:
@@ -236,12 +241,13 @@ def _content(content: object) -> tuple[str, tuple[PlacedImage, ...]]:
         case str():
             return content, ()
         case list() if len(content) <= _PARTS_MAX:
-            return _joined([_part(part) for part in content])
+            return joined_parts([_part(part) for part in content])
         case _:
             raise InvalidRequest(f"content must be a string or at most {_PARTS_MAX} parts", param="messages")
 
 
-def _joined(parts: list[str | Image]) -> tuple[str, tuple[PlacedImage, ...]]:
+def joined_parts(parts: list[str | Image]) -> tuple[str, tuple[PlacedImage, ...]]:
+    """Parts as one text, with the places of the images in it."""
     text = ""
     images: list[PlacedImage] = []
     for index, part in enumerate(parts):
@@ -267,12 +273,12 @@ def _part(part: object) -> str | Image:
 def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     match call:
         case {"function": {"name": str(name), "arguments": str() | dict() as arguments}}:
-            return ToolCall(id=str(call.get("id", "")), name=name, arguments=_arguments(arguments))
+            return ToolCall(id=str(call.get("id", "")), name=name, arguments=call_arguments(arguments))
         case _:
             raise InvalidRequest("tool_calls must have a function with name and arguments", param="messages")
 
 
-def _arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
+def call_arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
     """Templates write arguments as JSON themselves; text that is none reaches them as it is."""
     if isinstance(arguments, dict):
         return arguments

@@ -28,6 +28,8 @@ from gateway.http.openapi import openapi_document
 from gateway.http.operations import Operations
 from gateway.http.placement_bodies import ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.placements import Placements
+from gateway.http.responses_answers import ResponsesAnswers
+from gateway.http.responses_bodies import ResponseObject, ResponsesBody
 from gateway.http.router import Route
 from gateway.http.service import Service
 
@@ -134,6 +136,15 @@ def _openai_routes(service: Service) -> list[Route]:
             summary="Continue a prompt, without a template",
             body=CompletionBody,
             response=OpenAiAnswer,
+            media_types=(_JSON, _SSE),
+        ),
+        Route(
+            method="POST",
+            path="/v1/responses",
+            endpoint=ResponsesAnswers(service).create,
+            summary="Answer a conversation, item by item",
+            body=ResponsesBody,
+            response=ResponseObject,
             media_types=(_JSON, _SSE),
         ),
         Route(

@@ -65,6 +65,7 @@ class SseStream(Generic[Event]):
     frame: Callable[[Any], bytes] = data_event
     end: bytes = SSE_DONE
     heartbeat: bytes = b""  # empty: a comment that says what is being waited for
+    failure: Callable[[dict[str, object]], Any] | None = None  # makes the event of a broken stream from its error
     _progress: str = "waiting"
 
     async def run(self) -> None:
@@ -78,11 +79,19 @@ class SseStream(Generic[Event]):
         except PunaError as error:
             if self.exchange.status is None or isinstance(error, RequestCanceled):
                 raise
-            is_named = self.exchange.dialect is Dialect.ANTHROPIC
-            await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
+            await self._fail(error)
             return
         await self._begin()
         await self.exchange.write(self.end, more=False)
+
+    async def _fail(self, error: PunaError) -> None:
+        if self.failure is not None:
+            _note_error(self.exchange, error)
+            body = orjson.loads(error_body(error, self.exchange.dialect, self.exchange.request_id))["error"]
+            await self.exchange.write(self.frame(self.failure(body)), more=False)
+            return
+        is_named = self.exchange.dialect is Dialect.ANTHROPIC
+        await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
 
     async def _batches(self) -> AsyncIterator[list[Event]]:
         """The feed's events; while there are none, comments keep the connection alive."""
@@ -115,7 +124,11 @@ class SseStream(Generic[Event]):
 
 async def _write_error(exchange: Exchange, error: PunaError, before: bytes, after: bytes) -> None:
     """The one error object that ends a stream whose status line is out."""
+    _note_error(exchange, error)
+    await exchange.write(before + error_body(error, exchange.dialect, exchange.request_id) + after, more=False)
+
+
+def _note_error(exchange: Exchange, error: PunaError) -> None:
     if isinstance(error, InternalError):
         log.error("stream.failed", text=error.message)
     exchange.record.error = error.reason
-    await exchange.write(before + error_body(error, exchange.dialect, exchange.request_id) + after, more=False)

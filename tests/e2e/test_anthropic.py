@@ -32,7 +32,7 @@ def ask(client: anthropic.Anthropic, question: str, **more: Any) -> anthropic.ty
     return message
 
 
-def tools_of(question: dict[str, Any]) -> list[dict[str, Any]]:
+def tools_of(question: dict[str, Any]) -> list[Any]:
     functions = [tool["function"] for tool in question["tools"]]
     return [{"name": f["name"], "description": f["description"], "input_schema": f["parameters"]} for f in functions]
 
