@@ -18,7 +18,7 @@ from typing import Any
 from bench.engine.cases import DEFAULT_MODELS, GRAMMAR, SLOTS, Case, Kind, ModelPlan, choose_plans
 from bench.engine.figures import Round, compare, ratios
 from bench.engine.measure import BothServers, Measurement, equal_answers, load_round, measured_round
-from bench.engine.models import cache_folder, model_file
+from bench.engine.models import cache_folder, layer_count, model_file
 from bench.engine.servers import OURS, PEER, Sizes, running_llama_server, running_runner
 from bench.engine.streams import Ask
 from bench.engine.table import comparison_table, target_table
@@ -45,7 +45,12 @@ def main() -> int:
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **describe_commit(),
         "machine": describe_machine(),
-        "options": {"rounds": options.rounds, "models": options.models, "cases": options.cases},
+        "options": {
+            "rounds": options.rounds,
+            "models": options.models,
+            "cases": options.cases,
+            "device": options.device,
+        },
         "servers": {},
         "notes": [],
     }
@@ -80,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", default=[], help="default: all of each model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0, help="of both servers; 0: as the runner chooses for itself")
+    parser.add_argument("--device", default="", help="an id that `runner probe` lists; default: the CPU")
     parser.add_argument("--out", default=str(ROOT / "bench" / "results"))
     parser.add_argument("--model-folder", type=Path, default=cache_folder(), help="where the models are kept")
     parser.add_argument("--llama-server", type=Path, help="default: what tools/peers/build_llama_server.sh built")

@@ -47,6 +47,16 @@ def vocabulary_size(model: Path) -> int:
     return len(field.data)
 
 
+def layer_count(model: Path) -> int:
+    """Blocks and the output layer."""
+    reader = GGUFReader(str(model))
+    architecture = reader.get_field("general.architecture")
+    assert architecture is not None, "every model has an architecture"
+    blocks = reader.get_field(f"{architecture.contents()}.block_count")
+    assert blocks is not None, "every model has blocks"
+    return int(blocks.contents()) + 1
+
+
 def frame_tokens(model: Path) -> tuple[int, int]:
     """The tokens that begin and end each input of an encoder."""
     reader = GGUFReader(str(model))

@@ -43,6 +43,9 @@ class Sizes:
     context_tokens: int  # of one slot
     threads: int = 0
     embeddings: bool = False
+    # Everything on one device, by its id and the number of layers, output layer included. Empty: on the CPU.
+    device_id: str = ""
+    device_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,13 @@ class LlamaServer:
 @contextmanager
 def running_runner(model: Path, sizes: Sizes) -> Iterator[RunnerServer]:
     """`runner serve` with the environment that a host gives it."""
-    layout = {"slots": sizes.slots, "context_tokens": sizes.context_tokens, "threads": sizes.threads}
+    layout: dict[str, Any] = {
+        "slots": sizes.slots,
+        "context_tokens": sizes.context_tokens,
+        "threads": sizes.threads,
+    }
+    if sizes.device_id:
+        layout["devices"] = [{"device_id": sizes.device_id, "layer_count": sizes.device_layers}]
     command = (
         *(sys.executable, "-m", "runner", "serve", "--model", str(model)),
         *("--layout", json.dumps(layout), "--metrics-listen", "127.0.0.1:0"),
@@ -183,6 +192,8 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: i
         *("--model", str(model), "--host", host, "--port", port),
         *("--parallel", str(sizes.slots), "--ctx-size", str(sizes.slots * sizes.context_tokens)),
         *("--threads", str(threads), "--threads-batch", str(threads), "--no-webui"),
+        *("--n-gpu-layers", str(sizes.device_layers)),
+        *(() if sizes.device_id else ("--device", "none")),
         *purpose,
     )
     with _running(command, child_environment(os.environ)) as (process, _, started_s):
