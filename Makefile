@@ -68,8 +68,8 @@ e2e: setup ## tests of the whole cluster, containers included
 
 check: protos lint types imports unit integration ## everything that must be green before a commit
 
-test: setup ## every test
-	$(PYTEST)
+test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
+	TEST_STORM_S=60 $(PYTEST)
 
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh
