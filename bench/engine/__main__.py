@@ -94,7 +94,14 @@ def _options() -> argparse.Namespace:
 
 async def _measure(plan: ModelPlan, model: Path, program: Path, options: argparse.Namespace) -> Measurement:
     """All rounds of one model. Both servers run all the time; the one that is not asked is idle."""
-    sizes = Sizes(slots=SLOTS, context_tokens=plan.context_tokens, threads=options.threads, embeddings=plan.embeddings)
+    sizes = Sizes(
+        slots=SLOTS,
+        context_tokens=plan.context_tokens,
+        threads=options.threads,
+        embeddings=plan.embeddings,
+        device_id=options.device,
+        device_layers=layer_count(model) if options.device else 0,
+    )
     measurement = Measurement()
     with ExitStack() as stack:
         ours = stack.enter_context(running_runner(model, sizes))
