@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from common.errors import PunaError
 from runner.core.embedding_inputs import frame_input
-from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice
 from runner.core.model_files import AdapterFile, ModelFiles
 from runner.engine.engine import LoadedModel, StepReport
 from runner.engine.pooled import PooledLlamaEngine, read_pooling
@@ -103,9 +103,12 @@ def pooled(
     slots: int = 0,
     flash_attention: FlashAttention = FlashAttention.AUTO,
     adapters: tuple[AdapterFile, ...] = (),
+    devices: tuple[LayoutDevice, ...] = (),
 ) -> Iterator[PooledHarness]:
     """A loaded engine with one thread for its calls."""
-    layout = LaunchLayout(context_tokens=context, slots=slots, threads=1, flash_attention=flash_attention)
+    layout = LaunchLayout(
+        devices=devices, context_tokens=context, slots=slots, threads=1, flash_attention=flash_attention
+    )
     harness = PooledHarness(path, layout, adapters)
     harness.engine.start(harness)
     with harness.told:

@@ -148,6 +148,16 @@ async def test_a_runner_whose_peer_dies_ends_at_once_and_says_why(zoo: Zoo, tmp_
             assert any(event["event"] == "engine.aborted" for event in runner.events())
 
 
+@pytest.mark.behaviour("B-82")
+async def test_a_runner_that_reads_ahead_serves_as_any_other(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_PREFETCH", "on")
+    async with started(zoo("dense"), tmp_path) as runner:
+        assert (await runner.ready()).state == cluster_pb2.RUNNER_STATE_READY
+        assert (await collect(runner.client, greedy("The weather"))).text
+
+
 async def test_a_runner_whose_device_is_not_lent_says_so_and_ends(zoo: Zoo, tmp_path: Path) -> None:
     layout = {"devices": [{"device_id": "gone", "layer_count": 9, "rpc_address": "127.0.0.1:1"}]}
     async with started(zoo("dense"), tmp_path, layout=json.dumps(layout)) as runner:

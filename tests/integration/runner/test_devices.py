@@ -21,6 +21,7 @@ from tests.integration.runner import harness
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver
 from tests.integration.runner.devices import loaded, spread
+from tests.integration.runner.pooled_harness import cosine_distance, pooled
 from tests.limited_device import MIB, LimitedDevice, limited_device
 from tests.waiting import wait_until
 from tools.model_zoo import ZOO
@@ -331,6 +332,25 @@ def test_each_refused_allocation_names_device_class_and_bytes_and_the_process_go
                 assert f"device gpu-a refused {device.refusals()[-1]} bytes for {phase}" in refused.message
             else:
                 assert refused is None
+
+
+@pytest.mark.behaviour("B-64", "B-65")
+@pytest.mark.parametrize("name", ["embed_mean", "embed_last"])
+def test_a_pooled_model_computes_on_a_device_too(zoo: Zoo, devices: Devices, name: str) -> None:
+    path, lent = zoo(name), (LayoutDevice("gpu-a", 5, rpc_address=devices[0].address),)
+    with pooled(path) as harness:
+        inputs = [harness.tokens(text) for text in ("How do I bake bread?", "The train leaves at seven.")]
+        expected = harness.compute(inputs)
+    planned = measure(ModelFiles(model=path), LaunchLayout(devices=lent, context_tokens=512))
+    with pooled(path, devices=lent) as harness:
+        for mine, theirs in zip(harness.compute(inputs), expected, strict=True):
+            assert cosine_distance(mine, theirs) < 1e-4
+        assert harness.model is not None
+        assert harness.model.memory is not None
+        ((_, held),) = harness.model.memory.devices
+        assert held.total_bytes == pytest.approx(devices[0].used_bytes(), abs=64 * 1024)
+        assert held.weights_bytes == planned.devices[0].weights_bytes
+        assert harness.model.memory.host.cache_bytes == planned.host.cache_bytes
 
 
 @pytest.mark.behaviour("B-60")
