@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from common.errors import InvalidRequest
 from runner.core.json_grammar_parts import quoted
-from runner.core.utf8_ranges import complement, merged
+from runner.core.utf8_ranges import CODE_POINT_MAX, complement, merged
 
 PATTERN_CHARACTERS_MAX = 2_000
 _NESTING_MAX = 32
@@ -18,12 +18,28 @@ _DIGIT: Ranges = ((0x30, 0x39),)
 _WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Ranges = ((0x09, 0x0A), (0x0C, 0x0D), (0x20, 0x20))
 _LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-_ESCAPED_CLASSES = {
+# Readers of patterns differ in what beyond ASCII is a digit, a letter or a space. What all of them call so is allowed
+# where one is asked for; what any of them calls so is left out where none may be.
+_WIDE_DIGIT: Ranges = (*_DIGIT, (0x660, CODE_POINT_MAX))
+_WIDE_WORD: Ranges = (*_WORD, (0x80, CODE_POINT_MAX))
+_WIDE_SPACE: Ranges = (
+    *((0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x180E, 0x180E)),
+    *((0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
+)
+_NARROW_CLASSES = {
     "d": _DIGIT,
-    "D": complement(_DIGIT),
+    "D": complement(_WIDE_DIGIT),
     "w": _WORD,
-    "W": complement(_WORD),
+    "W": complement(_WIDE_WORD),
     "s": _SPACE,
+    "S": complement(_WIDE_SPACE),
+}
+_WIDE_CLASSES = {
+    "d": _WIDE_DIGIT,
+    "D": complement(_DIGIT),
+    "w": _WIDE_WORD,
+    "W": complement(_WORD),
+    "s": _WIDE_SPACE,
     "S": complement(_SPACE),
 }
 _ESCAPED_CHARACTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
@@ -122,7 +138,7 @@ class _Pattern:
         inverse = self._take("^")
         ranges: list[tuple[int, int]] = []
         while not self._take("]"):
-            first = self._class_part()
+            first = self._class_part(wide=inverse)
             if (
                 len(first) == 1
                 and first[0][0] == first[0][1]
@@ -130,14 +146,14 @@ class _Pattern:
                 and self._text[self._at + 1 : self._at + 2] not in ("]", "")
             ):
                 self._at += 1
-                last = self._class_part()
+                last = self._class_part(wide=inverse)
                 if len(last) != 1 or last[0][0] != last[0][1] or last[0][0] < first[0][0]:
                     self._fail("a range of characters that ends before it begins")
                 first = ((first[0][0], last[0][0]),)
             ranges += first
         return complement(ranges) if inverse else tuple(merged(ranges))
 
-    def _class_part(self) -> Ranges:
+    def _class_part(self, *, wide: bool) -> Ranges:
         if self._at >= len(self._text):
             self._fail("a class without end")
         following = self._text[self._at]
@@ -145,14 +161,14 @@ class _Pattern:
         if following == "\\":
             if self._take("b"):
                 return ((0x08, 0x08),)
-            return self._escape()
+            return self._escape(wide=wide)
         return ((ord(following), ord(following)),)
 
-    def _escape(self) -> Ranges:
+    def _escape(self, *, wide: bool = False) -> Ranges:
         kind = self._text[self._at : self._at + 1]
         self._at += 1
-        if kind in _ESCAPED_CLASSES:
-            return _ESCAPED_CLASSES[kind]
+        if kind in _NARROW_CLASSES:
+            return (_WIDE_CLASSES if wide else _NARROW_CLASSES)[kind]
         if kind in ("x", "u"):
             count = 2 if kind == "x" else 4
             digits = self._text[self._at : self._at + count]

@@ -43,10 +43,10 @@ async def ask_under(harness: Harness, name: str, seed: int, *, temperature: floa
     return await harness.ask(PROMPT, sampling=sampling, grammar=grammar, max_tokens=400)
 
 
-@pytest.mark.parametrize("model", ["dense", "swa"])
+@pytest.mark.parametrize("model", ["dense", "swa", "demo"])
 async def test_answers_under_a_schema_validate(model: str, zoo: Zoo) -> None:
     assert len(EXAMPLES) >= 50
-    async with running(zoo(model), slots=8, context=1024, repeats_max=0) as harness:
+    async with running(DEMO if model == "demo" else zoo(model), slots=8, context=1024, repeats_max=0) as harness:
         limit = asyncio.Semaphore(16)
 
         async def ask(number: int, name: str) -> tuple[str, Answer]:
@@ -63,7 +63,7 @@ async def test_answers_under_a_schema_validate(model: str, zoo: Zoo) -> None:
     assert finished >= 0.9 * len(EXAMPLES)
 
 
-async def test_a_trained_model_answers_under_a_schema() -> None:
+async def test_the_likeliest_answers_of_a_trained_model_validate() -> None:
     names = ["person", "enum", "shapes", "uuid", "counted array", "number range", "all of", "pattern"]
     async with running(DEMO, slots=4, context=512, repeats_max=0) as harness:
         answers = await asyncio.gather(*(ask_under(harness, name, 1, temperature=0.0) for name in names))

@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
 from runner.core.grammar import DEAD, WorkBudget
@@ -166,3 +168,39 @@ def test_states_can_be_forgotten_and_found_again() -> None:
     after = grammar.advance(grammar.start(budget()), b"aab", budget())
     assert grammar.may_end(after)
     assert grammar.is_over(after)
+
+
+_PARTS = [
+    "root ::= ",
+    "a ::= ",
+    "a",
+    "root",
+    '"x"',
+    '"',
+    "[a-c]",
+    "[^x]",
+    "[",
+    "]",
+    "(",
+    ")",
+    "|",
+    "*",
+    "+",
+    "?",
+    "{2}",
+    "{",
+    "}",
+]
+_PARTS += ["{0,3}", ",", "\n", " ", "\\", "é", ".", "#", "<", "!", "::="]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(_PARTS), max_size=25).map("".join), st.binary(max_size=12))
+def test_any_text_is_a_grammar_or_refused_and_any_bytes_fit_or_do_not(text: str, said: bytes) -> None:
+    try:
+        grammar = grammar_of("root ::= " + text)
+        allowance = WorkBudget(WORK_AT_START)
+        state = grammar.advance(grammar.start(allowance), said, allowance)
+        assert state == DEAD or grammar.may_end(state) or not grammar.is_over(state)
+    except InvalidRequest:
+        pass  # anything else would be a bug
