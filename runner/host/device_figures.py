@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from common.clock import Clock
+from runner.core.devices import HOST_POOL
 from runner.core.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
 from runner.core.gpu_memory import GpuMemory, find_by_address
 from runner.core.memory import HostMemory
@@ -66,6 +67,8 @@ class Figures:
             card = find_by_address(cards, entry.device.pci_id)
             if card is not None:
                 entry.has_card = not card.unified
+                if card.unified:
+                    entry.device.pool_id = HOST_POOL
                 entry.uuid, entry.device.driver = card.uuid, card.driver
                 entry.take(card_figure(card, ram, integrated=entry.draws_from_ram), self._clock.now_s())
 

@@ -4,7 +4,7 @@ One owner: everything here runs on the event loop. Whatever touches a driver or 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import orjson
@@ -68,6 +68,7 @@ class Devices:
         self._relist = False  # the engine must list again
         self._checking = asyncio.Lock()
         self._listed = asyncio.Event()
+        self._tested = asyncio.Event()
         self._first: asyncio.Task[None] | None = None
 
     # -- what others read ---------------------------------------------------------------------------------------------
@@ -166,8 +167,12 @@ class Devices:
     async def start(self) -> None:
         """List the devices, and wait for their tests, but not for one that hangs: it is not used before it passes."""
         self._first = asyncio.create_task(self.probe())
-        await asyncio.wait({asyncio.create_task(self._listed.wait()), self._first}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({self._first}, timeout=FIRST_CHECK_WAIT_S)
+        await self._listed.wait()
+        try:
+            async with asyncio.timeout(FIRST_CHECK_WAIT_S):
+                await self._tested.wait()
+        except TimeoutError:
+            log.warning("devices.tests_continue", after_s=FIRST_CHECK_WAIT_S)
 
     async def probe(self) -> None:
         """Ask a short-lived runner what it can compute on, then test it. A failure leaves the CPU, excluded."""
@@ -191,6 +196,8 @@ class Devices:
         )
         self._listed.set()
         await self._check()
+        self._tested.set()
+        await self._time_cpu()
 
     async def _read_cards_once(self) -> None:
         if self._cards:
@@ -224,22 +231,27 @@ class Devices:
             if any(entry.server is not None for entry in self._table.to_check()):
                 await self._ask_servers()  # one that is gone needs no test
             waiting = self._to_check()
-            untimed = [
-                entry
-                for entry in self._table.entries
-                if entry.is_cpu and entry.health.condition is Condition.OK and not self._table.knows_speed(entry)
-            ]
-            if waiting or untimed:
-                requests = {id(entry): self._check_request(entry) for entry in [*waiting, *untimed]}
-                with self._figures.measuring(entry.id for entry in waiting):
-                    results = await check_devices(list(requests.values()))
-                for entry in [*waiting, *untimed]:
-                    self._table.take_check(entry, results[requests[id(entry)].key])
+            await self._test(waiting)
             self._table.choose()
             self._notes.save()
             if any(entry.server is not None for entry in waiting):
                 await self._ask_servers()  # the tests are over, and the servers can tell again
         self.changes.notify()
+
+    async def _time_cpu(self) -> None:
+        """How fast RAM is, which nothing waits for."""
+        cpus = [entry for entry in self._table.entries if entry.is_cpu and entry.health.condition is Condition.OK]
+        async with self._checking:
+            await self._test([entry for entry in cpus if not self._table.knows_speed(entry)])
+            self._notes.save()
+        self.changes.notify()
+
+    async def _test(self, entries: Sequence[Entry]) -> None:
+        requests = [self._check_request(entry) for entry in entries]
+        with self._figures.measuring(entry.id for entry in entries):
+            results = await check_devices(requests)
+        for entry, request in zip(entries, requests, strict=True):
+            self._table.take_check(entry, results[request.key])
 
     def _check_request(self, entry: Entry) -> CheckRequest:
         return CheckRequest(

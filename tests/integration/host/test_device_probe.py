@@ -68,6 +68,10 @@ class Engine:
         lines = self.path.with_suffix(".calls").read_text().splitlines()
         return [call for line in lines if (call := json.loads(line))["mode"] == mode]
 
+    def card_tests(self) -> int:
+        """How many tests of cards there were."""
+        return sum("--check" in call["arguments"] and "cpu" not in call["arguments"] for call in self.calls())
+
     def timed(self) -> int:
         """How many tests measured the speed, too."""
         words = [call["arguments"] for call in self.calls()]
@@ -326,12 +330,12 @@ async def test_after_a_suspend_every_card_is_tested_again(engine: Engine) -> Non
     watching = asyncio.create_task(table.watch())
     try:
         await table.start()
-        tests = len([call for call in engine.calls() if "--check" in call["arguments"]])
+        tests = engine.card_tests()
         slept_s[0] = 3600.0
         await until(lambda: by_id(table)["GPU-1"].state == SUSPECT, what="doubted")
         assert by_id(table)["GPU-1"].state_reason == "the machine was asleep, and it is tested"
         await until(lambda: by_id(table)["GPU-1"].state == OK, deadline_s=20, what="tested")
-        assert len([call for call in engine.calls() if "--check" in call["arguments"]]) == tests + 2
+        assert engine.card_tests() == tests + 2
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

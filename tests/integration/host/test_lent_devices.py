@@ -13,12 +13,14 @@ import pytest
 
 from common.errors import DeviceMemoryExhausted, DeviceNotFound, ModelUnavailable, StaleFence
 from protos import cluster_pb2, host_pb2
+from runner.ram import read_host_memory
 from tests.integration.host.node import SMALL, Inventory, Node, Stopwatch, environment_of, running_node
 from tests.limited_device import ROOT, LimitedDevice, limited_device
 from tests.waiting import until
 
 MIB = 1024 * 1024
 LIMIT_MIB = 64
+RAM_MIB = read_host_memory().total_bytes // MIB
 OK, LOST = cluster_pb2.DEVICE_STATE_OK, cluster_pb2.DEVICE_STATE_LOST
 READY = cluster_pb2.RUNNER_STATE_READY
 
@@ -148,13 +150,20 @@ async def test_a_server_that_dies_is_lost_and_one_that_comes_back_is_tested_firs
 async def test_a_server_that_takes_connections_and_never_answers_is_left_out_and_holds_nobody_up(
     tmp_path: Path, models_directory: Path, device: LimitedDevice
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent, limited_device(mib=RAM_MIB) as whole:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        async with running_node(tmp_path, models_directory, PUNA_RPC_DEVICES=f"{address},{device.address}") as node:
+        async with running_node(
+            tmp_path, models_directory, PUNA_RPC_DEVICES=f"{address},{device.address},{whole.address}"
+        ) as node:
             assert (await seen(node, device, OK)).total_bytes
             dead = find(await node.inventory(lambda inventory: bool(inventory.nodes)), f"RPC:{address}/0")
             assert dead.state == LOST
             assert "has not answered yet" in dead.state_reason
+            # One that lends all of this machine's RAM is RAM, and not added to it.
+            lent_ram = await seen(node, whole, OK)
+            assert (lent_ram.pool_id, lent_ram.backing_pool_id) == ("host", "")
+            cpu = find(await node.inventory(lambda inventory: bool(inventory.nodes)), "cpu")
+            assert (lent_ram.total_bytes, lent_ram.free_source) == (cpu.total_bytes, cpu.free_source)
 
 
 @pytest.mark.behaviour("B-131")

@@ -104,6 +104,16 @@ def test_a_driver_that_falls_silent_leaves_a_figure_that_grows_stale() -> None:
     assert (stale.free_bytes, stale.trust, stale.free_age_ms) == (33, cluster_pb2.TRUST_STALE, 2500)
 
 
+def test_a_card_without_memory_of_its_own_joins_the_pool_of_ram() -> None:
+    figures = Figures(StoppedClock(), promised_bytes=lambda: {"GPU-one": 50}, in_use=frozenset)
+    device = entry(pci_id="0000:c1:00.0")
+    card = GpuMemory(pci_id="0000:c1:00.0", uuid="u", total_bytes=0, free_bytes=0, source="nvml", unified=True)
+    figures.take_cards([device], [card], RAM)
+    figures.predict([device])
+    assert (device.device.pool_id, device.device.free_bytes) == ("host", RAM.free_bytes)
+    assert figures.read_ram([device]).free_bytes == device.device.free_bytes
+
+
 def lent_entry(number: int = 0) -> Entry:
     device = entry(id=f"RPC:127.0.0.1:5/{number}", pool_id="RPC:127.0.0.1:5", total_bytes=GIB, free_bytes=GIB)
     device.server, device.lent_number = RpcServer(address="127.0.0.1:5", pool=RpcPool.OWN), number
