@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.core.checkpoints import best_checkpoint
-from runner.core.inputs import whole_units
+from runner.core.inputs import excess_rows, whole_units
 
 
 class SlotPolicy(StrEnum):
@@ -34,6 +34,7 @@ class SlotView:
     last_used: int  # grows with every use
     first_position: int = 0  # the oldest position still in the cache; > 0 only with a sliding window
     checkpoints: tuple[int, ...] = ()  # after how many inputs a copy of what cannot go back was taken
+    excess: int = 0  # by how many the inputs held outnumber their positions; only images do that
     worth_tokens: int = 0  # a shorter prefix than this is computed faster than it is brought here
 
 
@@ -86,7 +87,8 @@ def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules) -> Resum
         return ResumePoint(0, restores=False)
     cut_is_impossible = not rules.erases_tail and prefix < len(slot.held)
     # A token at position p sees positions > p - window; the first one still held must be no later.
-    window_is_gone = rules.window_tokens > 0 and slot.first_position > max(0, prefix + 1 - rules.window_tokens)
+    position = prefix - excess_rows(prompt[:prefix]) if slot.excess else prefix
+    window_is_gone = rules.window_tokens > 0 and slot.first_position > max(0, position + 1 - rules.window_tokens)
     if cut_is_impossible or window_is_gone:
         saved = best_checkpoint(slot.checkpoints, prefix_tokens=prefix)
         return ResumePoint(saved, restores=saved > 0)

@@ -211,6 +211,7 @@ class SlotTable:
                 last_used=slot.last_used,
                 first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
                 checkpoints=self._checkpoints.places(slot.id),
+                excess=slot.excess,
             )
             for slot in self.slots
         ]
@@ -262,7 +263,8 @@ class SlotTable:
             if not restored or not self._context.erase(slot.id, stop):
                 self._context.erase(slot.id, 0)
                 return
-        self._shared.fork(choice.source_id, slot.id, prefix)
+        if self._context.shares_cells:
+            self._shared.fork(choice.source_id, slot.id, prefix)
         self._checkpoints.fork(choice.source_id, slot.id, prefix)
         slot.held = inputs[:prefix]
         log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)

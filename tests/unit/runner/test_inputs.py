@@ -199,3 +199,22 @@ def test_rows_that_share_positions_are_counted_as_what_they_take() -> None:
     assert excess_rows(inputs[:2]) == 0
     assert excess_rows(inputs[:4]) == 2  # a unit that is not complete has taken no position yet
     assert excess_rows([1, *PICTURE.inputs]) == 0
+
+
+@pytest.mark.behaviour("B-37", "B-36")
+def test_a_window_is_counted_in_positions_also_behind_an_image() -> None:
+    wide = image("wide", rows=40, positions=8)
+    held = [1, 2, *wide.inputs, *range(3, 30)]
+    rules = MemoryRules(window_tokens=16)
+
+    def prefix(first_position: int) -> int:
+        view = SlotView(
+            slot_id=0, held=held, busy=False, last_used=1, first_position=first_position, excess=excess_rows(held)
+        )
+        choice = choose_slot([view], [*held[:60], 99], policy=SlotPolicy.LONGEST, rules=rules)
+        assert choice is not None
+        return choice.prefix_tokens
+
+    # 60 inputs end at position 28, which sees positions from 13 on.
+    assert prefix(13) == 60
+    assert prefix(14) == 0
