@@ -130,7 +130,8 @@ class SchedulerClient:
             ModelNotFound, BadModelFile, InvalidRequest: there is nothing to explain.
             ModelUnavailable: nobody leads now.
         """
-        response: scheduler_pb2.Explanation = await self._ask_leader("Explain", request)
+        timeout_s = CALL_TIMEOUT_S + request.wait_ms / 1000
+        response: scheduler_pb2.Explanation = await self._ask_leader("Explain", request, timeout_s=timeout_s)
         return response
 
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
@@ -145,15 +146,13 @@ class SchedulerClient:
         if all(isinstance(outcome, BaseException) for outcome in outcomes):
             raise ModelUnavailable("no scheduler takes reports about queues")
 
-    async def _ask_leader(self, method: str, request: Message) -> Any:
+    async def _ask_leader(self, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """One call to whoever leads; the others refuse."""
         attempt = 0
         while True:
             try:
                 with domain_errors():
-                    return await getattr(self._stub(), method)(
-                        request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()
-                    )
+                    return await getattr(self._stub(), method)(request, timeout=timeout_s, metadata=call_metadata())
             except ModelUnavailable:
                 if not self._try_next(attempt):
                     raise

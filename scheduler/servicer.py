@@ -24,6 +24,7 @@ from scheduler.routes import RouteBoard
 
 MODEL_NAME_LENGTH_MAX = 512
 QUEUES_MAX = 4096
+EXPLAIN_WAIT_S_MAX = 30.0
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
@@ -142,9 +143,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                 context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
                 options=to_options(request.options),
                 last=request.last,
+                wait_s=min(request.wait_ms / 1000, EXPLAIN_WAIT_S_MAX),
             )
             await self._loop.post(event)
-            return from_explanation(await caller.outcome)
+            try:
+                return from_explanation(await caller.outcome)
+            finally:
+                if not caller.outcome.done() or caller.outcome.cancelled():
+                    self._loop.post_soon(CallerLeft(caller_id=caller.id))
 
     async def ReportQueues(
         self,

@@ -24,6 +24,8 @@ from gateway.ports import for_clients
 from protos import scheduler_pb2
 
 Answer = TypeVar("Answer")
+# A measurement takes some tens of milliseconds, and a decision may need several.
+EXPLAIN_WAIT_MS = 5000
 _YES = frozenset({"1", "true", "yes"})
 
 
@@ -116,6 +118,7 @@ class Placements:
             context_tokens=whole_number(values.get("num_ctx")),
             options=load_options_to_proto(load_options(values)),
             last=last,
+            wait_ms=EXPLAIN_WAIT_MS,
         )
         explanation = await _asked(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name

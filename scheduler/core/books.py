@@ -9,6 +9,8 @@ from scheduler.core.constraints import Constraints
 from scheduler.core.demand import Demand
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.effects import Effect, Note
+from scheduler.core.events import ExplainAsked
+from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo
 from scheduler.core.ledger import Promise
 from scheduler.core.load_jobs import LoadJob
@@ -65,6 +67,14 @@ class Decision:
     rounds: int  # reports that it needed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Somebody wants to know where a model would go, and a report is missing."""
+
+    asked: ExplainAsked
+    until_s: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Failures:
     """How often a model's load failed lately, and until when the next one waits."""
@@ -98,6 +108,8 @@ class Books:
     decisions: dict[str, Decision] = field(default_factory=dict)  # by model name
     constraints: dict[str, Constraints] = field(default_factory=dict)  # by model name: what commands have set
     file_constraints: Mapping[str, Constraints] = field(default_factory=dict)  # likewise: the operator's file
+    questions: dict[str, Question] = field(default_factory=dict)  # caller id → what waits for a measurement
+    refused_measures: dict[MeasureKey, Fault] = field(default_factory=dict)  # the last ones, for those who ask why
     preloaded: set[str] = field(default_factory=set)  # model names whose preload has been ordered
     demand: dict[str, Demand] = field(default_factory=dict)  # by model digest
     # Gateway id → when it told, and the longest wait by model name.

@@ -94,6 +94,7 @@ class ExplainAsked:
     context_tokens: int | None = None
     options: LoadOptions = NO_OPTIONS
     last: bool = False
+    wait_s: float = 0.0  # how long a missing report may be waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,35 +1,67 @@
-"""Answers why: the last decision as it was taken, or what would be decided now. Changes nothing.
+"""Answers why: the last decision as it was taken, or what would be decided now. Loads nothing and stops nothing.
 
-The numbers are those of the decision itself; none is worked out anew for the answer.
+The numbers are those of the decision itself; none is worked out anew for the answer. A report that is missing is
+measured, where no load needs the node for that; who has no time hears that it is on its way.
 """
 
-from scheduler.core.books import Books
+from common.errors import InvalidRequest
+from scheduler.core.books import Books, Question
 from scheduler.core.candidates import MeasureFirst, Placement, Refusal
-from scheduler.core.effects import AnswerExplained, AnswerFailed
+from scheduler.core.effects import AnswerExplained, AnswerFailed, Measure
 from scheduler.core.events import ExplainAsked
 from scheduler.core.explanation import Explanation, ReplicaMemory, VictimView
-from scheduler.core.faults import Fault, bad_model_file, model_not_found, unavailable
+from scheduler.core.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
 from scheduler.core.keep_cost import loss_of_replica
 from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
+from scheduler.core.lending import lenders_of
 from scheduler.core.load_jobs import LoadJob
 from scheduler.core.loading import plan_load
 from scheduler.core.model_constraints import constraints_of
 from scheduler.core.routing_table import device_names, find_model
 from scheduler.core.view import ModelFile
 
+MEASURING = "measuring"
 NOT_MEASURED = "no memory report for this yet"
 
 
 def explain(books: Books, event: ExplainAsked, now_s: float) -> None:
-    """Answer at once, whatever else is going on."""
+    """Answer at once, whatever else is going on; a missing report is waited for only as long as the caller wants."""
+    if not _answer(books, event, now_s, is_last_moment=event.wait_s <= 0):
+        books.questions[event.caller_id] = Question(asked=event, until_s=now_s + event.wait_s)
+
+
+def answer_questions(books: Books, now_s: float) -> None:
+    """Ask again for those who wait: a report may have come, or their time is up."""
+    for caller_id, question in list(books.questions.items()):
+        if _answer(books, question.asked, now_s, is_last_moment=now_s >= question.until_s):
+            del books.questions[caller_id]
+
+
+def _answer(books: Books, event: ExplainAsked, now_s: float, *, is_last_moment: bool) -> bool:
     model = find_model(tuple(books.observed.nodes.values()), event.model_name)
     fault = _why_not(books, model, event.model_name)
     if fault is not None or model is None:
         fault = fault or model_not_found(event.model_name)
         books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
-        return
-    explanation = _last(books, model, now_s) if event.last else _hypothetical(books, model, event, now_s)
+        return True
+    try:
+        explanation = _last(books, model, now_s) if event.last else _hypothetical(books, model, event, now_s)
+    except InvalidRequest as error:
+        books.emit(AnswerFailed(callers=(event.caller_id,), fault=invalid_value(error.message)))
+        return True
+    if explanation.outcome == MEASURING and not is_last_moment:
+        return False
     books.emit(AnswerExplained(caller_id=event.caller_id, explanation=explanation))
+    return True
+
+
+def _measure(books: Books, wanted: MeasureFirst) -> None:
+    """Have it counted, unless the node counts already. What others would lend is measured for a load only."""
+    node = books.node(wanted.node_id)
+    if node is None or wanted.node_id in books.measuring or lenders_of(wanted.layout):
+        return
+    books.measuring[wanted.node_id] = wanted.key
+    books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
 
 
 def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
@@ -74,7 +106,10 @@ def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: fl
         created_s=now_s,
         moved_s=now_s,
     )
+    job.measure_faults.update(books.refused_measures)
     outcome = plan_load(books, job, now_s)
+    if isinstance(outcome, MeasureFirst):
+        _measure(books, outcome)
     return _explanation(books, model, outcome, hypothetical=True, age_s=0.0, now_s=now_s)
 
 
@@ -119,7 +154,7 @@ def _outcome_name(outcome: Placement | MeasureFirst | Refusal | None) -> str:
         case Placement():
             return "placed"
         case MeasureFirst():
-            return "measuring"
+            return MEASURING
         case Refusal():
             return outcome.kind.value
 

@@ -179,6 +179,7 @@ def begin_load(
 
 def leave(books: Books, caller_id: str) -> None:
     """A caller waits no longer. Its load goes on."""
+    books.questions.pop(caller_id, None)
     for job in books.jobs.values():
         job.callers.pop(caller_id, None)
 

@@ -52,6 +52,10 @@ from scheduler.core.view import SERVING_STATES, RunnerState
 
 # What comes many times a second and changes nothing about how many replicas there should be.
 MESSAGES = (RunnerReported, RunnerAnswered, CallerLeft, ExplainAsked, ConstraintsAsked)
+# What may end the wait of somebody who asks why.
+NEWS = (Measured, MeasureFailed, InventorySeen, LeadershipLost, TimePassed)
+# Measurements that failed, for those who ask why.
+REFUSALS_MAX = 64
 NOTHING_SET: Mapping[str, Constraints] = {}
 
 
@@ -84,6 +88,8 @@ class SchedulerCore:
                 keeping.keep_replicas(books, now_s)
             requests.drop_deserted(books, now_s)
             pump(books, now_s)
+        if isinstance(event, NEWS):
+            explaining.answer_questions(books, now_s)
         publish = self._publish()
         return [*publish, *books.effects]
 
@@ -191,7 +197,12 @@ class SchedulerCore:
             job.rounds += 1
             if isinstance(event, MeasureFailed):
                 job.measure_faults[event.key] = event.fault
+        if isinstance(event, MeasureFailed):
+            while len(books.refused_measures) >= REFUSALS_MAX:
+                del books.refused_measures[next(iter(books.refused_measures))]
+            books.refused_measures[event.key] = event.fault
         if isinstance(event, Measured):
+            books.refused_measures.pop(event.key, None)
             while len(books.reports) >= books.policy.report_cache_max:
                 del books.reports[next(iter(books.reports))]
             books.reports[event.key] = event.report
