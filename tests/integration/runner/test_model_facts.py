@@ -14,17 +14,18 @@ from scheduler.core.estimate import cache_bytes
 from scheduler.core.layouts import Layout
 from tests.integration.runner.conftest import Zoo
 
-LAYOUT = {"context_tokens": 1024, "slots": 2, "batch_tokens": 128}
+LAYOUT = Layout(context_tokens=1024, slots=2, batch_tokens=128)
+LAYOUT_JSON = json.dumps({"context_tokens": 1024, "slots": 2, "batch_tokens": 128})
 
 
 @pytest.mark.behaviour("B-71", "B-72")
 @pytest.mark.parametrize("model", ["dense_wide_head", "moe", "hybrid"])
 def test_weights_and_cache_by_the_header_are_those_that_the_engine_counts(zoo: Zoo, model: str) -> None:
     path = zoo(model)
-    command = [sys.executable, "-m", "runner", "measure", "--model", str(path), "--layout", json.dumps(LAYOUT)]
+    command = [sys.executable, "-m", "runner", "measure", "--model", str(path), "--layout", LAYOUT_JSON]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     host = to_report(json_format.Parse(answer.stdout, cluster_pb2.MemoryReport())).host
     facts = to_facts(describe_file(path))
     assert sum(facts.layer_weights_bytes) + facts.input_weights_bytes == host.weights_bytes
     # The output layer's entry is what the runner keeps beside the cache: output rows, copies of prompts.
-    assert cache_bytes(facts, Layout(**LAYOUT))[:-1] == list(host.layer_cache_bytes[:-1])
+    assert cache_bytes(facts, LAYOUT)[:-1] == list(host.layer_cache_bytes[:-1])
