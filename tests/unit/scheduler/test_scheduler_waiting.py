@@ -1,0 +1,179 @@
+"""Loads that nobody waits for or that never end, memory that comes back by device, and questions that wait."""
+
+import pytest
+
+from scheduler.core.effects import AnswerExplained
+from scheduler.core.events import ExplainAsked
+from scheduler.core.faults import Fault
+from scheduler.core.load_jobs import LoadState
+from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded
+from tests.unit.scheduler.world import World, models, world_with
+
+TWO_GPUS = (gpu("gpu-0"), gpu("gpu-1"), cpu(free=4, total=4))
+
+
+def states(world: World) -> dict[str, LoadState]:
+    return {job.model_name: job.state for job in world.core.books.jobs.values()}
+
+
+@pytest.mark.behaviour("B-135")
+def test_a_load_without_callers_that_has_not_begun_goes_when_another_one_waits() -> None:
+    world = loaded("m", world=world_with(node(devices=ONE_GPU, models=models("m", "n", "o")), m=16, n=16, o=16))
+    world.work("p1", busy=1)
+    world.report()
+    world.ensure("first", "n")
+    world.settle()
+    world.leave("first")
+    world.pass_time(2)
+    assert set(states(world)) == {"n:latest"}  # nobody else wants the room
+    world.ensure("second", "o")
+    world.settle()
+    assert set(states(world)) == {"o:latest"}
+    world.work("p1", busy=0)
+    world.pass_time(20)
+    world.settle()
+    assert world.is_ready("second")
+    assert world.finals("first") == []
+
+
+def test_a_load_without_callers_that_has_begun_is_finished_all_the_same() -> None:
+    world = world_with(node(devices=TWO_GPUS, models=models("m", "n")), m=16, n=16)
+    world.ensure("first", "m")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.leave("first")
+    world.ensure("second", "n")
+    world.settle()
+    assert world.is_ready("second")
+    assert len(world.route("m:latest")) == 1
+
+
+def test_a_load_that_moves_too_slowly_to_end_is_given_up_in_time() -> None:
+    world = world_with(node(devices=ONE_GPU), m=8)
+    world.ensure("c")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    for step in range(20):  # some progress every hundred seconds: 8 GiB may take 600 + 8 * 120 s
+        world.load("p1", 0.01 * (step + 1))
+        world.pass_time(100)
+        if world.finals("c"):
+            break
+    assert world.fault("c").message.startswith("loading took longer than 1560 s")
+    world.settle()
+    assert world.runners == {}
+
+
+# Memory that comes back.
+
+
+def hog(world: World, device_id: str, gib: float) -> None:
+    """Another process takes memory of a device for ever."""
+    devices = tuple(
+        gpu(one.id, free=24 - gib, total=24) if one.id == device_id else one for one in world.nodes["a"].devices
+    )
+    world.nodes["a"] = node("a", devices=devices, models=world.nodes["a"].models)
+
+
+@pytest.mark.behaviour("B-137")
+def test_a_hog_on_one_device_does_not_delay_a_reload_on_another() -> None:
+    """Two models go at once; the memory of one device is taken by somebody else before it is seen to be free."""
+    world = world_with(node(devices=TWO_GPUS, models=models("m", "n", "o")), m=16, n=16, o=16)
+    for name in ("m", "n"):
+        loaded(name, world=world)
+    on = {one.view.layout.devices[0].device_id: key for key, one in world.runners.items()}
+    world.unload("u", "m")
+    world.unload("v", "n")
+    world.writes_done()
+    hog(world, "gpu-1", 16)
+    world.stops_done()
+    world.report()
+    assert on["gpu-0"] not in world.core.books.stops  # recovered at once
+    assert on["gpu-1"] in world.core.books.stops
+    world.ensure("c", "o")
+    world.measure_all()
+    world.writes_done()
+    (start,) = world.starts
+    assert [part.device_id for part in start.record.layout.devices] == ["gpu-0"]
+
+
+@pytest.mark.behaviour("B-137")
+def test_a_device_that_does_not_recover_is_given_up_after_some_seconds_and_its_figures_count() -> None:
+    world = loaded("m", world=world_with(node(devices=ONE_GPU, models=models("m", "n")), m=16, n=16))
+    world.unload("u", "m")
+    world.writes_done()
+    hog(world, "gpu-0", 16)
+    world.stops_done()
+    world.report()
+    assert set(world.core.books.stops) == {"p1"}
+    world.pass_time(5.1)
+    assert world.core.books.stops == {}
+    world.ensure("c", "n")
+    world.settle()
+    assert not world.is_ready("c")  # the hog is still there
+
+
+def test_memory_of_the_host_is_not_waited_for() -> None:
+    world = loaded("m", world=world_with(node(devices=(cpu(),))))
+    world.unload("u", "m")
+    world.writes_done()
+    world.stops_done()
+    world.report()
+    assert world.core.books.stops == {}
+
+
+# Questions.
+
+
+def ask(world: World, *, wait_s: float, caller: str = "why") -> list[AnswerExplained]:
+    effects = world.send(ExplainAsked(caller_id=caller, model_name="m", wait_s=wait_s))
+    return [one for one in effects if isinstance(one, AnswerExplained)]
+
+
+def test_a_question_waits_for_the_report_that_is_missing() -> None:
+    world = world_with(node())
+    assert ask(world, wait_s=5) == []
+    assert len(world.measures) == 1
+    world.measure_all()
+    (answer,) = world.answers["why"]
+    assert isinstance(answer, AnswerExplained)
+    assert answer.explanation.outcome == "placed"
+    assert world.core.books.jobs == {}
+    assert world.all_starts == []
+
+
+def test_a_question_without_time_is_answered_at_once_and_the_next_one_knows() -> None:
+    world = world_with(node())
+    (first,) = ask(world, wait_s=0)
+    assert first.explanation.outcome == "measuring"
+    world.measure_all()
+    (second,) = ask(world, wait_s=0, caller="again")
+    assert second.explanation.outcome == "placed"
+
+
+def test_a_question_is_answered_when_its_time_is_up_and_forgotten_when_its_caller_leaves() -> None:
+    world = world_with(node())
+    ask(world, wait_s=3)
+    ask(world, wait_s=30, caller="impatient")
+    world.leave("impatient")
+    world.pass_time(3.5)
+    (answer,) = world.answers["why"]
+    assert isinstance(answer, AnswerExplained)
+    assert answer.explanation.outcome == "measuring"
+    world.measure_all()
+    assert "impatient" not in world.answers
+    assert world.core.books.questions == {}
+
+
+def test_a_measurement_that_fails_is_named_and_not_asked_for_again_and_again() -> None:
+    world = world_with(node())
+    ask(world, wait_s=5)
+    for _ in range(12):
+        if world.measures:
+            world.measure_fails(Fault(reason="bad_model_file", message="the engine refused it: tensor missing"))
+    (answer,) = world.answers["why"]
+    assert isinstance(answer, AnswerExplained)
+    assert answer.explanation.outcome == "measure_failed"
+    assert "tensor missing" in answer.explanation.message
