@@ -17,7 +17,7 @@ SCHEMA_BYTES_MAX = 128 * 1024
 _DEPTH_MAX = 64
 _RULES_MAX = 8_000
 _LENGTH_MAX = 20_000
-_NUMBER_MAX = 10**15
+_NUMBER_MAX = 10**18
 
 _KEYWORDS: Mapping[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
@@ -296,7 +296,7 @@ class _Converter:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _NUMBER_MAX:
-            raise refusal(f"{name} must be a number of at most 15 digits")
+            raise refusal(f"{name} must be a number of at most 18 digits")
         return value
 
     def _count(self, schema: Schema, name: str) -> int | None:

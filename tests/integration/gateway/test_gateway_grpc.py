@@ -54,6 +54,21 @@ async def test_generate_raw_and_rendered(cluster: Cluster, stub: "inference_pb2_
     assert raw_request.truncate
 
 
+async def test_constraints_and_samplers_reach_the_runner(
+    cluster: Cluster, stub: "inference_pb2_grpc.InferenceAsyncStub"
+) -> None:
+    sampling = runner_pb2.Sampling(dry_multiplier=1.5, dry_sequence_breakers=["."], xtc_probability=0.25)
+    for constraint in ({"json_schema": '{"type": "null"}'}, {"grammar": 'root ::= "x"'}, {}):
+        options = inference_pb2.AnswerOptions(sampling=sampling, **constraint)
+        async for _ in stub.Generate(inference_pb2.GenerateTextRequest(model="demo", prompt="x", options=options)):
+            pass
+        asked = cluster.runner.requests[-1]
+        assert asked.WhichOneof("constraint") == next(iter(constraint), None)
+        assert {"json_schema": asked.json_schema, "grammar": asked.grammar}.items() >= constraint.items()
+        assert (asked.sampling.dry_multiplier, asked.sampling.xtc_probability) == (1.5, 0.25)
+        assert list(asked.sampling.dry_sequence_breakers) == ["."]
+
+
 async def test_tokens_there_and_back(stub: "inference_pb2_grpc.InferenceAsyncStub") -> None:
     by_text = await stub.Tokenize(inference_pb2.TokenizeTextRequest(model="demo", text="one two three"))
     assert len(by_text.ids) == 3

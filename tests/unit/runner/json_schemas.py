@@ -62,6 +62,11 @@ EXAMPLES: dict[str, Example] = {
     "negative range": ({"type": "integer", "minimum": -250, "maximum": -7}, -250, -6),
     "range over zero": ({"type": "integer", "minimum": -3, "maximum": 12}, -3, 13),
     "exclusive range": ({"type": "integer", "exclusiveMinimum": 9, "exclusiveMaximum": 101}, 100, 101),
+    "what a double holds": (
+        {"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991},
+        9007199254740991,
+        9007199254740992,
+    ),
     "from": ({"type": "integer", "minimum": 18}, 19, 17),
     "to": ({"type": "integer", "maximum": -1}, -100, 0),
     "one number": ({"type": "integer", "minimum": 7, "maximum": 7}, 7, 8),
