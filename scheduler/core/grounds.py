@@ -1,6 +1,6 @@
 """Which devices may hold a model at all, and which of them together (spec: 4.2). Filters come before scores."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.core.candidates import ClusterView, PlacementRequest, Verdict
@@ -14,6 +14,9 @@ DEVICES_MAX = 15  # llama.cpp's limit less one, which BLAS may take
 
 LAYER_KINDS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED})
 Obstacle = tuple[Verdict, str]
+# A device by itself, roomiest first: minus the bytes that it may have at most, node id, device id.
+Site = tuple[int, str, str, OwnedDevice]
+GroundKey = tuple[str, tuple[DeviceKey, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +24,10 @@ class Ground:
     """Devices that a model may lie on together. The runner runs on `node`; no devices: host RAM alone."""
 
     node: NodeView
-    devices: tuple[OwnedDevice, ...] = ()
-
-    @property
-    def key(self) -> tuple[str, tuple[DeviceKey, ...]]:
-        """Names it."""
-        return self.node.id, tuple((node.id, device.id) for node, device in self.devices)
+    devices: tuple[OwnedDevice, ...]
+    key: GroundKey
+    free_bytes: int  # no more than this can be had without eviction
+    total_bytes: int  # nor more than this with it
 
     @property
     def nodes(self) -> Mapping[str, NodeView]:
@@ -39,21 +40,47 @@ class Ground:
         return next(one for one in self.devices if (one[0].id, one[1].id) == wanted)
 
 
+def ground_of(node: NodeView, devices: Sequence[OwnedDevice] = ()) -> Ground:
+    """These devices; none: the node's RAM."""
+    host = node.host_device
+    held = [device for _, device in devices] or ([host] if host is not None else [])
+    return Ground(
+        node=node,
+        devices=tuple(devices),
+        key=(node.id, tuple((owner.id, device.id) for owner, device in devices)),
+        free_bytes=sum(min(device.free_bytes, device.total_bytes) for device in held),
+        total_bytes=sum(device.total_bytes for device in held),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeGrounds:
+    """Of one node, if nothing about the request or the moment speaks against a device."""
+
+    single: Mapping[DeviceKind, list[Site]]
+    joint: Mapping[DeviceKind, list[Ground]]
+    host: Ground | None
+    left_out: list[tuple[NodeView, DeviceView, Obstacle]]
+    speeds_known: bool
+    age_s: float  # of the oldest figure
+
+
 @dataclass(slots=True, kw_only=True)
 class Grounds:
     """What a request may use of a snapshot."""
 
-    single: dict[DeviceKind, list[Ground]] = field(default_factory=dict)  # one device each
+    single: dict[DeviceKind, list[Site]] = field(default_factory=dict)  # one device each
     joint: dict[DeviceKind, list[Ground]] = field(default_factory=dict)  # all devices of a node and a backend
     hosts: list[Ground] = field(default_factory=list)
     lenders: list[Ground] = field(default_factory=list)  # as joint, of nodes that may take part with others
     left_out: list[tuple[NodeView, DeviceView, Obstacle]] = field(default_factory=list)
+    speeds_known: bool = True  # of every device
 
     def of_shape(self, shape: Shape, kind: DeviceKind) -> list[Ground]:
         """The grounds on which a shape may be tried."""
         match shape:
             case Shape.ONE_DEVICE:
-                return self.single.get(kind, [])
+                return [ground_of(one[0], (one,)) for *_, one in self.single.get(kind, [])]
             case Shape.CPU:
                 return self.hosts
             case Shape.ONE_NODE:
@@ -65,44 +92,75 @@ class Grounds:
 def find_grounds(request: PlacementRequest, view: ClusterView, policy: Policy) -> Grounds:
     """Sort the devices of a snapshot into what may be used and what may not, with the reason."""
     grounds = Grounds()
+    loading = {node_id for node_id, _ in view.loading_pools}
+    is_plain = _asks_for_nothing(request)
     for node in view.nodes:
         obstacle = node_obstacle(request, view, policy, node)
         if obstacle is not None:
             grounds.left_out += [(node, device, obstacle) for device in _layer_devices(node)]
             if obstacle[0] is not Verdict.FILE_MISSING:
                 continue
-        by_backend: dict[tuple[DeviceKind, str], list[OwnedDevice]] = {}
-        for device in _layer_devices(node):
-            found = device_verdict(request, view, policy, node, device)
-            if found is not None:
-                if obstacle is None:
-                    grounds.left_out.append((node, device, found))
-            elif device.kind is not DeviceKind.CPU:
-                by_backend.setdefault((device.kind, device.backend), []).append((node, device))
-            elif obstacle is None:
-                grounds.hosts.append(Ground(node=node))
-        _add(grounds, node, by_backend, has_file=obstacle is None)
+        found = node.memo.get("grounds")
+        if found is None:
+            found = node.memo["grounds"] = _node_grounds(node, None, view, policy)
+        if not is_plain or node.id in loading or found.age_s > policy.figures_unusable_s:
+            found = _node_grounds(node, request, view, policy)
+        _add(grounds, node, found, has_file=obstacle is None)
     return grounds
 
 
-def _add(
-    grounds: Grounds, node: NodeView, by_backend: Mapping[tuple[DeviceKind, str], list[OwnedDevice]], *, has_file: bool
-) -> None:
-    joint = [
-        (kind, Ground(node=node, devices=tuple(devices[:DEVICES_MAX]))) for (kind, _), devices in by_backend.items()
-    ]
-    if node.rpc_enabled and joint:
-        grounds.lenders.append(max((ground for _, ground in joint), key=_total_bytes))
+def _asks_for_nothing(request: PlacementRequest) -> bool:
+    """Whether the request leaves every usable device to the planner."""
+    wanted = request.constraints
+    is_open = not (wanted.nodes or wanted.devices or wanted.backend or wanted.require_gpu or request.require_gpu)
+    return is_open and wanted.num_gpu != 0 and wanted.max_shape is Shape.CPU
+
+
+def _node_grounds(node: NodeView, request: PlacementRequest | None, view: ClusterView, policy: Policy) -> _NodeGrounds:
+    by_backend: dict[tuple[DeviceKind, str], list[OwnedDevice]] = {}
+    left_out: list[tuple[NodeView, DeviceView, Obstacle]] = []
+    host = None
+    for device in _layer_devices(node):
+        obstacle = _standing_obstacle(device)
+        if obstacle is None and request is not None:
+            obstacle = _passing_obstacle(request, view, policy, node, device)
+        if obstacle is not None:
+            left_out.append((node, device, obstacle))
+        elif device.kind is DeviceKind.CPU:
+            host = ground_of(node)
+        else:
+            by_backend.setdefault((device.kind, device.backend), []).append((node, device))
+    single: dict[DeviceKind, list[Site]] = {}
+    joint: dict[DeviceKind, list[Ground]] = {}
+    for (kind, _), devices in by_backend.items():
+        joint.setdefault(kind, []).append(ground_of(node, devices[:DEVICES_MAX]))
+        single.setdefault(kind, []).extend(
+            (-min(one[1].free_bytes, one[1].total_bytes), node.id, one[1].id, one) for one in devices
+        )
+    return _NodeGrounds(
+        single=single,
+        joint=joint,
+        host=host,
+        left_out=left_out,
+        speeds_known=all(device.speed_bytes_s > 0 for devices in by_backend.values() for _, device in devices),
+        age_s=node.report_age_s + max((device.free_age_s for device in node.devices), default=0.0),
+    )
+
+
+def _add(grounds: Grounds, node: NodeView, found: _NodeGrounds, *, has_file: bool) -> None:
+    if node.rpc_enabled and found.joint:
+        every = [ground for joint in found.joint.values() for ground in joint]
+        grounds.lenders.append(max(every, key=lambda ground: ground.total_bytes))
     if not has_file:
         return
-    for kind, ground in joint:
-        grounds.joint.setdefault(kind, []).append(ground)
-        singles = grounds.single.setdefault(kind, [])
-        singles += [Ground(node=node, devices=(one,)) for one in ground.devices]
-
-
-def _total_bytes(ground: Ground) -> int:
-    return sum(device.total_bytes for _, device in ground.devices)
+    grounds.left_out += found.left_out
+    grounds.speeds_known = grounds.speeds_known and found.speeds_known
+    if found.host is not None:
+        grounds.hosts.append(found.host)
+    for kind, sites in found.single.items():
+        grounds.single.setdefault(kind, []).extend(sites)
+    for kind, whole in found.joint.items():
+        grounds.joint.setdefault(kind, []).extend(whole)
 
 
 def _layer_devices(node: NodeView) -> Iterator[DeviceView]:
@@ -131,15 +189,22 @@ def node_obstacle(request: PlacementRequest, view: ClusterView, policy: Policy, 
     return None
 
 
-def device_verdict(
-    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView, device: DeviceView
-) -> Obstacle | None:
-    """Why a device may not be used; None: it may."""
+def _standing_obstacle(device: DeviceView) -> Obstacle | None:
+    """What speaks against a device whoever asks."""
     if not device.usable:
         return Verdict.DEVICE_EXCLUDED, device.state_reason or "the device is not usable"
+    if device.trust is Trust.UNKNOWN:
+        return Verdict.FIGURES_UNUSABLE, "free memory is unknown"
+    return None
+
+
+def _passing_obstacle(
+    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView, device: DeviceView
+) -> Obstacle | None:
+    """What speaks against a device now, or for this request."""
     age_s = device.free_age_s + node.report_age_s
-    if device.trust is Trust.UNKNOWN or age_s > policy.figures_unusable_s:
-        return Verdict.FIGURES_UNUSABLE, f"free memory is unknown or {age_s:.1f} s old"
+    if age_s > policy.figures_unusable_s:
+        return Verdict.FIGURES_UNUSABLE, f"free memory is {age_s:.1f} s old"
     if device.kind is DeviceKind.CPU and (request.require_gpu or request.constraints.require_gpu):
         return Verdict.GPU_REQUIRED, "a GPU is required"
     if obstacle := device_obstacle(request.constraints, node, device):

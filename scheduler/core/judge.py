@@ -62,6 +62,13 @@ class Judge:
             case Converged():
                 return self._with_pipeline(fitting, outcome)
 
+    def is_hopeless(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> bool:
+        """Whether a ground cannot hold the least that is known of the model, whatever is planned on it."""
+        if shape not in COMPLETE_SHAPES or self.request.constraints.num_gpu is not None:
+            return False
+        most = ground.total_bytes if without else ground.free_bytes
+        return self.known.least_on_devices(ground, base) > most
+
     def _fitting(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> Fitting:
         facts = self.known.facts(ground)
         return Fitting(

@@ -48,6 +48,7 @@ class KnownReports:
     policy: Policy
     _by_build: dict[str, list[Known]] | None = None
     _facts: dict[str, ModelFacts] = field(default_factory=dict)
+    _least: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def report(self, ground: Ground, layout: Layout) -> MemoryReport | Fault | None:
         """For a layout on a ground: measured, or estimated where nothing can be measured; None: measure it first."""
@@ -82,6 +83,8 @@ class KnownReports:
         Fewer slots and less context make weights no smaller, and cells at best in proportion.
         """
         cells = base.context_tokens * base.slots
+        if (known_least := self._least.get((ground.node.engine_build, cells))) is not None:
+            return known_least
         least = 0
         layers = len(self.facts(ground).layer_weights_bytes)
         for known in self._of_build(ground.node.engine_build):
@@ -91,6 +94,7 @@ class KnownReports:
         file = ground.node.model(self.digest)
         if not least and file is not None and file.facts is not None:
             least = sum(file.facts.layer_weights_bytes)
+        self._least[ground.node.engine_build, cells] = least
         return least
 
     def facts(self, ground: Ground) -> ModelFacts:

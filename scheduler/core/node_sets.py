@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from scheduler.core.grounds import Ground, Grounds
+from scheduler.core.grounds import Ground, Grounds, ground_of
 from scheduler.core.rooms import Rooms
 
 NODES_LOOKED_AT = 6  # of each build: sets of roomier nodes hold whatever sets of others hold
@@ -29,7 +29,7 @@ def _sets_of(count: int, members: Sequence[Ground], with_file: set[str]) -> Iter
             continue
         others = [ground for ground in chosen if ground is not head]
         devices = (*head.devices, *itertools.chain.from_iterable(ground.devices for ground in others))
-        yield Ground(node=head.node, devices=devices)
+        yield ground_of(head.node, devices)
 
 
 def _room(ground: Ground, rooms: Rooms) -> int:

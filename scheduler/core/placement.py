@@ -33,9 +33,9 @@ from scheduler.core.ledger import NOBODY
 from scheduler.core.memory import MemoryOrigin, memory_text
 from scheduler.core.node_sets import node_sets
 from scheduler.core.policy import Policy
-from scheduler.core.ranking import ranked
+from scheduler.core.ranking import are_equal, ranked, roomiest_sites
 from scheduler.core.shapes import Eviction, Step, steps
-from scheduler.core.variants import Automatic, tier_devices
+from scheduler.core.variants import Automatic, tier_bytes
 
 __all__ = ["BAD_FILE", "plan_placement"]
 
@@ -67,6 +67,7 @@ class _Search:
         self.policy = policy
         self.judge = Judge(request, view, reports, policy)
         self.grounds: Grounds = find_grounds(request, view, policy)
+        self._automatic = self._find_automatic()
         self.seen: Seen = {}
         for node, device, (verdict, reason) in self.grounds.left_out:
             if len(self.seen) >= policy.candidates_max:
@@ -102,14 +103,16 @@ class _Search:
         return None
 
     def _steps(self, *, may_evict: bool) -> Iterator[Step]:
-        automatic = self._automatic
-        grounds = [*self.grounds.hosts, *(ground for joint in self.grounds.joint.values() for ground in joint)]
-        layout = self.request.layout
-        tiers = {len(automatic.context_steps(layout, tier_devices(ground.node))) for ground in grounds}
+        automatic, layout = self._automatic, self.request.layout
+        tiers = {1}
+        if self.request.automatic_context:
+            heads = [ground.node for joint in self.grounds.joint.values() for ground in joint]
+            totals = {tier_bytes(node) for node in heads} | {0}
+            tiers = {len(automatic.context_steps(layout, total)) for total in totals}
         return steps(
             self.request.constraints,
             slot_steps=self.request.slot_steps,
-            context_steps=max(tiers, default=1),
+            context_steps=max(tiers),
             cache_steps=len(automatic.cache_types(layout)),
             may_evict=may_evict,
             evict_for_speed=self.policy.evict_for_speed,
@@ -122,7 +125,10 @@ class _Search:
         return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
 
     @property
-    def _automatic(self) -> Automatic:
+    def _all_equal(self) -> bool:
+        return are_equal(self.request, self.view, speeds_known=self.grounds.speeds_known)
+
+    def _find_automatic(self) -> Automatic:
         trained = next(
             (
                 file.trained_context_tokens
@@ -145,7 +151,9 @@ class _Search:
             if number >= self.policy.grounds_tried_max:
                 break
             base = self._base(step, ground)
-            if base is None:
+            if base is None or (
+                (step.shape, ground.key) in seen and self.judge.is_hopeless(step.shape, ground, base, without)
+            ):
                 continue
             outcome = self.judge.try_ground(step.shape, ground, base, without)
             match outcome:
@@ -175,19 +183,23 @@ class _Search:
     def _ordered(self, step: Step) -> Iterator[Ground]:
         if step.shape is Shape.NODES:
             return node_sets(self.grounds, self.judge.rooms, nodes_max=self.policy.rpc_nodes_max)
+        if step.shape is Shape.ONE_DEVICE and not self._uses_all and self._all_equal:
+            return roomiest_sites(self.grounds.single.get(step.kind, []), self.judge.rooms)
         grounds = self.grounds.of_shape(step.shape, step.kind)
         if step.shape is Shape.ONE_DEVICE and self._uses_all:
-            grounds = [ground for ground in grounds if len(tier_devices(ground.node)) <= 1]
+            alone = {ground.node.id for ground in self.grounds.joint.get(step.kind, []) if len(ground.devices) == 1}
+            grounds = [ground for ground in grounds if ground.node.id in alone]
         if not grounds:
             return iter(())
         facts = self.judge.known.facts(grounds[0])
         read = sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
-        return ranked(grounds, self.request, self.view, self.judge.rooms, read)
+        speeds_known = self.grounds.speeds_known and step.shape is not Shape.CPU
+        return ranked(grounds, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
 
     def _base(self, step: Step, ground: Ground) -> Layout | None:
         """The values of the step on this ground; None: it has stepped down as far as it can."""
-        devices = tier_devices(ground.node) if step.shape is not Shape.CPU else ()
-        contexts = self._automatic.context_steps(self.request.layout, devices)
+        total = tier_bytes(ground.node) if step.shape is not Shape.CPU else 0
+        contexts = self._automatic.context_steps(self.request.layout, total)
         if step.context_step >= len(contexts):
             return None
         layout = self._automatic.cache_types(self.request.layout)[step.cache_step]

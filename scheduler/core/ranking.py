@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from scheduler.core.candidates import ClusterView, PlacementRequest
-from scheduler.core.grounds import Ground
+from scheduler.core.grounds import Ground, Site, ground_of
 from scheduler.core.rooms import Rooms
-from scheduler.core.speeds import SAME_TIME, expected_s, speed_of
+from scheduler.core.speeds import SAME_TIME, OwnedDevice, expected_s, speed_of
 from scheduler.core.view import DeviceView, NodeView
 
 
@@ -16,15 +16,17 @@ def ranked(
     view: ClusterView,
     rooms: Rooms,
     bytes_per_token: int,
+    *,
+    speeds_known: bool,
 ) -> Iterator[Ground]:
     """Best first. Another replica goes to another node, then to another device, then beside the first."""
-    speeds_known = all(device.speed_bytes_s > 0 for ground in grounds for _, device in ground.devices)
+    if are_equal(request, view, speeds_known=speeds_known):
+        yield from _roomiest_first(grounds, rooms)
+        return
     groups: dict[tuple[int, float], list[Ground]] = {}
     for ground in grounds:
-        seconds = 0.0
-        if speeds_known or view.decoding:
-            step = bytes_per_token / _speed(ground, known=speeds_known)
-            seconds = expected_s(step, ground.devices, view.decoding)
+        step = bytes_per_token / _speed(ground, known=speeds_known)
+        seconds = expected_s(step, ground.devices, view.decoding)
         groups.setdefault((_nearness(ground, request), seconds), []).append(ground)
     pending = sorted(groups)
     while pending:
@@ -32,6 +34,24 @@ def ranked(
         within = [key for key in pending if key[0] == nearness and key[1] <= best * SAME_TIME]
         yield from _roomiest_first([ground for key in within for ground in groups[key]], rooms)
         pending = pending[len(within) :]
+
+
+def roomiest_sites(sites: Sequence[Site], rooms: Rooms) -> Iterator[Ground]:
+    """Single devices where all are equally fast. Of thousands only those are looked at that are taken."""
+    heap: list[tuple[int, str, str, OwnedDevice | Ground]] = list(sites)
+    heapq.heapify(heap)
+    while heap:
+        _, node_id, device_id, found = heapq.heappop(heap)
+        if isinstance(found, Ground):
+            yield found
+            continue
+        room = rooms.on(*found).available_bytes
+        heapq.heappush(heap, (-room, node_id, device_id, ground_of(found[0], (found,))))
+
+
+def are_equal(request: PlacementRequest, view: ClusterView, *, speeds_known: bool) -> bool:
+    """Whether nothing but room tells devices of a kind apart."""
+    return not speeds_known and not view.decoding and not request.replicas
 
 
 def _nearness(ground: Ground, request: PlacementRequest) -> int:
@@ -53,7 +73,7 @@ def _speed(ground: Ground, *, known: bool) -> float:
 
 def _roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:
     """Rooms are worked out only for as many grounds as are looked at: what is free now bounds them."""
-    heap = [(-_bound(ground), False, ground.key, ground) for ground in grounds]
+    heap = [(-ground.free_bytes, False, ground.key, ground) for ground in grounds]
     heapq.heapify(heap)
     while heap:
         _, is_exact, key, ground = heapq.heappop(heap)
@@ -62,10 +82,6 @@ def _roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]
             continue
         room = sum(rooms.on(node, device).available_bytes for node, device in _devices(ground))
         heapq.heappush(heap, (-room, True, key, ground))
-
-
-def _bound(ground: Ground) -> int:
-    return sum(min(device.free_bytes, device.total_bytes) for _, device in _devices(ground))
 
 
 def _devices(ground: Ground) -> Sequence[tuple[NodeView, DeviceView]]:

@@ -21,7 +21,7 @@ DeviceKey = tuple[str, str]  # node id, device id
 FACTOR_STEP_MIN = 1e-6
 FACTOR_EXCEEDING = 1000.0  # a count that the user gave may exceed the room; the reserve check decides
 SETS_MAX = 4096
-ANY_ORDER_DEVICES_MAX = 8  # beyond it 2^n sets are too many to look at
+ANY_ORDER_DEVICES_MAX = 6  # 2^n sets of them are looked at, in every round of a plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
 """The values that a request leaves open, best first, and how they step down (spec: 4.2). Explicit ones never change."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scheduler.core.layouts import CONTEXT_TOKENS_AUTO, Layout
 from scheduler.core.memory import GIB
-from scheduler.core.view import DeviceKind, DeviceView, NodeView
+from scheduler.core.view import DeviceKind, NodeView
 
 # Context of an automatic replica by what the devices of its node have in total.
 TIERS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, CONTEXT_TOKENS_AUTO))
@@ -22,12 +21,12 @@ class Automatic:
     cache_type: bool = False
     trained_tokens: int = 0  # 0: not given
 
-    def context_steps(self, layout: Layout, devices: Iterable[DeviceView]) -> tuple[int, ...]:
-        """Contexts to try on a node with these devices, largest first."""
+    def context_steps(self, layout: Layout, total_bytes: int) -> tuple[int, ...]:
+        """Contexts to try on a node with so much device memory, largest first."""
         if not self.context:
             return (layout.context_tokens,)
         least = layout.context_tokens  # what is wanted at least
-        first = max(least, tier_tokens(sum(device.total_bytes for device in devices)))
+        first = max(least, tier_tokens(total_bytes))
         steps = [first, *(step for step in CONTEXT_STEPS if least <= step < first)]
         if self.trained_tokens:
             steps = [min(step, self.trained_tokens) for step in steps]
@@ -45,6 +44,10 @@ def tier_tokens(total_bytes: int) -> int:
     return next(tokens for least, tokens in TIERS if total_bytes >= least)
 
 
-def tier_devices(node: NodeView) -> tuple[DeviceView, ...]:
+def tier_bytes(node: NodeView) -> int:
     """What counts for the tier: memory of devices, not the machine's RAM."""
-    return tuple(device for device in node.devices if device.kind is DeviceKind.GPU and device.usable)
+    known: int | None = node.memo.get("tier_bytes")
+    if known is None:
+        usable = (device for device in node.devices if device.kind is DeviceKind.GPU and device.usable)
+        known = node.memo["tier_bytes"] = sum(device.total_bytes for device in usable)
+    return known

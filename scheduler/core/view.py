@@ -1,7 +1,8 @@
 """What the scheduler sees of the cluster: nodes, their devices, model files and runners. Values only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
@@ -128,6 +129,8 @@ class NodeView:
     rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
     tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
 
+    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of what follows from it
+
     def device(self, device_id: str) -> DeviceView | None:
         """The device of this id, if the node has it."""
         for device in self.devices:
@@ -138,10 +141,10 @@ class NodeView:
     @property
     def host_device(self) -> DeviceView | None:
         """The device that stands for the node's RAM."""
-        for device in self.devices:
-            if device.kind is DeviceKind.CPU:
-                return device
-        return None
+        if "host" not in self.memo:
+            self.memo["host"] = next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
+        host: DeviceView | None = self.memo["host"]
+        return host
 
     def model(self, digest: str) -> ModelFile | None:
         """The usable file of this digest, if the node has it."""

@@ -1,0 +1,135 @@
+"""How long placement takes in a large cluster, and what an idle control plane costs: `make bench-placement`.
+
+    decision   one device is chosen of 1,000 nodes × 8, reports known, on an inventory that was decided on before
+    plan       the same on an inventory that has just arrived, for three shapes: everything is worked out anew
+    idle       the scheduler's core with 100 idle nodes that report once a second, as a part of one core
+
+Times are of the processor, so that neighbours on the machine do not count. Writes
+bench/results/<date>-placement.json. Bars: decision ≤ 10 ms, plan ≤ 50 ms (median), idle ≤ 5 % of a core.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from bench.machine import ROOT, describe_machine
+from scheduler.core.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
+from scheduler.core.faults import Fault
+from scheduler.core.layouts import SLOTS_AUTO, Layout
+from scheduler.core.memory import MemoryReport
+from scheduler.core.placement import plan_placement
+from scheduler.core.policy import Policy
+from tests.unit.scheduler.builders import counted, cpu, gpu, model, node
+from tests.unit.scheduler.world import World, models
+
+GIB = 1024**3
+NODES = 1000
+DEVICES = 8
+DECISION_MS_MAX = 10.0
+PLAN_MS_MAX = 50.0
+IDLE_NODES = 100
+IDLE_SECONDS = 60
+IDLE_CORE_MAX = 0.05
+REQUEST = PlacementRequest(
+    model_digest=model().digest, layout=Layout(context_tokens=4096, slots=1, batch_tokens=512), slot_steps=SLOTS_AUTO
+)
+
+
+def cluster(*, used_gib: float) -> ClusterView:
+    """1,000 nodes of 8 devices, all with the file, no two equally full."""
+    nodes = []
+    for number in range(NODES):
+        devices = [
+            replace(
+                gpu(f"gpu-{number}-{index}", total=24), free_bytes=int((24 - used_gib) * GIB) - number * 4096 - index
+            )
+            for index in range(DEVICES)
+        ]
+        nodes.append(node(f"node-{number:04}", devices=(*devices, cpu())))
+    return ClusterView(nodes=tuple(nodes))
+
+
+def time_plan(view: ClusterView, weights_gib: float, *, rounds: int, fresh: bool) -> tuple[list[float], str]:
+    """Milliseconds of a plan with all reports known, and what came of it. `fresh`: on nodes that were never planned on."""
+    reports: dict[MeasureKey, MemoryReport | Fault] = {}
+    policy = Policy()
+    while isinstance(outcome := plan_placement(REQUEST, view, reports, policy), MeasureFirst):
+        reports[outcome.key] = counted(outcome.layout, weights=int(weights_gib * GIB), cache=GIB // 8, graph=GIB // 8)
+    assert isinstance(outcome, Placement), outcome
+    spent = []
+    for _ in range(rounds):
+        one = replace(view, nodes=tuple(replace(node) for node in view.nodes)) if fresh else view
+        begin = time.process_time()
+        plan_placement(REQUEST, one, reports, policy)
+        spent.append((time.process_time() - begin) * 1000)
+    return spent, str(outcome.shape)
+
+
+def time_idle() -> float:
+    """Part of a core that the core takes for nodes which report and do nothing else."""
+    world = World(policy=Policy(keep_alive_ms=-1))
+    world.nodes = {f"n{number}": node(f"n{number}", models=models("m")) for number in range(IDLE_NODES)}
+    world.report()
+    world.lead()
+    begin = time.process_time()
+    world.pass_time(IDLE_SECONDS)
+    return (time.process_time() - begin) / IDLE_SECONDS
+
+
+def figures(spent: list[float]) -> dict[str, float]:
+    """Median and p95, in milliseconds."""
+    return {
+        "median_ms": round(statistics.median(spent), 3),
+        "p95_ms": round(statistics.quantiles(spent, n=20)[-1], 3),
+        "rounds": len(spent),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, write; 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--output", type=Path, default=None, help="instead of bench/results/<date>-placement.json")
+    options = parser.parse_args(arguments)
+    empty, full = cluster(used_gib=1), cluster(used_gib=16)
+    cases: dict[str, tuple[Callable[[], tuple[list[float], str]], float]] = {
+        "decision": (lambda: time_plan(empty, 8, rounds=options.rounds, fresh=False), DECISION_MS_MAX),
+        "plan_one_device": (lambda: time_plan(empty, 8, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
+        "plan_one_node": (lambda: time_plan(full, 20, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
+        "plan_partial": (lambda: time_plan(full, 100, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
+    }
+    summary: dict[str, object] = {}
+    missed = []
+    for name, (measure, most_ms) in cases.items():
+        spent, shape = measure()
+        found = figures(spent)
+        summary[name] = {**found, "shape": shape, "bar_ms": most_ms}
+        print(f"{name:<16} {found['median_ms']:>8.2f} ms median {found['p95_ms']:>8.2f} ms p95  {shape}")
+        if found["median_ms"] > most_ms:
+            missed.append(name)
+    idle = time_idle()
+    summary["idle"] = {"core_share": round(idle, 5), "nodes": IDLE_NODES, "bar": IDLE_CORE_MAX}
+    print(f"{'idle':<16} {idle * 100:>8.2f} % of a core for {IDLE_NODES} nodes")
+    if idle > IDLE_CORE_MAX:
+        missed.append("idle")
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    path = options.output or ROOT / "bench" / "results" / f"{today}-placement.json"
+    result = {
+        "what": f"placement over {NODES} nodes x {DEVICES} devices",
+        "machine": describe_machine(),
+        "summary": summary,
+        "bars_missed": missed,
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"written to {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
