@@ -1,6 +1,6 @@
 """The inventory as GET /puna/v1/nodes shows it."""
 
-from protos import cluster_pb2, discovery_pb2
+from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 
 _DEVICE_STATES = {
     cluster_pb2.DEVICE_STATE_OK: "ok",
@@ -10,6 +10,8 @@ _DEVICE_STATES = {
 }
 
 
+# A node that falls silent cannot say so itself.
+STALE_AFTER_MS = 2000
 _TRUSTS = {
     cluster_pb2.TRUST_MEASURED: "measured",
     cluster_pb2.TRUST_PREDICTED: "predicted",
@@ -28,6 +30,11 @@ def inventory_nodes(inventory: discovery_pb2.Inventory) -> list[dict[str, object
     return [_node(node) for node in inventory.nodes]
 
 
+def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, object]:
+    """A device after its test, as POST /puna/v1/devices/clear shows it."""
+    return {"node": answer.node_id, **_device(answer.device, 0)}
+
+
 def _node(node: cluster_pb2.Node) -> dict[str, object]:
     cpu = next((device for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU), None)
     ram = {"total": cpu.total_bytes, "free": cpu.free_bytes, "source": cpu.free_source} if cpu is not None else None
@@ -38,7 +45,7 @@ def _node(node: cluster_pb2.Node) -> dict[str, object]:
         "build": node.engine_build,
         "report_age_ms": node.report_age_ms,
         "ram": ram,
-        "devices": [_device(device) for device in node.devices],
+        "devices": [_device(device, node.report_age_ms) for device in node.devices],
         "runners": [_runner(record) for record in node.runners],
     }
 
@@ -50,7 +57,9 @@ def _node_state(node: cluster_pb2.Node) -> str:
     return "degraded" if lost else "ready"
 
 
-def _device(device: cluster_pb2.Device) -> dict[str, object]:
+def _device(device: cluster_pb2.Device, report_age_ms: int) -> dict[str, object]:
+    age_ms = device.free_age_ms + report_age_ms
+    trust = "stale" if age_ms > STALE_AFTER_MS else _TRUSTS.get(device.trust, "unknown")
     return {
         "id": device.id,
         "name": device.name,
@@ -59,8 +68,8 @@ def _device(device: cluster_pb2.Device) -> dict[str, object]:
         "total_bytes": device.total_bytes,
         "free_bytes": device.free_bytes,
         "free_source": device.free_source,
-        "free_age_ms": device.free_age_ms,
-        "trust": _TRUSTS.get(device.trust, "unknown"),
+        "free_age_ms": age_ms,
+        "trust": trust,
         "promised_bytes": device.promised_bytes,
         "reserve_bytes": device.reserve_bytes,
         "max_bytes": device.max_bytes if device.HasField("max_bytes") else None,

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+from collections.abc import Callable
 
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
@@ -25,7 +26,7 @@ from runner.host.home import Home
 from runner.host.lending import Lender
 from runner.host.measurements import Measurements
 from runner.host.model_files import ModelFiles
-from runner.host.reporter import Identity, Reporter
+from runner.host.reporter import Identity, Reporter, Sections
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
 from runner.host.supervisor import Supervisor
@@ -108,16 +109,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     )
     changes = Changes()
 
-    def snapshot() -> discovery_pb2.HostReport:
-        facts.engine_build = devices.engine_build
-        report = discovery_pb2.HostReport(facts=facts)
-        report.devices.devices.extend(devices.devices())
-        report.models.models.extend(models.models())
-        report.runners.runners.extend(supervisor.records())
-        for section in (report.devices, report.models, report.runners):
-            section.SetInParent()  # an empty list is a report too
-        return report
-
+    snapshot = _snapshot(facts, devices, models, supervisor)
     await supervisor.adopt()
     tasks = [asyncio.create_task(models.watch()), asyncio.create_task(devices.watch())]
     try:
@@ -155,6 +147,31 @@ async def _until(stop: asyncio.Event, reporting: asyncio.Task[None]) -> None:
             reporting.result()
         except PlacementMismatch as error:
             raise StartupError(error.message) from error
+
+
+def _snapshot(
+    facts: discovery_pb2.HostFacts, devices: Devices, models: ModelFiles, supervisor: Supervisor
+) -> Callable[[], Sections]:
+    """Reads what there is to report. The list of models is made anew only when it changed."""
+    listed = discovery_pb2.ModelList()
+    listed_version = -1
+
+    def read() -> Sections:
+        nonlocal listed, listed_version
+        if models.changes.version != listed_version:
+            listed_version = models.changes.version
+            listed = discovery_pb2.ModelList(models=models.models())
+        current = discovery_pb2.HostFacts()
+        current.CopyFrom(facts)
+        current.engine_build = devices.engine_build
+        return Sections(
+            facts=current,
+            devices=discovery_pb2.DeviceList(devices=devices.devices()),
+            models=listed,
+            runners=discovery_pb2.RunnerList(runners=supervisor.records()),
+        )
+
+    return read
 
 
 def _warn_of_limits() -> None:

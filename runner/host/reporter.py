@@ -31,12 +31,20 @@ class Identity:
     started_at_unix_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sections:
+    """What a host has to say. A part that is the same object as before is not looked at again."""
+
+    facts: discovery_pb2.HostFacts
+    devices: discovery_pb2.DeviceList
+    models: discovery_pb2.ModelList
+    runners: discovery_pb2.RunnerList
+
+
 class Reporter:
     """`snapshot` reads the four sections as they are now; `changes` tells when to look."""
 
-    def __init__(
-        self, address: str, identity: Identity, snapshot: Callable[[], discovery_pb2.HostReport], changes: Changes
-    ) -> None:
+    def __init__(self, address: str, identity: Identity, snapshot: Callable[[], Sections], changes: Changes) -> None:
         self._address = address
         self._identity = identity
         self._snapshot = snapshot
@@ -74,7 +82,7 @@ class Reporter:
                 pause_s = min(2 * pause_s, RECONNECT_S_MAX)
 
     async def _reports(self) -> AsyncIterator[discovery_pb2.HostReport]:
-        sent = discovery_pb2.HostReport()
+        sent: Sections | None = None
         while True:
             seen = self._changes.version
             current = self._snapshot()
@@ -87,21 +95,20 @@ class Reporter:
             except TimeoutError:
                 pass
 
-    def _difference(
-        self, sent: discovery_pb2.HostReport, current: discovery_pb2.HostReport
-    ) -> discovery_pb2.HostReport:
-        """Ids and the sections that differ from what was sent on this stream."""
-        report = discovery_pb2.HostReport()
-        report.CopyFrom(current)
-        report.node_id = self._identity.node_id
-        report.incarnation = self._identity.incarnation
-        report.started_at_unix_ms = self._identity.started_at_unix_ms
-        if sent.HasField("facts") and sent.facts == current.facts:
-            report.ClearField("facts")
-        if sent.HasField("devices") and sent.devices == current.devices:
-            report.ClearField("devices")
-        if sent.HasField("models") and sent.models == current.models:
-            report.ClearField("models")
-        if sent.HasField("runners") and sent.runners == current.runners:
-            report.ClearField("runners")
+    def _difference(self, sent: Sections | None, current: Sections) -> discovery_pb2.HostReport:
+        """Ids and the sections that differ from what was sent on this stream; an empty list is a section, too."""
+        report = discovery_pb2.HostReport(
+            node_id=self._identity.node_id,
+            incarnation=self._identity.incarnation,
+            started_at_unix_ms=self._identity.started_at_unix_ms,
+        )
+        if sent is None or sent.facts != current.facts:
+            report.facts.CopyFrom(current.facts)
+        if sent is None or sent.devices != current.devices:
+            report.devices.CopyFrom(current.devices)
+        # By identity first: descriptions of many models are long, and the list is made anew only when it changed.
+        if sent is None or (sent.models is not current.models and sent.models != current.models):
+            report.models.CopyFrom(current.models)
+        if sent is None or sent.runners != current.runners:
+            report.runners.CopyFrom(current.runners)
         return report

@@ -1,0 +1,45 @@
+"""Nodes as people see them."""
+
+import pytest
+
+from gateway.inventory import inventory_nodes
+from protos import cluster_pb2, discovery_pb2
+
+
+def shown(device: cluster_pb2.Device, *, report_age_ms: int = 0) -> dict[str, object]:
+    node = cluster_pb2.Node(id="n", devices=[device], report_age_ms=report_age_ms)
+    (page,) = inventory_nodes(discovery_pb2.Inventory(nodes=[node]))
+    devices = page["devices"]
+    assert isinstance(devices, list)
+    first: dict[str, object] = devices[0]
+    return first
+
+
+@pytest.mark.behaviour("B-131")
+def test_a_figure_is_as_old_as_the_reading_and_the_report_together() -> None:
+    device = cluster_pb2.Device(id="GPU-1", free_age_ms=400, trust=cluster_pb2.TRUST_MEASURED)
+    assert (shown(device)["free_age_ms"], shown(device)["trust"]) == (400, "measured")
+    silent = shown(device, report_age_ms=1700)
+    assert (silent["free_age_ms"], silent["trust"]) == (2100, "stale")
+
+
+@pytest.mark.behaviour("B-130")
+def test_a_device_that_is_left_out_shows_how_its_test_ended() -> None:
+    device = cluster_pb2.Device(
+        id="GPU-1",
+        type=cluster_pb2.DEVICE_TYPE_INTEGRATED,
+        state=cluster_pb2.DEVICE_STATE_EXCLUDED,
+        state_reason="its test failed: signal 6",
+        check_exit_code=-6,
+        check_last_line="no kernel image",
+        max_bytes=5,
+    )
+    page = shown(device)
+    assert (page["state"], page["state_reason"]) == ("excluded", "its test failed: signal 6")
+    assert (page["check_exit_code"], page["check_last_line"]) == (-6, "no kernel image")
+    assert (page["class"], page["max_bytes"]) == ("integrated", 5)
+
+
+def test_what_is_not_known_is_null_and_not_zero() -> None:
+    page = shown(cluster_pb2.Device(id="cpu"))
+    assert page["check_exit_code"] is page["max_bytes"] is page["speed_bytes_s"] is page["driver"] is None
