@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -58,7 +59,8 @@ async def test_constraints_and_samplers_reach_the_runner(
     cluster: Cluster, stub: "inference_pb2_grpc.InferenceAsyncStub"
 ) -> None:
     sampling = runner_pb2.Sampling(dry_multiplier=1.5, dry_sequence_breakers=["."], xtc_probability=0.25)
-    for constraint in ({"json_schema": '{"type": "null"}'}, {"grammar": 'root ::= "x"'}, {}):
+    constraints: list[dict[str, Any]] = [{"json_schema": '{"type": "null"}'}, {"grammar": 'root ::= "x"'}, {}]
+    for constraint in constraints:
         options = inference_pb2.AnswerOptions(sampling=sampling, **constraint)
         async for _ in stub.Generate(inference_pb2.GenerateTextRequest(model="demo", prompt="x", options=options)):
             pass
