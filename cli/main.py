@@ -123,6 +123,19 @@ def unload(model: Annotated[str, typer.Argument(help="Name of a model; see `puna
     placement_commands.unload(model)
 
 
+devices_app = typer.Typer(help="What can be done about devices; `puna nodes` lists them.", no_args_is_help=True)
+app.add_typer(devices_app, name="devices")
+
+
+@devices_app.command()
+def clear(
+    device: Annotated[str, typer.Argument(help='Id or name of a device, alone or behind "node/".')],
+    as_json: Json = False,
+) -> None:
+    """Have an excluded device tested again; what passes gets new placements."""
+    placement_commands.clear_device(device, as_json=as_json)
+
+
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(help="Name of a model; see `puna models`.")],

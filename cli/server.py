@@ -59,10 +59,13 @@ class Server:
             raise CommandFailed(_error_text(response))
         return _object(response.text)
 
-    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def send(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
+    ) -> dict[str, Any]:
         """The JSON object that is answered to a command."""
+        timeout = httpx.Timeout(answer_within_s, connect=_CONNECT_WITHIN_S)
         try:
-            response = self._client.request(method, path, json=body)
+            response = self._client.request(method, path, json=body, timeout=timeout)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         if not response.is_success:

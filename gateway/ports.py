@@ -37,6 +37,9 @@ class Scheduler(Protocol):
     async def explain(self, request: scheduler_pb2.ExplainRequest) -> scheduler_pb2.Explanation:
         """Why a model lies where it does, or where it would go."""
 
+    async def clear_device(self, device: str) -> scheduler_pb2.ClearDeviceResponse:
+        """Have an excluded device tested again."""
+
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
         """How long requests wait here for a slot."""
 

@@ -96,6 +96,11 @@ class Callers:
         """As `waiting_for_load`."""
         yield from self._waiting(Caller[Explanation](id=random_id("call-", 16)))
 
+    @contextmanager
+    def waiting_for_device(self) -> Iterator[Caller[scheduler_pb2.ClearDeviceResponse]]:
+        """As `waiting_for_load`."""
+        yield from self._waiting(Caller[scheduler_pb2.ClearDeviceResponse](id=random_id("call-", 16)))
+
     def _waiting(self, caller: Caller[Outcome]) -> Iterator[Caller[Outcome]]:
         self._questions[caller.id] = caller
         try:
@@ -135,6 +140,15 @@ class Callers:
         """The stops are ordered."""
         if (caller := self._questions.get(effect.caller_id)) is not None:
             caller.answer(effect.replicas)
+
+    def answer_cleared(self, caller_id: str, outcome: scheduler_pb2.ClearDeviceResponse | PunaError) -> None:
+        """A host has tested a device, or could not."""
+        if (caller := self._questions.get(caller_id)) is None:
+            return
+        if isinstance(outcome, PunaError):
+            caller.refuse(outcome)
+        else:
+            caller.answer(outcome)
 
     def answer_question(self, effect: AnswerConstraints | AnswerExplained) -> None:
         """What was asked."""

@@ -19,6 +19,8 @@ from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 log = get_logger()
 
 CALL_TIMEOUT_S = 5.0
+# A test of a device has 30 s, and may wait for the one before it.
+CLEAR_TIMEOUT_S = 70.0
 # Reconnects are spread, so that a restarted scheduler is not met by everybody in the same instant.
 RECONNECT_S_MIN = 0.1
 RECONNECT_S_MAX = 2.0
@@ -132,6 +134,20 @@ class SchedulerClient:
         """
         timeout_s = CALL_TIMEOUT_S + request.wait_ms / 1000
         response: scheduler_pb2.Explanation = await self._ask_leader("Explain", request, timeout_s=timeout_s)
+        return response
+
+    async def clear_device(self, device: str) -> scheduler_pb2.ClearDeviceResponse:
+        """Have an excluded device tested again; the device as it is then.
+
+        Raises:
+            DeviceNotFound: no node has it.
+            InvalidRequest: several nodes have one of this name.
+            ModelUnavailable: nobody leads now, or its host does not answer.
+        """
+        request = scheduler_pb2.ClearDeviceRequest(device=device)
+        response: scheduler_pb2.ClearDeviceResponse = await self._ask_leader(
+            "ClearDevice", request, timeout_s=CLEAR_TIMEOUT_S
+        )
         return response
 
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:

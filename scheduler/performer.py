@@ -6,7 +6,7 @@ from typing import assert_never
 
 from common.errors import ModelUnavailable, PunaError, StaleFence
 from common.logs import get_logger
-from protos import cluster_pb2, host_pb2
+from protos import cluster_pb2, host_pb2, scheduler_pb2
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
@@ -22,6 +22,7 @@ from scheduler.core.effects import (
     AnswerUnloading,
     AskRunner,
     CheckLeadership,
+    ClearDevice,
     DropLeadership,
     Effect,
     Measure,
@@ -94,6 +95,8 @@ class Performer:
                 self._spawn(self._stop(effect))
             case AskRunner():
                 self._spawn(self._ask(effect))
+            case ClearDevice():
+                self._spawn(self._clear(effect))
             case SaveDesired() | RemoveDesired() | SaveConstraints():
                 self._enqueue_write(effect)
             case DropLeadership():
@@ -290,6 +293,23 @@ class Performer:
     async def _ask(self, effect: AskRunner) -> None:
         if await is_runner_there(effect):
             await self._loop.post(RunnerAnswered(placement_id=effect.placement_id, generation=effect.generation))
+
+    async def _clear(self, effect: ClearDevice) -> None:
+        request = host_pb2.ResetDeviceRequest(
+            fence=host_pb2.Fence(number=effect.fence, leader_id=effect.leader_id), device_id=effect.device_id
+        )
+        outcome: scheduler_pb2.ClearDeviceResponse | PunaError
+        try:
+            self._check(effect.fence)
+            device = await self._hosts.reset_device(effect.address, request)
+            outcome = scheduler_pb2.ClearDeviceResponse(node_id=effect.node_id, device=device)
+        except PunaError as error:
+            outcome = error
+        except asyncio.CancelledError:
+            ended = ModelUnavailable("this scheduler does not lead any more")
+            self._callers.answer_cleared(effect.caller_id, ended)
+            raise
+        self._callers.answer_cleared(effect.caller_id, outcome)
 
     def _check(self, fence: int) -> None:
         """Before every command. Between the check and its arrival only the host's own check protects."""

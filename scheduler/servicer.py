@@ -14,6 +14,7 @@ from scheduler.core.events import (
     CallerLeft,
     ConstraintsAsked,
     ConstraintsPut,
+    DeviceClearAsked,
     EnsureRequested,
     ExplainAsked,
     QueuesReported,
@@ -151,6 +152,18 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             finally:
                 if not caller.outcome.done() or caller.outcome.cancelled():
                     self._loop.post_soon(CallerLeft(caller_id=caller.id))
+
+    async def ClearDevice(
+        self,
+        request: scheduler_pb2.ClearDeviceRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> scheduler_pb2.ClearDeviceResponse:
+        """Give an excluded device another chance."""
+        if not request.device:
+            raise InvalidRequest("device is required", param="device")
+        with self._callers.waiting_for_device() as caller:
+            await self._loop.post(DeviceClearAsked(caller_id=caller.id, label=request.device))
+            return await caller.outcome
 
     async def ReportQueues(
         self,

@@ -12,6 +12,8 @@ from cli.output import print_json, print_table
 from cli.server import Server, server_url
 from cli.settings import CliSettings
 
+# A test of a device has 30 s, and may wait for the one before it.
+_TEST_WITHIN_S = 75.0
 _PATH = "/puna/v1/placements"
 
 
@@ -63,6 +65,16 @@ def unload(model: str) -> None:
     """Stop the replicas of a model."""
     count = _server().send("POST", "/puna/v1/unload", {"model": model}).get("replicas", 0)
     print(f"{count} replica{'' if count == 1 else 's'} told to stop")
+
+
+def clear_device(device: str, *, as_json: bool) -> None:
+    """Have an excluded device tested again."""
+    answer = _server().send("POST", "/puna/v1/devices/clear", {"device": device}, answer_within_s=_TEST_WITHIN_S)
+    if as_json:
+        print_json(answer)
+        return
+    reason = answer.get("state_reason")
+    print(f"{answer.get('node')}/{answer.get('name')}: {answer.get('state')}" + (f", {reason}" if reason else ""))
 
 
 def explain(model: str, *, num_ctx: int | None, require_gpu: bool, last: bool, as_json: bool) -> None:

@@ -63,6 +63,12 @@ class LoadBody(Body):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class ClearDeviceBody(Body):
+    """POST /puna/v1/devices/clear."""
+
+    device: str = Field(description='Id or name, alone or behind "node/"')
+
+
 class UnloadBody(Body):
     """POST /puna/v1/unload."""
 

@@ -17,9 +17,10 @@ from gateway.core.option_table import whole_number
 from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
-from gateway.http.placement_bodies import ConstraintsBody, ExplainBody, LoadBody, UnloadBody
+from gateway.http.placement_bodies import ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.service import Loaded, Service, checked_options
 from gateway.http.streaming import stream_ndjson
+from gateway.inventory import cleared_device
 from gateway.ports import for_clients
 from protos import scheduler_pb2
 
@@ -110,6 +111,12 @@ class Placements:
         name = self.service.inference.models.known_route(body.model).model.name
         exchange.record.model = name
         await exchange.respond_json({"model": name, "replicas": await self.service.unload(name)})
+
+    async def clear_device(self, exchange: Exchange) -> None:
+        """POST /puna/v1/devices/clear: have an excluded device tested again."""
+        body = validated(ClearDeviceBody, await exchange.json())
+        answer = await _asked(self.service.scheduler.clear_device(body.device))
+        await exchange.respond_json(cleared_device(answer))
 
     async def _explain(self, exchange: Exchange, model: str, options: dict[str, object], *, last: bool) -> None:
         values = checked_options(self.service, exchange, options).values

@@ -26,7 +26,7 @@ from gateway.http.openai_vector_bodies import EmbeddingsAnswer, EmbeddingsBody, 
 from gateway.http.openai_vectors import OpenAiVectors
 from gateway.http.openapi import openapi_document
 from gateway.http.operations import Operations
-from gateway.http.placement_bodies import ConstraintsBody, ExplainBody, LoadBody, UnloadBody
+from gateway.http.placement_bodies import ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.placements import Placements
 from gateway.http.responses_answers import ResponsesAnswers
 from gateway.http.responses_bodies import ResponseObject, ResponsesBody
@@ -250,5 +250,12 @@ def _placement_routes(service: Service) -> list[Route]:
             endpoint=placements.unload,
             summary="Stop the replicas of a model",
             body=UnloadBody,
+        ),
+        Route(
+            method="POST",
+            path="/puna/v1/devices/clear",
+            endpoint=placements.clear_device,
+            summary="Test an excluded device again",
+            body=ClearDeviceBody,
         ),
     ]

@@ -131,6 +131,18 @@ class AskRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClearDevice:
+    """Have a host test an excluded device again; the caller hears what came of it."""
+
+    fence: int
+    leader_id: str
+    address: str
+    caller_id: str
+    node_id: str
+    device_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRunner:
     """Have a host drain and stop a runner."""
 
@@ -179,6 +191,7 @@ Effect = (
     | AnswerConstraints
     | AnswerExplained
     | SaveConstraints
+    | ClearDevice
     | Measure
     | SaveDesired
     | RemoveDesired

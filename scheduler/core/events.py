@@ -98,6 +98,14 @@ class ExplainAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClearAsked:
+    """A caller wants an excluded device to have another chance."""
+
+    caller_id: str
+    label: str  # id or name, alone or behind "node/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuesReported:
     """A gateway told how long the oldest request waits for a slot of each model. Who is not named has none waiting."""
 
@@ -228,6 +236,7 @@ Event = (
     | ConstraintsSaveFailed
     | ExplainAsked
     | QueuesReported
+    | DeviceClearAsked
     | Measured
     | MeasureFailed
     | DesiredSaved

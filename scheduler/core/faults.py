@@ -44,6 +44,11 @@ def canceled(message: str) -> Fault:
     return Fault(reason=errors.RequestCanceled.reason, message=message)
 
 
+def device_not_found(label: str) -> Fault:
+    """No node has it."""
+    return Fault(reason=errors.DeviceNotFound.reason, message=f"device '{label}' not found")
+
+
 def invalid_value(message: str) -> Fault:
     """The caller's mistake; the text names what is wrong."""
     return Fault(reason=errors.InvalidRequest.reason, message=message)

@@ -14,6 +14,7 @@ from scheduler.core.answers import end_served, fail
 from scheduler.core.books import Books, Leadership
 from scheduler.core.check_time import wake_at_s
 from scheduler.core.constraints import Constraints
+from scheduler.core.device_clearing import clear_device
 from scheduler.core.effects import DropLeadership, Effect, PublishRoutes
 from scheduler.core.events import (
     CallerLeft,
@@ -23,6 +24,7 @@ from scheduler.core.events import (
     ConstraintsSaveFailed,
     DesiredSaved,
     DesiredSaveFailed,
+    DeviceClearAsked,
     EnsureRequested,
     Event,
     ExplainAsked,
@@ -114,7 +116,7 @@ class SchedulerCore:
                 self._lose(event.why, now_s)
             case TimePassed():
                 pass
-            case EnsureRequested() | UnloadRequested() | CallerLeft() | ExplainAsked():
+            case EnsureRequested() | UnloadRequested() | CallerLeft() | ExplainAsked() | DeviceClearAsked():
                 self._take_call(event, now_s)
             case ConstraintsAsked() | ConstraintsPut() | ConstraintsSaved() | ConstraintsSaveFailed():
                 self._take_constraints(event)
@@ -123,7 +125,9 @@ class SchedulerCore:
             case _:
                 self._take_outcome(event, now_s)
 
-    def _take_call(self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked, now_s: float) -> None:
+    def _take_call(
+        self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked | DeviceClearAsked, now_s: float
+    ) -> None:
         match event:
             case EnsureRequested():
                 requests.ensure(self.books, event, now_s)
@@ -133,6 +137,8 @@ class SchedulerCore:
                 requests.leave(self.books, event.caller_id)
             case ExplainAsked():
                 explaining.explain(self.books, event, now_s)
+            case DeviceClearAsked():
+                clear_device(self.books, event)
 
     def _take_constraints(
         self, event: ConstraintsAsked | ConstraintsPut | ConstraintsSaved | ConstraintsSaveFailed

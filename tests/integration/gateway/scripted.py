@@ -10,7 +10,7 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import InvalidRequest, ModelNotFound, NotSupported, PlacementMismatch, PunaError
+from common.errors import DeviceNotFound, InvalidRequest, ModelNotFound, NotSupported, PlacementMismatch, PunaError
 from common.grpc_server import GrpcServer, bind_server
 from protos import (
     cluster_pb2,
@@ -347,6 +347,14 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         return scheduler_pb2.Explanation(
             model_name=request.model_name, hypothetical=not request.last, outcome="busy", candidates=[candidate]
         )
+
+    async def ClearDevice(  # noqa: N802
+        self, request: scheduler_pb2.ClearDeviceRequest, context: Context
+    ) -> scheduler_pb2.ClearDeviceResponse:
+        if request.device != "GPU-1":
+            raise DeviceNotFound(f"device '{request.device}' not found")
+        device = cluster_pb2.Device(id="GPU-1", name="CUDA0", state=cluster_pb2.DEVICE_STATE_OK)
+        return scheduler_pb2.ClearDeviceResponse(node_id="node-1", device=device)
 
     async def ReportQueues(  # noqa: N802
         self, request: scheduler_pb2.ReportQueuesRequest, context: Context

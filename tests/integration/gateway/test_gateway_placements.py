@@ -141,3 +141,11 @@ async def test_what_runs_is_shown_without_a_scheduler(cluster: Cluster) -> None:
     assert len(answer.json()["placements"]) == 1
     refused = await cluster.http.put(f"{PAGE}/demo", json={"pinned": True})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_unavailable")
+
+
+async def test_an_excluded_device_is_given_another_chance(cluster: Cluster) -> None:
+    cleared = await cluster.http.post("/puna/v1/devices/clear", json={"device": "GPU-1"})
+    assert (cleared.json()["node"], cleared.json()["id"], cleared.json()["state"]) == ("node-1", "GPU-1", "ok")
+    refused = await cluster.http.post("/puna/v1/devices/clear", json={"device": "GPU-9"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "device_not_found")
+    assert (await cluster.http.post("/puna/v1/devices/clear", json={})).status_code == 400

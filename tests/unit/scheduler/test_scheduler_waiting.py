@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.core.effects import AnswerExplained
-from scheduler.core.events import ExplainAsked
+from scheduler.core.effects import AnswerExplained, AnswerFailed, ClearDevice
+from scheduler.core.events import DeviceClearAsked, ExplainAsked
 from scheduler.core.faults import Fault
 from scheduler.core.load_jobs import LoadState
 from tests.unit.scheduler.builders import cpu, gpu, node
@@ -177,3 +177,34 @@ def test_a_measurement_that_fails_is_named_and_not_asked_for_again_and_again() -
     assert isinstance(answer, AnswerExplained)
     assert answer.explanation.outcome == "measure_failed"
     assert "tensor missing" in answer.explanation.message
+
+
+# Devices that were excluded.
+
+
+def clear(world: World, label: str) -> list[object]:
+    world.answers.pop("clears", None)
+    return [
+        one
+        for one in world.core.handle(DeviceClearAsked(caller_id="clears", label=label), world.now_s)
+        if isinstance(one, ClearDevice | AnswerFailed)
+    ]
+
+
+def test_an_excluded_device_is_tested_again_by_its_host_under_the_fence() -> None:
+    world = world_with(node("a", devices=(gpu(usable=False), cpu())), node("b"))
+    (order,) = clear(world, "a/gpu-0")
+    assert isinstance(order, ClearDevice)
+    assert (order.address, order.device_id, order.fence) == ("a:1", "gpu-0", world.fence)
+
+
+@pytest.mark.parametrize(("label", "reason"), [("gpu-0", "invalid_value"), ("gpu-9", "device_not_found")])
+def test_a_name_that_means_several_devices_or_none_clears_nothing(label: str, reason: str) -> None:
+    world = world_with(node("a"), node("b"))
+    (refusal,) = clear(world, label)
+    assert isinstance(refusal, AnswerFailed)
+    assert refusal.fault.reason == reason
+    world.lose_leadership()
+    (standby,) = clear(world, label)
+    assert isinstance(standby, AnswerFailed)
+    assert standby.fault.reason == "model_unavailable"

@@ -20,6 +20,7 @@ from scheduler.core.effects import (
     AnswerUnloading,
     AskRunner,
     CheckLeadership,
+    ClearDevice,
     DropLeadership,
     Effect,
     Measure,
@@ -102,6 +103,7 @@ class World:
     stops: list[StopRunner] = field(default_factory=list)
     all_starts: list[StartRunner] = field(default_factory=list)
     all_stops: list[StopRunner] = field(default_factory=list)
+    cleared: list[ClearDevice] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     dropped: list[DropLeadership | CheckLeadership] = field(default_factory=list)
     routes: tuple[ModelRoute, ...] = ()
@@ -153,7 +155,15 @@ class World:
                 self._take_command(effect)
 
     def _take_command(
-        self, effect: Measure | SaveDesired | RemoveDesired | SaveConstraints | StartRunner | StopRunner | AskRunner
+        self,
+        effect: Measure
+        | SaveDesired
+        | RemoveDesired
+        | SaveConstraints
+        | StartRunner
+        | StopRunner
+        | AskRunner
+        | ClearDevice,
     ) -> None:
         match effect:
             case Measure():
@@ -168,6 +178,8 @@ class World:
                 self.all_stops.append(effect)
             case AskRunner():
                 self._answer_for(effect)
+            case ClearDevice():
+                self.cleared.append(effect)
 
     def _answer_for(self, asked: AskRunner) -> None:
         """Runners answer for themselves if they are there."""
