@@ -56,7 +56,7 @@ def cluster(*, used_gib: float) -> ClusterView:
 
 
 def time_plan(view: ClusterView, weights_gib: float, *, rounds: int, fresh: bool) -> tuple[list[float], str]:
-    """Milliseconds of a plan with all reports known, and what came of it. `fresh`: on nodes that were never planned on."""
+    """Milliseconds of a plan with all reports known, and what came of it. `fresh`: nodes nobody has planned on."""
     reports: dict[MeasureKey, MemoryReport | Fault] = {}
     policy = Policy()
     while isinstance(outcome := plan_placement(REQUEST, view, reports, policy), MeasureFirst):

@@ -31,6 +31,7 @@ from scheduler.core.known_reports import BAD_FILE
 from scheduler.core.layouts import Layout
 from scheduler.core.ledger import NOBODY
 from scheduler.core.memory import MemoryOrigin, memory_text
+from scheduler.core.nearest import nearest
 from scheduler.core.node_sets import node_sets
 from scheduler.core.policy import Policy
 from scheduler.core.ranking import are_equal, ranked, roomiest_sites
@@ -217,7 +218,11 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
         return Refusal(kind=RefusalKind.BUSY, message="waiting for another load", candidates=candidates)
     short = [one for one in candidates if one.verdict in (Verdict.SHORT_BYTES, Verdict.LAYOUT_NOT_FOUND)]
     if short:
-        return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=_memory_text(short), candidates=candidates)
+        would_fit = nearest(search.request, search.view, search.policy, _fits)
+        text = _memory_text(short)
+        if would_fit:
+            text += f"; by estimate it would fit with {' or with '.join(would_fit)}"
+        return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=text, candidates=candidates, nearest=would_fit)
     failed = [one for one in candidates if one.verdict is Verdict.MEASURE_FAILED]
     if failed:
         reports = search.judge.reports.values()
@@ -226,6 +231,10 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
     reasons = sorted({one.reason for one in candidates if one.reason})
     text = "; ".join(reasons) if search.view.nodes and reasons else "no node is known"
     return Refusal(kind=RefusalKind.NO_DEVICE, message=f"no device can take the model: {text}", candidates=candidates)
+
+
+def _fits(request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
+    return isinstance(_Search(request, view, {}, policy).run(NOBODY), Placement)
 
 
 def _broken(search: _Search, fault: Fault) -> Refusal:

@@ -42,7 +42,7 @@ class Policy:
     rpc_nodes_max: int = 4
     # Backends whose devices work on one prompt at the same time, if the copies of the graph fit.
     pipeline_backends: frozenset[str] = frozenset({"CUDA", "ROCm", "HIP", "MUSA", "Metal", "SYCL"})
-    grounds_tried_max: int = 64  # per shape and set of values: what ranks lower is no better
+    grounds_tried_max: int = 24  # per shape and set of values: what ranks lower is no better
     candidates_max: int = 256  # that a decision carries for people
 
     # Figures older than this are discounted, and older than the second one not used.

@@ -364,3 +364,34 @@ def test_a_measurement_that_crashes_is_replaced_by_an_estimate() -> None:
     crash = Fault(reason="model_unavailable", message="the measurement failed: signal 11")
     placement = placed(node(models=(file,)), count=lambda _: crash)
     assert placement.report.origin is MemoryOrigin.ESTIMATED
+
+
+# Refusals.
+
+
+def described(weights_gib: float, *, cache_gib_per_4096: float) -> ModelFacts:
+    width = int(cache_gib_per_4096 * GIB / 4096 / 2 / 2 / (LAYERS - 1))  # keys and values, two bytes each
+    return ModelFacts(
+        layer_weights_bytes=(int(weights_gib * GIB / LAYERS),) * LAYERS,
+        layer_key_width=(width,) * (LAYERS - 1),
+        layer_value_width=(width,) * (LAYERS - 1),
+        layer_state_bytes=(0,) * (LAYERS - 1),
+    )
+
+
+def test_a_refusal_names_the_nearest_configurations_that_would_fit() -> None:
+    file = replace(model(), facts=described(16, cache_gib_per_4096=1))
+    request = ask(Constraints(require_gpu=True), layout=replace(BASE, context_tokens=32768), slot_steps=(2,))
+    one = node(devices=(*gpus(24), cpu()), models=(file,))
+    refusal = decide(one, count=engine(16, cache_gib_per_4096=1), request=request)
+    assert isinstance(refusal, Refusal)
+    # 24 GiB less 16 of weights and what a process takes leave 7 GiB for cells: 2 slots of 8192 tokens are 4.
+    assert refusal.nearest == ("num_ctx 8192", "one more device like G0 on a")
+    assert refusal.message.endswith("it would fit with num_ctx 8192 or with one more device like G0 on a")
+
+
+def test_nothing_is_named_where_nothing_near_would_fit() -> None:
+    file = replace(model(), facts=described(900, cache_gib_per_4096=0.1))
+    refusal = decide(node(devices=(*gpus(24), cpu()), models=(file,)), count=engine(900))
+    assert isinstance(refusal, Refusal)
+    assert refusal.nearest == ()
