@@ -140,20 +140,29 @@ def resolve_layout(
         threads=layout.threads or cpu_threads,
         engine=layout.engine or "batched",
         pipeline=pipeline,
+        use_mmap=_use_mmap(layout, block_count=block_count),
         op_offload=layout.op_offload is not False,
     )
     return ResolvedLayout(layout=resolved, warnings=tuple(warnings))
 
 
+def _use_mmap(layout: LaunchLayout, *, block_count: int) -> bool | None:
+    """Host weights are best mapped; what only passes through to devices would leave a second copy in the page cache."""
+    if layout.use_mmap is None and block_count and lies_on_devices(layout, block_count=block_count):
+        return False
+    return layout.use_mmap
+
+
 def can_pipeline(layout: LaunchLayout, *, block_count: int) -> bool:
-    """Whether the engine lets several devices work on one prompt: all layers on devices, and nothing sent elsewhere."""
-    return (
-        len(layout.devices) > 1
-        and layout.split_mode is SplitMode.LAYER
-        and not layout.output_on_host
-        and not layout.experts_on_host
-        and sum(device.layers for device in layout.devices) > block_count
-    )
+    """Whether the engine lets several devices work on one prompt: it wants whole layers, and all of them there."""
+    several = len(layout.devices) > 1 and layout.split_mode is SplitMode.LAYER
+    return several and lies_on_devices(layout, block_count=block_count)
+
+
+def lies_on_devices(layout: LaunchLayout, *, block_count: int) -> bool:
+    """Whether every layer lies on a device, and nothing of it is sent to host RAM."""
+    sent = layout.output_on_host or layout.experts_on_host > 0
+    return not sent and sum(device.layers for device in layout.devices) > block_count
 
 
 def _check_devices(layout: LaunchLayout) -> None:

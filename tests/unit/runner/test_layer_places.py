@@ -1,5 +1,7 @@
 """Which layer lies where, and to which layer a tensor belongs."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.errors import InvalidRequest
@@ -89,6 +91,26 @@ def test_a_pipeline_that_cannot_be_is_off_with_a_warning() -> None:
     assert not resolved.layout.pipeline
     assert any("pipeline" in warning for warning in resolved.warnings)
     assert resolve_layout(wanted, trained_context_tokens=0, cpu_threads=1, block_count=3).layout.pipeline
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked", "used"),
+    [
+        (layout(2, 3), None, False),
+        (layout(99), None, False),
+        (layout(2, 3), True, True),
+        (layout(2, 2), None, None),
+        (layout(), None, None),
+        (layout(), False, False),
+        (layout(2, 2, output_on_host=True), None, None),
+        (layout(2, 3, experts_on_host=1), None, None),
+    ],
+)
+def test_files_are_mapped_unless_everything_goes_to_devices(
+    wanted: LaunchLayout, asked: bool | None, used: bool | None
+) -> None:
+    resolved = resolve_layout(replace(wanted, use_mmap=asked), trained_context_tokens=0, cpu_threads=1, block_count=4)
+    assert resolved.layout.use_mmap is used
 
 
 @pytest.mark.parametrize(
