@@ -101,7 +101,7 @@ class Inference:
             request=request,
             route=route,
             plan=plan,
-            output=plan_output(route.model.chat_template, request.prompt),
+            output=OutputPlan() if request.is_json else plan_output(route.model.chat_template, request.prompt),
             prompt=await make_prompt(self._prompts, route.model, request),
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,

@@ -90,6 +90,11 @@ class AnswerRequest:
     wants_context: bool = False  # Done carries the ids of prompt and answer
     deadline_s: float | None = None  # on the gateway's clock; None: its own limit
 
+    @property
+    def is_json(self) -> bool:
+        """True if the whole answer is JSON: no reasoning before it, no calls of tools within."""
+        return self.format is not None and bool(self.format.json_schema)
+
 
 def images_of(prompt: Chat | RawPrompt) -> tuple[PlacedImage, ...]:
     """All images of a request."""

@@ -357,3 +357,19 @@ async def test_samplers_reach_the_runner(cluster: Cluster) -> None:
     assert list(sampling.dry_sequence_breakers) == ["*"]
     assert sampling.xtc_probability == 0.5
     assert [sampling.dry_multiplier, sampling.xtc_threshold, sampling.typical_p] == pytest.approx([0.8, 0.1, 0.9])
+
+
+async def test_json_is_asked_for_without_reasoning_and_read_as_content(start_cluster: StartCluster) -> None:
+    template = (
+        "{% for message in messages %}{{ message.content }}{% endfor %}"
+        "{% if enable_thinking %}think!{% endif %}<think>{% if false %}</think>{% endif %}"
+    )
+    model = scripted_model(chat_template=template, capabilities=["completion", "thinking"])
+    scheduler = ScriptedScheduler(models={MODEL_NAME: model})
+    async with start_cluster(scheduler=scheduler, runner=ScriptedRunner(pieces=['{"a":', " 1}"])) as cluster:
+        held = await cluster.ollama.chat(model="demo", messages=QUESTION, format="json")
+        free = await cluster.ollama.chat(model="demo", messages=QUESTION)
+    assert (held.message.content, held.message.thinking) == ('{"a": 1}', None)
+    assert (free.message.content, free.message.thinking) == ("", '{"a": 1}')
+    prompts = ["".join(one.text for one in asked.prompt) for asked in cluster.runner.requests]
+    assert ["think!" in prompt for prompt in prompts] == [False, True]
