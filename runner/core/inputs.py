@@ -7,7 +7,7 @@ compared with `==`, a slice of a list needs no second table, and equal images ar
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runner.core.truncation import Group
 
@@ -68,6 +68,23 @@ def unit_key(content_hash: bytes, part: int) -> int:
     assert len(content_hash) == hashlib.sha256().digest_size, "a SHA-256"
     digest = hashlib.sha256(content_hash + part.to_bytes(4, "big")).digest()
     return int.from_bytes(digest[:_KEY_BYTES], "big")
+
+
+def join_pieces(pieces: Sequence[list[int] | MediaUnit]) -> tuple[tuple[MediaUnit, ...], tuple[int, ...]]:
+    """What a model makes of one image: its units, each knowing what stands beside it, and the inputs of the whole.
+
+    Args:
+        pieces: markers as token ids, and units, in order.
+    """
+    lengths = [piece.rows if isinstance(piece, MediaUnit) else len(piece) for piece in pieces]
+    units: list[MediaUnit] = []
+    inputs: list[int] = []
+    for index, piece in enumerate(pieces):
+        if isinstance(piece, MediaUnit):
+            piece = replace(piece, lead=sum(lengths[:index]), trail=sum(lengths[index + 1 :]))  # noqa: PLW2901
+            units.append(piece)
+        inputs += piece.inputs() if isinstance(piece, MediaUnit) else piece
+    return tuple(units), tuple(inputs)
 
 
 def read_row(value: int) -> UnitRow:

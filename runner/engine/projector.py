@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import BadModelFile, InvalidRequest
 from runner.core.image_file import ImageFormat, ImageHeader, read_image_header
-from runner.core.inputs import MediaUnit, unit_key
+from runner.core.inputs import MediaUnit, join_pieces, unit_key
 from runner.core.media import EncodedImage, EncodedUnit, Image
 from runner.engine.library import engine_log
 
@@ -199,28 +199,6 @@ def projector_parameters(device: int | None, threads: int) -> Any:
     parameters.print_timings = False
     parameters.warmup = False
     return parameters
-
-
-def join_pieces(pieces: list[list[int] | MediaUnit]) -> tuple[tuple[MediaUnit, ...], tuple[int, ...]]:
-    """Units that know what stands beside them, and the inputs of the whole image: markers, rows, markers."""
-    lengths = [piece.rows if isinstance(piece, MediaUnit) else len(piece) for piece in pieces]
-    units: list[MediaUnit] = []
-    inputs: list[int] = []
-    for index, piece in enumerate(pieces):
-        if not isinstance(piece, MediaUnit):
-            inputs += piece
-            continue
-        unit = MediaUnit(
-            key=piece.key,
-            rows=piece.rows,
-            positions=piece.positions,
-            lead=sum(lengths[:index]),
-            trail=sum(lengths[index + 1 :]),
-            whole=piece.whole,
-        )
-        units.append(unit)
-        inputs += unit.inputs()
-    return tuple(units), tuple(inputs)
 
 
 def _is_image(chunk: Any) -> bool:

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from runner.core.image_file import ImageFormat, ImageHeader
-from runner.core.inputs import MediaUnit, unit_key
+from runner.core.inputs import MediaUnit, join_pieces, unit_key
 from runner.core.media import EncodedImage, EncodedUnit, Image
 
 BEGIN, END = 50, 51  # token ids of the markers
@@ -18,16 +18,11 @@ def image(
     """An image of one part: begin marker, rows, end marker."""
     content = hashlib.sha256(name.encode()).digest()
     unit = MediaUnit(
-        key=unit_key(content, 0),
-        rows=rows,
-        positions=rows if positions is None else positions,
-        lead=int(markers),
-        trail=int(markers),
-        whole=whole,
+        key=unit_key(content, 0), rows=rows, positions=rows if positions is None else positions, whole=whole
     )
-    inputs = [BEGIN, *unit.inputs(), END] if markers else unit.inputs()
+    units, inputs = join_pieces([[BEGIN], unit, [END]] if markers else [unit])
     header = ImageHeader(format=ImageFormat.PNG, width=8, height=8)
-    return Image(hash=content, data=name.encode(), header=header, inputs=tuple(inputs), units=(unit,))
+    return Image(hash=content, data=name.encode(), header=header, inputs=inputs, units=units)
 
 
 def encoded(picture: Image) -> EncodedImage:

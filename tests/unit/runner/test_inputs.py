@@ -11,6 +11,7 @@ from runner.core.inputs import (
     excess_rows,
     groups_in,
     holds_media,
+    join_pieces,
     leading_segment,
     read_row,
     tokens_of,
@@ -65,10 +66,12 @@ def test_an_editor_s_markers_and_rows_are_one_group_and_the_rows_one_unit() -> N
 
 @pytest.mark.behaviour("B-103")
 def test_the_parts_of_a_tiled_image_are_one_group() -> None:
-    parts = [MediaUnit(key=unit_key(PICTURE.hash, part), rows=2, positions=2, lead=1 + 3 * part, trail=4 - 3 * part)
-             for part in range(2)]  # fmt: skip
-    inputs = [9, BEGIN, *parts[0].inputs(), 7, *parts[1].inputs(), END, 9]
-    assert groups_in(inputs) == (Group(1, 8),)
+    parts = [MediaUnit(key=unit_key(PICTURE.hash, part), rows=2, positions=2) for part in range(2)]
+    units, joined = join_pieces([[BEGIN], parts[0], [7], parts[1], [END]])
+    assert [(unit.lead, unit.trail) for unit in units] == [(1, 4), (4, 1)]
+    assert groups_in([9, *joined, 9]) == (Group(1, 8),)
+    assert groups_in([9, *joined]) == (Group(1, 8),)
+    assert groups_in([*joined, *joined]) == (Group(0, 7), Group(7, 14))
 
 
 @pytest.mark.behaviour("B-21")
