@@ -18,6 +18,7 @@ PREFIX = "PUNA_"
 KNOWN_NAMES = frozenset(
     PREFIX + name
     for name in (
+        "AUTO_KV",
         "CONTEXT_LENGTH",
         "DEBUG",
         "DEVICE_ENV",
@@ -27,6 +28,7 @@ KNOWN_NAMES = frozenset(
         "DISCOVERY_LISTEN",
         "ENGINE",
         "ENGINE_OPTIONS",
+        "EVICT_FOR_SPEED",
         "EXCLUDED_DEVICES",
         "GRPC_HOST",
         "HOME",
@@ -38,6 +40,7 @@ KNOWN_NAMES = frozenset(
         "LOAD_TIMEOUT",
         "MAX_LOADED_MODELS",
         "MAX_QUEUE",
+        "MEASURE",
         "METRICS_LISTEN",
         "MODELS",
         "NODE_ADVERTISE",
@@ -54,6 +57,7 @@ KNOWN_NAMES = frozenset(
         "RESERVE_CHECK",
         "RPC",
         "RPC_DEVICES",
+        "RPC_NODES_MAX",
         "RUNNER_ADVERTISE",
         "RUNNER_LISTEN",
         "SCHEDULER_ADDRESS",

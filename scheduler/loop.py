@@ -12,6 +12,7 @@ from scheduler.core.effects import Effect
 from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
 from scheduler.core.ledger import overhead_bytes
 from scheduler.core.promises import promises
+from scheduler.core.residuals import sizes_by_device
 from scheduler.core.state import SchedulerCore
 from scheduler.routes import RouteBoard
 
@@ -76,6 +77,7 @@ class CoreLoop:
             metrics.EVENT_QUEUE.set(self._events.qsize())
             if isinstance(event, InventorySeen):
                 self._show_promises()
+                self._show_residuals()
 
     def _handle(self, event: Event, perform: Callable[[Effect], None]) -> None:
         now_s = self._clock.now_s()
@@ -100,6 +102,14 @@ class CoreLoop:
         metrics.INVENTORY_AT.set(self._clock.wall_unix_s())
         self._board.see_inventory(inventory)
         return InventorySeen(nodes=to_nodes(inventory), uptime_s=inventory.uptime_ms / 1000)
+
+    def _show_residuals(self) -> None:
+        for gauge in (metrics.PLANNED_BYTES, metrics.ALLOCATED_BYTES, metrics.RESIDUAL_BYTES):
+            gauge.clear()
+        for (node_id, device_id), (planned, allocated) in sizes_by_device(self._core.books).items():
+            metrics.PLANNED_BYTES.labels(node=node_id, device=device_id).set(planned)
+            metrics.ALLOCATED_BYTES.labels(node=node_id, device=device_id).set(allocated)
+            metrics.RESIDUAL_BYTES.labels(node=node_id, device=device_id).set(allocated - planned)
 
     def _show_promises(self) -> None:
         promised: dict[tuple[str, str], int] = {}

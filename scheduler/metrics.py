@@ -15,6 +15,11 @@ PLACEMENTS = Counter("puna_scheduler_placements_total", "Placements written down
 EVICTIONS = Counter("puna_scheduler_evictions_total", "Replicas stopped, by reason", ["reason"])
 REPLICAS_LOST = Counter("puna_scheduler_replicas_lost_total", "Replicas whose runner died unasked")
 PROMISED_BYTES = Gauge("puna_scheduler_promised_bytes", "Bytes promised on a device", ["node", "device"])
+PLANNED_BYTES = Gauge(
+    "puna_scheduler_planned_bytes", "Bytes that loaded replicas were planned with", ["node", "device"]
+)
+ALLOCATED_BYTES = Gauge("puna_scheduler_allocated_bytes", "Bytes that loaded replicas report", ["node", "device"])
+RESIDUAL_BYTES = Gauge("puna_scheduler_residual_bytes", "Allocated minus planned", ["node", "device"])
 EVENT_QUEUE = Gauge("puna_scheduler_event_queue_count", "Events that wait for the core")
 EVENT_SECONDS = Histogram(
     "puna_scheduler_event_seconds",

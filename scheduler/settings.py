@@ -45,6 +45,10 @@ class SchedulerSettings(PunaSettings):
     max_queue: int = Field(default=512, ge=1)  # callers that wait for loads
     engine: str = ""
     placements: str = ""  # path of a TOML file of constraints
+    measure: bool = True  # False: layouts are chosen by estimates
+    evict_for_speed: bool = True
+    auto_kv: bool = False
+    rpc_nodes_max: int = Field(default=4, ge=1)
     max_loaded_models: int = Field(default=0, ge=0)  # per node; 0: bytes alone decide
 
     def policy(self) -> Policy:
@@ -58,4 +62,8 @@ class SchedulerSettings(PunaSettings):
             load_stall_s=stall_s,
             load_waiters_max=self.max_queue,
             loaded_models_max=self.max_loaded_models,
+            measure=self.measure,
+            evict_for_speed=self.evict_for_speed,
+            auto_kv=self.auto_kv,
+            rpc_nodes_max=self.rpc_nodes_max,
         )

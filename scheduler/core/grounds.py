@@ -12,7 +12,7 @@ from scheduler.core.view import DeviceKind, DeviceView, NodeView, Trust
 
 DEVICES_MAX = 15  # llama.cpp's limit less one, which BLAS may take
 
-LAYER_KINDS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED})
+LAYER_KINDS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU})
 Obstacle = tuple[Verdict, str]
 # A device by itself, roomiest first: minus the bytes that it may have at most, node id, device id.
 Site = tuple[int, str, str, OwnedDevice]
@@ -164,12 +164,9 @@ def _add(grounds: Grounds, node: NodeView, found: _NodeGrounds, *, has_file: boo
 
 
 def _layer_devices(node: NodeView) -> Iterator[DeviceView]:
-    """What could hold layers. Integrated GPUs are left alone where there is a discrete one."""
-    has_discrete = any(device.kind is DeviceKind.GPU and device.usable for device in node.devices)
+    """What could hold layers. Whether an integrated GPU is used beside a discrete one, its host has decided."""
     for device in node.devices:
-        if device.kind in (DeviceKind.GPU, DeviceKind.CPU) or (
-            device.kind is DeviceKind.INTEGRATED and not has_discrete
-        ):
+        if device.kind in LAYER_KINDS:
             yield device
 
 

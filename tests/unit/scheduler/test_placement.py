@@ -1,6 +1,7 @@
 """Where a model goes, as a table of clusters."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -117,11 +118,14 @@ def test_without_room_for_a_layer_on_any_gpu_it_goes_to_host_ram() -> None:
     assert placement.layout.devices == ()
 
 
-def test_an_integrated_gpu_is_used_only_where_there_is_no_discrete_one() -> None:
-    alone = ClusterView(nodes=(node(devices=(integrated(free=32, total=32), cpu(free=64))),))
-    beside = ClusterView(nodes=(node(devices=(integrated(free=32, total=32), gpu(free=0.5), cpu(free=64))),))
-    assert device_of(placed(alone, engine(8))) == "igpu"
-    assert device_of(placed(beside, engine(8))) == "host"
+def test_an_integrated_gpu_is_the_last_choice_and_none_where_its_host_leaves_it_out() -> None:
+    shared = integrated(free=32, total=32)
+    roomy = ClusterView(nodes=(node(devices=(shared, gpu(free=20), cpu(free=64))),))
+    full = ClusterView(nodes=(node(devices=(shared, gpu(free=0.5), cpu(free=64))),))
+    left_out = ClusterView(nodes=(node(devices=(replace(shared, usable=False), gpu(free=0.5), cpu(free=64))),))
+    assert device_of(placed(roomy, engine(8))) == "gpu-0"
+    assert device_of(placed(full, engine(8))) == "igpu"
+    assert device_of(placed(left_out, engine(8))) == "host"
 
 
 def test_devices_of_one_pool_are_not_added_up() -> None:
