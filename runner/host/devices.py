@@ -309,7 +309,7 @@ class Devices:
     async def _watch_drivers(self) -> None:
         """Drivers come up late, and cards are plugged in: where there is none, look again from time to time."""
         while True:
-            await watch_gpus(self.take_cards)
+            await watch_gpus(self.take_cards, on_silence=self._lose_cards)
             await asyncio.sleep(self._settings.reprobe_s)
 
     async def _watch_servers(self) -> None:
@@ -337,6 +337,13 @@ class Devices:
                 await self.probe()
             else:
                 await self._check()
+
+    def _lose_cards(self) -> None:
+        """A broken card makes its driver hang for all of them."""
+        for entry in self._table.entries:
+            if entry.has_card:
+                self._table.set_health(entry, health.lose(entry.health, "its driver does not answer"))
+        self.changes.notify()
 
     def _wake_up(self) -> None:
         """After a suspend drivers and cards are often not what they were."""

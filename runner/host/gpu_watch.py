@@ -22,13 +22,19 @@ RESTART_S_MIN = 1.0
 RESTART_S_MAX = 60.0
 
 
-async def watch_gpus(take: Callable[[list[GpuMemory]], None]) -> None:
-    """Pass on the figures of every second. Returns when there is no card with a driver to ask; else runs for ever."""
+async def watch_gpus(take: Callable[[list[GpuMemory]], None], *, on_silence: Callable[[], None]) -> None:
+    """Pass on the figures of every second. Returns when there is no card with a driver to ask; else runs for ever.
+
+    `on_silence` hears that the drivers hang: not of a child that falls silent, which a busy machine explains, but of
+    one that never said a word.
+    """
     pause_s = RESTART_S_MIN
     while True:
         outcome = await _follow_one(take)
         if outcome == "none":
             return
+        if outcome == "mute":
+            on_silence()
         log.warning("gpus.unreadable", outcome=outcome, again_in_s=pause_s)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, RESTART_S_MAX)
@@ -56,7 +62,7 @@ async def _follow_one(take: Callable[[list[GpuMemory]], None]) -> str:
             take(cards)
             timeout_s = LINE_TIMEOUT_S
     except TimeoutError:
-        return "silent"
+        return "mute" if timeout_s == FIRST_LINE_TIMEOUT_S else "silent"
     except (ValueError, TypeError):
         return "garbled"
     finally:

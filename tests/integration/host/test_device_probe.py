@@ -11,7 +11,7 @@ import pytest
 from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.device_settings import DeviceSettings
-from runner.host import children, device_checks, device_probe, devices
+from runner.host import children, device_checks, device_probe, devices, gpu_watch
 from runner.host.device_notes import DeviceNotes
 from runner.host.devices import Devices
 from runner.host.suspend import SleepWatch
@@ -261,6 +261,27 @@ async def test_a_card_that_falls_off_the_bus_is_lost_and_tested_when_it_returns(
         await until(lambda: state() == EXCLUDED, what="the card is back, and broken")
         engine.write(checks={})
         assert (await table.reset("GPU-2")).state == OK
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_driver_that_hangs_loses_its_cards_until_it_answers_again(
+    engine: Engine, drivers: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_watch, "FIRST_LINE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(gpu_watch, "RESTART_S_MIN", 0.05)
+    monkeypatch.setattr(gpu_watch, "RESTART_S_MAX", 0.05)
+    table = Devices(SystemClock())
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        drivers.hang()
+        await until(lambda: by_id(table)["GPU-1"].state == LOST, deadline_s=20, what="the cards are lost")
+        assert by_id(table)["GPU-1"].state_reason == "its driver does not answer"
+        assert by_id(table)["cpu"].state == OK
+        drivers.tell(card(1), card(2))
+        await until(lambda: by_id(table)["GPU-1"].state == OK, deadline_s=20, what="the cards are back")
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -107,7 +107,7 @@ async def test_a_gpu_reader_that_falls_silent_is_killed_and_started_again(
         if len(seen) == 2:
             twice.set()
 
-    watching = asyncio.create_task(gpu_watch.watch_gpus(take))
+    watching = asyncio.create_task(gpu_watch.watch_gpus(take, on_silence=lambda: None))
     await asyncio.wait_for(twice.wait(), 20)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
@@ -120,7 +120,7 @@ async def test_a_gpu_reader_that_falls_silent_is_killed_and_started_again(
 async def test_a_node_without_cards_asks_no_driver_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", "print('[]')"])
     seen: list[list[GpuMemory]] = []
-    await asyncio.wait_for(gpu_watch.watch_gpus(seen.append), 30)
+    await asyncio.wait_for(gpu_watch.watch_gpus(seen.append, on_silence=lambda: None), 30)
     assert seen == [[]]
 
 
