@@ -13,8 +13,10 @@ from runner.core.engine_faults import breaks_on_amx
         ({"blk.0.time_mix_key.weight": "f16"}, True),
         ({"blk.0.ssm_in.weight": "q8_0", "blk.0.ssm_conv1d.weight": "f32"}, False),
         ({"blk.0.attn_q.weight": "f16"}, False),
+        ({"blk.0.attn_k_b.weight": "f16"}, True),
+        ({"blk.0.attn_k_b.weight": "q8_0", "blk.0.attn_v_b.weight": "q8_0", "output.weight": "f16"}, False),
         ({}, False),
     ],
 )
-def test_recurrent_layers_with_weights_in_f16_are_kept_from_amx(types: dict[str, str], breaks: bool) -> None:
+def test_weights_in_f16_with_a_third_dimension_are_kept_from_amx(types: dict[str, str], breaks: bool) -> None:
     assert breaks_on_amx(types) is breaks
