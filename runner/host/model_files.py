@@ -57,7 +57,8 @@ class ModelFile:
     path: Path
     model: cluster_pb2.Model
     is_verdict: bool = True
-    is_projector: bool = False  # belongs to the vision model beside it, and is never listed by itself
+    is_projector: bool = False  # belongs to the model beside it, and is never listed by itself
+    sees: bool = False  # a projector of images, not only of sounds
 
 
 def model_name(path: Path) -> str:
@@ -84,7 +85,7 @@ class ModelFiles:
     def models(self) -> list[cluster_pb2.Model]:
         """Every known file, by name. Two files of one name: the first by path counts."""
         by_name: dict[str, cluster_pb2.Model] = {}
-        projectors = {file.path: file.model for file in self._files.values() if file.is_projector}
+        projectors = {file.path: file.model for file in self._files.values() if file.sees}
         for stamp in sorted(self._files):
             file = self._files[stamp]
             if not file.is_projector and file.model.name not in by_name:
@@ -168,7 +169,7 @@ class ModelFiles:
             description = await self._describe(stamp.path, model.digest)
             if description.architecture == PROJECTOR_ARCHITECTURE:
                 log.info("projector.found", digest=model.digest[:12], path=str(stamp.path))
-                return ModelFile(path=stamp.path, model=model, is_projector=True)
+                return ModelFile(path=stamp.path, model=model, is_projector=True, sees=_sees(description))
             model.description.CopyFrom(description)
             log.info("model.found", model=model.name, digest=model.digest[:12], path=str(stamp.path))
         except (BadModelFile, ModelUnavailable) as error:
@@ -283,6 +284,10 @@ def _refusal(output: bytes) -> str:
 def _kind(description: cluster_pb2.ModelDescription) -> str:
     """What general.type says; files of the usual kind often leave it out."""
     return str(orjson.loads(description.metadata_json or "{}").get("general.type", ""))
+
+
+def _sees(description: cluster_pb2.ModelDescription) -> bool:
+    return orjson.loads(description.metadata_json or "{}").get("clip.has_vision_encoder") is True
 
 
 def _read_digests(path: Path) -> dict[str, str]:
