@@ -414,6 +414,14 @@ class World:
         del self.runners[placement_id]
         self.report()
 
+    def crash(self, placement_id: str, fault: Fault) -> None:
+        """The process died; its host reports why, and forgets it a report later."""
+        one = self.runners[placement_id]
+        one.view = replace(one.view, state=RunnerState.ERROR, fault=fault)
+        self.report()
+        del self.runners[placement_id]
+        self.report()
+
     def work(self, placement_id: str, *, busy: int, keep_alive_ms: int | None = None) -> None:
         """Sequences begin, or end."""
         one = self.runners[placement_id]
