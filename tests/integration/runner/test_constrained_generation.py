@@ -128,14 +128,15 @@ async def test_what_the_bias_bans_stays_banned_under_a_grammar(zoo: Zoo) -> None
         assert error.param == "grammar"
 
 
+# Not hot: a resumed prompt is computed in other batches, and rounding may turn a close draw.
 SAMPLINGS = {
     "penalties": SamplingParameters(
-        temperature=1.1, seed=11, repeat_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, repeat_last_n=-1
+        temperature=0.5, seed=11, repeat_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, repeat_last_n=-1
     ),
     "DRY and XTC": SamplingParameters(
-        temperature=1.0, seed=3, dry_multiplier=0.8, dry_allowed_length=1, xtc_probability=0.5, xtc_threshold=0.02
+        temperature=0.5, seed=3, dry_multiplier=0.8, dry_allowed_length=1, xtc_probability=0.5, xtc_threshold=0.02
     ),
-    "filters": SamplingParameters(temperature=0.8, seed=9, top_k=0, typical_p=0.9, top_n_sigma=2.0, min_p=0.02),
+    "filters": SamplingParameters(temperature=0.5, seed=9, top_k=0, typical_p=0.9, top_n_sigma=2.0, min_p=0.02),
     "greedy": SamplingParameters(temperature=0.0, dry_multiplier=0.5, repeat_penalty=1.1),
 }
 
@@ -172,11 +173,15 @@ async def test_draws_of_xtc_depend_on_seed_and_position_alone(zoo: Zoo) -> None:
 
 
 async def test_dry_breaks_a_loop(zoo: Zoo) -> None:
-    async with running(zoo("dense"), context=1024, repeats_max=0) as harness:
-        looping = await harness.ask(PROMPT, max_tokens=300, ignore_eos=True)
-        dry = replace(GREEDY, dry_multiplier=2.0, dry_allowed_length=1)
-        free = await harness.ask(PROMPT, sampling=dry, max_tokens=300, ignore_eos=True)
-        assert len(set(free.ids[-100:])) > len(set(looping.ids[-100:]))
+    async with running(zoo("dense"), repeats_max=0) as harness:
+        word = harness.tokens("cold")[0]
+        stubborn = replace(GREEDY, logit_bias={word: 60.0})
+        looping = await harness.ask(PROMPT, sampling=stubborn, max_tokens=60, ignore_eos=True)
+        assert set(looping.ids) == {word}
+        dry = replace(stubborn, dry_multiplier=2.0, dry_allowed_length=1)
+        free = await harness.ask(PROMPT, sampling=dry, max_tokens=60, ignore_eos=True)
+        assert free.ids[:3] == [word] * 3
+        assert len(set(free.ids)) > 5
 
 
 async def test_a_request_that_fails_hurts_none_of_eight_neighbours(zoo: Zoo) -> None:
