@@ -44,8 +44,8 @@ class DeviceCap:
     def _tell_memory(self, device: int, free: "ctypes._Pointer[c_size_t]", total: "ctypes._Pointer[c_size_t]") -> None:
         self._ask_device(device, free, total)
         if self._max_bytes:
-            limit = min(total[0], self._max_bytes)  # type: ignore[call-overload]  # the element is an int
-            free[0] = min(free[0], max(0, limit - self.used_bytes))  # type: ignore[call-overload]
+            limit = min(total[0], self._max_bytes)
+            free[0] = min(free[0], max(0, limit - self.used_bytes))
             total[0] = limit
 
     def _allocate(self, buffer_type: int, size: int) -> int | None:

@@ -144,6 +144,7 @@ class Supervisor:
                 )
                 self._check_servers(need.total_bytes())
                 self._check_free(need)
+                self._check_limits(need)
                 lease = self._lender.make(placement_id, generation, terms, borrower_node_id=request.borrower_node_id)
         await lease.ready.wait()
         if lease.failure:

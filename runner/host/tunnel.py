@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from common.errors import StartupError
-from common.network import split_host_port
+from common.network import UNIX_PREFIX, split_host_port
 from runner.host.home import Home
 from runner.host.lending import Lender
 from runner.host.settings import HostSettings
@@ -42,8 +42,16 @@ def open_tunnel(settings: HostSettings, home: Home, *, node_id: str, lender: Len
         return None
     identity = make_identity(home.directory / "tunnel.pem", node_id=node_id)
     listener = TunnelListener(identity, lender.leases)
-    bound = listener.listen(settings.tunnel_listen)
+    bound = listener.listen(settings.tunnel_listen or _beside(settings.node_listen))
     return Tunnel(identity, _advertised(bound, settings), listener)
+
+
+def _beside(node_listen: str) -> str:
+    """A free port where the host itself listens; others reach the one as they reach the other."""
+    if node_listen.startswith(UNIX_PREFIX):
+        return "127.0.0.1:0"
+    host = split_host_port(node_listen)[0]
+    return f"[{host}]:0" if ":" in host else f"{host}:0"
 
 
 def _advertised(bound: str, settings: HostSettings) -> str:

@@ -104,16 +104,9 @@ class Machines:
         return []
 
     def runners(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every runner with its node."""
-        return [(node["id"], runner) for node in self.nodes() for runner in node.get("runners", [])]
-
-    def runner_of(self, model: str) -> tuple[str, dict[str, Any]]:
-        """The one that serves a model, and its node."""
-        return next(
-            (node, one)
-            for node, one in self.runners()
-            if one["model"].startswith(model) and one["state"] in ("ready", "no_slots")
-        )
+        """Every live runner with its node; those that failed are shown for a while longer."""
+        found = [(node["id"], runner) for node in self.nodes() for runner in node.get("runners", [])]
+        return [(node, runner) for node, runner in found if runner["state"] != "error"]
 
 
 def request_body(model: str, **options: Any) -> dict[str, Any]:

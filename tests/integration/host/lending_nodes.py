@@ -53,20 +53,20 @@ def new_placement() -> cluster_pb2.PlacementRef:
     return cluster_pb2.PlacementRef(placement_id=str(uuid.uuid4()), generation=1)
 
 
-def over_both(layers: int) -> cluster_pb2.Layout:
-    """The first layers on the lender's CPU; the rest, and the head's own part, in the head's RAM."""
+def over_both(layers: int, device_id: str = "cpu") -> cluster_pb2.Layout:
+    """The first layers on a device of the lender; the rest, and the head's own part, in the head's RAM."""
     layout = cluster_pb2.Layout()
     layout.CopyFrom(SMALL)
-    layout.devices.add(device_id="cpu", layer_count=layers, node_id="lender")
+    layout.devices.add(device_id=device_id, layer_count=layers, node_id="lender")
     return layout
 
 
 @asynccontextmanager
-async def running_pair(directory: Path, models: Path) -> AsyncIterator[Pair]:
-    """Two hosts in processes of their own."""
+async def running_pair(directory: Path, models: Path, *, rpc_devices: str = "") -> AsyncIterator[Pair]:
+    """Two hosts in processes of their own. `rpc_devices` are the lender's."""
     async with AsyncExitStack() as stack:
-        nodes = [
-            await stack.enter_async_context(running_node(directory / name, models, PUNA_RPC="1", PUNA_NODE_ID=name))
-            for name in ("head", "lender")
-        ]
+        nodes = []
+        for name, settings in (("head", {}), ("lender", {"PUNA_RPC_DEVICES": rpc_devices})):
+            node = running_node(directory / name, models, PUNA_RPC="1", PUNA_NODE_ID=name, **settings)
+            nodes.append(await stack.enter_async_context(node))
         yield Pair(head=nodes[0], lender=nodes[1])

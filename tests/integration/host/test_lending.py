@@ -13,6 +13,7 @@ from runner.client import RunnerClient
 from tests.integration.host.lending_nodes import Pair, new_placement, over_both, running_pair
 from tests.integration.host.node import Inventory, Node, is_alive, pids_below, runners_of
 from tests.integration.runner.processes import collect, greedy
+from tests.limited_device import limited_device
 from tests.waiting import until
 
 PROMPT = "The quick brown fox"
@@ -150,6 +151,34 @@ async def test_a_cap_is_a_cap(pair: Pair) -> None:
     record = await pair.head.run(request)
     assert record.status.state == cluster_pb2.RUNNER_STATE_ERROR
     assert record.status.error.reason in ("insufficient_memory", "device_memory_exhausted"), record.status.error
+
+
+async def test_a_device_of_an_rpc_server_is_lent_by_that_server_to_one_runner(
+    tmp_path: Path, models_directory: Path
+) -> None:
+    with limited_device(mib=256) as device:
+        async with running_pair(tmp_path, models_directory, rpc_devices=device.address) as pair:
+            await pair.lender.inventory(lambda seen: device.id in _usable_ids(seen))
+            share = host_pb2.LentShare(planned=cluster_pb2.DeviceMemory(device_id=device.id, weights_bytes=1_000_000))
+            placement = new_placement()
+            peer = await pair.lend(placement, devices=[share])
+            layout = over_both(3, device.id)
+            request = await pair.head.start_request(placement=placement, layout=layout, peers=[peer])
+            record = await pair.head.run(request)
+            assert await answer(record)
+            assert lender_pids(pair.lender) == []
+            assert device.used_bytes() == sum(
+                getattr(record.status.memory.devices[0], f"{name}_bytes") for name in ("weights", "cache", "graph")
+            )
+            with pytest.raises(DeviceMemoryExhausted, match="serve another runner"):
+                await pair.lend(new_placement(), devices=[share])
+            await pair.head.stop(request)
+            await until(lambda: device.used_bytes() == 0, what="the device is free")
+
+
+def _usable_ids(inventory: Inventory) -> set[str]:
+    usable = cluster_pb2.DEVICE_STATE_OK
+    return {device.id for node in inventory.nodes for device in node.devices if device.state == usable}
 
 
 async def test_a_start_without_its_lender_fails_with_the_reason(pair: Pair) -> None:
