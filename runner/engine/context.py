@@ -51,6 +51,7 @@ class Context:
         # Views by address: the engine's output buffer has one row for each output, at the same place in every step.
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._memory = llama.llama_get_memory(pointer)
+        self.shares_cells: bool = bool(parameters.kv_unified)
         self.can_shift: bool = bool(self._memory) and llama.llama_memory_can_shift(self._memory)
 
     def close(self) -> None:
@@ -98,12 +99,17 @@ class Context:
         return erased
 
     def copy(self, source_id: int, target_id: int, stop: int) -> None:
-        """Let an empty slot use the cells [0, stop) of another one."""
+        """Let an empty slot use the cells [0, stop) of another one, or a copy of them where slots share none."""
         self._check(source_id)
         self._check(target_id)
         assert source_id != target_id, "copy onto itself"
         assert stop > 0, "copy of nothing"
-        library.sequence_copy(self._memory, source_id, target_id, 0, stop)
+        if self.shares_cells:
+            library.sequence_copy(self._memory, source_id, target_id, 0, stop)
+            return
+        # Between caches only everything can be copied: llama.cpp aborts otherwise.
+        library.sequence_copy(self._memory, source_id, target_id, -1, -1)
+        self.erase(target_id, stop)
 
     def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
         """Renumber positions [start, stop) by `distance`."""

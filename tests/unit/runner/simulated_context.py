@@ -31,6 +31,7 @@ class SimulatedContext:
         self.slots = slots
         self.batch_tokens = batch_tokens
         self.can_shift = True
+        self.shares_cells = True
         self.pointer = 0
         self.embedding = 1
         self.ubatch_tokens = batch_tokens
