@@ -117,7 +117,7 @@ def warm_up_projector(
         BadModelFile: not even that can be encoded.
         DeviceMemoryExhausted, InsufficientMemory: its graph was refused.
     """
-    engine_log.clear()
+    engine_log.errors.clear()
     try:
         image = _largest_image(loaded.projector, context_tokens=context_tokens)
         if image is None:

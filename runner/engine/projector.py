@@ -54,7 +54,7 @@ class Projector:
             BadModelFile: not a projector, or one of another model.
         """
         engine_log.attach(mtmd.mtmd_helper_log_set)
-        engine_log.clear()
+        engine_log.errors.clear()
         pointer = mtmd.mtmd_init_from_file(str(path).encode(), model_pointer, projector_parameters(device, threads))
         if not pointer:
             reason = "; ".join(line for line in engine_log.errors if line)[-300:] or "no reason given"

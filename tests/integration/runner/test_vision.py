@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import InvalidRequest, PromptTooLong, RequestCanceled, UnsupportedCapability
 from runner.core.embedding_shelf import KEPT_IMAGES
-from runner.core.layout import LaunchLayout
+from runner.core.layout import FlashAttention, LaunchLayout
 from runner.core.media import EncodedImage, Image
 from runner.core.model_files import ModelFiles
 from runner.measure import measure
@@ -371,3 +371,18 @@ async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pai
         image = images[0]
         warm = await harness.logits(**prompt(harness, BEFORE, image, AFTER))
         assert_equals_cold(warm, await harness.logits(**prompt(harness, BEFORE, image, AFTER), cache_prompt=False))
+
+
+@pytest.mark.behaviour("B-64", "B-73")
+@pytest.mark.parametrize("name", PAIRS)
+async def test_a_projector_changes_nothing_in_the_report_of_its_text_model(pairs: Path, name: str) -> None:
+    model, projector = build_pair(name, pairs)
+    reports = []
+    for eyes in (None, projector):
+        async with running(model, projector=eyes, flash_attention=FlashAttention.ON) as harness:
+            assert harness.model is not None
+            assert harness.model.memory is not None
+            reports.append(harness.model.memory.host)
+    blind, sees = reports
+    assert (blind.projector_bytes, sees.projector_bytes > 0) == (0, True)
+    assert replace(sees, projector_bytes=0) == blind
