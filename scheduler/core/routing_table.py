@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerView
 
@@ -47,20 +47,43 @@ def _preference(model: ModelFile) -> tuple[bool, int, str]:
     return not model.error, model.modified_at_unix_s, model.digest
 
 
+@dataclass(slots=True)
+class NamedFiles:
+    """The file that each name means, worked out anew only when other nodes are reported: thousands have it."""
+
+    _nodes: tuple[NodeView, ...] = ()
+    _files: dict[str, ModelFile] = field(default_factory=dict)
+
+    def of(self, nodes: Sequence[NodeView]) -> Mapping[str, ModelFile]:
+        """By name."""
+        if len(nodes) != len(self._nodes) or any(
+            one is not other for one, other in zip(nodes, self._nodes, strict=True)
+        ):
+            self._nodes, self._files = tuple(nodes), named_files(nodes)
+        return self._files
+
+
+def named_files(nodes: Sequence[NodeView]) -> dict[str, ModelFile]:
+    """The file that each name means."""
+    files: dict[str, ModelFile] = {}
+    for node in nodes:
+        for model in node.models:
+            known = files.get(model.name)
+            if known is None or _preference(model) > _preference(known):
+                files[model.name] = model
+    return files
+
+
 def build_routes(
     nodes: Sequence[NodeView],
     replicas: Sequence[tuple[str, RunnerView]],
     *,
     hidden: AbstractSet[str],
     expiries: Mapping[str, float | None],
+    files: NamedFiles | None = None,
 ) -> tuple[ModelRoute, ...]:
     """The whole table, by model name. `hidden` are placements that take nothing new."""
-    models: dict[str, ModelFile] = {}
-    for node in nodes:
-        for model in node.models:
-            known = models.get(model.name)
-            if known is None or _preference(model) > _preference(known):
-                models[model.name] = model
+    models = named_files(nodes) if files is None else files.of(nodes)
     by_id = {node.id: node for node in nodes}
     by_digest: dict[str, list[ReplicaRoute]] = {}
     for node_id, runner in replicas:
