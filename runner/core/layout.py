@@ -77,6 +77,7 @@ class LaunchLayout:
     main_device: int = 0  # index into `devices`, for what a row split does not share out
     op_offload: bool | None = None  # large batches compute host weights on a device
     ubatch_tokens: int = 0  # tokens of one graph
+    separate_caches: bool = False  # not to be asked for: see `runner.core.separate_caches`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
@@ -12,9 +12,11 @@ from runner.core.cache_sizes import ModelNumbers
 from runner.core.description import Value
 from runner.core.engine_faults import breaks_on_amx
 from runner.core.layer_places import LayerPlaces, place_layers
-from runner.core.layout import LaunchLayout, ResolvedLayout, automatic_threads, resolve_layout
+from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, automatic_threads, resolve_layout
 from runner.core.memory_layers import add_sizes
 from runner.core.model_files import ModelFiles
+from runner.core.pooling import pooling_of
+from runner.core.separate_caches import caches_are_separate
 from runner.engine.devices import open_layout_devices
 from runner.engine.gguf_header import open_gguf_header
 
@@ -89,6 +91,7 @@ def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Se
         cpu_threads=threads,
         block_count=numbers.block_count,
     )
+    resolved = _with_caches(resolved, files, header)
     return Launch(
         files=files,
         header=header,
@@ -97,6 +100,21 @@ def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Se
         places=place_layers(resolved.layout, block_count=numbers.block_count),
         device_pointers=open_layout_devices(wanted, rpc_endpoints),
     )
+
+
+def _with_caches(resolved: ResolvedLayout, files: ModelFiles, header: Header) -> ResolvedLayout:
+    """The layout with the caches that suit the model."""
+    separate = caches_are_separate(
+        resolved.layout,
+        architecture=str(header.metadata.get("general.architecture", "")),
+        numbers=header.numbers,
+        weights_bytes=files.model.stat().st_size,
+        sees_images=files.projector is not None,
+    )
+    if not separate or pooling_of(header.metadata) is not None:  # inputs of pooled models share one context
+        return resolved
+    layout = replace(resolved.layout, separate_caches=True, flash_attention=FlashAttention.OFF)
+    return replace(resolved, layout=layout)
 
 
 def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:

@@ -94,7 +94,7 @@ def context_parameters(layout: LaunchLayout) -> Any:
     struct.type_k = _CACHE_TYPES[layout.cache_type_k]
     struct.type_v = _CACHE_TYPES[layout.cache_type_v]
     struct.flash_attn_type = _FLASH_ATTENTION[layout.flash_attention]
-    struct.kv_unified = True
+    struct.kv_unified = not layout.separate_caches
     struct.swa_full = False
     struct.offload_kqv = True
     struct.op_offload = layout.op_offload is not False
