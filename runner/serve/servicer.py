@@ -1,4 +1,3 @@
-# gRPC hands every method a context
 """The Runner service: protos in and out, everything else elsewhere."""
 
 import asyncio
@@ -64,7 +63,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self.layout = cluster_pb2.Layout()  # resolved once loaded
         self.description: cluster_pb2.ModelDescription | None = None  # once the header was read
 
-    async def Generate(  # gRPC's name
+    async def Generate(
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Stream one sequence."""

@@ -10,7 +10,7 @@ from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice
 from runner.core.separate_caches import WEIGHTS_BYTES_MAX, caches_are_separate
 
 LAYOUT = LaunchLayout(slots=16, context_tokens=1024, batch_tokens=512, cache_type_k="f16", cache_type_v="f16")
-NUMBERS = {"general.architecture": "llama", "llama.block_count": 8, "llama.attention.head_count": 8}
+NUMBERS: dict[str, Any] = {"general.architecture": "llama", "llama.block_count": 8, "llama.attention.head_count": 8}
 
 
 def separate(
