@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.core.answers import Chat, Message, Think, ToolCall
-from gateway.core.literals import Literal, Text
+from gateway.core.literals import Literal, Picture, Text
 from gateway.core.routes import ModelInfo
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.worker import make_renderer
@@ -38,7 +38,7 @@ class InProcess:
 
 async def text_of(model: ModelInfo, chat: Chat, think: Think | None = None) -> str:
     prompt = await ChatPrompts(InProcess()).make(model, chat, think)
-    return "".join(segment.text for segment in prompt.segments)
+    return "".join(segment.text for segment in prompt.segments if not isinstance(segment, Picture))
 
 
 async def test_a_conversation_is_rendered_with_the_models_template() -> None:
@@ -74,7 +74,7 @@ async def test_a_template_of_the_request_replaces_the_models() -> None:
 async def test_a_model_without_template_speaks_chatml_and_stops_at_its_end_marker() -> None:
     prompts = ChatPrompts(InProcess())
     prompt = await prompts.make(replace(MODEL, chat_template=""), Chat(messages=(USER,)), None)
-    text = "".join(segment.text for segment in prompt.segments)
+    text = "".join(segment.text for segment in prompt.segments if not isinstance(segment, Picture))
     assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert prompt.stop == ("<|im_end|>",)
 
