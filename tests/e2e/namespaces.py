@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,11 +133,17 @@ def running_machines(directory: Path, models: Path, *, names: Sequence[str], dev
         ]
         cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
         _start_control_plane(stack, cluster, f"{network}.1")
-        for machine in found:
-            for port in DEVICE_PORTS:
-                machine.devices.append(
-                    stack.enter_context(limited_device(mib=device_mib, port=port, namespace=machine.namespace))
+        with ThreadPoolExecutor() as starters:  # each start is a Python interpreter with the engine
+            lent = [
+                starters.submit(
+                    stack.enter_context, limited_device(mib=device_mib, port=port, namespace=machine.namespace)
                 )
+                for machine in found
+                for port in DEVICE_PORTS
+            ]
+            for number, device in enumerate(lent):
+                found[number // len(DEVICE_PORTS)].devices.append(device.result())
+        for machine in found:
             start_host(stack, cluster, machine, models, f"{network}.1")
         wait_until(lambda: _all_usable(cluster), deadline_s=START_DEADLINE_S, what="every device is tested")
         yield cluster
