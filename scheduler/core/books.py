@@ -100,6 +100,7 @@ class Books:
     stops: dict[str, Stop] = field(default_factory=dict)
     memos: dict[str, ReplicaMemo] = field(default_factory=dict)
     margins: Margins = NO_MARGINS
+    work: dict[str, tuple[float, float]] = field(default_factory=dict)  # placement → how busy it is, and as of when
     crashes: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # (digest, node) → when
     reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
     measuring: dict[str, MeasureKey] = field(default_factory=dict)  # node id → what it counts now

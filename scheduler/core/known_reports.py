@@ -13,6 +13,7 @@ from scheduler.core.layers import LayerSizes, sizes_by_report
 from scheduler.core.layouts import Layout
 from scheduler.core.memory import MemoryReport
 from scheduler.core.policy import Policy
+from scheduler.core.view import NodeView
 
 BAD_FILE = errors.BadModelFile.reason
 # Counting would fail again, and an estimate would only put off the failure.
@@ -99,11 +100,15 @@ class KnownReports:
 
     def facts(self, ground: Ground) -> ModelFacts:
         """What the header says, as the runner's node has it."""
-        known = self._facts.get(ground.node.id)
+        return self.facts_on(ground.node)
+
+    def facts_on(self, node: NodeView) -> ModelFacts:
+        """What the header says."""
+        known = self._facts.get(node.id)
         if known is None:
-            file = ground.node.model(self.digest)
+            file = node.model(self.digest)
             assert file is not None, "grounds have the file"
-            known = self._facts[ground.node.id] = file.facts or facts_of_size(file.size_bytes, file.layer_count)
+            known = self._facts[node.id] = file.facts or facts_of_size(file.size_bytes, file.layer_count)
         return known
 
     def final_fault(self) -> Fault | None:

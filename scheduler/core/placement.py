@@ -34,9 +34,10 @@ from scheduler.core.memory import MemoryOrigin, memory_text
 from scheduler.core.nearest import nearest
 from scheduler.core.node_sets import node_sets
 from scheduler.core.policy import Policy
-from scheduler.core.ranking import are_equal, ranked, roomiest_sites
+from scheduler.core.ranking import ranked, ranked_sites
 from scheduler.core.shapes import Eviction, Step, steps
 from scheduler.core.variants import Automatic, tier_bytes
+from scheduler.core.view import NodeView
 
 __all__ = ["BAD_FILE", "plan_placement"]
 
@@ -125,9 +126,17 @@ class _Search:
         constraints = self.request.constraints
         return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
 
-    @property
-    def _all_equal(self) -> bool:
-        return are_equal(self.request, self.view, speeds_known=self.grounds.speeds_known)
+    def _ordered_sites(self, step: Step) -> Iterator[Ground]:
+        sites = self.grounds.single.get(step.kind, [])
+        if not sites:
+            return iter(())
+        read = self._bytes_per_token(sites[0][3][0])
+        speeds_known = self.grounds.speeds_known
+        return ranked_sites(sites, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
+
+    def _bytes_per_token(self, node: NodeView) -> int:
+        facts = self.judge.known.facts_on(node)
+        return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
 
     def _find_automatic(self) -> Automatic:
         trained = next(
@@ -184,16 +193,15 @@ class _Search:
     def _ordered(self, step: Step) -> Iterator[Ground]:
         if step.shape is Shape.NODES:
             return node_sets(self.grounds, self.judge.rooms, nodes_max=self.policy.rpc_nodes_max)
-        if step.shape is Shape.ONE_DEVICE and not self._uses_all and self._all_equal:
-            return roomiest_sites(self.grounds.single.get(step.kind, []), self.judge.rooms)
+        if step.shape is Shape.ONE_DEVICE and not self._uses_all:
+            return self._ordered_sites(step)
         grounds = self.grounds.of_shape(step.shape, step.kind)
         if step.shape is Shape.ONE_DEVICE and self._uses_all:
             alone = {ground.node.id for ground in self.grounds.joint.get(step.kind, []) if len(ground.devices) == 1}
             grounds = [ground for ground in grounds if ground.node.id in alone]
         if not grounds:
             return iter(())
-        facts = self.judge.known.facts(grounds[0])
-        read = sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
+        read = self._bytes_per_token(grounds[0].node)
         speeds_known = self.grounds.speeds_known and step.shape is not Shape.CPU
         return ranked(grounds, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
 

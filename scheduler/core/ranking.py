@@ -1,13 +1,17 @@
 """In which order grounds are tried (spec: 4.5): the fastest first; within a tenth, where most room is left."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from scheduler.core.candidates import ClusterView, PlacementRequest
 from scheduler.core.grounds import Ground, Site, ground_of
 from scheduler.core.rooms import Rooms
 from scheduler.core.speeds import SAME_TIME, OwnedDevice, expected_s, speed_of
 from scheduler.core.view import DeviceView, NodeView
+
+Rank = tuple[int, float]  # nearness to other replicas, seconds for a token
+_Ranked = TypeVar("_Ranked", Ground, Site)
 
 
 def ranked(
@@ -20,24 +24,50 @@ def ranked(
     speeds_known: bool,
 ) -> Iterator[Ground]:
     """Best first. Another replica goes to another node, then to another device, then beside the first."""
-    if are_equal(request, view, speeds_known=speeds_known):
-        yield from _roomiest_first(grounds, rooms)
-        return
-    groups: dict[tuple[int, float], list[Ground]] = {}
+    groups: dict[Rank, list[Ground]] = {}
     for ground in grounds:
         step = bytes_per_token / _speed(ground, known=speeds_known)
         seconds = expected_s(step, ground.devices, view.decoding)
-        groups.setdefault((_nearness(ground, request), seconds), []).append(ground)
+        groups.setdefault((_nearness(ground.node, ground.devices, request), seconds), []).append(ground)
+    for equals in _in_order(groups):
+        yield from _roomiest_first(equals, rooms)
+
+
+def ranked_sites(
+    sites: Sequence[Site],
+    request: PlacementRequest,
+    view: ClusterView,
+    rooms: Rooms,
+    bytes_per_token: int,
+    *,
+    speeds_known: bool,
+) -> Iterator[Ground]:
+    """The same for single devices: of thousands only those become grounds that are looked at."""
+    if not speeds_known and not view.decoding and not request.replicas:
+        yield from _roomiest_site_first(sites, rooms)  # nothing but room tells them apart
+        return
+    groups: dict[Rank, list[Site]] = {}
+    for site in sites:
+        _, node_id, device_id, one = site
+        seconds = bytes_per_token / speed_of(one[1], known=speeds_known)
+        seconds *= 1 + view.decoding.get((node_id, device_id), 0.0)
+        nearness = _nearness(one[0], (one,), request) if request.replicas else 0
+        groups.setdefault((nearness, seconds), []).append(site)
+    for equals in _in_order(groups):
+        yield from _roomiest_site_first(equals, rooms)
+
+
+def _in_order(groups: Mapping[Rank, list[_Ranked]]) -> Iterator[list[_Ranked]]:
+    """Lowest first; what is within a tenth of the lowest counts as equal."""
     pending = sorted(groups)
     while pending:
         nearness, best = pending[0]
-        within = [key for key in pending if key[0] == nearness and key[1] <= best * SAME_TIME]
-        yield from _roomiest_first([ground for key in within for ground in groups[key]], rooms)
+        within = [rank for rank in pending if rank[0] == nearness and rank[1] <= best * SAME_TIME]
+        yield [one for rank in within for one in groups[rank]]
         pending = pending[len(within) :]
 
 
-def roomiest_sites(sites: Sequence[Site], rooms: Rooms) -> Iterator[Ground]:
-    """Single devices where all are equally fast. Of thousands only those are looked at that are taken."""
+def _roomiest_site_first(sites: Sequence[Site], rooms: Rooms) -> Iterator[Ground]:
     heap: list[tuple[int, str, str, OwnedDevice | Ground]] = list(sites)
     heapq.heapify(heap)
     while heap:
@@ -49,18 +79,13 @@ def roomiest_sites(sites: Sequence[Site], rooms: Rooms) -> Iterator[Ground]:
         heapq.heappush(heap, (-room, node_id, device_id, ground_of(found[0], (found,))))
 
 
-def are_equal(request: PlacementRequest, view: ClusterView, *, speeds_known: bool) -> bool:
-    """Whether nothing but room tells devices of a kind apart."""
-    return not speeds_known and not view.decoding and not request.replicas
-
-
-def _nearness(ground: Ground, request: PlacementRequest) -> int:
+def _nearness(node: NodeView, devices: Sequence[OwnedDevice], request: PlacementRequest) -> int:
     """0: no replica of the model on the node; 1: on another device of it; 2: on one of these devices."""
     if not request.replicas:
         return 0
-    if any((node.id, device.id) in request.replicas for node, device in ground.devices):
+    if any((owner.id, device.id) in request.replicas for owner, device in devices):
         return 2
-    return int(any(node_id == ground.node.id for node_id, _ in request.replicas))
+    return int(any(node_id == node.id for node_id, _ in request.replicas))
 
 
 def _speed(ground: Ground, *, known: bool) -> float:

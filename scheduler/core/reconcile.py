@@ -10,6 +10,7 @@ from scheduler.core.books import Books
 from scheduler.core.candidates import Placement
 from scheduler.core.crashes import see_crash
 from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.device_load import see_work
 from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
@@ -61,6 +62,7 @@ def see_replicas(books: Books, now_s: float) -> None:
 
 def see_replica(books: Books, runner: RunnerView, now_s: float) -> None:
     """Take in one fresh report."""
+    see_work(books, runner, now_s)
     memo = books.memos.get(runner.placement_id)
     if memo is None or memo.generation != runner.generation:
         record = books.desired.get(runner.placement_id)

@@ -2,6 +2,7 @@
 
 from scheduler.core.books import Books
 from scheduler.core.candidates import ClusterView
+from scheduler.core.device_load import decoding
 from scheduler.core.evictable import evictable
 from scheduler.core.eviction import PoolKey
 from scheduler.core.layouts import Layout
@@ -20,6 +21,7 @@ def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
         margins=books.margins,
+        decoding=decoding(books),
     )
 
 
