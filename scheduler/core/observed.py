@@ -35,6 +35,7 @@ class Observed:
     _asked: dict[str, float] = field(default_factory=dict)  # node id → when its runners were asked last
     _answered: dict[tuple[str, int], float] = field(default_factory=dict)  # placement, generation → when it answered
     _started: dict[str, _Started] = field(default_factory=dict)
+    _index: dict[str, tuple[str, RunnerView]] | None = None  # by placement id; None: to be made from `nodes`
 
     def see_inventory(self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float) -> None:
         """Take in an inventory."""
@@ -50,7 +51,7 @@ class Observed:
             for runner in node.runners:
                 self._catch_up(runner)
                 self._answered.pop((runner.placement_id, runner.generation), None)
-        self.nodes = present
+        self.nodes, self._index = present, None
         self.was_seen = True
         self.received_at_s, self.uptime_s, self.frozen_since_s = now_s, uptime_s, None
         self.expire(now_s)
@@ -91,7 +92,7 @@ class Observed:
             del self._started[placement_id]
 
     def _expire_node(self, node_id: str, now_s: float) -> None:
-        node = self.nodes[node_id]
+        node, self._index = self.nodes[node_id], None
         alive = tuple(one for one in node.runners if now_s < self._silent_at_s(one))
         self.nodes[node_id] = replace(node, runners=alive)
         for gone in set(node.runners) - set(alive):
@@ -151,7 +152,17 @@ class Observed:
 
     def replica(self, placement_id: str) -> tuple[str, RunnerView] | None:
         """One runner and its node."""
-        return next((found for found in self.replicas() if found[1].placement_id == placement_id), None)
+        if self._index is None:
+            # Backwards, so that of two nodes that show the same one the first counts, as it does in `replicas`.
+            self._index = {
+                runner.placement_id: (node.id, runner)
+                for node in reversed(self.nodes.values())
+                for runner in reversed(node.runners)
+            }
+        if (found := self._index.get(placement_id)) is not None:
+            return found[0], self._newer(found[1])
+        started = self._started.get(placement_id)
+        return (started.node_id, started.runner) if started is not None and started.node_id in self.nodes else None
 
     def _see_deaths(self, present: dict[str, NodeView]) -> None:
         """What the inventory has shown and shows no more is gone, whatever its start has reported."""
