@@ -201,6 +201,8 @@ class _Search:
             grounds = [ground for ground in grounds if ground.node.id in alone]
         if not grounds:
             return iter(())
+        if step.shape is Shape.EXPERTS_ON_HOST and not self.judge.known.facts(grounds[0]).has_experts:
+            return iter(())
         read = self._bytes_per_token(grounds[0].node)
         speeds_known = self.grounds.speeds_known and step.shape is not Shape.CPU
         return ranked(grounds, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)

@@ -24,6 +24,9 @@ def ranked(
     speeds_known: bool,
 ) -> Iterator[Ground]:
     """Best first. Another replica goes to another node, then to another device, then beside the first."""
+    if not speeds_known and not view.decoding and not request.replicas:
+        yield from _roomiest_first(grounds, rooms)  # nothing but room tells them apart
+        return
     groups: dict[Rank, list[Ground]] = {}
     for ground in grounds:
         step = bytes_per_token / _speed(ground, known=speeds_known)
@@ -44,7 +47,7 @@ def ranked_sites(
 ) -> Iterator[Ground]:
     """The same for single devices: of thousands only those become grounds that are looked at."""
     if not speeds_known and not view.decoding and not request.replicas:
-        yield from _roomiest_site_first(sites, rooms)  # nothing but room tells them apart
+        yield from _roomiest_site_first(sites, rooms)
         return
     groups: dict[Rank, list[Site]] = {}
     for site in sites:
