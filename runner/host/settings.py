@@ -38,7 +38,7 @@ class HostSettings(PunaSettings):
     reprobe_s: float = Field(default=60.0, gt=0)
     # Lend devices to runners of other nodes, and let runners here use theirs.
     rpc: bool = False
-    # Where other hosts reach what is lent: TLS, and nobody without a lease. Default: beside node_listen, on a free port.
+    # Where other hosts reach what is lent: TLS, and nobody without a lease. Default: beside node_listen, any free port.
     tunnel_listen: str = ""
     tunnel_advertise: str = ""  # the host name for that; default: that of node_advertise, else what it listens on
 
