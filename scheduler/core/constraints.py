@@ -143,7 +143,6 @@ class ModelConstraints:
     from_file: bool  # commands cannot change it
 
 
-
 def label_means(label: str, node: NodeView, device: DeviceView) -> bool:
     """Whether a label names this device: its id or name, alone or behind "node/"."""
     own = {device.id, device.name}
