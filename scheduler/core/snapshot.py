@@ -44,6 +44,10 @@ def _loads_elsewhere(books: Books, job: LoadJob) -> tuple[set[PoolKey], dict[str
 
 
 def _device_pools(books: Books, node_id: str, layout: Layout) -> set[PoolKey]:
-    node = books.node(node_id)
-    found = [node.device(layers.device_id) if node is not None else None for layers in layout.devices]
-    return {(node_id, device.pool_id) for device in found if device is not None}
+    pools: set[PoolKey] = set()
+    for layers in layout.devices:
+        owner = books.node(layers.node_id or node_id)
+        device = owner.device(layers.device_id) if owner is not None else None
+        if owner is not None and device is not None:
+            pools.add((owner.id, device.pool_id))
+    return pools

@@ -311,7 +311,8 @@ def stop_load(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:
     assert job.record is not None, "only what was written was started"
     if order_stop(books, job.record.placement_id, reason=reason, now_s=now_s, forced=True) or job.placement is None:
         return
-    taken = {need.device_id: need.total_bytes for need in job.placement.needs}
+    here = ("", job.record.node_id)
+    taken = {need.device_id: need.total_bytes for need in job.placement.needs if need.node_id in here}
     promise = Promise(
         placement_id=job.record.placement_id, node_id=job.record.node_id, device_bytes=taken, starting=True
     )

@@ -29,9 +29,9 @@ def _short_pools(books: Books, refusal: Refusal) -> frozenset[PoolKey]:
     for candidate in refusal.candidates:
         if candidate.verdict is not Verdict.SHORT_BYTES:
             continue
-        node = books.node(candidate.node_id)
         for need, have in zip(candidate.needs, candidate.available, strict=False):
+            node = books.node(need.node_id or candidate.node_id)
             device = node.device(need.device_id) if node is not None else None
-            if device is not None and need.total_bytes > have.available_bytes:
-                pools.add((candidate.node_id, device.pool_id))
+            if node is not None and device is not None and need.total_bytes > have.available_bytes:
+                pools.add((node.id, device.pool_id))
     return frozenset(pools)

@@ -196,10 +196,13 @@ def _has_risen(books: Books, stop: Stop, device: DeviceView) -> bool:
 
 def still_hold_what_is_needed(books: Books, placement: Placement) -> bool:
     """Whether one of the victims has not yet given back a device that the placement needs."""
-    needed = {need.device_id for need in placement.needs}
+    needed = {(need.node_id or placement.node_id, need.device_id) for need in placement.needs}
     for victim in placement.victims:
         stop = books.stops.get(victim)
-        if stop is not None and (stop.state is not StopState.RECOVERING or needed & stop.promise.device_bytes.keys()):
+        if stop is None:
+            continue
+        held = {(stop.node_id, device_id) for device_id in stop.promise.device_bytes}
+        if stop.state is not StopState.RECOVERING or needed & held:
             return True
     return False
 

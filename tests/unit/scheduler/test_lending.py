@@ -168,3 +168,16 @@ def test_a_lender_that_goes_while_loading_leads_to_another_plan() -> None:
     world.pass_time(15)
     second = written_start(world)
     assert lender not in (*lenders_of(second.record.layout), second.record.node_id)
+
+
+def test_a_stuck_load_over_nodes_is_stopped_at_its_head_and_stays_promised_where_it_borrows() -> None:
+    world = cluster()
+    world.ensure("c")
+    start = written_start(world)
+    (lender,) = lenders_of(start.record.layout)
+    world.pass_time(POLICY.load_stall_s + 2)
+    world.writes_done()
+    assert [stop.address for stop in world.stops] == [f"{start.record.node_id}:1"]
+    held = {promise.node_id: promise.device_bytes for promise in promises(world.core.books)}
+    assert held[lender]["gpu-0"] > 0
+    assert held[start.record.node_id]["gpu-0"] > 0
