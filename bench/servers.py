@@ -21,8 +21,6 @@ from bench.machine import ROOT
 from cli.cluster.free_port import FreePort
 from protos import runner_pb2, runner_pb2_grpc
 
-# Our runner lets threads that wait spin for a shorter time; the peer gets the same, or it would lose by that alone.
-SPIN = {"GOMP_SPINCOUNT": "1000"}
 _READY_WITHIN_S = 120.0
 _STOP_WITHIN_S = 60.0
 _LOOK_INTERVAL_S = 0.1
@@ -85,13 +83,12 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: i
             *("--threads", str(threads), "--threads-batch", str(threads)),
             *("--cache-ram", "0", "--no-webui", "--metrics"),
         )
-        with _running(command, SPIN, Path(directory) / "server.log"):
+        with _running(command, {}, Path(directory) / "server.log"):
             _wait_for(f"http://{http}/health")
             properties = httpx.get(f"http://{http}/props", trust_env=False, timeout=30).json()
             about = {
                 "build": properties.get("build_info"),
                 "slots": properties.get("total_slots"),
-                "environment": SPIN,
             }
             yield RunningServer(
                 name="llama-server",
