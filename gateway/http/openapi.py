@@ -26,6 +26,19 @@ _ERRORS = {
             }
         },
     },
+    Dialect.ANTHROPIC: {
+        "type": "object",
+        "required": ["type", "error", "request_id"],
+        "properties": {
+            "type": {"const": "error"},
+            "error": {
+                "type": "object",
+                "required": ["type", "message"],
+                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            },
+            "request_id": {"type": "string"},
+        },
+    },
 }
 
 
