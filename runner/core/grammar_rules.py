@@ -14,3 +14,8 @@ class GrammarRules:
 
     rules: list[list[Alternative]] = field(default_factory=list)
     root: int = 0
+
+
+def moved(rule: list[Alternative], offset: int) -> list[Alternative]:
+    """The rule where its grammar's rules stand behind so many others."""
+    return [tuple(one + offset if isinstance(one, int) else one for one in alternative) for alternative in rule]

@@ -4,11 +4,12 @@ Source: the notation as llama.cpp's grammars/README.md describes it. Elements th
 refused: control tokens never come up in a constrained answer.
 """
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 from common.errors import InvalidRequest
 from runner.core.grammar_checks import left_recursive
-from runner.core.grammar_rules import Alternative, ByteSet, Element, GrammarRules
+from runner.core.grammar_rules import Alternative, ByteSet, Element, GrammarRules, moved
 from runner.core.utf8_ranges import CODE_POINT_MAX, complement, utf8_sequences
 
 TEXT_BYTES_MAX = 256 * 1024
@@ -25,15 +26,20 @@ _HEX_ESCAPES = {"x": 2, "u": 4, "U": 8}
 _EVERYTHING = ((0, 0xD7FF), (0xE000, CODE_POINT_MAX))
 
 
-def parse_grammar(text: str, *, param: str = "grammar") -> GrammarRules:
-    """Read a grammar.
+def parse_grammar(
+    text: str, *, param: str = "grammar", parts: Mapping[str, GrammarRules] | None = None
+) -> GrammarRules:
+    """Read a grammar. `parts` are grammars that it refers to as rules, by name.
 
     Raises:
         InvalidRequest: it cannot be read, refers to a rule that is not there, recurses on the left, or is too large.
     """
     if len(text.encode(errors="replace")) > TEXT_BYTES_MAX:
         raise InvalidRequest(f"{param} is longer than {TEXT_BYTES_MAX} bytes", param=param)
-    return _Parser(text, param).parse()
+    parser = _Parser(text, param)
+    for name, rules in (parts or {}).items():
+        parser.add_part(name, rules)
+    return parser.parse()
 
 
 class _Parser:
@@ -47,6 +53,13 @@ class _Parser:
         self._rules: list[list[Alternative] | None] = []
         self._elements = 0
         self._classes: dict[ByteSet, list[Element]] = {}
+
+    def add_part(self, name: str, part: GrammarRules) -> None:
+        offset = len(self._rules)
+        for rule in part.rules:
+            self._spend(1 + sum(len(alternative) for alternative in rule))
+            self._rules.append([*moved(rule, offset)])
+        self._numbers[name] = offset + part.root
 
     def parse(self) -> GrammarRules:
         self._skip(lines=True)

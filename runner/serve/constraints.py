@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from common.errors import InvalidRequest
 from protos import runner_pb2
 from runner.core.dry import Breakers, find_breakers
+from runner.core.free_text import after_free_text
 from runner.core.grammar import Grammar
+from runner.core.grammar_rules import GrammarRules
 from runner.core.grammar_text import parse_grammar
 from runner.core.json_schema_grammar import schema_to_grammar
 from runner.core.token_grammar import GrammarCursor, TokenGrammar
@@ -18,9 +20,40 @@ from runner.engine.engine import TokenTable
 
 # Grammars that are kept with all that answers found out about them.
 KEPT_MAX = 32
+# Trees of the vocabulary, one for each set of control tokens that constraints use.
+TRIES_MAX = 4
+ANY_OBJECT = '{"type": "object"}'
 BREAKERS_DEFAULT = ("\n", ":", '"', "*")
 BREAKERS_MAX = 32
 BREAKER_BYTES_MAX = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintText:
+    """What a request asks for, as it came; what is equal is read once."""
+
+    kind: str
+    text: str
+    free_text: tuple[str, str] | None = None  # opening and closing
+    schemas: tuple[tuple[str, str], ...] = ()
+    lenient: frozenset[str] = frozenset()
+    token_ids: frozenset[int] = frozenset()
+
+
+def constraint_of(request: runner_pb2.GenerateRequest) -> ConstraintText | None:
+    """The constraint of a request, if it has one."""
+    kind = request.WhichOneof("constraint")
+    if kind is None:
+        return None
+    free = request.free_text
+    return ConstraintText(
+        kind=kind,
+        text=request.grammar if kind == "grammar" else request.json_schema,
+        free_text=(free.opening, free.closing) if request.HasField("free_text") else None,
+        schemas=tuple(sorted(request.grammar_schemas.items())),
+        lenient=frozenset(request.lenient_schemas),
+        token_ids=frozenset(request.constraint_token_ids),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +70,8 @@ class ConstraintReader:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="constraints")
         self._lock = threading.Lock()
-        self._trie: TokenTrie | None = None
-        self._grammars: OrderedDict[tuple[str, str], TokenGrammar] = OrderedDict()
+        self._tries: OrderedDict[frozenset[int], TokenTrie] = OrderedDict()  # by the control tokens in them
+        self._grammars: OrderedDict[ConstraintText, TokenGrammar] = OrderedDict()
         self._breakers: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
 
     async def read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Constraints:
@@ -47,14 +80,13 @@ class ConstraintReader:
         Raises:
             InvalidRequest: it cannot be read or is too large; names the field.
         """
-        kind = request.WhichOneof("constraint")
+        key = constraint_of(request)
         dry = request.sampling.dry_multiplier > 0.0
-        if kind is None and not dry:
+        if key is None and not dry:
             return Constraints()
         breakers = tuple(request.sampling.dry_sequence_breakers) or BREAKERS_DEFAULT
         if dry:
             check_breakers(breakers)
-        key = (kind, getattr(request, kind)) if kind is not None else None
         grammar = self._grammars.get(key) if key is not None else None
         known = self._breakers.get(breakers) if dry else None
         if (key is None or grammar is not None) and (not dry or known is not None):
@@ -67,7 +99,7 @@ class ConstraintReader:
 
     def read_now(
         self,
-        key: tuple[str, str] | None,
+        key: ConstraintText | None,
         breakers: tuple[str, ...] | None,
         vocabulary: TokenTable,
         resumed: tuple[int, ...] = (),
@@ -76,18 +108,14 @@ class ConstraintReader:
         grammar = self._grammar(key, vocabulary, resumed) if key is not None else None
         return Constraints(grammar=grammar, breakers=self._find_breakers(breakers, vocabulary) if breakers else None)
 
-    def _grammar(self, key: tuple[str, str], vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
+    def _grammar(self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
         with self._lock:
             known = self._grammars.get(key)
             if known is None:
-                kind, text = key
-                notation = schema_to_grammar(text) if kind == "json_schema" else text
-                if self._trie is None:
-                    # A control token has no text that a reader sees, so it can be no part of what matches.
-                    self._trie = TokenTrie(vocabulary.pieces, excluded=vocabulary.control | vocabulary.end_tokens)
-                grammar = Grammar(parse_grammar(notation, param=kind))
+                grammar = Grammar(_rules_of(key))
+                trie = self._trie(key.token_ids, vocabulary)
                 known = TokenGrammar(
-                    grammar, self._trie, pieces=vocabulary.pieces, end_tokens=vocabulary.end_tokens, param=kind
+                    grammar, trie, pieces=vocabulary.pieces, end_tokens=vocabulary.end_tokens, param=key.kind
                 )
                 if resumed and max(resumed) < vocabulary.size:
                     _ = GrammarCursor(known, resumed=resumed).complete
@@ -95,6 +123,17 @@ class ConstraintReader:
                 if len(self._grammars) > KEPT_MAX:
                     self._grammars.popitem(last=False)
             return known
+
+    def _trie(self, token_ids: frozenset[int], vocabulary: TokenTable) -> TokenTrie:
+        known = self._tries.get(token_ids)
+        if known is None:
+            # A control token has no text that a reader sees, so it can be no part of what matches, unless the caller
+            # says that its readers see it.
+            excluded = (vocabulary.control - token_ids) | vocabulary.end_tokens
+            known = self._tries[token_ids] = TokenTrie(vocabulary.pieces, excluded=excluded)
+            if len(self._tries) > TRIES_MAX:
+                self._tries.popitem(last=False)
+        return known
 
     def _find_breakers(self, texts: tuple[str, ...], vocabulary: TokenTable) -> Breakers:
         with self._lock:
@@ -108,6 +147,27 @@ class ConstraintReader:
                 if len(self._breakers) > KEPT_MAX:
                     self._breakers.popitem(last=False)
             return known
+
+
+def _rules_of(key: ConstraintText) -> GrammarRules:
+    if key.kind == "json_schema":
+        rules = parse_grammar(schema_to_grammar(key.text), param=key.kind)
+    else:
+        parts = {name: _schema_rules(text, lenient=name in key.lenient) for name, text in key.schemas}
+        rules = parse_grammar(key.text, param=key.kind, parts=parts)
+    if key.free_text is None:
+        return rules
+    opening, closing = key.free_text
+    return after_free_text(rules, opening=opening, closing=closing)
+
+
+def _schema_rules(text: str, *, lenient: bool) -> GrammarRules:
+    try:
+        return parse_grammar(schema_to_grammar(text), param="json_schema")
+    except InvalidRequest:
+        if not lenient:
+            raise
+        return parse_grammar(schema_to_grammar(ANY_OBJECT), param="json_schema")
 
 
 def check_breakers(texts: tuple[str, ...]) -> None:

@@ -6,17 +6,18 @@ from typing import Any
 from runner.core.dry import Breakers
 from runner.core.token_grammar import TokenGrammar
 from runner.engine.engine import TokenTable
-from runner.serve.constraints import BREAKERS_DEFAULT, ConstraintReader
+from runner.serve.constraints import BREAKERS_DEFAULT, ConstraintReader, ConstraintText
 
 
 def grammar(text: str, vocabulary: TokenTable) -> TokenGrammar:
-    found = ConstraintReader().read_now(("grammar", text), None, vocabulary).grammar
+    found = ConstraintReader().read_now(ConstraintText(kind="grammar", text=text), None, vocabulary).grammar
     assert found is not None
     return found
 
 
 def schema(value: Any, vocabulary: TokenTable) -> TokenGrammar:
-    found = ConstraintReader().read_now(("json_schema", json.dumps(value)), None, vocabulary).grammar
+    wanted = ConstraintText(kind="json_schema", text=json.dumps(value))
+    found = ConstraintReader().read_now(wanted, None, vocabulary).grammar
     assert found is not None
     return found
 
