@@ -68,6 +68,11 @@ class SlotTable:
         """How many slots serve a sequence."""
         return sum(slot.sequence is not None for slot in self.slots)
 
+    @property
+    def held_inputs(self) -> int:
+        """How much all slots hold together."""
+        return sum(len(slot.held) for slot in self.slots)
+
     def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
         inputs = sequence.prepared.inputs

@@ -46,6 +46,7 @@ class EmbeddingTable:
         self.slots = 0
         self.slots_busy = 0
         self.waiting = 0
+        self.held_inputs = 0
         self.accepted = 0
         self.idle = asyncio.Event()  # set while no request is inside
         self.idle.set()

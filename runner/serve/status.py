@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from common.clock import MS_PER_S, Clock
+from common.clock import MS_PER_S, NS_PER_MS, Clock
 from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
@@ -31,6 +31,8 @@ class StatusBoard:
         self.keep_alive_ms: int | None = None
         self.memory: cluster_pb2.MemoryReport | None = None
         self.load_bytes_total = 0
+        self._evaluated_tokens = 0
+        self._evaluated_ns = 0
 
     def progressed(self, fraction: float) -> None:
         """Part of the model is loaded."""
@@ -76,6 +78,12 @@ class StatusBoard:
         for watcher in self._watchers:
             watcher.add(status)
 
+    def evaluated(self, *, tokens: int, duration_ns: int) -> None:
+        """So much of a prompt was computed, in that time."""
+        self._evaluated_tokens += tokens
+        self._evaluated_ns += duration_ns
+        self.changed()
+
     def used(self) -> None:
         """A request came, even if it never got a slot."""
         self._busy_until_s = self._clock.now_s()
@@ -99,6 +107,7 @@ class StatusBoard:
             requests_total=streams.accepted if streams is not None else 0,
             memory=self.memory,
             error=self.error,
+            held_prompt_ms=self._held_prompt_ms(),
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
@@ -121,6 +130,12 @@ class StatusBoard:
                     await asyncio.sleep(PUSH_INTERVAL_S)
         finally:
             self._watchers.discard(watcher)
+
+    def _held_prompt_ms(self) -> int:
+        """What it would take to compute again what the slots hold, at the speed seen so far."""
+        if self.streams is None or not self._evaluated_tokens:
+            return 0
+        return round(self.streams.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
 
     def _shown_state(self, busy: int) -> cluster_pb2.RunnerState.ValueType:
         if self._state == cluster_pb2.RUNNER_STATE_READY:

@@ -111,6 +111,7 @@ class RequestTable(Protocol):
     slots: int
     slots_busy: int
     waiting: int
+    held_inputs: int  # that the slots hold; 0: the model keeps nothing
     accepted: int
     idle: asyncio.Event
 
@@ -134,6 +135,7 @@ class StreamTable:
         self.slots = 0
         self.slots_busy = 0
         self.waiting = 0
+        self.held_inputs = 0
         self.accepted = 0
         self.idle = asyncio.Event()  # set while no request is inside
         self.idle.set()
@@ -225,6 +227,7 @@ class StreamTable:
         count_step(report)
         if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
             self.slots_busy, self.waiting = report.slots_busy, report.waiting
+            self.held_inputs = report.held_inputs or self.held_inputs
             metrics.SLOTS_BUSY.set(report.slots_busy)
             metrics.QUEUE_DEPTH.set(report.waiting)
             self._on_change()

@@ -192,6 +192,16 @@ async def test_keep_alive_is_remembered_and_idle_time_reported(zoo: Zoo, tmp_pat
         assert (await runner.status_where(slots_busy=0)).keep_alive_ms == 60_000
 
 
+async def test_the_time_that_held_prompts_took_is_told_once_a_prompt_is_held(zoo: Zoo, tmp_path: Path) -> None:
+    async with started(zoo("dense"), tmp_path) as runner:
+        assert (await runner.ready()).held_prompt_ms == 0
+        answer = await collect(runner.client, greedy("a prompt of many words " * 40))
+        spent_ms = answer.finals[0].prompt_duration_ns / 1e6
+        status = await runner.status_where(slots_busy=0)
+        # The slot holds the prompt and what was generated, a little more than what the time was measured for.
+        assert status.held_prompt_ms == pytest.approx(spent_ms, rel=0.5, abs=1)
+
+
 async def test_a_signal_lets_running_sequences_finish_and_refuses_new_ones(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
         await runner.ready()
