@@ -20,9 +20,9 @@ from pathlib import Path
 import orjson
 
 from runner.core.layout import automatic_threads
-from runner.engine.launch import physical_cores
 from runner.engine.device_cap import DeviceCap
 from runner.engine.devices import open_devices
+from runner.engine.launch import physical_cores
 from runner.engine.library import start_engine
 from runner.engine.rpc_server import LOOPBACK, serve_devices
 
