@@ -8,19 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from common.errors import PunaError
-from runner.core.layout import LaunchLayout
+from runner.core.layout import FlashAttention, LaunchLayout
 from runner.core.model_files import ModelFiles
 from runner.core.requests import GenerationRequest
 from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import Release, TextToken, check_stop_strings
+from runner.engine.batch import Batch
 from runner.engine.batched import BatchedEngine, BatchedOptions
 from runner.engine.engine import LoadedModel, Progressed, Sampled, StepReport
+from runner.engine.row_batch import RowBatch
 from runner.serve.bridge import Bridge
 from runner.serve.streams import Finished, Stream, StreamTable
 
+# Fused attention comes with cells that all slots share; small models get a cache for each slot otherwise.
+CACHES = pytest.mark.parametrize(
+    ("attention", "shared"),
+    [(FlashAttention.ON, True), (FlashAttention.AUTO, False)],
+    ids=["shared cells", "caches of their own"],
+)
 GREEDY = SamplingParameters(temperature=0.0)
 DEADLINE_S = 60.0
 
@@ -103,6 +112,12 @@ class Harness:
         return sum(report.decode_calls for report in self.reports)
 
     @property
+    def shares_cells(self) -> bool:
+        """Whether all slots share the cells of one cache."""
+        assert self.engine._loop is not None
+        return self.engine._loop._context.shares_cells
+
+    @property
     def encoded(self) -> int:
         """Images that were encoded for requests."""
         assert self.engine.eyes.encoder is not None
@@ -177,6 +192,20 @@ async def running(
         engine.stop()
         assert await asyncio.to_thread(engine.join, DEADLINE_S)
         assert harness.deaths == []
+
+
+def watch_decoding(engine: Harness) -> list[int]:
+    """What llama_decode answers to every call from now on."""
+    assert engine.engine._loop is not None
+    context, answers = engine.engine._loop._context, list[int]()
+    decode = context.decode
+
+    def watched(batch: Batch | RowBatch) -> int:
+        answers.append(decode(batch))
+        return answers[-1]
+
+    context.decode = watched  # type: ignore[method-assign]
+    return answers
 
 
 async def refused(attempt: Any) -> PunaError:

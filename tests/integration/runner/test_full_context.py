@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.core.context_shift import discarded_tokens, replay_context
+from common.errors import QueueFull
+from runner.core.context_shift import ContextShift, discarded_tokens, replay_context
 from runner.core.endings import EndReason
+from runner.core.layout import FlashAttention
+from runner.engine import batched, parameters
+from runner.engine.context import DecodeResult
+from runner.engine.sequence import Sequence
+from runner.engine.slot_table import Slot, SlotTable
 from tests.integration.runner.conftest import Zoo
-from tests.integration.runner.harness import Harness, assert_equals_cold, running
+from tests.integration.runner.harness import CACHES, Harness, assert_equals_cold, refused, running, watch_decoding
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -24,8 +30,10 @@ def held(engine: Harness, slot_id: int) -> list[int]:
 
 
 @pytest.mark.behaviour("B-52", "B-43")
-async def test_generation_goes_on_for_three_contexts(zoo: Zoo) -> None:
-    async with running(zoo("dense"), slots=2, context=256) as engine:
+@CACHES
+async def test_generation_goes_on_for_three_contexts(zoo: Zoo, attention: FlashAttention, shared: bool) -> None:
+    async with running(zoo("dense"), slots=2, context=256, flash_attention=attention) as engine:
+        assert engine.shares_cells is shared
         answer = await engine.ask(ids(1, 20), max_tokens=768, ignore_eos=True, keep_tokens=4)
         assert len(answer.tokens) == 768
         expected = replay_context(ids(1, 20), answer.ids[:-1], context_tokens=256, kept_tokens=4, shift=True)
@@ -63,8 +71,10 @@ async def test_after_evaluating_again_the_logits_are_those_of_a_cold_run(zoo: Zo
 
 
 @pytest.mark.behaviour("B-42")
-async def test_a_shift_leaves_the_other_side_of_a_fork_alone(zoo: Zoo) -> None:
-    async with running(zoo("dense"), slots=2, context=256) as engine:
+@CACHES
+async def test_a_shift_leaves_the_other_side_of_a_fork_alone(zoo: Zoo, attention: FlashAttention, shared: bool) -> None:
+    async with running(zoo("dense"), slots=2, context=256, flash_attention=attention) as engine:
+        assert engine.shares_cells is shared
         head = ids(5, 200)
         first = engine.open([*head, 1], max_tokens=150, ignore_eos=True, top_logprobs=0)
         await engine.until(lambda: len(engine.rows.get(first.id, [])) >= 2)
@@ -95,14 +105,31 @@ async def test_no_sequence_goes_on_for_more_than_ten_contexts(zoo: Zoo) -> None:
 
 
 @pytest.mark.behaviour("B-121")
-async def test_a_request_s_own_context_cuts_and_shifts_as_a_smaller_slot_would(zoo: Zoo) -> None:
+async def test_a_request_s_own_context_cuts_and_shifts_as_a_smaller_slot_would(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shifts: list[tuple[int, int, int]] = []  # inputs held, and what is dropped of them
+    shift = SlotTable.shift
+
+    def noted(table: SlotTable, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
+        shifts.append((len(slot.held), plan.drop_start, plan.drop_stop))
+        shift(table, slot, sequence, plan)
+
+    monkeypatch.setattr(SlotTable, "shift", noted)
+
     async def run(context: int, **fields: Any) -> tuple[int, int, list[int]]:
         async with running(zoo("dense"), slots=1, context=context) as engine:
             answer = await engine.ask(ids(8, 300), max_tokens=200, ignore_eos=True, keep_tokens=10, **fields)
             assert answer.end.times is not None
             return answer.end.times.prompt_tokens, len(held(engine, 0)), held(engine, 0)[:10]
 
-    assert await run(128) == await run(512, context_tokens=128)
+    small = await run(128)
+    expected = list(shifts)
+    shifts.clear()
+    assert await run(512, context_tokens=128) == small
+    # The cut leaves a full context, so that the first shift comes at once.
+    assert len(expected) >= 3
+    assert shifts == expected
 
 
 @pytest.mark.behaviour("B-56")
@@ -116,6 +143,8 @@ async def test_the_prompt_count_is_what_is_left_after_the_cut(zoo: Zoo) -> None:
 @pytest.mark.behaviour("B-20")
 async def test_a_storm_of_shifts_forks_and_cancels_runs_out_of_nothing(zoo: Zoo) -> None:
     async with running(zoo("dense"), slots=4, context=64) as engine:
+        assert engine.shares_cells
+        answers = watch_decoding(engine)
         rng = np.random.default_rng(3)
         heads = [ids(20 + number, 30) for number in range(3)]
 
@@ -136,6 +165,37 @@ async def test_a_storm_of_shifts_forks_and_cancels_runs_out_of_nothing(zoo: Zoo)
             return served
 
         assert sum(await asyncio.gather(*(client() for _ in range(6)))) > 60
+        # No call ever found the cells taken, although forks and shifts left gaps everywhere.
+        assert set(answers) == {DecodeResult.DONE}
+
+
+@pytest.mark.behaviour("B-09")
+async def test_where_cells_are_promised_twice_the_newest_prompt_waits_and_nobody_is_harmed(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots that may hold more than there are cells: nothing does that, so the test has to."""
+    monkeypatch.setattr(parameters, "cache_cells", lambda _: 256)
+    monkeypatch.setattr(batched, "slot_context_tokens", lambda *_: 512)
+    async with running(zoo("dense"), slots=3, context=512, flash_attention=FlashAttention.ON) as engine:
+        answers = watch_decoding(engine)
+        prompts = [ids(30, 60), ids(31, 60), ids(32, 150)]
+        streams = [
+            engine.open(prompt, max_tokens=50, ignore_eos=True, top_logprobs=0, cache_prompt=False)
+            for prompt in prompts[:2]
+        ]
+        await engine.until(lambda: all(len(engine.rows.get(stream.id, [])) >= 2 for stream in streams))
+        streams.append(engine.open(prompts[2], max_tokens=50, ignore_eos=True, top_logprobs=0, cache_prompt=False))
+        done = await asyncio.gather(*(engine.read(stream) for stream in streams))
+        assert DecodeResult.NO_CELLS in answers
+        assert [len(answer.tokens) for answer in done] == [50] * 3
+        for prompt, stream, answer in zip(prompts, streams, done, strict=True):
+            for position in (0, 30, 49):
+                cold = await engine.logits([*prompt, *answer.ids[:position]], cache_prompt=False)
+                assert_equals_cold(engine.rows[stream.id][position], cold, tolerance=0.01)
+        # One that cannot go on alone is told so, and the next one finds every cell.
+        error = await refused(engine.ask(ids(40, 200), max_tokens=200, ignore_eos=True))
+        assert isinstance(error, QueueFull)
+        assert len((await engine.ask(ids(41, 200), max_tokens=20, ignore_eos=True)).tokens) == 20
 
 
 @pytest.mark.behaviour("B-52")

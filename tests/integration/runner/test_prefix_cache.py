@@ -1,14 +1,16 @@
 """What slots hold, reuse, fork and forget, on every kind of memory."""
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
 
+from runner.core.endings import EndReason
 from runner.core.layout import FlashAttention
 from runner.core.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
-from tests.integration.runner.harness import Harness, assert_equals_cold, running
+from tests.integration.runner.harness import CACHES, Harness, assert_equals_cold, running
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -17,9 +19,7 @@ def ids(seed: int, count: int) -> list[int]:
     return drawn
 
 
-async def equals_cold(
-    engine: Harness, prompt: list[int], *, cached: int | None = None, tolerance: float = 0.005
-) -> None:
+async def equals_cold(engine: Harness, prompt: list[int], *, cached: int | None = None) -> None:
     """Ask with whatever the slots hold, then without, and compare the logits."""
     stream = engine.open(prompt, max_tokens=1, top_logprobs=0)
     answer = await engine.read(stream)
@@ -38,8 +38,12 @@ async def test_an_identical_prompt_computes_one_input(zoo: Zoo) -> None:
 
 
 @pytest.mark.behaviour("B-33")
-async def test_a_prefix_is_forked_from_a_busy_slot_and_both_go_on_as_if_alone(zoo: Zoo) -> None:
-    async with running(zoo("dense"), slots=2) as engine:
+@CACHES
+async def test_a_prefix_is_forked_from_a_busy_slot_and_both_go_on_as_if_alone(
+    zoo: Zoo, attention: FlashAttention, shared: bool
+) -> None:
+    async with running(zoo("dense"), slots=2, flash_attention=attention) as engine:
+        assert engine.shares_cells is shared
         head = ids(2, 60)
         busy = engine.open([*head, 5], max_tokens=40, top_logprobs=0, ignore_eos=True)
         await engine.until(lambda: len(engine.rows.get(busy.id, [])) >= 2)
@@ -57,8 +61,10 @@ async def test_a_prefix_is_forked_from_a_busy_slot_and_both_go_on_as_if_alone(zo
 
 
 @pytest.mark.behaviour("B-33")
-async def test_a_fork_outlives_its_source(zoo: Zoo) -> None:
-    async with running(zoo("dense"), slots=2) as engine:
+@CACHES
+async def test_a_fork_outlives_its_source(zoo: Zoo, attention: FlashAttention, shared: bool) -> None:
+    async with running(zoo("dense"), slots=2, flash_attention=attention) as engine:
+        assert engine.shares_cells is shared
         head = ids(3, 50)
         await engine.ask([*head, 5], max_tokens=3, ignore_eos=True)
         first = await engine.ask([*head, 6], max_tokens=3, ignore_eos=True)
@@ -105,15 +111,13 @@ async def test_a_conversation_on_recurrent_memory_goes_on_where_it_ended(zoo: Zo
 
 @pytest.mark.behaviour("B-43")
 async def test_a_tail_that_cannot_be_erased_empties_the_slot(zoo: Zoo) -> None:
-    async with running(zoo("recurrent"), slots=1) as engine:
-        answer = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True)
-        text = answer.text
-        assert len(text) > 10
-        await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True, stops=(text[8:10],))
+    async with running(zoo("recurrent"), slots=1, checkpoint_bytes_max=0) as engine:
+        free = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True)
+        answer = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True, stops=(letters_late_in(free.text),))
+        assert answer.end.ending.reason is EndReason.STOP_STRING
         await engine.idle()
-        loop = engine.engine._loop
-        assert loop is not None
-        loop._slots.check()
+        assert held_cells(engine) == 0
+        await equals_cold(engine, [*ids(9, 20), 7], cached=0)
 
 
 @pytest.mark.behaviour("B-37")
@@ -159,8 +163,12 @@ async def test_a_quantised_cache_is_used_with_flash_attention_only(zoo: Zoo) -> 
 
 
 @pytest.mark.behaviour("B-36")
-async def test_requests_that_share_a_prefix_and_come_together_evaluate_it_once(zoo: Zoo) -> None:
-    async with running(zoo("dense"), slots=8, context=1024) as engine:
+@CACHES
+async def test_requests_that_share_a_prefix_and_come_together_evaluate_it_once(
+    zoo: Zoo, attention: FlashAttention, shared: bool
+) -> None:
+    async with running(zoo("dense"), slots=8, context=1024, flash_attention=attention) as engine:
+        assert engine.shares_cells is shared
         head = ids(15, 700)
         answers = await asyncio.gather(
             *(engine.ask([*head, number, 5], max_tokens=4, ignore_eos=True) for number in range(8))
@@ -209,9 +217,10 @@ async def test_a_cut_goes_back_to_a_checkpoint_instead_of_to_nothing(zoo: Zoo) -
     async with running(zoo("recurrent"), slots=1) as engine:
         prompt = ids(37, 100)
         free = await engine.ask(prompt, max_tokens=30, ignore_eos=True)
-        start = len(free.text) // 2
-        stop = free.text[start : start + 2]
-        await engine.ask(prompt, max_tokens=30, ignore_eos=True, stops=(stop,))
+        answer = await engine.ask(prompt, max_tokens=30, ignore_eos=True, stops=(letters_late_in(free.text),))
+        assert answer.end.ending.reason is EndReason.STOP_STRING
+        await engine.idle()
+        assert held_cells(engine) == 96
         await equals_cold(engine, [*prompt, 9], cached=96)
 
 
@@ -260,6 +269,13 @@ async def test_prompts_too_large_to_park_stay_where_they_are(zoo: Zoo) -> None:
         for number in range(4):
             answer = await engine.ask(ids(80 + number, 600), max_tokens=2, ignore_eos=True)
             assert answer.cached_tokens == 599
+
+
+def letters_late_in(text: str) -> str:
+    """Two letters from the second half of a text, to stop at."""
+    found = re.search("[a-z]{2}", text[len(text) // 2 :])
+    assert found is not None
+    return found[0]
 
 
 def held_cells(engine: Harness) -> int:

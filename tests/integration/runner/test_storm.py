@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.engine.context import DecodeResult
 from tests.integration.runner.conftest import Zoo
-from tests.integration.runner.harness import running
+from tests.integration.runner.harness import running, watch_decoding
 
 # `make test` sets 60 s; without it a short storm has to do.
 STORM_S = float(os.environ.get("TEST_STORM_S", "6"))
@@ -27,6 +28,7 @@ def resident_bytes() -> int:
 async def test_a_storm_of_sixteen_clients_leaves_all_slots_free_and_memory_flat(zoo: Zoo) -> None:
     """Half of the time to reach the high-water mark, half of it to stay there. Prompts take several batches."""
     async with running(zoo("dense"), slots=8, context=96, batch=32) as engine:
+        decoded = watch_decoding(engine)
         rng = np.random.default_rng(9)
         text = (await engine.ask("Hello", max_tokens=30, ignore_eos=True)).text
         served = Counter[str]()
@@ -45,6 +47,8 @@ async def test_a_storm_of_sixteen_clients_leaves_all_slots_free_and_memory_flat(
             else:
                 answer = await engine.read(stream)
                 served[answer.end.ending.reason.value] += 1
+            assert set(decoded) <= {DecodeResult.DONE}, "a call found no free cell"
+            decoded.clear()
             engine.reports.clear()
 
         async def client(until_s: float) -> None:
