@@ -81,6 +81,7 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         free_age_s=device.free_age_ms / 1000,
         trust=_TRUSTS.get(device.trust, Trust.UNKNOWN),
         usable=device.state == cluster_pb2.DEVICE_STATE_OK,
+        lost=device.state == cluster_pb2.DEVICE_STATE_LOST,
         state_reason=device.state_reason,
         speed_bytes_s=float(device.speed_bytes_s),
         max_bytes=device.max_bytes if device.HasField("max_bytes") else None,

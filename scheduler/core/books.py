@@ -95,6 +95,7 @@ class Books:
     desired: dict[str, DesiredPlacement] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # placements whose record is to go, oldest first
     desired_unseen_since_s: dict[str, float] = field(default_factory=dict)  # placements whose node is not known
+    devices_lost_since_s: dict[tuple[str, str], float] = field(default_factory=dict)  # (node, device) → reported lost
     jobs: dict[int, LoadJob] = field(default_factory=dict)
     jobs_begun: int = 0
     stops: dict[str, Stop] = field(default_factory=dict)

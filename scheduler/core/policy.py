@@ -81,6 +81,7 @@ class Policy:
 
     # Silence is a suspicion, not a fact.
     node_lost_s: float = 5.0
+    device_lost_s: float = 5.0  # a device of a node that reports
     runner_asked_s: float = 1.5  # how often the runners of a node that left are asked themselves
     node_forgotten_s: float = 60.0
     discovery_young_s: float = 10.0

@@ -306,6 +306,15 @@ def _stalled(books: Books, job: LoadJob, now_s: float) -> None:
     fail(books, job, unavailable(text), now_s)
 
 
+def give_up_start(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:
+    """Stop what was started and plan anew, as another placement: the old one stays promised until it is gone."""
+    stop_load(books, job, reason=reason, now_s=now_s)
+    job.attempts += 1
+    job.record = None
+    job.was_reported = False
+    _plan_again(job, now_s, pause_s=0.0)
+
+
 def stop_load(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:
     """Kill a load's runner, reported or not."""
     assert job.record is not None, "only what was written was started"

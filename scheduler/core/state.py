@@ -47,6 +47,7 @@ from scheduler.core.events import (
 from scheduler.core.faults import STALE_FENCE, unavailable
 from scheduler.core.keep_cost import see_requests
 from scheduler.core.loading import pump
+from scheduler.core.lost_devices import leave_lost, see_lost
 from scheduler.core.observed import Observed
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import NamedFiles, build_routes, is_same_table
@@ -84,6 +85,7 @@ class SchedulerCore:
         reconcile.advance_stops(books, now_s)
         if books.leadership is not None:
             starting.check_loads(books, now_s)
+            leave_lost(books, now_s)
             end_served(books, now_s)
             reconcile.expire_idle(books, now_s)
             if not isinstance(event, MESSAGES):
@@ -108,6 +110,7 @@ class SchedulerCore:
                 reconcile.see_replicas(books, now_s)
                 see_requests(books, now_s)
                 reconcile.follow_loads(books, now_s)
+                see_lost(books, now_s)
             case InventoryLost():
                 books.observed.lose_inventory(now_s)
             case LeadershipGained():

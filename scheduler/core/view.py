@@ -62,6 +62,7 @@ class DeviceView:
     free_age_s: float  # when the inventory was received
     trust: Trust
     usable: bool
+    lost: bool = False  # it was there and is gone, which also makes it unusable
     state_reason: str = ""
     speed_bytes_s: float = 0.0  # of a copy inside the device; 0: not known
     max_bytes: int | None = None  # most that may ever be promised here, set by the operator

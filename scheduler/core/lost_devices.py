@@ -1,0 +1,50 @@
+"""A device that is gone takes its placements along (spec: 1), whatever their runners say; nothing else is touched.
+
+Drivers and servers may be silent for a moment: what stays lost for `device_lost_s` is gone. A replica on it takes
+nothing new and goes when its sequences have ended; one that still waits for the device is ended by its host. A load on
+it is planned again. The next plan does without the device, because a lost one is not usable.
+"""
+
+from scheduler.core.books import Books
+from scheduler.core.layouts import Layout
+from scheduler.core.load_jobs import ON_HOST
+from scheduler.core.splitting import DeviceKey
+from scheduler.core.starting import give_up_start
+from scheduler.core.stopping import order_stop
+from scheduler.core.view import SERVING_STATES
+
+REASON = "device_lost"
+
+
+def see_lost(books: Books, now_s: float) -> None:
+    """Remember since when each device is reported as lost."""
+    lost = {(node.id, device.id) for node in books.observed.nodes.values() for device in node.devices if device.lost}
+    since_s = books.devices_lost_since_s
+    for key in since_s.keys() - lost:
+        del since_s[key]
+    for key in lost:
+        since_s.setdefault(key, now_s)
+
+
+def leave_lost(books: Books, now_s: float) -> None:
+    """Withdraw what lies on devices that are gone, as far as live reports tell."""
+    gone = {
+        key
+        for key, since_s in books.devices_lost_since_s.items()
+        if now_s >= since_s + books.policy.device_lost_s and books.observed.is_current(key[0])
+    }
+    if not gone:
+        return
+    for job in books.jobs_by_age():
+        record = job.record
+        if job.state in ON_HOST and record is not None and not gone.isdisjoint(_devices(record.node_id, record.layout)):
+            give_up_start(books, job, reason=REASON, now_s=now_s)
+    loading = {job.record.placement_id for job in books.jobs.values() if job.record is not None}
+    for node_id, runner in list(books.observed.replicas()):
+        is_served = runner.state in SERVING_STATES and runner.placement_id not in loading
+        if is_served and not gone.isdisjoint(_devices(node_id, runner.layout)):
+            order_stop(books, runner.placement_id, reason=REASON, now_s=now_s)
+
+
+def _devices(node_id: str, layout: Layout) -> list[DeviceKey]:
+    return [(part.node_id or node_id, part.device_id) for part in layout.devices]
