@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +75,8 @@ async def test_one_record_describes_the_engine(zoo: Zoo, tmp_path: Path) -> None
     assert len(records) == 1
     assert records[0]["threads"] == 1
     assert records[0]["cpu"]["features"]
-    assert records[0]["engine"]
-    assert records[0]["devices"][0]["name"] == "CPU"
+    assert records[0]["engine"].startswith("llama-cpp-python ")
+    assert [(device["index"], device["name"]) for device in records[0]["devices"]] == [(0, "CPU")]
 
 
 async def test_info_says_who_runs_and_what_is_loaded(zoo: Zoo, tmp_path: Path) -> None:
@@ -242,9 +244,9 @@ async def test_an_engine_that_dies_takes_its_process_along_at_once(zoo: Zoo, tmp
         await runner.ready()
         calls = [
             asyncio.create_task(collect(runner.client, greedy(f"Number {index}", max_tokens=5000)))
-            for index in range(4)
+            for index in range(8)
         ]
-        await runner.status_where(slots_busy=4)
+        await runner.status_where(slots_busy=4, queued=4)
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         os.kill(runner.process.pid, signal.SIGABRT)  # what an assertion inside ggml does
@@ -291,11 +293,13 @@ async def test_generation_is_refused_while_loading_or_failed(tmp_path: Path) -> 
 @pytest.mark.behaviour("B-10")
 async def test_an_exception_in_the_engine_thread_ends_the_process_and_says_why(zoo: Zoo, tmp_path: Path) -> None:
     program = (
-        "import sys; from runner.engine import library; from runner import __main__ as runner\n"
+        "import sys, time; from runner.engine import library; from runner import __main__ as runner\n"
         "decode, calls = library.decode, []\n"
         "def broken(*args):\n"
         "    calls.append(1)\n"
-        "    if len(calls) > 20: raise ValueError('injected')\n"
+        "    if len(calls) > 20:\n"
+        "        print('broken at', time.monotonic(), file=sys.stderr, flush=True)\n"
+        "        raise ValueError('injected')\n"
         "    return decode(*args)\n"
         "library.decode = broken\n"
         f"sys.argv[1:] = ['serve', '--model', {str(zoo('dense'))!r}, '--listen', 'unix:{tmp_path}/runner.sock']\n"
@@ -316,8 +320,12 @@ async def test_an_exception_in_the_engine_thread_ends_the_process_and_says_why(z
         calls = [collect(client, greedy(f"Number {index}", max_tokens=500)) for index in range(8)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         _, stderr = await process.communicate()
+        ended_s = time.monotonic()
     assert all(isinstance(answer, ModelUnavailable) for answer in answers)
     assert process.returncode == 70
+    broken = re.search(rb"broken at ([0-9.]+)", stderr)
+    assert broken is not None
+    assert ended_s - float(broken[1]) < 1.0
     assert b"engine.died" in stderr
     assert b"injected" in stderr
 
