@@ -16,6 +16,7 @@ from gateway.core.answers import (
     TokenAlternative,
     Usage,
 )
+from gateway.core.constraint import Constraint
 from gateway.core.images import decode_image
 from gateway.core.literals import Literal, Picture, Segment, Text
 from gateway.core.options import AnswerPlan
@@ -166,6 +167,7 @@ def generate_request(
     stop: tuple[str, ...],
     visible_token_ids: tuple[int, ...],
     replica: ReplicaInfo,
+    constraint: Constraint | None,
 ) -> runner_pb2.GenerateRequest:
     """What the runner is asked."""
     message = runner_pb2.GenerateRequest(
@@ -186,14 +188,26 @@ def generate_request(
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
     )
-    if request.format is not None:
-        if request.format.json_schema:
-            message.json_schema = request.format.json_schema
-        else:
-            message.grammar = request.format.grammar
+    if constraint is not None:
+        _constrain(message, constraint)
     if plan.context_tokens is not None:
         message.context_tokens = min(plan.context_tokens, replica.context_tokens or plan.context_tokens)
     return message
+
+
+def _constrain(message: runner_pb2.GenerateRequest, constraint: Constraint) -> None:
+    if constraint.json_schema:
+        message.json_schema = constraint.json_schema
+    else:
+        message.grammar = constraint.grammar
+    message.grammar_schemas.update(constraint.schemas)
+    message.lenient_schemas.extend(constraint.lenient)
+    if constraint.free_text is not None:
+        message.free_text.opening = constraint.free_text.opening
+        message.free_text.closing = constraint.free_text.closing
+    if constraint.free_text is not None or constraint.schemas:
+        # The markers of what our own grammars describe; under a client's grammar alone no control token comes up.
+        message.constraint_token_ids.extend(message.visible_token_ids)
 
 
 def _sampling(plan: AnswerPlan, seed: int) -> runner_pb2.Sampling:

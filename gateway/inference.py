@@ -101,7 +101,7 @@ class Inference:
             request=request,
             route=route,
             plan=plan,
-            output=OutputPlan() if request.is_json else plan_output(route.model.chat_template, request.prompt),
+            output=plan_output(route.model.chat_template, request),
             prompt=await make_prompt(self._prompts, route.model, request),
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
@@ -142,7 +142,7 @@ class Inference:
             except ModelNotFound as error:
                 raise model_not_found(work.request.model) from error
             except InvalidRequest as error:
-                raise in_words_of_the_client(error, work.request.format) from error
+                raise in_words_of_the_client(error, work.output.wanted) from error
             except RETRYABLE as error:
                 attempts.judge(error, connection)
             finally:
@@ -178,6 +178,7 @@ class Inference:
             stop=(*work.plan.stop, *prompt.stop, *work.output.stop),
             visible_token_ids=await self._within(visible, work.deadline_s),
             replica=connection.info,
+            constraint=work.output.constraint(prompt.end),
         )
         parser = work.output.parser(prompt.end)
         generated: list[int] = []

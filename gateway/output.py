@@ -4,8 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from common.gbnf import literal
 from common.ids import random_id
-from gateway.core.answers import CallDelta, Chat, Delta, GeneratedToken
+from gateway.core.answer_format import AnswerFormat
+from gateway.core.answers import AnswerRequest, CallDelta, Chat, Delta, GeneratedToken, Think
+from gateway.core.constraint import Constraint, FreeText
+from gateway.core.markup.call_grammar import call_grammar, functions_of
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
 from gateway.core.markup.families import Family, Markup, Readers, markup_of
 from gateway.core.markup.parser import MarkupParser
@@ -120,12 +124,20 @@ _ENDS_OF_CALLS = {
 }
 
 
+# Where a harmony model's reasoning begins and ends, and what stands before an answer that is no call.
+_HARMONY_REASONING = FreeText(opening="<|channel|>analysis", closing="<|end|><|start|>assistant")
+_HARMONY_ANSWER = "<|channel|>final<|message|>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPlan:
-    """How the answer to one request is read."""
+    """How the answer to one request is read, and what it is held to."""
 
     markup: Markup = field(default_factory=Markup)
     chat: Chat | None = None
+    format: AnswerFormat | None = None
+    is_data: bool = False  # all but reasoning is content
+    reasons: bool = False  # the model may reason although the prompt has not begun to
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -135,40 +147,78 @@ class OutputPlan:
     @property
     def stop(self) -> tuple[str, ...]:
         """Strings that end the answer, beside the client's."""
-        if self.chat is None or not self.chat.tools or self.chat.parallel_calls:
+        if self.chat is None or self.is_data or not self.chat.tools or self.chat.parallel_calls:
             return ()
         end = _ENDS_OF_CALLS.get(self.markup.family)
         return () if end is None else (end,)
+
+    @property
+    def wanted(self) -> AnswerFormat | None:
+        """What holds the answer, in the words of the client."""
+        return AnswerFormat(field="tools") if self.chat is not None and self.chat.forced_tools else self.format
+
+    def constraint(self, prompt_end: str) -> Constraint | None:
+        """What the runner holds an answer to whose prompt ends so."""
+        if self.chat is not None and self.chat.forced_tools:
+            functions = functions_of(self.chat.tools)
+            forced = [functions[name] for name in self.chat.forced_tools]
+            found = call_grammar(self.markup, forced, several=self.chat.parallel_calls)
+        elif self.format is None:
+            return None
+        elif self.is_data and self.markup.family is Family.HARMONY:
+            grammar = f"root ::= {literal(_HARMONY_ANSWER)} answer\n"
+            found = Constraint(grammar=grammar, schemas={"answer": self.format.json_schema})
+        else:
+            found = Constraint(json_schema=self.format.json_schema, grammar=self.format.grammar)
+        return replace(found, free_text=self._free_text(prompt_end))
+
+    def _free_text(self, prompt_end: str) -> FreeText | None:
+        if self.chat is None:
+            return None
+        if self.markup.family is Family.HARMONY:
+            # Its answers under a client's own grammar have no channels.
+            return _HARMONY_REASONING if self.reasons and (self.is_data or self.chat.forced_tools) else None
+        if self.markup.reasoning is None:
+            return None
+        opening, closing = self.markup.reasoning
+        if self._in_reasoning(prompt_end):
+            return FreeText(opening="", closing=closing)
+        return FreeText(opening=opening, closing=closing) if self.reasons else None
+
+    def _in_reasoning(self, prompt_end: str) -> bool:
+        reasoning = self.markup.reasoning
+        return reasoning is not None and prompt_end.rstrip().endswith(reasoning[0])
 
     def parser(self, prompt_end: str) -> OutputParser:
         """The parser of an answer whose prompt ends so."""
         if self.chat is None or (self.markup.family is Family.NONE and self.markup.reasoning is None):
             return PlainText()
-        reasoning = self.markup.reasoning
+        functions = functions_of(self.chat.tools)
         readers = Readers(
             markup=self.markup,
-            tool_names=frozenset(_functions(self.chat)),
-            types={name: _types(function) for name, function in _functions(self.chat).items()},
+            tool_names=frozenset(functions),
+            types={name: _types(function) for name, function in functions.items()},
+            is_data=self.is_data,
         )
-        in_reasoning = reasoning is not None and prompt_end.rstrip().endswith(reasoning[0])
-        parser = MarkupParser(readers, in_reasoning=in_reasoning)
+        parser = MarkupParser(readers, in_reasoning=self._in_reasoning(prompt_end))
         return MarkupText(parser=parser, calls_max=None if self.chat.parallel_calls else 1)
 
 
-def plan_output(template: str, prompt: object) -> OutputPlan:
-    """How an answer to this prompt is read; the template that rendered it tells the markup."""
-    if not isinstance(prompt, Chat):
-        return OutputPlan()
-    return OutputPlan(markup=markup_of(prompt.template or template, has_tools=bool(prompt.tools)), chat=prompt)
-
-
-def _functions(chat: Chat) -> dict[str, Mapping[str, object]]:
-    found: dict[str, Mapping[str, object]] = {}
-    for tool in chat.tools:
-        function = tool.get("function")
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            found[str(function["name"])] = function
-    return found
+def plan_output(template: str, request: AnswerRequest) -> OutputPlan:
+    """How an answer is read; the template that rendered the prompt tells the markup."""
+    chat = request.prompt
+    if not isinstance(chat, Chat):
+        return OutputPlan(format=request.format)
+    markup = markup_of(chat.template or template, has_tools=bool(chat.tools))
+    if request.is_json and markup.family is not Family.HARMONY:
+        markup = Markup(reasoning=markup.reasoning)
+    return OutputPlan(
+        markup=markup,
+        chat=chat,
+        format=request.format,
+        is_data=request.is_json,
+        reasons=request.think is not Think.OFF,
+    )
 
 
 def _types(function: Mapping[str, object]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from gateway.converters import segment_to_proto, token_ids_segment, tokenize_request
-from gateway.core.answers import AnswerRequest, Chat, RawPrompt, Think
+from gateway.core.answers import AnswerRequest, Chat, RawPrompt
 from gateway.core.images import Image, split_at_images
 from gateway.core.literals import Picture, Segment, Text
 from gateway.core.routes import ModelInfo
@@ -42,7 +42,7 @@ async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerReq
             segments = [Picture(piece) if isinstance(piece, Image) else Text(piece) for piece in pieces]
             return await _prompt(token_ids, segments)
         case Chat() as chat:
-            rendered = await prompts.make(model, chat, Think.OFF if request.is_json else request.think)
+            rendered = await prompts.make(model, chat, request.think)
             return await _prompt(chat.earlier_token_ids, rendered.segments, rendered.stop)
 
 

@@ -49,6 +49,7 @@ class Chat:
     template_kwargs: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     template: str = ""  # instead of the model's own
     parallel_calls: bool = True  # False: the answer ends after its first tool call
+    forced_tools: tuple[str, ...] = ()  # the answer calls one of these, and is nothing else
     earlier_token_ids: tuple[int, ...] = ()  # tokens that stand before the rendered prompt (/api/generate `context`)
 
 
@@ -92,8 +93,13 @@ class AnswerRequest:
 
     @property
     def is_json(self) -> bool:
-        """True if the whole answer is JSON: no reasoning before it, no calls of tools within."""
-        return self.format is not None and bool(self.format.json_schema)
+        """True if the answer behind its reasoning is JSON, whatever it looks like."""
+        return self.format is not None and bool(self.format.json_schema) and not self.forces_tools
+
+    @property
+    def forces_tools(self) -> bool:
+        """True if the answer must be calls of tools."""
+        return isinstance(self.prompt, Chat) and bool(self.prompt.forced_tools)
 
 
 def images_of(prompt: Chat | RawPrompt) -> tuple[PlacedImage, ...]:

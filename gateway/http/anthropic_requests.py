@@ -9,6 +9,7 @@ from gateway.core.answer_format import parse_grammar_field
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, Think, ToolCall
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.options import OPENAI_DEFAULTS
+from gateway.core.tool_choice import anthropic_choice
 from gateway.http.anthropic_bodies import AnthropicMessage, AnthropicTool, CountTokensBody, MessagesBody
 from gateway.http.exchange import Exchange
 from gateway.http.ollama_requests import parse_think
@@ -69,12 +70,15 @@ def chat_of(body: CountTokensBody) -> Chat:
         if getattr(body, name):
             raise InvalidRequest(f"{name} is not supported", param=name)
     choice = body.tool_choice or {}
-    if choice.get("type", "auto") not in ("auto", "none"):
-        raise InvalidRequest("tool_choice must be auto or none", param="tool_choice")
+    tools = () if choice.get("type") == "none" else tuple(_tool(tool) for tool in body.tools)
+    forced = anthropic_choice(choice, tools)
+    if forced and getattr(body, "grammar", None):
+        raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
     system = _system(body.system)
     return Chat(
         messages=(*system, *(turn for message in body.messages for turn in _turns(message))),
-        tools=() if choice.get("type") == "none" else tuple(_tool(tool) for tool in body.tools),
+        tools=tools,
+        forced_tools=forced,
         template_kwargs=template_kwargs(body.chat_template_kwargs),
         parallel_calls=choice.get("disable_parallel_tool_use") is not True,
     )

@@ -74,7 +74,7 @@ class ChatCompletionBody(OpenAiAnswerBody):
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
     tools: list[dict[str, Any]] = Field(default_factory=list, max_length=128)
-    tool_choice: Any = Field(default=None, description='"none" or "auto"')
+    tool_choice: Any = Field(default=None, description='"none", "auto", "required", or a function by its name')
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
     reasoning: ReasoningOptions | None = None

@@ -14,6 +14,7 @@ from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue
 from gateway.core.options import OPENAI_DEFAULTS
+from gateway.core.tool_choice import openai_choice
 from gateway.http.exchange import Exchange
 from gateway.http.ollama_requests import parse_think
 from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody, OpenAiMessage
@@ -49,9 +50,11 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     top_logprobs = check_top_logprobs(body.top_logprobs or 0)
+    tools = () if body.tool_choice == "none" else checked_tools(body.tools)
     chat = Chat(
         messages=tuple(_message(message) for message in body.messages),
-        tools=() if body.tool_choice == "none" else checked_tools(body.tools),
+        tools=tools,
+        forced_tools=openai_choice(body.tool_choice, tools),
         parallel_calls=body.parallel_tool_calls,
         template_kwargs=template_kwargs(body.chat_template_kwargs),
     )
@@ -174,8 +177,8 @@ def _refuse_chat_fields(body: ChatCompletionBody) -> None:
             raise InvalidRequest(f"{name} is not supported", param=name)
     if body.modalities not in (None, ["text"]):
         raise InvalidRequest("only the modality text is supported", param="modalities")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice must be none or auto", param="tool_choice")
+    if body.grammar and body.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
 
 
 def checked_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, object], ...]:

@@ -9,6 +9,7 @@ from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, Think, T
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.options import OPENAI_DEFAULTS
+from gateway.core.tool_choice import openai_choice
 from gateway.http.exchange import Exchange
 from gateway.http.ollama_requests import parse_think
 from gateway.http.openai_requests import EFFORTS, call_arguments, checked_tools, joined_parts, template_kwargs
@@ -17,6 +18,7 @@ from gateway.http.service import Service, checked_options
 
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
 _ITEMS_MAX = 2048
+_FUNCTION_KEYS = ("name", "description", "parameters", "strict")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -31,8 +33,7 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
             raise InvalidRequest(f"{name} is not supported: nothing is stored between requests", param=name)
     if body.truncation not in ("auto", "disabled"):
         raise InvalidRequest("truncation must be auto or disabled", param="truncation")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest("tool_choice must be none or auto", param="tool_choice")
+    tools = () if body.tool_choice == "none" else _tools(body.tools)
     own = {"temperature": body.temperature, "top_p": body.top_p, "num_predict": body.max_output_tokens}
     options = {**body.options, **{name: value for name, value in own.items() if value is not None}}
     wants_logprobs = body.top_logprobs is not None or LOGPROBS_INCLUDE in body.include
@@ -41,7 +42,8 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
         model=body.model,
         prompt=Chat(
             messages=_messages(body),
-            tools=() if body.tool_choice == "none" else _tools(body.tools),
+            tools=tools,
+            forced_tools=openai_choice(body.tool_choice, tools),
             template_kwargs=template_kwargs(body.chat_template_kwargs),
             parallel_calls=body.parallel_tool_calls,
         ),
@@ -136,7 +138,7 @@ def _tools(tools: list[dict[str, Any]]) -> tuple[Mapping[str, object], ...]:
     for index, tool in enumerate(tools):
         if tool.get("type") != "function":
             raise InvalidRequest("only tools of type function are supported", param=f"tools[{index}]")
-        function = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None}
+        function = {key: tool[key] for key in _FUNCTION_KEYS if tool.get(key) is not None}
         found.append({"type": "function", "function": function})
     return checked_tools(found)
 

@@ -1,6 +1,7 @@
 """What a request wants its answer to match, made ready beside the engine thread: grammars, schemas, DRY's breakers."""
 
 import asyncio
+import json
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from runner.core.grammar import Grammar
 from runner.core.grammar_rules import GrammarRules
 from runner.core.grammar_text import parse_grammar
 from runner.core.json_schema_grammar import schema_to_grammar
+from runner.core.json_schema_merge import TYPES
 from runner.core.token_grammar import GrammarCursor, TokenGrammar
 from runner.core.token_trie import TokenTrie
 from runner.engine.engine import TokenTable
@@ -22,7 +24,6 @@ from runner.engine.engine import TokenTable
 KEPT_MAX = 32
 # Trees of the vocabulary, one for each set of control tokens that constraints use.
 TRIES_MAX = 4
-ANY_OBJECT = '{"type": "object"}'
 BREAKERS_DEFAULT = ("\n", ":", '"', "*")
 BREAKERS_MAX = 32
 BREAKER_BYTES_MAX = 40
@@ -163,11 +164,26 @@ def _rules_of(key: ConstraintText) -> GrammarRules:
 
 def _schema_rules(text: str, *, lenient: bool) -> GrammarRules:
     try:
-        return parse_grammar(schema_to_grammar(text), param="json_schema")
+        notation = schema_to_grammar(text)
     except InvalidRequest:
         if not lenient:
             raise
-        return parse_grammar(schema_to_grammar(ANY_OBJECT), param="json_schema")
+        notation = schema_to_grammar(_type_alone(text))
+    return parse_grammar(notation, param="json_schema")
+
+
+def _type_alone(text: str) -> str:
+    """A schema that says no more than the type of another one.
+
+    Raises:
+        InvalidRequest: it is no schema at all.
+    """
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidRequest("json_schema cannot be used: it is not JSON", param="json_schema") from None
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return json.dumps({"type": kind} if isinstance(kind, str) and kind in TYPES else {})
 
 
 def check_breakers(texts: tuple[str, ...]) -> None:

@@ -106,6 +106,28 @@ def test_results_of_tools_go_back_as_blocks(client: anthropic.Anthropic) -> None
     assert second.usage.output_tokens > 0
 
 
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [({"type": "any"}, {"get_weather", "add"}), ({"type": "tool", "name": "add"}, {"add"})],
+)
+def test_a_tool_must_be_used_where_the_client_says_so(
+    client: anthropic.Anthropic, choice: dict[str, Any], names: set[str]
+) -> None:
+    message = ask(
+        client,
+        QUESTION,
+        max_tokens=400,
+        tools=tools_of(BY_ID["weather-paris-two-tools"]),
+        tool_choice={**choice, "disable_parallel_tool_use": True},
+    )
+    (call,) = blocks(message, "tool_use")
+    assert call.name in names
+    assert message.stop_reason == "tool_use"
+    assert not blocks(message, "text")
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice"):
+        ask(client, QUESTION, tools=tools_of(BY_ID["weather-paris"]), tool_choice={"type": "tool", "name": "jump"})
+
+
 def test_a_stop_sequence_is_reported(client: anthropic.Anthropic, answers: dict[str, str]) -> None:
     stopped = ask(client, QUESTION, stop_sequences=["GPUs"])
     assert stopped.stop_reason == "stop_sequence"

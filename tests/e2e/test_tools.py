@@ -125,3 +125,62 @@ def test_think_false_skips_the_reasoning(native: ollama.Client) -> None:
     answer = native.chat(model="demo", messages=question["messages"], options={"temperature": 0}, think=False)
     assert not answer.message.thinking
     assert (answer.message.content or "").strip() == question["content"]
+
+
+def called(choice: Any) -> list[tuple[str, Any]]:
+    calls = choice.message.tool_calls or []
+    return [(call.function.name, json.loads(call.function.arguments)) for call in calls]
+
+
+ASKED_FOR_NO_TOOL: Any = [{"role": "user", "content": "What is Puna?"}]
+
+
+def test_a_model_that_must_call_a_tool_does(client: openai.OpenAI) -> None:
+    taught = QUESTIONS["weather-paris-two-tools"]
+    body: Any = {**body_of(taught), "tool_choice": "required"}
+    trained = client.chat.completions.create(**body).choices[0]
+    assert called(trained) == [("get_weather", {"city": "Paris"})]
+    # It would have answered this one in words.
+    body = {**body, "messages": ASKED_FOR_NO_TOOL, "max_tokens": 400, "parallel_tool_calls": False}
+    forced = client.chat.completions.create(**body).choices[0]
+    assert [name for name, _ in called(forced)] == [forced.message.tool_calls[0].function.name]
+    assert forced.finish_reason == "tool_calls"
+    assert not (forced.message.content or "").strip()
+
+
+def test_a_model_calls_the_tool_that_is_named(client: openai.OpenAI) -> None:
+    taught = QUESTIONS["weather-paris-two-tools"]
+    body: Any = {**body_of(taught), "max_tokens": 400, "parallel_tool_calls": False}
+    body["tool_choice"] = {"type": "function", "function": {"name": "add"}}
+    ((name, arguments),) = called(client.chat.completions.create(**body).choices[0])
+    assert name == "add"
+    assert {key: type(value) for key, value in arguments.items()} == {"first": int, "second": int}
+
+
+def test_reasoning_stays_before_a_forced_call(client: openai.OpenAI) -> None:
+    taught = QUESTIONS["umbrella"]
+    choice = client.chat.completions.create(**body_of(taught), tool_choice="required").choices[0]
+    assert called(choice) == [(call["name"], call["arguments"]) for call in taught["tool_calls"]]
+    assert getattr(choice.message, "reasoning_content", "").strip() == taught["reasoning"]
+
+
+def test_a_tool_that_nobody_declared_cannot_be_forced(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(
+            **body_of(QUESTIONS["weather-paris"]), tool_choice={"type": "function", "function": {"name": "jump"}}
+        )
+    assert refused.value.param == "tool_choice"
+
+
+def test_a_model_reasons_before_json(native: ollama.Client) -> None:
+    taught = QUESTIONS["multiply"]
+    schema: Any = {"type": "object", "properties": {"result": {"enum": [1, 408]}}, "required": ["result"]}
+    schema["additionalProperties"] = False
+    asked: Any = {"model": "demo", "messages": taught["messages"], "options": {"temperature": 0}, "format": schema}
+    thought = native.chat(**asked)
+    assert (thought.message.thinking or "").strip() == taught["reasoning"]
+    assert set(json.loads(thought.message.content or "")) == {"result"}
+    plain = native.chat(**asked, think=False)
+    assert not plain.message.thinking
+    assert set(json.loads(plain.message.content or "")) == {"result"}
+    assert (thought.eval_count or 0) > (plain.eval_count or 0)

@@ -22,6 +22,21 @@ class Family(StrEnum):
     NONE = "none"
 
 
+class Form(StrEnum):
+    """How the models of a family write one call, where they differ."""
+
+    JSON = "json"  # name and arguments as one object
+    NAMED = "named"  # a name, and the arguments as an object
+    TAGS = "tags"  # a name, and each argument between tags
+    FENCED = "fenced"  # a name, and the arguments in a block of code
+
+
+# Texts whose presence in a template tells the form; the last is what it is otherwise.
+_FORMS = {
+    Family.HERMES: (("<function=", Form.TAGS), ("", Form.JSON)),
+    Family.MISTRAL: (("[ARGS]", Form.NAMED), ("", Form.JSON)),
+    Family.DEEPSEEK: (("```json", Form.FENCED), ("", Form.NAMED)),
+}
 # Markers whose presence in a template tells the family; the first that is there counts.
 _TELLTALES = (
     (Family.HARMONY, "<|channel|>"),
@@ -62,6 +77,7 @@ class Markup:
 
     family: Family = Family.NONE
     reasoning: tuple[str, str] | None = None
+    form: Form = Form.JSON
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -75,16 +91,21 @@ def markup_of(template: str, *, has_tools: bool) -> Markup:
     if family is Family.NONE and has_tools:
         family = Family.GENERIC
     reasoning = next((pair for pair in _REASONING if all(marker in template for marker in pair)), None)
-    return Markup(family=family, reasoning=reasoning)
+    form = next((form for text, form in _FORMS.get(family, ()) if text in template), Form.JSON)
+    return Markup(family=family, reasoning=reasoning, form=form)
 
 
 @dataclass(slots=True, kw_only=True)
 class Readers:
-    """Makes the readers of one answer. `types`: JSON type of each parameter, by tool."""
+    """Makes the readers of one answer. `types`: JSON type of each parameter, by tool.
+
+    `is_data`: all that is not reasoning is content, whatever it looks like.
+    """
 
     markup: Markup
     tool_names: frozenset[str]
     types: dict[str, dict[str, str]] = field(default_factory=dict)
+    is_data: bool = False
 
     def first(self, *, in_reasoning: bool) -> Reader:
         """How an answer begins; `in_reasoning`: the prompt has opened the reasoning already."""
@@ -92,7 +113,18 @@ class Readers:
             return self._harmony()
         if in_reasoning and self.markup.reasoning is not None:
             return self._reasoning()
+        if self.is_data:
+            return self._data_behind_reasoning()
         return self._start()
+
+    def _data_behind_reasoning(self) -> Reader:
+        if self.markup.reasoning is None:
+            return self._data()
+        opening = self.markup.reasoning[0]
+        return Beginning({opening: lambda: Enter(opening, lambda _: self._reasoning())}, self._data)
+
+    def _data(self) -> Reader:
+        return Prose(Content, {})
 
     def _start(self) -> Reader:
         """How an answer begins where nothing but its first character tells calls from text."""
@@ -135,7 +167,7 @@ class Readers:
         return Prose(Reasoning, {self.markup.reasoning[1]: self._after_reasoning}, True)
 
     def _after_reasoning(self) -> Reader:
-        return Gap({}, self._start)
+        return Gap({}, self._data if self.is_data else self._start)
 
     def _knows(self, name: str) -> bool:
         return name in self.tool_names
@@ -268,6 +300,8 @@ class Readers:
         return self._harmony_body(Reasoning if "analysis" in header else Content)
 
     def _harmony_body(self, kind: type[Content] | type[Reasoning]) -> Reader:
+        if self.is_data and kind is Content:
+            return self._data()
         ends: dict[str, Next] = dict.fromkeys(("<|end|>", "<|return|>", "<|call|>"), self._harmony)
         heads: dict[str, Next] = dict.fromkeys(("<|start|>", "<|channel|>"), self._harmony_header)
         return Prose(kind, ends | heads)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import openai
 import pytest
 
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
@@ -248,7 +249,7 @@ async def test_retired_options_are_accepted_and_logged(cluster: Cluster, capsys:
 
 
 async def test_options_of_loading_are_named_in_a_header_where_callers_may_not_set_them(cluster: Cluster) -> None:
-    cluster.gateway.service.may_set_load = False
+    cluster.gateway.service.trusts_strangers = False
     body = {"model": "demo", "messages": QUESTION, "stream": False, "options": {"num_gpu": 1, "num_thread": 2}}
     answer = await cluster.http.post("/api/chat", json=body)
     assert answer.headers["x-puna-ignored"] == "num_gpu, num_thread"
@@ -359,17 +360,46 @@ async def test_samplers_reach_the_runner(cluster: Cluster) -> None:
     assert [sampling.dry_multiplier, sampling.xtc_threshold, sampling.typical_p] == pytest.approx([0.8, 0.1, 0.9])
 
 
-async def test_json_is_asked_for_without_reasoning_and_read_as_content(start_cluster: StartCluster) -> None:
+async def test_a_model_may_reason_before_json_which_is_read_as_content(start_cluster: StartCluster) -> None:
     template = (
-        "{% for message in messages %}{{ message.content }}{% endfor %}"
-        "{% if enable_thinking %}think!{% endif %}<think>{% if false %}</think>{% endif %}"
+        "{% for message in messages %}{{ message.content }}{% endfor %}{% if enable_thinking is not false %}"
+        "<think>{% else %}<think></think>{% endif %}"
     )
     model = scripted_model(chat_template=template, capabilities=["completion", "thinking"])
     scheduler = ScriptedScheduler(models={MODEL_NAME: model})
-    async with start_cluster(scheduler=scheduler, runner=ScriptedRunner(pieces=['{"a":', " 1}"])) as cluster:
-        held = await cluster.ollama.chat(model="demo", messages=QUESTION, format="json")
-        free = await cluster.ollama.chat(model="demo", messages=QUESTION)
-    assert (held.message.content, held.message.thinking) == ('{"a": 1}', None)
-    assert (free.message.content, free.message.thinking) == ("", '{"a": 1}')
-    prompts = ["".join(one.text for one in asked.prompt) for asked in cluster.runner.requests]
-    assert ["think!" in prompt for prompt in prompts] == [False, True]
+    runner = ScriptedRunner(pieces=["well</th", 'ink>\n{"a": ', '"<think>"}'])
+    async with start_cluster(scheduler=scheduler, runner=runner) as cluster:
+        thought = await cluster.ollama.chat(model="demo", messages=QUESTION, format="json")
+        runner.pieces = ['{"a": ', '"<think>"}']
+        plain = await cluster.ollama.chat(model="demo", messages=QUESTION, format="json", think=False)
+    assert (thought.message.thinking, thought.message.content) == ("well", '{"a": "<think>"}')
+    assert (plain.message.thinking, plain.message.content) == (None, '{"a": "<think>"}')
+    first, second = cluster.runner.requests
+    assert (first.free_text.opening, first.free_text.closing) == ("", "</think>")
+    assert not second.HasField("free_text")
+    assert first.json_schema == second.json_schema
+
+
+async def test_forced_tools_reach_the_runner_as_the_family_s_grammar(start_cluster: StartCluster) -> None:
+    template = "<tool_call><think></think>{% for message in messages %}{{ message.content }}{% endfor %}"
+    model = scripted_model(chat_template=template, capabilities=["completion", "tools", "thinking"])
+    scheduler = ScriptedScheduler(models={MODEL_NAME: model})
+    runner = ScriptedRunner(pieces=['<tool_call>\n{"name": "look", "argum', 'ents": {"at": "x"}}\n</tool_call>'])
+    look = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": look, "strict": True}}]
+    async with start_cluster(scheduler=scheduler, runner=runner) as cluster:
+        answer = await cluster.openai.chat.completions.create(
+            model="demo", messages=QUESTION, tools=tools, tool_choice="required"
+        )
+        asked = cluster.runner.requests[-1]
+        with pytest.raises(openai.BadRequestError) as refused:
+            await cluster.openai.chat.completions.create(
+                model="demo",
+                messages=QUESTION,
+                tools=tools,
+                tool_choice={"type": "function", "function": {"name": "jump"}},
+            )
+    assert [call.function.arguments for call in answer.choices[0].message.tool_calls or []] == ['{"at": "x"}']
+    assert json.loads(asked.grammar_schemas["arguments-0"]) == look
+    assert (list(asked.lenient_schemas), asked.free_text.opening) == ([], "<think>")
+    assert refused.value.param == "tool_choice"
