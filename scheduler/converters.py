@@ -86,6 +86,7 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         speed_bytes_s=float(device.speed_bytes_s),
         max_bytes=device.max_bytes if device.HasField("max_bytes") else None,
         overhead_bytes=device.overhead_bytes if device.HasField("overhead_bytes") else None,
+        pci_id=device.pci_id,
         backing_pool_id=device.backing_pool_id,
     )
 

@@ -78,8 +78,8 @@ def end_served(books: Books, now_s: float) -> None:
 def _end_if_served(books: Books, job: LoadJob, now_s: float) -> None:
     found = [
         runner
-        for _, runner in serving_replicas(books, job.model_digest)
-        if will_do(books, runner, wanted_tokens=job.wanted_tokens, options=job.options)
+        for node_id, runner in serving_replicas(books, job.model_digest)
+        if will_do(books, node_id, runner, wanted_tokens=job.wanted_tokens, options=job.options)
     ]
     if not found:
         return

@@ -52,7 +52,7 @@ class Constraints:
     policy: FillPolicy = FillPolicy.PACK
     tensor_split: tuple[float, ...] = ()  # shares, one for each of `devices`
     num_gpu: int | None = None  # layers on devices, the output counts as one; None: as many as fit
-    main_gpu: int | None = None  # position in the node's list of devices
+    main_gpu: int | None = None  # which of the node's GPUs takes a model that needs only one; see `numbered_gpus`
     require_gpu: bool = False  # an error rather than a slow shape
     max_bytes: tuple[tuple[str, int], ...] = ()  # most that the model may take, by device label; "*": on every one
 
@@ -98,6 +98,19 @@ class Constraints:
             if label_means(label, node, device):
                 return share
         return None
+
+    @property
+    def names_main_gpu(self) -> bool:
+        """Whether a GPU was asked for by its position. Without layers on devices it means nothing."""
+        return self.main_gpu is not None and self.num_gpu != 0
+
+    def main_device(self, node: NodeView) -> DeviceView | None:
+        """The GPU of a node that was asked for by its position, if the other wishes allow it."""
+        gpus = numbered_gpus(node)
+        if not self.names_main_gpu or self.main_gpu is None or self.main_gpu >= len(gpus):
+            return None
+        found = gpus[self.main_gpu]
+        return None if device_obstacle(replace(self, main_gpu=None), node, found) else found
 
     def with_request(self, request: "LoadOptions") -> "Constraints":
         """The same with what a request asks for; where both speak, the request wins, but it never lifts require_gpu.
@@ -149,6 +162,15 @@ def label_means(label: str, node: NodeView, device: DeviceView) -> bool:
     return label in own or label in {f"{node.id}/{name}" for name in own}
 
 
+def numbered_gpus(node: NodeView) -> list[DeviceView]:
+    """The GPUs of a node in the order in which people count them: by PCI address, then by id.
+
+    One that is lost keeps its number while its host remembers it, so that the others do not change theirs.
+    """
+    gpus = (device for device in node.devices if device.kind in (DeviceKind.GPU, DeviceKind.INTEGRATED))
+    return sorted(gpus, key=lambda device: (device.pci_id == "", device.pci_id, device.id))
+
+
 def node_obstacle(constraints: Constraints, node: NodeView) -> str:
     """The name of the constraint that rules the node out; empty: none does."""
     return "nodes" if constraints.nodes and node.id not in constraints.nodes else ""
@@ -162,6 +184,8 @@ def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView
     """
     if obstacle := node_obstacle(constraints, node):
         return obstacle
+    if constraints.names_main_gpu and constraints.main_device(node) is None:
+        return "main_gpu"
     if device.kind is DeviceKind.CPU:
         return _host_obstacle(constraints, node, device)
     if constraints.devices and not any(label_means(label, node, device) for label in constraints.devices):
@@ -189,6 +213,9 @@ def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
     Devices that are lost or excluded count: they may come back, a name that nobody has does not.
     """
     known = list(nodes)
+    if constraints.names_main_gpu:
+        others = unmatched(replace(constraints, main_gpu=None), known)
+        return others or ("" if not known or any(constraints.main_device(node) for node in known) else "main_gpu")
     if constraints.nodes and not any(node.id in constraints.nodes for node in known):
         return "nodes"
     obstacles = [device_obstacle(constraints, node, device) for node in known for device in node.devices]

@@ -208,7 +208,7 @@ class Fitting:
         if host is None:
             return False
         left = [*range(split.host_blocks), *([len(self.sizes.weights) - 1] if split.output_on_host else [])]
-        need: int = self.sizes.input_bytes + self._host_graph + self._beside((self.ground.node, host), {})
+        need: int = self._always_on_host((self.ground.node, host))
         need += sum(self.sizes.weights[layer] + self.sizes.caches[layer] for layer in left)
         need += sum(self.sizes.experts[split.host_blocks : experts_on_host])
         have = self.rooms.on(self.ground.node, host, self.without).available_bytes
@@ -244,6 +244,10 @@ class Fitting:
         margin = self.kept.margin_bytes(node, device, self._origin)
         return graphs.get((node.id, device.id), 0) + reserve_bytes(device, self.kept.policy) + margin
 
+    def _always_on_host(self, host: OwnedDevice) -> int:
+        """What the runner's node needs of its RAM wherever the layers lie."""
+        return self.sizes.input_bytes + self.sizes.beside_bytes + self._host_graph + self._beside(host, {})
+
     def _share_pools(self, rooms: dict[DeviceKey, int], graphs: Mapping[DeviceKey, int]) -> None:
         """Devices of one pool are not added up: what the pool has is shared in proportion to their rooms."""
         members: dict[tuple[str, str], list[OwnedDevice]] = {}
@@ -259,7 +263,7 @@ class Fitting:
                 continue
             left = pool.available_bytes - sum(self._beside(one, graphs) for one in owned)
             if is_host and host is not None and node_id == self.ground.node.id:
-                left -= self.sizes.input_bytes + self._host_graph + self._beside((node, host), graphs)
+                left -= self._always_on_host((node, host))
             keys = [(node_id, device.id) for _, device in owned]
             together = sum(rooms[key] for key in keys)
             if together > max(0, left):
@@ -279,11 +283,13 @@ class Fitting:
         return False
 
     def _score(self, split: Split) -> tuple[object, ...]:
-        """Of equally many devices: the fastest, then those with most room left, then by name."""
+        """Of equally many devices: those with the GPU that was asked for, the fastest, the roomiest, then by name."""
         keys = [key for key, _ in split.parts]
         owned = [self.ground.device(*key) for key in keys]
         room = sum(self.rooms.on(node, device, self.without).available_bytes for node, device in owned)
-        return self.expected_s(self._layout(split)), -room, sorted(keys)
+        main = self.request.constraints.main_device(self.ground.node)
+        lacks_main = main is not None and (self.ground.node.id, main.id) not in keys
+        return lacks_main, self.expected_s(self._layout(split)), -room, sorted(keys)
 
     def _by_shares(self) -> Split:
         """Layers in the proportions that the operator has given, in the order of their list."""

@@ -113,6 +113,7 @@ def _asks_for_nothing(request: PlacementRequest) -> bool:
     """Whether the request leaves every usable device to the planner."""
     wanted = request.constraints
     is_open = not (wanted.nodes or wanted.devices or wanted.backend or wanted.require_gpu or request.require_gpu)
+    is_open = is_open and wanted.main_gpu is None
     return is_open and wanted.num_gpu != 0 and wanted.max_shape is Shape.CPU
 
 
@@ -130,12 +131,15 @@ def _node_grounds(node: NodeView, request: PlacementRequest | None, view: Cluste
             host = ground_of(node)
         else:
             by_backend.setdefault((device.kind, device.backend), []).append((node, device))
+    main = request.constraints.main_device(node) if request is not None else None  # one GPU that was asked for
     single: dict[DeviceKind, list[Site]] = {}
     joint: dict[DeviceKind, list[Ground]] = {}
     for (kind, _), devices in by_backend.items():
         joint.setdefault(kind, []).append(ground_of(node, devices[:DEVICES_MAX]))
         single.setdefault(kind, []).extend(
-            (-min(one[1].free_bytes, one[1].total_bytes), node.id, one[1].id, one) for one in devices
+            (-min(one[1].free_bytes, one[1].total_bytes), node.id, one[1].id, one)
+            for one in devices
+            if main is None or one[1].id == main.id
         )
     return _NodeGrounds(
         single=single,

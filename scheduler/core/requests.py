@@ -88,8 +88,8 @@ def _constraints(books: Books, model: ModelFile, options: LoadOptions) -> Constr
 def _send_to_replica(books: Books, event: EnsureRequested, model: ModelFile, wanted: int | None, now_s: float) -> bool:
     found = [
         one
-        for _, one in serving_replicas(books, model.digest)
-        if will_do(books, one, wanted_tokens=wanted, options=event.options)
+        for node_id, one in serving_replicas(books, model.digest)
+        if will_do(books, node_id, one, wanted_tokens=wanted, options=event.options)
     ]
     if not found:
         return False

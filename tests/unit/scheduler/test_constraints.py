@@ -1,5 +1,6 @@
 """Constraints: what people write becomes values, and values become filters."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from scheduler.core.constraints import (
     LoadOptions,
     Shape,
     device_obstacle,
+    numbered_gpus,
     unmatched,
 )
 from scheduler.core.layouts import FlashAttention
@@ -134,6 +136,11 @@ def test_sizes_are_bytes_or_texts_with_a_unit(text: object, count: int) -> None:
         (Constraints(num_gpu=0), GPU_0, "num_gpu"),
         (Constraints(num_gpu=0), CPU, ""),
         (Constraints(require_gpu=True), CPU, "require_gpu"),
+        (Constraints(main_gpu=1), GPU_0, ""),
+        (Constraints(main_gpu=2), GPU_0, "main_gpu"),
+        (Constraints(main_gpu=2), CPU, "main_gpu"),
+        (Constraints(main_gpu=2, num_gpu=0), CPU, ""),
+        (Constraints(main_gpu=0, devices=("gpu-1",)), GPU_1, "main_gpu"),
         (Constraints(max_shape=Shape.PARTIAL), CPU, "max_shape"),
     ],
 )
@@ -145,6 +152,16 @@ def test_a_lost_device_still_counts_as_one_that_can_match() -> None:
     dead = node("a", devices=(gpu("gpu-0", usable=False), cpu()))
     assert unmatched(Constraints(devices=("gpu-0",), require_gpu=True), [dead]) == ""
     assert unmatched(Constraints(devices=("gpu-9",)), [dead]) == "devices"
+
+
+def test_gpus_are_counted_by_address_then_by_id_and_keep_their_numbers_when_one_is_lost() -> None:
+    third, first = replace(gpu("u-1"), pci_id="0000:c1:00.0"), replace(gpu("u-2", usable=False), pci_id="0000:01:00.0")
+    one = node("a", devices=(cpu(), gpu("u-0"), third, first))
+    assert [device.id for device in numbered_gpus(one)] == ["u-2", "u-1", "u-0"]
+    assert Constraints(main_gpu=0).main_device(one) == first
+    assert unmatched(Constraints(main_gpu=2), [one]) == ""
+    assert unmatched(Constraints(main_gpu=3), [one]) == "main_gpu"
+    assert unmatched(Constraints(main_gpu=3, num_gpu=0), [one]) == ""
 
 
 def test_caps_by_name_come_before_the_one_for_all_which_spares_the_cpu() -> None:

@@ -91,6 +91,8 @@ def test_a_file_wins_for_the_models_that_it_names() -> None:
         ({"devices": ["gpu-7"]}, "devices"),
         ({"backend": "Vulkan"}, "backend"),
         ({"nodes": ["b"], "devices": ["a/gpu-0"]}, "devices"),
+        ({"main_gpu": 1}, "main_gpu"),
+        ({"main_gpu": 0, "devices": ["gpu-7"]}, "devices"),
     ],
 )
 def test_what_nothing_can_match_is_refused_by_name(written: dict[str, object], name: str) -> None:
@@ -156,6 +158,29 @@ def test_an_explicit_number_of_layers_needs_a_replica_that_was_loaded_so() -> No
     world.ensure("f", options=LoadOptions(num_gpu=999))
     assert world.is_ready("e")
     assert world.is_ready("f")
+
+
+def test_a_request_that_names_its_gpu_is_served_by_a_replica_there() -> None:
+    world = world_with(node(devices=TWO_GPUS))
+
+    def places() -> list[list[str]]:
+        return [[part.device_id for part in one.view.layout.devices] for one in world.runners.values()]
+
+    world.ensure("c", options=LoadOptions(main_gpu=1))
+    world.settle()
+    use(world)
+    assert places() == [["gpu-1"]]
+    world.ensure("d", options=LoadOptions(main_gpu=1))
+    world.ensure("e")
+    assert world.is_ready("d")
+    assert world.is_ready("e")
+    world.ensure("f", options=LoadOptions(main_gpu=0))
+    world.settle()
+    assert world.is_ready("f")
+    assert places() == [["gpu-1"], ["gpu-0"]]
+    world.ensure("g", options=LoadOptions(main_gpu=2))
+    assert world.fault("g").reason == "invalid_value"
+    assert '"main_gpu"' in world.fault("g").message
 
 
 # How long it stays.

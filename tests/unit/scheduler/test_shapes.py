@@ -86,6 +86,16 @@ def test_what_is_too_large_for_one_device_is_split_over_the_fewest_of_a_node() -
     assert [count for _, count in devices_of(placement)] == [16, 16]
 
 
+def test_the_gpu_that_is_asked_for_takes_what_needs_only_one_and_is_part_of_what_needs_more() -> None:
+    here = node("a", devices=(*gpus(24, 20, 16), cpu()))
+    alone = placed(node("b"), here, count=engine(10), request=ask(Constraints(main_gpu=2)))
+    assert (alone.node_id, devices_of(alone)) == ("a", [("g2", LAYERS)])
+    two = placed(here, count=engine(30), request=ask(Constraints(main_gpu=2)))
+    assert two.shape is Shape.ONE_NODE
+    assert "g2" in dict(devices_of(two))
+    assert len(devices_of(two)) == 2
+
+
 def test_one_device_of_another_node_is_better_than_two_of_a_roomier_one() -> None:
     nodes = (node("a", devices=(*gpus(20, 20, 20), cpu())), node("b", devices=(*gpus(30), cpu())))
     placement = placed(*nodes, count=engine(25))
