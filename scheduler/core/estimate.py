@@ -34,7 +34,10 @@ def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout) -> Memo
             )
         )
     left = tuple(on_host[layer] if layer in taken else sizes.weights[layer] for layer in range(layers))
-    cells = tuple(0 if layer in taken else sizes.caches[layer] for layer in range(layers))
+    cells = tuple(
+        (0 if layer in taken else sizes.caches[layer]) + (sizes.beside_bytes if layer == layers - 1 else 0)
+        for layer in range(layers)
+    )
     host = DeviceBytes(
         weights_bytes=sum(left) + sizes.input_bytes,
         cache_bytes=sum(cells),

@@ -15,6 +15,7 @@ class LayerSizes:
     experts: tuple[int, ...]
     input_bytes: int = 0
     projector_bytes: int = 0
+    beside_bytes: int = 0  # in host RAM wherever the layers lie: output rows, copies of prompts and states
 
     def on_devices(self, *, experts_on_host: int = 0) -> list[int]:
         """What each layer takes of a device, if the experts of the first so many blocks lie in host RAM."""
@@ -30,9 +31,11 @@ def sizes_by_report(report: MemoryReport, facts: ModelFacts) -> LayerSizes:
     layers = len(facts.layer_weights_bytes)
     input_bytes = sum(part.input_weights_bytes for part in parts)
     projector_bytes = sum(part.projector_bytes for part in parts)
+    beside_bytes = _beside(report, layers)
     weights, caches = _per_layer(parts, layers)
     if weights is None or caches is None:
         return _shared_out(parts, facts)
+    caches[-1] -= beside_bytes
     # A host-only report has no copy of a tied embedding for the output; on a device it takes its bytes.
     if weights[-1] == 0:
         weights[-1] = facts.layer_weights_bytes[-1]
@@ -43,7 +46,14 @@ def sizes_by_report(report: MemoryReport, facts: ModelFacts) -> LayerSizes:
         experts=experts,
         input_bytes=input_bytes,
         projector_bytes=projector_bytes,
+        beside_bytes=beside_bytes,
     )
+
+
+def _beside(report: MemoryReport, layers: int) -> int:
+    """What the runner itself keeps in host RAM: the report has it with the host's output layer, which has no cells."""
+    counts = report.host.layer_cache_bytes
+    return counts[-1] if len(counts) == layers else 0
 
 
 def _per_layer(parts: tuple[DeviceBytes, ...], layers: int) -> tuple[list[int] | None, list[int] | None]:

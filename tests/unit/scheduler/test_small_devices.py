@@ -1,0 +1,128 @@
+"""Several small lent devices on a node: the figures are those of a model of 8 blocks as the engine counts it there.
+
+Beside the engine's caches a runner keeps copies of prompts in host RAM. Its report has them with the host's share of
+the output layer, wherever that layer lies; on a device they take nothing.
+"""
+
+from dataclasses import replace
+
+from scheduler.core.candidates import (
+    Candidate,
+    ClusterView,
+    MeasureFirst,
+    MeasureKey,
+    Placement,
+    PlacementRequest,
+    Refusal,
+)
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, Shape
+from scheduler.core.estimate import estimate_report, sizes_by_facts
+from scheduler.core.facts import ModelFacts
+from scheduler.core.faults import Fault
+from scheduler.core.layers import sizes_by_report
+from scheduler.core.layouts import SLOTS_AUTO, Layout
+from scheduler.core.memory import GIB, MIB, MemoryOrigin, MemoryReport
+from scheduler.core.placement import plan_placement
+from scheduler.core.policy import Policy
+from scheduler.core.view import DeviceView, NodeView
+from tests.unit.scheduler.builders import cpu, gpu, model, node
+
+BLOCKS = 8
+FACTS = ModelFacts(
+    architecture="llama",
+    embedding_length=512,
+    vocabulary_size=1024,
+    head_count=8,
+    layer_weights_bytes=(*((13 * MIB // 2,) * BLOCKS), 1 * MIB),
+    input_weights_bytes=1 * MIB,
+    layer_key_width=(512,) * BLOCKS,
+    layer_value_width=(512,) * BLOCKS,
+    layer_state_bytes=(0,) * BLOCKS,
+)
+FILE = replace(model(), layer_count=BLOCKS, facts=FACTS)
+COPIES_BYTES = 256 * MIB
+REQUEST = PlacementRequest(
+    model_digest=FILE.digest, layout=Layout(context_tokens=16384, slots=1, batch_tokens=512), slot_steps=SLOTS_AUTO
+)
+
+
+def count(layout: Layout) -> MemoryReport:
+    """Weights, cells and graphs by layer, and the copies with the host's output layer."""
+    graph = (12 + 16 * layout.slots) * MIB
+    plain = estimate_report(sizes_by_facts(FACTS, layout), graph, layout)
+    caches = (*plain.host.layer_cache_bytes[:-1], COPIES_BYTES)
+    host = replace(plain.host, layer_cache_bytes=caches, cache_bytes=plain.host.cache_bytes + COPIES_BYTES)
+    return replace(plain, origin=MemoryOrigin.MEASURED, host=host)
+
+
+def lent(name: str, *, mib: int = 256) -> DeviceView:
+    return replace(gpu(name, free=mib / 1024, total=mib / 1024), backend="RPC", id=f"RPC:{name}/0", pool_id=name)
+
+
+def small(name: str, devices: int, *, ram_gib: float = 64, lends: bool = False) -> NodeView:
+    lenders = tuple(lent(f"{name}{index}") for index in range(devices))
+    one = node(name, devices=(*lenders, cpu(free=ram_gib, total=ram_gib)), models=(FILE,))
+    return replace(one, rpc_enabled=lends)
+
+
+def decide(*nodes: NodeView, constraints: Constraints = NO_CONSTRAINTS) -> Placement | Refusal:
+    reports: dict[MeasureKey, MemoryReport | Fault] = {}
+    for _ in range(200):
+        request = replace(REQUEST, constraints=constraints)
+        outcome = plan_placement(request, ClusterView(nodes=nodes), reports, Policy())
+        if not isinstance(outcome, MeasureFirst):
+            return outcome
+        reports[outcome.key] = count(outcome.layout)
+    raise AssertionError("measures without end")
+
+
+def placed(*nodes: NodeView, constraints: Constraints = NO_CONSTRAINTS) -> Placement:
+    outcome = decide(*nodes, constraints=constraints)
+    assert isinstance(outcome, Placement), outcome
+    return outcome
+
+
+def test_copies_in_host_ram_are_no_part_of_the_output_layer() -> None:
+    sizes = sizes_by_report(count(REQUEST.layout.on("d", BLOCKS + 1)), FACTS)
+    assert sizes.caches == (*((32 * MIB,) * BLOCKS), 0)
+    assert sizes.beside_bytes == COPIES_BYTES
+
+
+def test_four_small_devices_hold_what_by_arithmetic_fits_over_them_once_slots_have_stepped_down() -> None:
+    # 256 MiB less 64 for the process, 64 of margin and 28 of graph leave 100: two blocks of 38.5 each.
+    placement = placed(small("a", 4), constraints=Constraints(require_gpu=True))
+    assert placement.shape is Shape.ONE_NODE
+    assert placement.layout.slots == 1
+    assert sum(part.layer_count for part in placement.layout.devices) == BLOCKS + 1
+
+
+def test_more_devices_of_a_node_come_before_layers_in_host_ram() -> None:
+    placement = placed(small("a", 4))
+    assert placement.shape is Shape.ONE_NODE
+    assert sum(part.layer_count for part in placement.layout.devices) == BLOCKS + 1
+
+
+def test_devices_of_other_nodes_come_before_layers_in_host_ram() -> None:
+    placement = placed(small("a", 2, lends=True), small("b", 2, lends=True))
+    assert placement.shape is Shape.NODES
+    assert sum(part.layer_count for part in placement.layout.devices) == BLOCKS + 1
+
+
+def test_the_figures_of_a_candidate_are_those_of_the_values_it_names() -> None:
+    placement = placed(small("a", 4))
+    seen: list[Candidate] = [one for one in placement.candidates if one.needs]
+    assert len(seen) == 5, "four devices by themselves, and all of them"
+    for one in seen:
+        layout = replace(REQUEST.layout, slots=one.slots)
+        cells = sum(need.cache_bytes for need in one.needs[:-1])
+        assert cells == sum(sizes_by_facts(FACTS, layout).caches), one
+        is_doubled = one.needs[0].margin_bytes == 2 * Policy().margin_bytes
+        assert is_doubled == (one.origin is MemoryOrigin.ESTIMATED), one
+
+
+def test_the_copies_need_room_in_host_ram() -> None:
+    # Whatever lies where, RAM holds the copies: 1 GiB is the machine's, 64 MiB the process's, 64 MiB the margin.
+    held = 1 * GIB + (64 + 64 + 1 + 28) * MIB + COPIES_BYTES
+    enough, scarce = held / GIB, (held - 2 * MIB) / GIB
+    assert placed(small("a", 4, ram_gib=enough)).shape is Shape.ONE_NODE
+    assert isinstance(decide(small("a", 4, ram_gib=scarce)), Refusal)
