@@ -11,7 +11,8 @@ def warm_up(context: Context, model: Model, layout: LaunchLayout) -> MemoryRules
     """Evaluate a few tokens and forget them.
 
     On devices the largest prompt batch and the largest generation batch run once, because backends there allocate as
-    they compute. On the CPU everything was reserved with the context, and a batch would only make the load longer.
+    they compute. On the CPU all but a scratch buffer was reserved with the context (it holds scores in half precision,
+    where attention is not fused), and a batch would only make the load longer.
     """
     token_id = max(model.vocabulary.bos, 0)
     batch = Batch(capacity=context.batch_tokens, slots=context.slots)

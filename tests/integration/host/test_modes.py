@@ -180,7 +180,11 @@ def test_a_file_with_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("B-66")
 def test_measuring_reads_the_header_and_no_weights(tmp_path: Path) -> None:
+    """How long it takes is the machine's affair, so bytes are counted, in a file of which most is weights."""
+    import gguf
+
     path = build("dense", tmp_path)
+    header_bytes = gguf.GGUFReader(path).data_offset
     program = (
         "import os, sys; sys.argv = ['runner', 'measure', '--model', sys.argv[1]];"
         "from runner.__main__ import main; import runner.measure;"
@@ -192,7 +196,8 @@ def test_measuring_reads_the_header_and_no_weights(tmp_path: Path) -> None:
     )
     report, read_bytes = done.stdout.splitlines()
     assert int(json.loads(report)["host"]["weights_bytes"]) > 2 * MIB
-    assert int(read_bytes) < path.stat().st_size / 2
+    # The header is read more than once, in buffers that overlap; beside it only what the kernel says of the machine.
+    assert int(read_bytes) < 6 * header_bytes < path.stat().st_size / 10
 
 
 @pytest.mark.behaviour("B-66")

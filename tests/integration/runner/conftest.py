@@ -1,13 +1,15 @@
-"""Tiny models, built once per test session."""
+"""Tiny models, built once per test session; what came of each is told at the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
-from tools.model_zoo import build
+from tools.model_zoo import ZOO, build
 
 Zoo = Callable[[str], Path]
+EVERY_MODEL = "B-153"  # tests with this behaviour compare one model with llama.cpp's own classes
+_agreed: dict[str, bool] = {}
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +17,25 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """The file of a zoo model by its name."""
     directory = tmp_path_factory.mktemp("zoo")
     return lambda name: build(name, directory)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note how each model fared."""
+    report = yield
+    marked = any(EVERY_MODEL in mark.args for mark in item.iter_markers("behaviour"))
+    parameters: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+    name = str(parameters.get("name") or parameters.get("model") or "")
+    if marked and name and (report.when == "call" or report.failed):
+        _agreed[name] = _agreed.get(name, True) and report.passed
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each architecture: whether it is supported, as the tests of this run found."""
+    if not _agreed:
+        return
+    terminalreporter.section("models")
+    for name, agreed in sorted(_agreed.items()):
+        word = "supported" if agreed else "NOT supported"
+        terminalreporter.write_line(f"{name:16} {ZOO[name].family.value:12} {word:14} {ZOO[name].about}")

@@ -30,7 +30,7 @@ from tools.model_zoo.recipe import WeightType
 TEXTS = [f"Text number {index} is about trains and bread." for index in range(64)]
 
 
-@pytest.mark.behaviour("B-93", "B-22")
+@pytest.mark.behaviour("B-22", "B-93", "B-153")
 @pytest.mark.parametrize("model", [*EMBEDDERS, "reranker"])
 def test_each_kind_of_pooling_equals_llama_cpp_pythons_own_class(zoo: Zoo, model: str) -> None:
     with pooled(zoo(model), flash_attention=FlashAttention.OFF) as engine:

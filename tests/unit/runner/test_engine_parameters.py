@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,9 +159,10 @@ def test_a_device_that_is_not_here_is_refused_by_name() -> None:
 
 
 @pytest.mark.behaviour("B-16", "B-30", "B-37")
-def test_every_context_shares_its_cells_keeps_small_windows_and_offloads_large_batches() -> None:
+def test_contexts_share_their_cells_unless_told_keep_small_windows_and_offload_large_batches() -> None:
     parameters = context_parameters(resolved())
     assert parameters.kv_unified
+    assert not context_parameters(replace(resolved(), separate_caches=True)).kv_unified
     assert not parameters.swa_full
     assert parameters.op_offload
     assert parameters.offload_kqv

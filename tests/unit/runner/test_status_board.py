@@ -1,0 +1,86 @@
+"""What a runner says of its state."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from common.clock import SystemClock
+from common.errors import BadModelFile, ModelLoading, ShuttingDown
+from protos import cluster_pb2
+from runner.engine.engine import StepReport
+from runner.serve.status import StatusBoard
+
+
+@dataclass
+class Requests:
+    """What the board reads of the requests."""
+
+    slots: int = 2
+    slots_busy: int = 0
+    waiting: int = 0
+    held_inputs: int = 0
+    accepted: int = 0
+    inside: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def apply(self, report: StepReport) -> None: ...
+
+
+def board() -> tuple[StatusBoard, Requests]:
+    made, requests = StatusBoard(SystemClock()), Requests()
+    made.streams = requests
+    return made, requests
+
+
+def state(of: StatusBoard) -> str:
+    return cluster_pb2.RunnerState.Name(of.snapshot().state).removeprefix("RUNNER_STATE_")
+
+
+@pytest.mark.behaviour("B-81")
+def test_states_are_exactly_these() -> None:
+    """One more than was asked for: a runner that was told to leave still finishes what it has."""
+    assert [value.name.removeprefix("RUNNER_STATE_") for value in cluster_pb2.RunnerState.DESCRIPTOR.values] == [
+        "UNSPECIFIED",
+        "LAUNCHED",
+        "LOADING",
+        "READY",
+        "NO_SLOTS",
+        "NOT_RESPONDING",
+        "ERROR",
+        "DRAINING",
+    ]
+
+
+@pytest.mark.behaviour("B-81")
+def test_the_state_follows_load_slots_and_drain() -> None:
+    one, requests = board()
+    assert state(one) == "LOADING"
+    with pytest.raises(ModelLoading):
+        one.check_accepting()
+    one.ready()
+    assert state(one) == "READY"
+    one.check_accepting()
+    requests.slots_busy = 2
+    assert state(one) == "NO_SLOTS"
+    requests.slots_busy = 1
+    assert state(one) == "READY"
+    one.drain()
+    assert state(one) == "DRAINING"
+    with pytest.raises(ShuttingDown):
+        one.check_accepting()
+
+
+@pytest.mark.behaviour("B-80", "B-81")
+def test_progress_never_falls_and_a_failure_is_the_last_word() -> None:
+    one, _ = board()
+    seen = []
+    for fraction in (0.0, 0.4, 0.3, 0.9):
+        one.progressed(fraction)
+        seen.append(one.snapshot().load_fraction)
+    assert seen == pytest.approx([0.0, 0.4, 0.4, 0.9])
+    one.failed(BadModelFile("model.gguf: truncated"))
+    assert state(one) == "ERROR"
+    assert one.snapshot().error.reason == "bad_model_file"
+    with pytest.raises(ModelLoading):
+        one.check_accepting()
