@@ -109,13 +109,20 @@ class Leadership:
     async def _lead(self, lease: Lease, asked_at_s: float) -> None:
         desired = await self._store.load()
         constraints = await self._store.load_constraints()
+        margins = await self._store.load_margins()
         self._valid_until_s = asked_at_s + SELF_STOP_S
         log.info("leadership.gained", fence=lease.fence, before=self.fence, placements=len(desired))
         self.fence, self._why = lease.fence, ""
         metrics.LEADER.set(1)
         metrics.FENCE.set(lease.fence)
         self._on_change(
-            LeadershipGained(fence=lease.fence, leader_id=self.leader_id, desired=desired, constraints=constraints)
+            LeadershipGained(
+                fence=lease.fence,
+                leader_id=self.leader_id,
+                desired=desired,
+                constraints=constraints,
+                margins=margins,
+            )
         )
 
     def _without_store(self, why: str) -> float:

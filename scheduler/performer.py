@@ -31,6 +31,7 @@ from scheduler.core.effects import (
     RemoveDesired,
     SaveConstraints,
     SaveDesired,
+    SaveMargins,
     StartRunner,
     StopRunner,
 )
@@ -61,6 +62,8 @@ log = get_logger()
 
 WRITES_MAX = 4096
 
+Write = SaveDesired | RemoveDesired | SaveConstraints | SaveMargins
+
 
 class Performer:
     """The acting half. `perform` never waits."""
@@ -82,7 +85,7 @@ class Performer:
         self._callers = callers
         self._board = board
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writes: asyncio.Queue[SaveDesired | RemoveDesired | SaveConstraints] = asyncio.Queue(maxsize=WRITES_MAX)
+        self._writes: asyncio.Queue[Write] = asyncio.Queue(maxsize=WRITES_MAX)
 
     def perform(self, effect: Effect) -> None:
         """Begin one effect."""
@@ -97,7 +100,7 @@ class Performer:
                 self._spawn(self._ask(effect))
             case ClearDevice():
                 self._spawn(self._clear(effect))
-            case SaveDesired() | RemoveDesired() | SaveConstraints():
+            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins():
                 self._enqueue_write(effect)
             case DropLeadership():
                 self._leadership.drop(effect.high_water)
@@ -147,6 +150,8 @@ class Performer:
                     await self._remove(effect)
                 case SaveConstraints():
                     await self._save_constraints(effect)
+                case SaveMargins():
+                    await self._save_margins(effect)
 
     def stop_commanding(self) -> None:
         """Leadership is over: whatever is still on its way is dropped. Loads go on at their hosts."""
@@ -168,7 +173,7 @@ class Performer:
         if not task.cancelled() and task.exception() is not None:
             log.error("effect.bug", exc_info=task.exception())
 
-    def _enqueue_write(self, effect: SaveDesired | RemoveDesired | SaveConstraints) -> None:
+    def _enqueue_write(self, effect: Write) -> None:
         try:
             self._writes.put_nowait(effect)
         except asyncio.QueueFull:
@@ -214,6 +219,14 @@ class Performer:
         except (StoreUnavailableError, StaleFence) as error:
             # The next leader finds a record without a runner, and drops it.
             log.warning("store.remove_failed", placement=effect.placement_id, text=str(error))
+
+    async def _save_margins(self, effect: SaveMargins) -> None:
+        try:
+            self._check(effect.fence)
+            await self._store.save_margins(effect.fence, effect.margins)
+        except (StoreUnavailableError, StaleFence) as error:
+            # The next load of the same kind writes all that is known of it.
+            log.warning("store.margins_not_saved", text=str(error))
 
     async def _measure(self, effect: Measure) -> None:
         loans = effect.loans

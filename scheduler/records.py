@@ -1,4 +1,4 @@
-"""Desired placements as the store keeps them: JSON that only grows. Unknown fields of a newer build are ignored."""
+"""What the store keeps, as JSON that only grows. Unknown fields of a newer build are ignored."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from scheduler.core.constraint_fields import FIELD_NAMES, parse_constraints, wri
 from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
+from scheduler.core.margins import LOADS_KEPT, MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
 
@@ -69,6 +70,39 @@ def decode_constraints(text: str | bytes) -> Constraints:
         return parse_constraints({name: value for name, value in fields.items() if name in FIELD_NAMES})
     except (TypeError, AttributeError, InvalidRequest) as error:
         raise ValueError(f"not a record of constraints: {error}") from error
+
+
+def encode_margins(margins: Margins) -> dict[str, str]:
+    """What was learned, each piece as JSON under a name of its own."""
+    pieces: dict[str, dict[str, object]] = {
+        f"loads/{key.build}/{key.architecture}/{key.device_kind}": {
+            "build": key.build,
+            "architecture": key.architecture,
+            "device_kind": key.device_kind,
+            "residuals": residuals,
+        }
+        for key, residuals in margins.residuals.items()
+    }
+    for (digest, kind), extra in margins.exhausted.items():
+        pieces[f"exhausted/{digest}/{kind}"] = {"model_digest": digest, "device_kind": kind, "extra_bytes": extra}
+    return {name: orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode() for name, fields in pieces.items()}
+
+
+def decode_margins(text: str | bytes) -> Margins:
+    """One piece of what was learned.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        fields = orjson.loads(text)
+        kind = str(fields["device_kind"])
+        if "model_digest" in fields:
+            return Margins(exhausted={(str(fields["model_digest"]), kind): int(fields["extra_bytes"])})
+        key = MarginKey(build=str(fields["build"]), architecture=str(fields["architecture"]), device_kind=kind)
+        return Margins(residuals={key: tuple(int(count) for count in fields["residuals"])[-LOADS_KEPT:]})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a record of margins: {error}") from error
 
 
 def _layout(fields: dict[str, Any]) -> Layout:

@@ -4,6 +4,7 @@
 {sched}:fence       the highest fence given out; only grows
 {sched}:placements  hash: placement id → {"version": n, "record": {…}}
 {sched}:constraints hash: model name → {"version": n, "record": {…}}
+{sched}:margins     hash: what it was learned about → {"version": n, "record": {…}}
 {sched}:schema      version of all of this
 """
 
@@ -11,6 +12,7 @@ LEADER = "{sched}:leader"
 FENCE = "{sched}:fence"
 PLACEMENTS = "{sched}:placements"
 CONSTRAINTS = "{sched}:constraints"
+MARGINS = "{sched}:margins"
 SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"

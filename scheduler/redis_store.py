@@ -17,7 +17,15 @@ from common.logs import get_logger
 from scheduler import metrics, redis_scripts
 from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement
-from scheduler.records import decode, decode_constraints, encode, encode_constraints
+from scheduler.core.margins import NO_MARGINS, Margins
+from scheduler.records import (
+    decode,
+    decode_constraints,
+    decode_margins,
+    encode,
+    encode_constraints,
+    encode_margins,
+)
 
 log = get_logger()
 
@@ -94,6 +102,13 @@ class RedisStore:
         """What commands have set, by model name. What cannot be read is left where it is."""
         return await self._load(redis_scripts.CONSTRAINTS, decode_constraints)
 
+    async def load_margins(self) -> Margins:
+        """What leaders have learned. What cannot be read is left where it is."""
+        margins = NO_MARGINS
+        for piece in (await self._load(redis_scripts.MARGINS, decode_margins)).values():
+            margins = margins.with_all(piece)
+        return margins
+
     async def _load(self, key: str, read: Callable[[bytes], Result]) -> dict[str, Result]:
         stored: dict[str, str] = await self._ask(lambda: self._redis.hgetall(key))
         self._versions = {known: version for known, version in self._versions.items() if known[0] != key}
@@ -124,6 +139,11 @@ class RedisStore:
         """Write what is wanted of a model, or forget it; raises as `save`."""
         text = "" if constraints is None else encode_constraints(constraints)
         await self._put(fence, redis_scripts.CONSTRAINTS, model_name, text)
+
+    async def save_margins(self, fence: int, margins: Margins) -> None:
+        """Write what was learned; raises as `save`."""
+        for name, text in encode_margins(margins).items():
+            await self._put(fence, redis_scripts.MARGINS, name, text)
 
     async def _put(self, fence: int, key: str, name: str, text: str) -> None:
         keys = [redis_scripts.FENCE, key]

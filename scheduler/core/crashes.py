@@ -7,6 +7,7 @@
 from scheduler.core.books import Books
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.faults import MEMORY_REASONS, Fault
+from scheduler.core.learning import keep
 from scheduler.core.ledger import device_kind
 from scheduler.core.memory import DeviceBytes
 
@@ -28,8 +29,12 @@ def _ask_for_more(books: Books, record: DesiredPlacement, part: DeviceBytes) -> 
     node = books.node(part.node_id or record.node_id)
     device = node.device(part.device_id) if node is not None else None
     if device is not None:
-        books.margins = books.margins.with_exhausted(
-            record.model_digest, device_kind(device), graph_and_cache_bytes=part.graph_bytes + part.cache_bytes
+        graph_and_cache = part.graph_bytes + part.cache_bytes
+        keep(
+            books,
+            books.margins.with_exhausted(
+                record.model_digest, device_kind(device), graph_and_cache_bytes=graph_and_cache
+            ),
         )
 
 

@@ -10,6 +10,7 @@ from scheduler.core.explanation import Explanation
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.lending import Loans
+from scheduler.core.margins import Margins
 from scheduler.core.routing_table import ModelRoute
 
 
@@ -110,6 +111,14 @@ class SaveConstraints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveMargins:
+    """Write down what was learned; nothing depends on the outcome."""
+
+    fence: int
+    margins: Margins  # only what is new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartRunner:
     """Have a host start a runner, or attach to the one that it has already."""
 
@@ -191,6 +200,7 @@ Effect = (
     | AnswerConstraints
     | AnswerExplained
     | SaveConstraints
+    | SaveMargins
     | ClearDevice
     | Measure
     | SaveDesired

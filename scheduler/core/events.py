@@ -7,6 +7,7 @@ from scheduler.core.candidates import MeasureKey
 from scheduler.core.constraints import NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.faults import Fault
+from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import MemoryReport
 from scheduler.core.view import NodeView, RunnerView
 
@@ -210,6 +211,7 @@ class LeadershipGained:
     leader_id: str
     desired: tuple[DesiredPlacement, ...]
     constraints: Mapping[str, Constraints] = field(default_factory=dict)
+    margins: Margins = NO_MARGINS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,19 @@ class Margins:
         more = max(EXHAUSTED_BYTES_MIN, int(graph_and_cache_bytes * EXHAUSTED_SHARE))
         return Margins(residuals=self.residuals, exhausted={**self.exhausted, key: self.exhausted.get(key, 0) + more})
 
+    def with_all(self, others: "Margins") -> "Margins":
+        """These, and `others` in the place of whatever both know."""
+        return Margins(
+            residuals={**self.residuals, **others.residuals}, exhausted={**self.exhausted, **others.exhausted}
+        )
+
+    def since(self, before: "Margins") -> "Margins":
+        """What is not as it was `before`."""
+        return Margins(
+            residuals={key: seen for key, seen in self.residuals.items() if seen != before.residuals.get(key)},
+            exhausted={key: extra for key, extra in self.exhausted.items() if extra != before.exhausted.get(key)},
+        )
+
 
 NO_MARGINS = Margins()
 

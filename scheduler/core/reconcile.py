@@ -16,6 +16,7 @@ from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
 from scheduler.core.keep_cost import default_keep_alive_ms
+from scheduler.core.learning import take_over
 from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.load_jobs import ON_HOST, LoadJob
 from scheduler.core.model_constraints import constraints_of
@@ -42,6 +43,7 @@ def gain(books: Books, event: LeadershipGained) -> None:
         stored |= books.desired
     books.desired = stored
     books.constraints = dict(event.constraints)
+    take_over(books, event.margins, event.fence)
     for placement_id, record in stored.items():
         memo = books.memos.get(placement_id)
         if memo is not None and memo.asked_ms is None:
@@ -230,7 +232,9 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
 def _needs(books: Books, node: NodeView | None, record: DesiredPlacement) -> tuple[Need, ...] | None:
     if node is None or record.planned is None:
         return None
-    kept = Kept(policy=books.policy, margins=books.margins, model_digest=record.model_digest)
+    file = node.model(record.model_digest)
+    architecture = file.facts.architecture if file is not None and file.facts is not None else ""
+    kept = Kept(policy=books.policy, margins=books.margins, model_digest=record.model_digest, architecture=architecture)
     return needs_of(node, record.layout, record.planned, kept, books.observed.nodes)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from scheduler.core.books import Books
 from scheduler.core.desired import DesiredPlacement
+from scheduler.core.learning import keep
 from scheduler.core.ledger import device_kind
 from scheduler.core.margins import MarginKey
 from scheduler.core.memory import MemoryOrigin, MemoryReport
@@ -17,6 +18,7 @@ def learn(books: Books, record: DesiredPlacement, runner: RunnerView) -> None:
     planned, real = record.planned, runner.memory
     if planned is None or real is None or planned.origin is not MemoryOrigin.MEASURED:
         return
+    margins = books.margins
     for (node_id, device_id), (expected, found) in _pairs(books, record.node_id, planned, real):
         node = books.node(node_id)
         device = node.device(device_id) if node is not None else None
@@ -25,7 +27,8 @@ def learn(books: Books, record: DesiredPlacement, runner: RunnerView) -> None:
         file = node.model(record.model_digest)
         architecture = file.facts.architecture if file is not None and file.facts is not None else ""
         key = MarginKey(build=node.engine_build, architecture=architecture, device_kind=device_kind(device))
-        books.margins = books.margins.with_residual(key, found - expected)
+        margins = margins.with_residual(key, found - expected)
+    keep(books, margins)
 
 
 def sizes_by_device(books: Books) -> DeviceSizes:

@@ -11,6 +11,7 @@ from common.errors import StaleFence, StartupError
 from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.layouts import Layout
+from scheduler.core.margins import MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from tests.integration.scheduler.surroundings import RedisServer
@@ -30,6 +31,8 @@ RECORD = DesiredPlacement(
     ),
     keep_alive_ms=-1,
 )
+
+KEY = MarginKey(build="b1", architecture="llama", device_kind="CUDA T4")
 
 
 @pytest.fixture
@@ -97,6 +100,22 @@ async def test_a_record_comes_back_as_it_was_written(store: RedisStore, other: R
     assert await other.load() == (RECORD.in_phase(Phase.RUNNING),)
     await store.remove(lease.fence, "p1")
     assert await other.load() == ()
+
+
+async def test_margins_outlive_their_leader_and_only_a_leader_writes_them(store: RedisStore, other: RedisStore) -> None:
+    old = await store.acquire("one", high_water=0)
+    learned = Margins().with_residual(KEY, -3).with_exhausted("d" * 64, "CUDA T4", graph_and_cache_bytes=10)
+    await store.save_margins(old.fence, learned)
+    learned = learned.with_residual(KEY, 4096)
+    await store.save_margins(old.fence, learned)
+    await store.release("one")
+    new = await other.acquire("two", high_water=0)
+    assert await other.load_margins() == learned
+    with pytest.raises(StaleFence):
+        await store.save_margins(old.fence, learned.with_residual(KEY, 1))
+    assert await other.load_margins() == learned
+    await other.save_margins(new.fence, learned.with_residual(KEY, 5))
+    assert (await store.load_margins()).residuals[KEY] == (-3, 4096, 5)
 
 
 async def test_a_leader_of_the_past_writes_and_removes_nothing(store: RedisStore, other: RedisStore) -> None:

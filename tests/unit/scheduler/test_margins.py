@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from scheduler.core.faults import Fault
+from scheduler.core.learning import keep
 from scheduler.core.ledger import device_kind
 from scheduler.core.margins import NO_MARGINS, MarginKey, Margins, percentile
 from scheduler.core.memory import GIB, MIB
@@ -82,6 +83,49 @@ def test_a_crash_for_device_memory_widens_the_margin_of_its_device() -> None:
     fault = Fault(reason="device_memory_exhausted", message="out of memory")
     world.crash(one.view.placement_id, fault)
     assert world.core.books.margins.exhausted == {(model().digest, device_kind(gpu())): 256 * MIB}
+
+
+def test_the_next_leader_begins_with_what_was_learned() -> None:
+    world = world_with(node())
+    ready(world)
+    (one,) = world.runners.values()
+    world.crash(one.view.placement_id, Fault(reason="device_memory_exhausted", message="out of memory"))
+    world.writes_done()
+    known = world.core.books.margins
+    assert known.residuals
+    assert known.exhausted
+    world.restart_scheduler()
+    assert world.core.books.margins == NO_MARGINS
+    world.report()
+    world.lead()
+    assert world.core.books.margins == known
+
+
+def test_a_store_that_forgot_is_told_again_and_a_store_that_knows_better_is_believed() -> None:
+    world = world_with(node())
+    ready(world)
+    known = world.core.books.margins
+    (key, *_) = known.residuals
+    world.stored_margins = NO_MARGINS
+    world.lose_leadership()
+    world.lead()
+    world.writes_done()
+    assert world.stored_margins == known
+    world.lose_leadership()
+    better = known.with_residual(key, 7)  # another leader's load
+    world.stored_margins = better
+    world.lead()
+    assert world.core.books.margins == better
+
+
+def test_what_is_learned_without_leadership_is_not_written() -> None:
+    world = world_with(node())
+    ready(world)
+    world.writes.clear()
+    world.lose_leadership()
+    keep(world.core.books, world.core.books.margins.with_residual(KEY, 1))
+    world.writes_done()
+    assert KEY not in world.stored_margins.residuals
 
 
 def test_three_crashes_within_a_minute_rule_a_node_out_for_a_while() -> None:

@@ -29,6 +29,7 @@ from scheduler.core.effects import (
     RemoveDesired,
     SaveConstraints,
     SaveDesired,
+    SaveMargins,
     StartRunner,
     StopRunner,
 )
@@ -59,6 +60,7 @@ from scheduler.core.events import (
 from scheduler.core.explanation import Explanation
 from scheduler.core.faults import STALE_FENCE, Fault
 from scheduler.core.layouts import Layout
+from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import GIB, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
@@ -91,6 +93,7 @@ class World:
     runners: dict[str, FakeRunner] = field(default_factory=dict)
     store: dict[str, DesiredPlacement] = field(default_factory=dict)
     stored_constraints: dict[str, Constraints] = field(default_factory=dict)
+    stored_margins: Margins = NO_MARGINS
     file_constraints: dict[str, Constraints] = field(default_factory=dict)
     fence: int = 0
     high_fence: int = 0  # the highest that any host has seen
@@ -98,7 +101,7 @@ class World:
     asked: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     measures: list[Measure] = field(default_factory=list)
-    writes: list[SaveDesired | RemoveDesired | SaveConstraints] = field(default_factory=list)
+    writes: list[SaveDesired | RemoveDesired | SaveConstraints | SaveMargins] = field(default_factory=list)
     starts: list[StartRunner] = field(default_factory=list)
     stops: list[StopRunner] = field(default_factory=list)
     all_starts: list[StartRunner] = field(default_factory=list)
@@ -160,6 +163,7 @@ class World:
         | SaveDesired
         | RemoveDesired
         | SaveConstraints
+        | SaveMargins
         | StartRunner
         | StopRunner
         | AskRunner
@@ -168,7 +172,7 @@ class World:
         match effect:
             case Measure():
                 self.measures.append(effect)
-            case SaveDesired() | RemoveDesired() | SaveConstraints():
+            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins():
                 self.writes.append(effect)
             case StartRunner():
                 self.starts.append(effect)
@@ -196,6 +200,7 @@ class World:
                 leader_id=f"leader-{self.fence}",
                 desired=tuple(self.store.values()),
                 constraints=dict(self.stored_constraints),
+                margins=self.stored_margins,
             )
         )
 
@@ -326,6 +331,9 @@ class World:
                 continue
             if isinstance(effect, SaveConstraints):
                 self._constraints_done(effect)
+                continue
+            if isinstance(effect, SaveMargins):
+                self.stored_margins = self.stored_margins.with_all(effect.margins)
                 continue
             record = effect.record
             names = {"placement_id": record.placement_id, "generation": record.generation, "phase": record.phase}
