@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.commands import cluster, listings
+from cli.commands import keys as key_commands
 from cli.commands import placements as placement_commands
 from cli.commands import run as run_command
 from cli.core.conversation import RunOptions
@@ -134,6 +135,68 @@ def clear(
 ) -> None:
     """Have an excluded device tested again; what passes gets new placements."""
     placement_commands.clear_device(device, as_json=as_json)
+
+
+keys_app = typer.Typer(help="Who may use a gateway: the keys in PUNA_API_KEYS_FILE.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+KeysFile = Annotated[
+    Path | None, typer.Option("--file", help="The file of keys. [default: $PUNA_API_KEYS_FILE or $PUNA_HOME/keys.json]")
+]
+KeyId = Annotated[str, typer.Argument(help="Id of a key; see `puna keys list`.")]
+
+
+@keys_app.command("create")
+def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
+    owner: Annotated[str, typer.Option(help="Whose key it is; one owner has at most two that are good.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What it is good for, several times. [default: infer, embed, models:read]")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="With whom it shares in slots. [default: the owner]")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only this model, several times.")] = None,
+    network: Annotated[list[str] | None, typer.Option(help="Only from there, several times: 10.0.0.0/8.")] = None,
+    band: Annotated[str, typer.Option(help="high, normal or low: who is served first.")] = "normal",
+    weight: Annotated[int, typer.Option(min=1, max=1000, help="Share in slots beside other tenants.")] = 1,
+    rpm: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
+    tpm: Annotated[int | None, typer.Option(min=1, help="Most tokens a minute.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Most requests at once.")] = None,
+    expires: Annotated[str | None, typer.Option(help='How long it is good: "720h".')] = None,
+    file: KeysFile = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key, and show it this once."""
+    wish = key_commands.KeyWish(
+        owner=owner,
+        tenant=tenant or owner,
+        scopes=tuple(scope or key_commands.DEFAULT_SCOPES),
+        models=tuple(model or ()),
+        networks=tuple(network or ()),
+        band=band,
+        weight=weight,
+        requests_per_minute=rpm,
+        tokens_per_minute=tpm,
+        concurrency=concurrency,
+        expires=expires,
+    )
+    key_commands.create(wish, file, as_json=as_json)
+
+
+@keys_app.command("list")
+def list_keys(file: KeysFile = None, as_json: Json = False) -> None:
+    """List every key, revoked ones too."""
+    key_commands.show_all(file, as_json=as_json)
+
+
+@keys_app.command("show")
+def show_key(key: KeyId, file: KeysFile = None, as_json: Json = False) -> None:
+    """Show what a key may do; its secret is not kept."""
+    key_commands.show(key, file, as_json=as_json)
+
+
+@keys_app.command("revoke")
+def revoke_key(key: KeyId, file: KeysFile = None, as_json: Json = False) -> None:
+    """Make a key useless, within five seconds on every gateway that reads the file. It stays as a tombstone."""
+    key_commands.revoke(key, file, as_json=as_json)
 
 
 @app.command()

@@ -39,15 +39,25 @@ def server_url(settings: CliSettings) -> str:
 class Server:
     """One gateway. Every method raises CommandFailed with one line when it does not answer as asked."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
         """Nothing is sent yet."""
         self.url = url
         # A proxy of the environment cannot reach this machine's loopback.
         self._client = httpx.Client(
             base_url=url,
+            headers={"authorization": f"Bearer {api_key}"} if api_key else None,
             trust_env=not is_loopback_url(url),
             timeout=httpx.Timeout(_ANSWER_WITHIN_S, connect=_CONNECT_WITHIN_S),
         )
+
+    @classmethod
+    def of(cls, settings: CliSettings) -> "Server":
+        """The gateway that the settings mean, with their key.
+
+        Raises:
+            CommandFailed: PUNA_HOST is no address.
+        """
+        return cls(server_url(settings), settings.api_key)
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON object at a path."""

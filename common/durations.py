@@ -38,3 +38,16 @@ def parse_go_duration_ms(text: str) -> int:
 def whole_ms(duration_ms: float) -> int:
     """Round up, so that what is more than nothing stays more than nothing; clamp to what a Go duration holds."""
     return DURATION_MS_MAX if duration_ms >= DURATION_MS_MAX else math.ceil(duration_ms)
+
+
+def go_duration_text(duration_s: float) -> str:
+    """A duration as Go prints it, such as "6m0s", "1.5s" or "120ms"; rounded up to milliseconds."""
+    total_ms = whole_ms(duration_s * 1000)
+    if total_ms < 1000:
+        return f"{total_ms}ms" if total_ms else "0s"
+    minutes, rest_ms = divmod(total_ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest_ms / 1000:g}s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds

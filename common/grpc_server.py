@@ -63,9 +63,16 @@ class GrpcServer:
 
 
 def bind_server(
-    listen: str, *, register: Callable[[aio.Server], None], services: Iterable[str], insecure: bool = False
+    listen: str,
+    *,
+    register: Callable[[aio.Server], None],
+    services: Iterable[str],
+    insecure: bool = False,
+    interceptors: Iterable[aio.ServerInterceptor] = (),
 ) -> GrpcServer:
     """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
+
+    `interceptors` run within the one that translates errors.
 
     Raises:
         StartupError: the address is taken or unusable, or other machines could reach it and `insecure` is not set.
@@ -74,7 +81,7 @@ def bind_server(
         raise StartupError(
             f"{listen} can be reached from other machines; set PUNA_INSECURE=1 to allow that without TLS"
         )
-    server = aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+    server = aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=SERVER_OPTIONS)
     register(server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

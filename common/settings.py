@@ -18,6 +18,8 @@ PREFIX = "PUNA_"
 KNOWN_NAMES = frozenset(
     PREFIX + name
     for name in (
+        "API_KEY",
+        "API_KEYS_FILE",
         "AUTO_KV",
         "CONTEXT_LENGTH",
         "DEBUG",

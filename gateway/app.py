@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import uvicorn
 
@@ -18,14 +19,17 @@ from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.network import is_private_listener, split_host_port
 from gateway import metrics
+from gateway.authorizer import Authorizer
 from gateway.core.browser import BrowserPolicy
 from gateway.dispatch import Dispatcher
+from gateway.grpc_keys import KeyInterceptor
 from gateway.http.edge import HEADER_BYTES_MAX, Edge
 from gateway.http.router import Router
 from gateway.http.routes import make_routes
 from gateway.http.service import Service
 from gateway.inference import Inference
 from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
+from gateway.key_store import KeyStore
 from gateway.ports import ConnectRunner, Scheduler
 from gateway.queue_reports import report_queues
 from gateway.routes import RouteCache, watch_routes
@@ -85,6 +89,8 @@ async def running_gateway(
     settings: GatewaySettings, *, scheduler: Scheduler, connect: ConnectRunner, drain_s: float = DRAIN_S
 ) -> AsyncIterator[RunningGateway]:
     """Everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
+    store = _open_keys(settings)
+    authorizer = Authorizer(store, SystemClock())
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool()
@@ -99,17 +105,19 @@ async def running_gateway(
         scheduler=scheduler,
         version=_version(),
         stream_commit_s=settings.stream_commit_s,
-        keep_alive_max_ms=_keep_alive_max_ms(settings),
-        may_set_load=is_private_listener(settings.host),
+        keep_alive_max_ms=_duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max),
+        trusts_strangers=is_private_listener(settings.host),
     )
-    grpc_server = _bind_grpc(settings, service)
+    grpc_server = _bind_grpc(settings, service, authorizer)
     metrics.QUEUE_DEPTH.set_function(lambda: sum(dispatcher.depths().values()))
     await templates.start()
     watches = [
         asyncio.create_task(watch_routes(routes, scheduler), name="routes"),
         asyncio.create_task(report_queues(dispatcher, scheduler), name="queues"),
     ]
-    server = _http_server(_make_edge(settings, service))
+    if store is not None:
+        watches.append(asyncio.create_task(store.watch(), name="keys"))
+    server = _http_server(_make_edge(settings, service, authorizer))
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     await grpc_server.start()
     host, port = listener.getsockname()[:2]
@@ -160,19 +168,24 @@ def _make_dispatcher(
     )
 
 
-def _make_edge(settings: GatewaySettings, service: Service) -> Edge:
+def _open_keys(settings: GatewaySettings) -> KeyStore | None:
+    return KeyStore.open(Path(settings.api_keys_file).expanduser()) if settings.api_keys_file else None
+
+
+def _make_edge(settings: GatewaySettings, service: Service, authorizer: Authorizer) -> Edge:
     policy = BrowserPolicy(
         loopback_only=is_private_listener(settings.host),
         machine_name=socket.gethostname(),
         origins=frozenset(origin.strip() for origin in settings.origins.split(",") if origin.strip()),
     )
-    return Edge(router=Router(make_routes(service)), policy=policy)
+    return Edge(router=Router(make_routes(service)), policy=policy, authorizer=authorizer)
 
 
 def _bind_http(settings: GatewaySettings) -> socket.socket:
-    if not settings.insecure and not is_private_listener(settings.host):
+    if not settings.insecure and not settings.api_keys_file and not is_private_listener(settings.host):
         raise StartupError(
-            f"{settings.host} can be reached from other machines; set PUNA_INSECURE=1 to allow that without keys"
+            f"{settings.host} can be reached from other machines; set PUNA_API_KEYS_FILE to ask for keys, "
+            "or PUNA_INSECURE=1 to allow that without keys"
         )
     try:
         host, port = split_host_port(settings.host)
@@ -191,12 +204,13 @@ def _bind_http(settings: GatewaySettings) -> socket.socket:
     return listener
 
 
-def _bind_grpc(settings: GatewaySettings, service: Service) -> GrpcServer:
+def _bind_grpc(settings: GatewaySettings, service: Service, authorizer: Authorizer) -> GrpcServer:
     return bind_server(
         settings.grpc_host,
         register=lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server),
         services=[SERVICE_NAME],
-        insecure=settings.insecure,
+        insecure=settings.insecure or authorizer.asks_for_keys,
+        interceptors=[KeyInterceptor(authorizer)],
     )
 
 
@@ -226,12 +240,6 @@ def _http_server(app: Edge) -> uvicorn.Server:
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
     )
     return _Server(config)
-
-
-def _keep_alive_max_ms(settings: GatewaySettings) -> int | None:
-    """Without keys, callers on this machine may do everything; others may not pin models for ever."""
-    limit_ms = _duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max)
-    return None if is_private_listener(settings.host) else limit_ms
 
 
 def _duration_ms(name: str, text: str) -> int:

@@ -6,6 +6,7 @@ from common.clock import Clock, SystemClock
 from common.logs import get_logger
 from gateway import metrics
 from gateway.core.answers import Dialect, Done
+from gateway.visits import current_visit
 
 log = get_logger()
 
@@ -34,6 +35,9 @@ class RequestRecord:
     error: str | None = None
     ignored: tuple[str, ...] = ()  # options that had no effect
     client_request_id: str | None = None
+    prompt_tokens: int = 0  # as a runner began to read them
+    answer_tokens: int = 0  # as they arrived
+    vector_tokens: int = 0  # of embeddings and rankings
     _last_token_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -49,9 +53,17 @@ class RequestRecord:
         elif token_count:
             metrics.INTER_TOKEN_S.labels(model).observe((now_s - self._last_token_s) / token_count)
         self._last_token_s = now_s
+        self.answer_tokens += token_count
+
+    def settle(self) -> None:
+        """Tell the caller's quota what was really used; an answer that was cut counts as far as it came."""
+        if (visit := current_visit()) is not None:
+            done = sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in self.dones)
+            visit.settle(max(done, self.prompt_tokens + self.answer_tokens) + self.vector_tokens)
 
     def finish(self, status: str) -> None:
         """The request is over: count it, and write its one line."""
+        self.settle()
         model = self.model or OTHER
         metrics.REQUESTS.labels(self.dialect, self.route, model, status).inc()
         fields: dict[str, object] = {

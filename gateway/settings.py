@@ -14,7 +14,9 @@ class GatewaySettings(PunaSettings):
     scheduler_address: str = "127.0.0.1:7602"
     # Origins of web pages that may call from a browser, comma separated; loopback ones always may.
     origins: str = ""
-    # Longest keep_alive that callers may ask for on a listener that other machines reach.
+    # The file of API keys; empty: everybody who reaches a listener may do everything.
+    api_keys_file: str = ""
+    # Longest keep_alive that callers may ask for without the right to manage models.
     keep_alive_max: str = "24h"
     # Requests that wait for a slot, all models of this gateway together.
     max_queue: int = 512

@@ -177,6 +177,7 @@ class Vectors:
 
     def _counts(self, record: RequestRecord, route: RouteInfo, prompt_tokens: int, prompt_duration_ns: int) -> Counts:
         metrics.TOKENS.labels(route.model.name, "in").inc(prompt_tokens)
+        record.vector_tokens += prompt_tokens
         return Counts(
             prompt_tokens=prompt_tokens,
             total_duration_ns=round((self._clock.now_s() - record.started_s) * NS_PER_S),

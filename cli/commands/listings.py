@@ -13,7 +13,7 @@ from cli.core.listing_rows import (
 )
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
-from cli.server import Server, server_url
+from cli.server import Server
 from cli.settings import CliSettings
 from cli.version import puna_version
 
@@ -47,7 +47,7 @@ def models(*, as_json: bool) -> None:
 
 def version(*, as_json: bool) -> None:
     """Of this command, and of the server if one answers."""
-    server = Server(server_url(CliSettings.load()))
+    server = Server.of(CliSettings.load())
     try:
         answer = server.get("/api/version")
     except CommandFailed as error:
@@ -60,4 +60,4 @@ def version(*, as_json: bool) -> None:
 
 
 def _get(path: str) -> dict[str, Any]:
-    return Server(server_url(CliSettings.load())).get(path)
+    return Server.of(CliSettings.load()).get(path)

@@ -9,7 +9,7 @@ from cli.core.explain_text import explain_lines
 from cli.core.listing_rows import CONSTRAINT_HEADINGS, constraint_rows
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
-from cli.server import Server, server_url
+from cli.server import Server
 from cli.settings import CliSettings
 
 # A test of a device has 30 s, and may wait for the one before it.
@@ -115,4 +115,4 @@ def _keep_alive(text: str | None) -> str | int | float | None:
 
 
 def _server() -> Server:
-    return Server(server_url(CliSettings.load()))
+    return Server.of(CliSettings.load())

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cli.core.conversation import Conversation, RunOptions, chat_body, join_question, timing_line
 from cli.errors import CommandFailed
-from cli.server import Server, server_url
+from cli.server import Server
 from cli.settings import CliSettings
 
 INTERRUPTED = 130
@@ -18,7 +18,7 @@ _PROMPT = ">>> "
 
 def run(model: str, words: list[str], options: RunOptions, *, verbose: bool) -> int:
     """Answer a question from the command line or standard input, or talk until the user leaves."""
-    server = Server(server_url(CliSettings.load()))
+    server = Server.of(CliSettings.load())
     talk = _Talk(server, model, options, verbose=verbose)
     try:
         question = join_question(words, _piped())

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.logs import get_logger
+from gateway.authorizer import Authorizer
 from gateway.core.answers import Dialect
 from gateway.core.browser import BrowserPolicy
 from gateway.http.errors import error_answer
@@ -32,6 +33,7 @@ class Edge:
 
     router: Router
     policy: BrowserPolicy
+    authorizer: Authorizer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -68,7 +70,17 @@ class Edge:
         exchange.record.route = match.route.path
         exchange.record.quiet = match.route.quiet
         exchange.path_value = match.path_value
-        await _until_disconnect(match.route.endpoint, exchange, reads_body=match.route.body is not None)
+        # Before the body is read: who may not ask is not listened to.
+        with self.authorizer.visit(
+            match.route.scope,
+            authorizations=exchange.headers.getlist("authorization"),
+            api_keys=exchange.headers.getlist("x-api-key"),
+            address=(exchange.scope.get("client") or ("", 0))[0],
+        ):
+            try:
+                await _until_disconnect(match.route.endpoint, exchange, reads_body=match.route.body is not None)
+            finally:
+                exchange.record.settle()
 
     async def _answer_error(self, exchange: Exchange, error: PunaError) -> None:
         exchange.record.error = error.reason

@@ -13,7 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.core.answers import Dialect
 from gateway.http.json_body import BODY_BYTES_MAX, parse_json
+from gateway.http.rate_headers import rate_headers
 from gateway.record import RequestRecord
+from gateway.visits import current_visit
 
 # A body that takes longer is a client that drips.
 BODY_READ_S_MAX = 60.0
@@ -22,6 +24,7 @@ DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S_MAX = 5.0
 # A client that reads nothing for so long is gone; its stream must not hold a slot.
 SLOW_READER_S_MAX = 30.0
+IGNORED = "x-puna-ignored"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,8 +137,21 @@ class Exchange:
         assert self.status is None
         self.status = status
         raw = [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in headers.items()]
-        raw += [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in self.headers_out.items()]
+        common = self.headers_out | self._rate_headers()
+        raw += [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in common.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    def ignore(self, *names: str) -> None:
+        """Name fields of the body that have no effect in the header x-puna-ignored."""
+        known = self.headers_out.get(IGNORED, "").split(", ")
+        self.headers_out[IGNORED] = ", ".join(sorted({*known, *names} - {""}))
+
+    def _rate_headers(self) -> dict[str, str]:
+        visit = current_visit()
+        if visit is None or visit.account is None:
+            return {}
+        clock = visit.clock
+        return rate_headers(visit.account, self.dialect, now_s=clock.now_s(), wall_unix_s=clock.wall_unix_s())
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         """Send a piece of the body.

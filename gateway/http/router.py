@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from common.errors import MethodNotAllowed, UnknownRoute
 from gateway.core.answers import Dialect
+from gateway.core.keys import Scope
 from gateway.http.exchange import Endpoint
 
 PATH_LENGTH_MAX = 4096
@@ -19,6 +20,7 @@ class Route:
     path: str
     endpoint: Endpoint
     summary: str
+    scope: Scope | None  # what a key needs for it; None: open to everybody
     body: type[BaseModel] | None = None
     response: type[BaseModel] | None = None
     media_types: tuple[str, ...] = ("application/json",)  # of the response; the first describes `response`

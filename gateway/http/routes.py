@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from gateway.core.keys import Scope
 from gateway.http.anthropic_answers import AnthropicAnswers
 from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
 from gateway.http.exchange import Exchange
@@ -64,6 +65,7 @@ def make_routes(service: Service) -> list[Route]:
         Route(
             method="GET",
             path="/openapi.json",
+            scope=None,
             endpoint=_Document(routes, service.version).respond,
             summary="This document",
             quiet=True,
@@ -75,10 +77,18 @@ def make_routes(service: Service) -> list[Route]:
 def _ollama_routes(service: Service) -> list[Route]:
     answers, models, embeddings = OllamaAnswers(service), OllamaModels(service), OllamaEmbeddings(service)
     return [
-        Route(method="GET", path="/", endpoint=models.root, summary="Is anybody there", media_types=("text/plain",)),
+        Route(
+            method="GET",
+            path="/",
+            scope=None,
+            endpoint=models.root,
+            summary="Is anybody there",
+            media_types=("text/plain",),
+        ),
         Route(
             method="POST",
             path="/api/generate",
+            scope=Scope.INFER,
             endpoint=answers.generate,
             summary="Continue a prompt",
             body=GenerateBody,
@@ -88,6 +98,7 @@ def _ollama_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/api/chat",
+            scope=Scope.INFER,
             endpoint=answers.chat,
             summary="Answer a conversation",
             body=ChatBody,
@@ -97,6 +108,7 @@ def _ollama_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/api/embed",
+            scope=Scope.EMBED,
             endpoint=embeddings.embed,
             summary="Vectors of texts",
             body=EmbedBody,
@@ -105,15 +117,23 @@ def _ollama_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/api/embeddings",
+            scope=Scope.EMBED,
             endpoint=embeddings.legacy,
             summary="The vector of one text, not normalised",
             body=LegacyEmbeddingBody,
             response=LegacyEmbeddingAnswer,
         ),
-        Route(method="GET", path="/api/tags", endpoint=models.tags, summary="Every model"),
-        Route(method="GET", path="/api/ps", endpoint=models.running, summary="Loaded models"),
-        Route(method="POST", path="/api/show", endpoint=models.show, summary="One model", body=ShowBody),
-        Route(method="GET", path="/api/version", endpoint=models.version, summary="Versions", quiet=True),
+        Route(method="GET", path="/api/tags", scope=Scope.MODELS_READ, endpoint=models.tags, summary="Every model"),
+        Route(method="GET", path="/api/ps", scope=Scope.MODELS_READ, endpoint=models.running, summary="Loaded models"),
+        Route(
+            method="POST",
+            path="/api/show",
+            scope=Scope.MODELS_READ,
+            endpoint=models.show,
+            summary="One model",
+            body=ShowBody,
+        ),
+        Route(method="GET", path="/api/version", scope=None, endpoint=models.version, summary="Versions", quiet=True),
     ]
 
 
@@ -123,6 +143,7 @@ def _openai_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/v1/chat/completions",
+            scope=Scope.INFER,
             endpoint=answers.chat,
             summary="Answer a conversation",
             body=ChatCompletionBody,
@@ -132,6 +153,7 @@ def _openai_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/v1/completions",
+            scope=Scope.INFER,
             endpoint=answers.complete,
             summary="Continue a prompt, without a template",
             body=CompletionBody,
@@ -141,6 +163,7 @@ def _openai_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/v1/responses",
+            scope=Scope.INFER,
             endpoint=ResponsesAnswers(service).create,
             summary="Answer a conversation, item by item",
             body=ResponsesBody,
@@ -150,6 +173,7 @@ def _openai_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/v1/embeddings",
+            scope=Scope.EMBED,
             endpoint=vectors.embeddings,
             summary="Vectors of texts",
             body=EmbeddingsBody,
@@ -159,6 +183,7 @@ def _openai_routes(service: Service) -> list[Route]:
             Route(
                 method="POST",
                 path=path,
+                scope=Scope.EMBED,
                 endpoint=vectors.rerank,
                 summary="Documents by how well they answer a query",
                 body=RerankBody,
@@ -166,8 +191,22 @@ def _openai_routes(service: Service) -> list[Route]:
             )
             for path in _RERANK_PATHS
         ),
-        Route(method="GET", path="/v1/models", endpoint=models.list_all, summary="Every model", response=ModelList),
-        Route(method="GET", path="/v1/models/{id}", endpoint=models.get, summary="One model", response=ModelObject),
+        Route(
+            method="GET",
+            path="/v1/models",
+            scope=Scope.MODELS_READ,
+            endpoint=models.list_all,
+            summary="Every model",
+            response=ModelList,
+        ),
+        Route(
+            method="GET",
+            path="/v1/models/{id}",
+            scope=Scope.MODELS_READ,
+            endpoint=models.get,
+            summary="One model",
+            response=ModelObject,
+        ),
     ]
 
 
@@ -177,6 +216,7 @@ def _anthropic_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/v1/messages",
+            scope=Scope.INFER,
             endpoint=answers.messages,
             summary="Answer a conversation",
             body=MessagesBody,
@@ -186,6 +226,7 @@ def _anthropic_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/v1/messages/count_tokens",
+            scope=Scope.INFER,
             endpoint=answers.count_tokens,
             summary="Tokens of a conversation",
             body=CountTokensBody,
@@ -198,17 +239,31 @@ def _operation_routes(service: Service) -> list[Route]:
     operations = Operations(service)
     text = ("text/plain",)
     return [
-        Route(method="GET", path="/healthz", endpoint=operations.health, summary="Alive", quiet=True),
-        Route(method="GET", path="/readyz", endpoint=operations.ready, summary="Admitting requests", quiet=True),
+        Route(method="GET", path="/healthz", scope=None, endpoint=operations.health, summary="Alive", quiet=True),
+        Route(
+            method="GET",
+            path="/readyz",
+            scope=None,
+            endpoint=operations.ready,
+            summary="Admitting requests",
+            quiet=True,
+        ),
         Route(
             method="GET",
             path="/metrics",
+            scope=Scope.METRICS,
             endpoint=operations.metrics,
             summary="Prometheus metrics",
             media_types=text,
             quiet=True,
         ),
-        Route(method="GET", path="/puna/v1/nodes", endpoint=operations.nodes, summary="Nodes and their devices"),
+        Route(
+            method="GET",
+            path="/puna/v1/nodes",
+            scope=Scope.MODELS_READ,
+            endpoint=operations.nodes,
+            summary="Nodes and their devices",
+        ),
     ]
 
 
@@ -217,21 +272,45 @@ def _placement_routes(service: Service) -> list[Route]:
     one = "/puna/v1/placements/{model}"
     return [
         Route(
-            method="GET", path="/puna/v1/placements", endpoint=placements.list_all, summary="What is loaded and wanted"
+            method="GET",
+            path="/puna/v1/placements",
+            scope=Scope.MODELS_READ,
+            endpoint=placements.list_all,
+            summary="What is loaded and wanted",
         ),
-        Route(method="GET", path=one, endpoint=placements.get, summary="What is wanted of a model, and its replicas"),
+        Route(
+            method="GET",
+            path=one,
+            scope=Scope.MODELS_READ,
+            endpoint=placements.get,
+            summary="What is wanted of a model, and its replicas",
+        ),
         Route(
             method="PUT",
             path=one,
+            scope=Scope.ADMIN_CLUSTER,
             endpoint=placements.put,
             summary="Set what is wanted of a model",
             body=ConstraintsBody,
         ),
-        Route(method="DELETE", path=one, endpoint=placements.delete, summary="Forget what is wanted of a model"),
-        Route(method="GET", path="/puna/v1/explain", endpoint=placements.explain_get, summary="Why a model lies there"),
+        Route(
+            method="DELETE",
+            path=one,
+            scope=Scope.ADMIN_CLUSTER,
+            endpoint=placements.delete,
+            summary="Forget what is wanted of a model",
+        ),
+        Route(
+            method="GET",
+            path="/puna/v1/explain",
+            scope=Scope.MODELS_READ,
+            endpoint=placements.explain_get,
+            summary="Why a model lies there",
+        ),
         Route(
             method="POST",
             path="/puna/v1/explain",
+            scope=Scope.MODELS_READ,
             endpoint=placements.explain_post,
             summary="Where a model would go",
             body=ExplainBody,
@@ -239,6 +318,7 @@ def _placement_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/puna/v1/load",
+            scope=Scope.MODELS_WRITE,
             endpoint=placements.load,
             summary="Have a replica",
             body=LoadBody,
@@ -247,6 +327,7 @@ def _placement_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/puna/v1/unload",
+            scope=Scope.MODELS_WRITE,
             endpoint=placements.unload,
             summary="Stop the replicas of a model",
             body=UnloadBody,
@@ -254,6 +335,7 @@ def _placement_routes(service: Service) -> list[Route]:
         Route(
             method="POST",
             path="/puna/v1/devices/clear",
+            scope=Scope.ADMIN_CLUSTER,
             endpoint=placements.clear_device,
             summary="Test an excluded device again",
             body=ClearDeviceBody,

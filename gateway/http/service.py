@@ -10,6 +10,7 @@ from common.logs import get_logger
 from gateway.choices import ChoiceEvent, merge_choices
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
 from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.keys import Scope
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.option_table import CheckedOptions, check_options
 from gateway.core.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
@@ -18,6 +19,7 @@ from gateway.http.exchange import Exchange
 from gateway.inference import Inference
 from gateway.ports import Scheduler, for_clients
 from gateway.record import RequestRecord
+from gateway.visits import current_visit
 
 log = get_logger()
 
@@ -47,8 +49,8 @@ class Service:
     version: str
     engine_build: str = "puna"
     stream_commit_s: float = 15.0
-    keep_alive_max_ms: int | None = None  # None: callers may ask for any
-    may_set_load: bool = True  # callers may say how replicas are loaded
+    keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
+    trusts_strangers: bool = True  # where there are no keys, callers may manage models
     draining: bool = False
     feeds: set[Feed[Any]] = field(default_factory=set)
 
@@ -137,11 +139,19 @@ class Service:
         Raises:
             InvalidRequest: no number and no duration.
         """
-        asked_ms = parse_keep_alive_ms(value)
+        return self.clamped_keep_alive_ms(parse_keep_alive_ms(value))
+
+    def clamped_keep_alive_ms(self, asked_ms: int | None) -> int | None:
+        """A keep_alive within what the caller may ask for."""
         limit_ms = self.keep_alive_max_ms
-        if asked_ms is None or limit_ms is None:
+        if asked_ms is None or limit_ms < 0 or self.may_manage_models():
             return asked_ms
         return limit_ms if asked_ms == FOREVER_MS else min(asked_ms, limit_ms)
+
+    def may_manage_models(self) -> bool:
+        """True if the caller may say how replicas are loaded, how long they stay, and what their template is."""
+        visit = current_visit()
+        return self.trusts_strangers if visit is None else visit.may(Scope.MODELS_WRITE, stranger=self.trusts_strangers)
 
 
 def checked_options(service: Service, exchange: Exchange, options: dict[str, object]) -> CheckedOptions:
@@ -150,11 +160,11 @@ def checked_options(service: Service, exchange: Exchange, options: dict[str, obj
     Raises:
         InvalidRequest: wrong type or out of range.
     """
-    checked = check_options(options, may_set_load=service.may_set_load)
+    checked = check_options(options, may_set_load=service.may_manage_models())
     for name in checked.unknown:
         log.warning("option.ignored", option=name[:64])
     if checked.ignored:
-        exchange.headers_out["x-puna-ignored"] = ", ".join(sorted(checked.ignored))
+        exchange.ignore(*checked.ignored)
     return checked
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import cli
 import discovery
 import gateway
 import runner
@@ -13,7 +14,7 @@ import scheduler
 from common.errors import StartupError
 from common.settings import KNOWN_NAMES, PREFIX, PunaSettings
 
-SERVICES = (discovery, gateway, runner, scheduler)
+SERVICES = (cli, discovery, gateway, runner, scheduler)
 
 
 def settings_classes() -> set[type[PunaSettings]]:

@@ -1,0 +1,206 @@
+"""`puna keys`: the file of API keys that gateways read."""
+
+import fcntl
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cli.cluster.home import real_home
+from cli.errors import CommandFailed
+from cli.output import print_json, print_table
+from cli.settings import CliSettings
+from common.durations import parse_go_duration_ms
+from common.ids import random_id
+from gateway.core.key_file import key_fields, read_key, read_keys, write_keys
+from gateway.core.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
+from gateway.key_store import PEPPER_BYTES, pepper_path, read_private
+
+DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)
+# Enough to change a key without a gap: make the new one, put it in place, revoke the old one.
+_ACTIVE_PER_OWNER = 2
+_FILE_NAME = "keys.json"
+_HEADINGS = ("ID", "OWNER", "TENANT", "SCOPES", "MODELS", "BAND", "LIMITS", "EXPIRES", "STATE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWish:
+    """What a new key is to be."""
+
+    owner: str
+    tenant: str
+    scopes: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    band: str = "normal"
+    weight: int = 1
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    expires: str | None = None
+
+
+def create(wish: KeyWish, file: Path | None, *, as_json: bool) -> None:
+    """Make a key; its text is printed and kept nowhere."""
+    path = _path(file)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key_id, secret, now_unix_s = random_id("", ID_LENGTH), random_id("", SECRET_LENGTH), int(time.time())
+    with _locked(path):
+        pepper = _pepper(path)
+        keys = _read(path) if path.exists() else []
+        active = [key for key in keys if key.owner == wish.owner and key.is_active(now_unix_s)]
+        if len(active) >= _ACTIVE_PER_OWNER:
+            ids = " and ".join(key.id for key in active)
+            raise CommandFailed(f"{wish.owner} has two keys that are good, {ids}; revoke one first")
+        key = _new_key(wish, key_id, digest_of(pepper, secret), now_unix_s)
+        _write(path, [*keys, key])
+    text = key_text(key_id, secret)
+    if as_json:
+        print_json({"key": text, **_shown(key)})
+        return
+    print(text)
+    print(f"kept in {path} as {key_id}; the key itself is shown this once")
+
+
+def show_all(file: Path | None, *, as_json: bool) -> None:
+    """Every key."""
+    keys = _read(_path(file))
+    if as_json:
+        print_json({"keys": [_shown(key) for key in keys]})
+    else:
+        print_table(_HEADINGS, [_row(key) for key in keys])
+
+
+def show(key_id: str, file: Path | None, *, as_json: bool) -> None:
+    """One key."""
+    key = _found(_read(_path(file)), key_id)
+    if as_json:
+        print_json(_shown(key))
+    else:
+        print_table(_HEADINGS, [_row(key)])
+
+
+def revoke(key_id: str, file: Path | None, *, as_json: bool) -> None:
+    """Put a tombstone in a key's place."""
+    path = _path(file)
+    with _locked(path):
+        keys = _read(path)
+        key = _found(keys, key_id)
+        if key.revoked_unix_s is None:
+            revoked = replace(key, revoked_unix_s=int(time.time()))
+            _write(path, [revoked if one is key else one for one in keys])
+            key = revoked
+    if as_json:
+        print_json(_shown(key))
+    else:
+        print(f"{key.id} is revoked")
+
+
+def _new_key(wish: KeyWish, key_id: str, digest: str, now_unix_s: int) -> Key:
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wish).items()}
+    try:
+        expires_ms = None if wish.expires is None else parse_go_duration_ms(wish.expires)
+        if expires_ms is not None and expires_ms < 1000:
+            raise ValueError("expires must be a second at least")
+        expires = None if expires_ms is None else now_unix_s + expires_ms // 1000
+        entry = fields | {"id": key_id, "digest": digest, "created": now_unix_s, "expires": expires}
+        return read_key(entry, "the key")
+    except ValueError as error:
+        raise CommandFailed(f"{error}; scopes are {', '.join(Scope)}") from error
+
+
+def _path(file: Path | None) -> Path:
+    settings = CliSettings.load()
+    if file is None and settings.api_keys_file:
+        file = Path(settings.api_keys_file)
+    return file.expanduser() if file is not None else real_home(Path(settings.home)) / _FILE_NAME
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One command at a time changes the file."""
+    try:
+        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _pepper(path: Path) -> bytes:
+    """The pepper beside the file; made with the first key."""
+    pepper = pepper_path(path)
+    if not pepper.exists() and not path.exists():
+        _write_private(pepper, secrets.token_bytes(PEPPER_BYTES))
+    try:
+        return read_private(pepper)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"{error}; without its pepper no key of {path} can be checked") from error
+
+
+def _read(path: Path) -> list[Key]:
+    try:
+        return list(read_keys(read_private(path).decode()))
+    except (OSError, ValueError) as error:
+        raise CommandFailed(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def _write(path: Path, keys: Sequence[Key]) -> None:
+    _write_private(path, write_keys(keys).encode())
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, so that nobody reads half of it; mode 0600 from its first byte."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}") from error
+
+
+def _found(keys: Sequence[Key], key_id: str) -> Key:
+    for key in keys:
+        if key.id == key_id:
+            return key
+    raise CommandFailed(f"there is no key {key_id}")
+
+
+def _shown(key: Key) -> dict[str, object]:
+    fields = key_fields(key)
+    del fields["digest"]
+    return {**fields, "state": _state(key)}
+
+
+def _state(key: Key) -> str:
+    if key.revoked_unix_s is not None:
+        return "revoked"
+    return "active" if key.is_active(time.time()) else "expired"
+
+
+def _row(key: Key) -> list[str]:
+    quota = key.quota
+    limits = {"rpm": quota.requests_per_minute, "tpm": quota.tokens_per_minute, "at once": quota.concurrency}
+    expires = "" if key.expires_unix_s is None else f"{datetime.fromtimestamp(key.expires_unix_s, UTC):%Y-%m-%d %H:%MZ}"
+    return [
+        key.id,
+        key.owner,
+        key.tenant,
+        " ".join(sorted(key.scopes)),
+        " ".join(key.models),
+        key.band.name.lower(),
+        ", ".join(f"{value} {name}" for name, value in limits.items() if value is not None),
+        expires,
+        _state(key),
+    ]

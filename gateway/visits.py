@@ -1,0 +1,79 @@
+"""Who is calling, for as long as one request takes: the key, and what the request takes of its quota."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from common.clock import Clock
+from gateway.core.keys import Band, Key, Scope
+from gateway.core.quotas import Account
+
+# The tenant of everybody where there are no keys.
+NOBODY = "none"
+
+
+@dataclass(slots=True, kw_only=True)
+class Visit:
+    """One request. Without a key everything is open to it that is open to strangers."""
+
+    clock: Clock
+    key: Key | None = None
+    account: Account | None = None
+    reserved: int = 0  # tokens
+    settled: bool = False
+
+    @property
+    def tenant(self) -> str:
+        """Whose share of the slots it takes."""
+        return self.key.tenant if self.key else NOBODY
+
+    @property
+    def band(self) -> Band:
+        """How urgent it is."""
+        return self.key.band if self.key else Band.NORMAL
+
+    @property
+    def weight(self) -> int:
+        """How large its tenant's share is."""
+        return self.key.weight if self.key else 1
+
+    def may(self, scope: Scope, *, stranger: bool) -> bool:
+        """True if a part of the request that needs a scope counts; `stranger`: what holds without keys."""
+        return scope in self.key.scopes if self.key else stranger
+
+    def may_use(self, model: str) -> bool:
+        """True if the model exists as far as this caller is concerned."""
+        return self.key is None or self.key.may_use(model)
+
+    def reserve(self, tokens: int) -> None:
+        """Take tokens for what the request may come to.
+
+        Raises:
+            RateLimited: the key has not so many left.
+        """
+        if self.account is not None:
+            self.reserved += self.account.reserve(tokens, self.clock.now_s())
+
+    def settle(self, used: int) -> None:
+        """The request is over and has used so many tokens."""
+        if self.account is not None and not self.settled:
+            self.settled = True
+            self.account.settle(reserved=self.reserved, used=used)
+
+
+_current: ContextVar[Visit | None] = ContextVar("visit", default=None)
+
+
+def begin_visit(visit: Visit) -> None:
+    """From here on, this task and those that it starts work for this request."""
+    _current.set(visit)
+
+
+def current_visit() -> Visit | None:
+    """Who this task works for; None: nobody."""
+    return _current.get()
+
+
+def may_use(model: str) -> bool:
+    """True if the caller, if there is one, may see a model."""
+    visit = current_visit()
+    return visit is None or visit.may_use(model)

@@ -1,0 +1,69 @@
+"""Every route has its scope, and it is the one of the table."""
+
+from typing import Any, cast
+
+from gateway.core.keys import Scope
+from gateway.grpc_keys import SCOPES, peer_address
+from gateway.http.routes import make_routes
+from gateway.http.service import Service
+from gateway.inference_servicer import SERVICE_NAME
+from protos import inference_pb2
+
+INFER, EMBED, READ, WRITE = Scope.INFER, Scope.EMBED, Scope.MODELS_READ, Scope.MODELS_WRITE
+CLUSTER = Scope.ADMIN_CLUSTER
+TABLE: dict[tuple[str, str], Scope | None] = {
+    ("GET", "/"): None,
+    ("HEAD", "/"): None,
+    ("GET", "/api/version"): None,
+    ("HEAD", "/api/version"): None,
+    ("GET", "/healthz"): None,
+    ("GET", "/readyz"): None,
+    ("GET", "/openapi.json"): None,
+    ("POST", "/api/generate"): INFER,
+    ("POST", "/api/chat"): INFER,
+    ("POST", "/api/embed"): EMBED,
+    ("POST", "/api/embeddings"): EMBED,
+    ("POST", "/v1/embeddings"): EMBED,
+    ("POST", "/v1/rerank"): EMBED,
+    ("POST", "/v2/rerank"): EMBED,
+    ("POST", "/rerank"): EMBED,
+    ("POST", "/v1/chat/completions"): INFER,
+    ("POST", "/v1/completions"): INFER,
+    ("POST", "/v1/responses"): INFER,
+    ("POST", "/v1/messages"): INFER,
+    ("POST", "/v1/messages/count_tokens"): INFER,
+    ("GET", "/v1/models"): READ,
+    ("GET", "/v1/models/{id}"): READ,
+    ("GET", "/api/tags"): READ,
+    ("HEAD", "/api/tags"): READ,
+    ("POST", "/api/show"): READ,
+    ("GET", "/api/ps"): READ,
+    ("GET", "/metrics"): Scope.METRICS,
+    ("GET", "/puna/v1/nodes"): READ,
+    ("GET", "/puna/v1/placements"): READ,
+    ("GET", "/puna/v1/placements/{model}"): READ,
+    ("PUT", "/puna/v1/placements/{model}"): CLUSTER,
+    ("DELETE", "/puna/v1/placements/{model}"): CLUSTER,
+    ("GET", "/puna/v1/explain"): READ,
+    ("POST", "/puna/v1/explain"): READ,
+    ("POST", "/puna/v1/load"): WRITE,
+    ("POST", "/puna/v1/unload"): WRITE,
+    ("POST", "/puna/v1/devices/clear"): CLUSTER,
+}
+
+
+def test_every_route_has_the_scope_of_the_table_and_no_other_route_exists() -> None:
+    service = Service(inference=cast("Any", None), scheduler=cast("Any", None), version="0")
+    assert {(route.method, route.path): route.scope for route in make_routes(service)} == TABLE
+
+
+def test_every_method_over_grpc_has_a_scope() -> None:
+    service = inference_pb2.DESCRIPTOR.services_by_name[SERVICE_NAME.rpartition(".")[2]]
+    assert SCOPES.keys() == {method.name for method in service.methods}
+
+
+def test_addresses_of_grpc_peers_are_read() -> None:
+    assert peer_address("ipv4:10.0.0.1:5000") == "10.0.0.1"
+    assert peer_address("ipv6:[::1]:5000") == "::1"
+    assert peer_address("ipv6:%5B::1%5D:5000") == "::1"
+    assert peer_address("unix:/run/puna.sock") == ""
