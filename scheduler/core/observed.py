@@ -88,8 +88,15 @@ class Observed:
         for node_id in [node_id for node_id in self._missing if now_s >= self._lost_at_s(node_id)]:
             if self.frozen_since_s is None:
                 self._expire_node(node_id, now_s)
-        for placement_id in [one for one, started in self._started.items() if now_s >= started.until_s]:
+        for placement_id in [one for one, started in self._started.items() if self._is_contradicted(started, now_s)]:
             del self._started[placement_id]
+
+    def _is_contradicted(self, started: _Started, now_s: float) -> bool:
+        """A later inventory without the runner contradicts its start; so does none at all, in time."""
+        node = self.nodes.get(started.node_id)
+        if self.frozen_since_s is not None or (node is not None and node.suspect):
+            return False
+        return self.received_at_s >= started.until_s or now_s >= started.until_s + self.policy.inventory_silent_s
 
     def _expire_node(self, node_id: str, now_s: float) -> None:
         node, self._index = self.nodes[node_id], None
@@ -111,8 +118,9 @@ class Observed:
 
     def wake_at_s(self) -> Iterator[float]:
         """When time alone changes something; some of the moments may have passed."""
-        moments = [started.until_s for started in self._started.values()]
+        moments: list[float] = []
         if self.frozen_since_s is None:
+            moments += [one.until_s + self.policy.inventory_silent_s for one in self._started.values()]
             for node_id in self._missing:
                 moments += [self._lost_at_s(node_id), self._ask_at_s(node_id)]
                 moments += [self._silent_at_s(runner) for runner in self.nodes[node_id].runners]

@@ -85,4 +85,5 @@ class Policy:
     runner_asked_s: float = 1.5  # how often the runners of a node that left are asked themselves
     node_forgotten_s: float = 60.0
     discovery_young_s: float = 10.0
-    start_seen_s: float = 3.0  # until the inventory must show a runner that its host has reported ready
+    start_seen_s: float = 3.0  # until an inventory must show a runner that its host has reported ready; and
+    inventory_silent_s: float = 8.0  # more if none comes: by then a watch that hangs is known to be broken

@@ -3,7 +3,9 @@
 import pytest
 
 from scheduler.core.desired import DesiredPlacement, Phase
+from scheduler.core.events import TimePassed
 from scheduler.core.layouts import Layout
+from scheduler.core.promises import promises
 from scheduler.core.view import RunnerState
 from tests.unit.scheduler.builders import node, runner
 from tests.unit.scheduler.world import FakeRunner, World, world_with
@@ -40,6 +42,28 @@ def test_a_runner_that_dies_right_after_it_was_ready_does_not_linger() -> None:
     world = running()
     world.report()
     world.runner_dies("p1")
+    assert world.route() == []
+
+
+def test_what_was_just_loaded_stays_promised_while_no_inventory_comes() -> None:
+    """Discovery hangs: until that is known, nothing contradicts what the host has reported."""
+    world = world_with(node())
+    world.ensure("c")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.load("p1", 1.0)
+    world.writes_done()
+    for _ in range(10):
+        world.now_s += 1
+        world.send(TimePassed())
+        assert [one.placement_id for one in promises(world.core.books)] == ["p1"]
+        assert world.route() == ["p1"]
+    world.lose_inventory()
+    world.pass_time(30, reporting=False)
+    assert [one.placement_id for one in promises(world.core.books)] == ["p1"]
+    del world.runners["p1"]
+    world.report()
     assert world.route() == []
 
 
