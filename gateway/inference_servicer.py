@@ -122,7 +122,8 @@ class InferenceServicer(VectorServicer):
         context: Context,
     ) -> inference_pb2.ListModelsResponse:
         """Every model, newest first."""
-        return inference_pb2.ListModelsResponse(models=self._service.inference.models.routes.all_protos())
+        models = self._service.inference.models
+        return inference_pb2.ListModelsResponse(models=[models.routes.proto_of(route) for route in models.visible()])
 
     async def ShowModel(  # the name is the proto's
         self,
@@ -182,7 +183,7 @@ class InferenceServicer(VectorServicer):
             model=_checked_model(model),
             prompt=prompt,
             options=_options(options),
-            keep_alive_ms=options.keep_alive_ms if options.HasField("keep_alive_ms") else None,
+            keep_alive_ms=self._keep_alive_ms(options),
             think=think,
             top_logprobs=check_top_logprobs(options.top_logprobs) if options.HasField("top_logprobs") else None,
             truncate=options.truncate if options.HasField("truncate") else True,

@@ -18,6 +18,17 @@ from gateway.record import RequestRecord
 from gateway.replicas import Connection
 from gateway.streams import closing
 from gateway.templates.chat_prompt import ChatPrompts
+from gateway.visits import may_use
+
+
+def check_visible(model: str) -> None:
+    """Let a caller go on with a model, known or not.
+
+    Raises:
+        ModelNotFound: its key is not for this model; the same words as for one that no node has.
+    """
+    if not may_use(model):
+        raise model_not_found(model)
 
 
 class ModelAccess:
@@ -28,12 +39,17 @@ class ModelAccess:
         self._dispatcher = dispatcher
         self._prompts = prompts
 
+    def visible(self) -> list[RouteInfo]:
+        """Every model that the caller may see, newest first."""
+        return [route for route in self.routes.all() if may_use(route.model.name)]
+
     def known_route(self, model: str) -> RouteInfo:
         """The route of a model that must exist.
 
         Raises:
-            ModelNotFound: no node has it.
+            ModelNotFound: no node has it, or it is not for this caller.
         """
+        check_visible(model)
         route = self.routes.find(model)
         if route is None:
             raise model_not_found(model)
@@ -46,6 +62,7 @@ class ModelAccess:
             ModelNotFound: no node has it, or nobody is there to ask and the last table does not have it.
             BadModelFile: it is there, but broken.
         """
+        check_visible(model)
         route = self.routes.find(model)
         if route is not None:
             check_usable(route.model)
@@ -69,6 +86,7 @@ class ModelAccess:
         options: LoadOptions = NO_LOAD_OPTIONS,
     ) -> AsyncIterator[LoadEvent]:
         """Make sure that a replica runs; ends when one does."""
+        check_visible(model)
         if (known := self.routes.find(model)) is not None:
             check_usable(known.model)
             record.model = known.model.name

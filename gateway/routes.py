@@ -46,10 +46,6 @@ class RouteCache:
         """Every route, newest model first."""
         return sorted(self._routes.values(), key=lambda r: (-r.model.modified_at_unix_s, r.model.name))
 
-    def all_protos(self) -> list[scheduler_pb2.ModelRoute]:
-        """The same as received."""
-        return [self.proto_of(route) for route in self.all()]
-
     def proto_of(self, route: RouteInfo) -> scheduler_pb2.ModelRoute:
         """A route of this cache as received."""
         return self._protos[parse_model_name(route.model.name).key]

@@ -22,6 +22,12 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
     def __init__(self, service: Service) -> None:
         self._service = service
 
+    def _keep_alive_ms(
+        self, asked: inference_pb2.AnswerOptions | inference_pb2.EmbedTextsRequest | inference_pb2.RerankTextsRequest
+    ) -> int | None:
+        """A keep_alive within what the caller may ask for."""
+        return self._service.clamped_keep_alive_ms(asked.keep_alive_ms if asked.HasField("keep_alive_ms") else None)
+
     async def Embed(  # the name is the proto's
         self,
         request: inference_pb2.EmbedTextsRequest,
@@ -41,7 +47,7 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
             normalize=request.normalize if request.HasField("normalize") else True,
             dimensions=request.dimensions if request.HasField("dimensions") else None,
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
-            keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
+            keep_alive_ms=self._keep_alive_ms(request),
         )
         answer = await _recorded("Embed", lambda record: self._service.embed(question, record))
         return inference_pb2.EmbedTextsResponse(
@@ -72,7 +78,7 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
             normalize=request.normalize if request.HasField("normalize") else True,
             document_tokens_max=request.document_tokens_max if request.HasField("document_tokens_max") else None,
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
-            keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
+            keep_alive_ms=self._keep_alive_ms(request),
         )
         answer = await _recorded("Rerank", lambda record: self._service.rerank(question, record))
         return inference_pb2.RerankTextsResponse(

@@ -77,3 +77,13 @@ def may_use(model: str) -> bool:
     """True if the caller, if there is one, may see a model."""
     visit = current_visit()
     return visit is None or visit.may_use(model)
+
+
+def reserve(tokens: int) -> None:
+    """Take tokens of the caller's quota, if there are a caller and a quota.
+
+    Raises:
+        RateLimited: not so many are left.
+    """
+    if (visit := current_visit()) is not None:
+        visit.reserve(tokens)

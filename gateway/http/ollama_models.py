@@ -42,13 +42,13 @@ class OllamaModels:
 
     async def tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
-        routes = self.service.inference.models.routes.all()
+        routes = self.service.inference.models.visible()
         await exchange.respond_json({"models": [self._tag(route) for route in routes]})
 
     async def running(self, exchange: Exchange) -> None:
         """GET /api/ps."""
         now_ms = time.time_ns() // NS_PER_MS
-        routes = [route for route in self.service.inference.models.routes.all() if route.replicas]
+        routes = [route for route in self.service.inference.models.visible() if route.replicas]
         models = [self._running(route, now_ms) for route in routes]
         await exchange.respond_json({"models": sorted(models, key=lambda m: str(m["expires_at"]), reverse=True)})
 

@@ -33,10 +33,18 @@ def generate_request(service: Service, exchange: Exchange, body: GenerateBody) -
     system = (Message(role="system", content=body.system),) if body.system else ()
     chat = Chat(
         messages=(*system, Message(role="user", content=body.prompt, images=before_text(images))),
-        template=body.template,
+        template=_template(service, exchange, body),
         earlier_token_ids=tuple(body.context),
     )
     return _request(service, exchange, body, chat, wants_context=True)
+
+
+def _template(service: Service, exchange: Exchange, body: GenerateBody) -> str:
+    """The client's own template, from callers who may say how models are run."""
+    if body.template and not service.may_manage_models():
+        exchange.ignore("template")
+        return ""
+    return body.template
 
 
 def parse_think(value: object) -> Think | None:

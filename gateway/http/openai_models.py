@@ -20,7 +20,7 @@ class OpenAiModels:
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /v1/models."""
-        routes = self.service.inference.models.routes.all()
+        routes = self.service.inference.models.visible()
         if ANTHROPIC_VERSION in exchange.headers:
             await exchange.respond_json(_anthropic_list(routes))
             return

@@ -21,7 +21,9 @@ from gateway.http.placement_bodies import ClearDeviceBody, ConstraintsBody, Expl
 from gateway.http.service import Loaded, Service, checked_options
 from gateway.http.streaming import stream_ndjson
 from gateway.inventory import cleared_device
+from gateway.model_access import check_visible
 from gateway.ports import for_clients
+from gateway.visits import may_use
 from protos import scheduler_pb2
 
 Answer = TypeVar("Answer")
@@ -46,7 +48,7 @@ class Placements:
         except ModelUnavailable:
             models = None  # nobody is there to say; what runs is known all the same
         else:
-            models = [constraints_from_proto(model) for model in found]
+            models = [constraints_from_proto(model) for model in found if may_use(model.model_name)]
         await exchange.respond_json({"placements": placements, "models": models})
 
     async def get(self, exchange: Exchange) -> None:
@@ -135,12 +137,13 @@ class Placements:
         """The name as the cluster has it; one that no node has stays as it is written."""
         if not model:
             raise InvalidRequest("model is required", param="model")
+        check_visible(model)
         route = self.service.inference.models.routes.find(model)
         return route.model.name if route is not None else model
 
     def _placements(self, asked: str | None) -> list[dict[str, object]]:
         models = self.service.inference.models
-        routes = models.routes.all() if asked is None else [models.known_route(asked)]
+        routes = models.visible() if asked is None else [models.known_route(asked)]
         return [self._placement(route, replica) for route in routes for replica in route.replicas]
 
     def _placement(self, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:

@@ -10,6 +10,7 @@ from common.logs import get_logger
 from gateway.choices import ChoiceEvent, merge_choices
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
 from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.estimates import answer_tokens, input_tokens
 from gateway.core.keys import Scope
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.option_table import CheckedOptions, check_options
@@ -19,7 +20,7 @@ from gateway.http.exchange import Exchange
 from gateway.inference import Inference
 from gateway.ports import Scheduler, for_clients
 from gateway.record import RequestRecord
-from gateway.visits import current_visit
+from gateway.visits import current_visit, reserve
 
 log = get_logger()
 
@@ -55,11 +56,21 @@ class Service:
     feeds: set[Feed[Any]] = field(default_factory=set)
 
     def feed(self, request: AnswerRequest, record: RequestRecord) -> Feed[AnswerEvent]:
-        """Start an answer; use as a context."""
+        """Start an answer; use as a context.
+
+        Raises:
+            RateLimited: the key has not so many tokens left.
+        """
+        reserve(answer_tokens(request))
         return Feed(self._guarded(self.inference.answer(request, record)), self.feeds)
 
     def choices_feed(self, requests: list[AnswerRequest], record: RequestRecord) -> Feed[ChoiceEvent]:
-        """Start the answers of several choices; use as a context."""
+        """Start the answers of several choices; use as a context.
+
+        Raises:
+            RateLimited: as `feed`.
+        """
+        reserve(sum(answer_tokens(request) for request in requests))
         answers = [self.inference.answer(request, record) for request in requests]
         return Feed(self._guarded(merge_choices(answers)), self.feeds)
 
@@ -84,6 +95,7 @@ class Service:
         Raises:
             PunaError: it failed, or the gateway is shutting down.
         """
+        reserve(input_tokens(question.inputs))
         return await self._whole(self.inference.vectors.embed(question, record))
 
     async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
@@ -92,6 +104,8 @@ class Service:
         Raises:
             PunaError: as `embed`.
         """
+        # A ranking reads the query before each document.
+        reserve(input_tokens(question.documents) + len(question.documents) * input_tokens([question.query]))
         return await self._whole(self.inference.vectors.rerank(question, record))
 
     async def _whole(self, answer: Awaitable[Item]) -> Item:

@@ -278,3 +278,71 @@ async def test_an_open_listener_needs_keys_or_consent(keys: Keys, start_cluster:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/api/tags")).status_code == 401
+
+
+async def test_tokens_are_reserved_and_settled_to_what_was_used(keys: Keys, start: Callable[..., Any]) -> None:
+    key = keys.create(tokens_per_minute=100)
+    async with start() as cluster:
+
+        async def ask(max_tokens: int) -> httpx.Response:
+            body = {**BODY, "max_tokens": max_tokens}
+            answer: httpx.Response = await cluster.http.post(CHAT, json=body, headers=bearer(key))
+            return answer
+
+        first = await ask(90)
+        used = first.json()["usage"]["total_tokens"]
+        assert int(first.headers["x-ratelimit-remaining-tokens"]) < 100 - used
+        # Most of it came back, else the second would not be let in.
+        second = await ask(70)
+        assert second.status_code == 200
+        refused = await ask(99)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["x-ratelimit-limit-tokens"] == "100"
+        assert int(refused.headers["x-ratelimit-remaining-tokens"]) >= 100 - 2 * used
+
+
+async def test_models_of_others_do_not_exist(keys: Keys, start: Callable[..., Any]) -> None:
+    all_scopes = (*SCOPES, "models:write", "admin:cluster")
+    key, other = keys.create(models=("Demo",)), keys.create("bob", all_scopes, models=("another",))
+    async with start() as cluster:
+        assert (await cluster.http.post(CHAT, json=BODY, headers=bearer(key))).status_code == 200
+        async with openai_client(cluster, other) as client:
+            assert (await client.models.list()).data == []
+            with pytest.raises(openai.NotFoundError):
+                await client.models.retrieve("demo")
+            with pytest.raises(openai.NotFoundError):
+                await client.chat.completions.create(**BODY)
+        for method, path, body in (
+            ("POST", "/api/show", {"model": "demo"}),
+            ("POST", "/api/embed", {"model": "demo", "input": "x"}),
+            ("POST", "/puna/v1/load", {"model": "demo"}),
+            ("POST", "/puna/v1/unload", {"model": "demo"}),
+            ("GET", "/puna/v1/placements/demo", None),
+            ("PUT", "/puna/v1/placements/demo", {}),
+            ("GET", "/puna/v1/explain?model=demo", None),
+        ):
+            answer = await cluster.http.request(method, path, json=body, headers=bearer(other))
+            assert (path, answer.status_code) == (path, 404)
+        for path in ("/api/tags", "/api/ps", "/puna/v1/placements"):
+            assert "demo" not in (await cluster.http.get(path, headers=bearer(other))).text
+
+
+async def test_what_a_scope_forbids_in_a_body_is_ignored_and_named(keys: Keys, start: Callable[..., Any]) -> None:
+    user, manager = keys.create(), keys.create("bob", (*SCOPES, "models:write"))
+    body = {
+        "model": "demo",
+        "prompt": "Hello",
+        "template": "{{ .Prompt }}",
+        "stream": False,
+        "keep_alive": "48h",
+        "options": {"num_gpu": 1},
+    }
+    async with start() as cluster:
+        answer = await cluster.http.post("/api/generate", json=body, headers=bearer(user))
+        assert (answer.status_code, answer.headers["x-puna-ignored"]) == (200, "num_gpu, template")
+        assert cluster.runner.requests[-1].keep_alive_ms == 24 * 3600 * 1000
+        assert cluster.gateway.service.keep_alive_max_ms == 24 * 3600 * 1000
+        del body["template"], body["options"]
+        answer = await cluster.http.post("/api/generate", json=body, headers=bearer(manager))
+        assert "x-puna-ignored" not in answer.headers
+        assert cluster.runner.requests[-1].keep_alive_ms == 48 * 3600 * 1000
