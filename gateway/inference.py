@@ -187,7 +187,9 @@ class Inference:
             async for event in events:
                 match event.WhichOneof("event"):
                     case "prompt":
-                        yield converters.prompt_progress(event.prompt)
+                        progress = converters.prompt_progress(event.prompt)
+                        record.prompt_tokens = max(record.prompt_tokens, progress.total_tokens)
+                        yield progress
                     case "tokens":
                         record.token_arrived(len(event.tokens.tokens))
                         if work.request.wants_context:
