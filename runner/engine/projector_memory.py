@@ -1,21 +1,18 @@
 """What a projector holds, by device, in the words of mtmd.
 
-Both functions answer with a std::map by value, as llama.cpp's own breakdown does (`runner.engine.memory`), and are only
-there on x86-64 Linux. Elsewhere the file's size with a margin stands in.
+Both functions answer with a std::map by value (`runner.engine.cpp_map`). Where that cannot be had, the file's size with
+a margin stands in.
 Source: `mtmd_get_memory_usage` in mtmd.h and `clip_get_mem_usage` in clip.h of llama.cpp.
 """
 
 import ctypes
-import platform
-import sys
-from collections.abc import Iterator
-from ctypes import POINTER, c_int, c_size_t, c_void_p
+from ctypes import POINTER, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
 import llama_cpp.mtmd_cpp as mtmd
 
-from runner.engine import ggml
+from runner.engine import cpp_map, ggml
 from runner.engine.projector import projector_parameters
 
 _PLANNED = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
@@ -25,31 +22,10 @@ _NODES_MAX = 16  # devices of one projector: one or two
 GRAPH_MARGIN = 0.25
 
 
-class _Node(ctypes.Structure):
-    """One element of the red-black tree: links, then key and value."""
+class _Node(cpp_map.Node):
+    """Of a std::map<ggml_backend_dev_t, size_t>."""
 
-
-_Node._fields_ = [
-    ("color", c_int),
-    ("parent", POINTER(_Node)),
-    ("left", POINTER(_Node)),
-    ("right", POINTER(_Node)),
-    ("device", c_void_p),
-    ("bytes", c_size_t),
-]
-
-
-class _Map(ctypes.Structure):
-    """std::map<ggml_backend_dev_t, size_t>; `root` is the header's parent link."""
-
-    _fields_ = [
-        ("compare", c_size_t),
-        ("header_color", c_int),
-        ("root", POINTER(_Node)),
-        ("leftmost", POINTER(_Node)),
-        ("rightmost", POINTER(_Node)),
-        ("count", c_size_t),
-    ]
+    _fields_ = (("device", c_void_p), ("bytes", c_size_t))
 
 
 def planned_bytes(path: Path, *, device: int | None) -> dict[int | None, int]:
@@ -79,33 +55,18 @@ def held_bytes(projector_pointer: int, path: Path, *, device: int | None) -> dic
 
 
 def _bind(symbol: str, arguments: list[Any]) -> Any:
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if not cpp_map.maps_can_be_returned():
         return None
     try:
-        return ctypes.CFUNCTYPE(c_void_p, POINTER(_Map), *arguments)((symbol, mtmd._libmtmd))
+        return ctypes.CFUNCTYPE(c_void_p, POINTER(cpp_map.Map), *arguments)((symbol, mtmd._libmtmd))
     except AttributeError:
         return None
 
 
 def _call(function: Any, *arguments: Any) -> dict[int, int]:
-    result = _Map()
+    result = cpp_map.Map()
     function(ctypes.byref(result), *arguments)
-    nodes = list(_walk(result.root))
-    counted = {node.contents.device: node.contents.bytes for node in nodes} if len(nodes) == result.count else {}
-    delete = ggml.bind("_ZdlPv", None, c_void_p)
-    for node in reversed(nodes):
-        delete(ctypes.cast(node, c_void_p))
-    return counted
-
-
-def _walk(root: "ctypes._Pointer[_Node]") -> Iterator["ctypes._Pointer[_Node]"]:
-    pending = [root] if root else []
-    for _ in range(_NODES_MAX):
-        if not pending:
-            return
-        current = pending.pop()
-        yield current
-        pending += [link for link in (current.contents.left, current.contents.right) if link]
+    return {node.device: node.bytes for node in cpp_map.take_elements(result, _Node, nodes_max=_NODES_MAX) or ()}
 
 
 def _by_device(counted: dict[int, int]) -> dict[int | None, int]:
