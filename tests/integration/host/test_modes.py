@@ -342,6 +342,7 @@ def test_a_machine_whose_engine_cannot_count_says_so_instead_of_guessing(
     from runner import measure
 
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(measure, "configure_logs", lambda **_: None)  # the log is that of this process
     assert (
         measure.run(argparse.Namespace(model=dense, projector=None, adapter=[], layout="{}", rpc=[]))
         == measure.EXIT_UNAVAILABLE

@@ -76,18 +76,19 @@ class Harness:
         self.rows: dict[
             int, list[NDArray[np.float32]]
         ] = {}  # logits by sequence, where log-probabilities were asked for
-        self._loaded: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._loaded: asyncio.Future[LoadedModel] = self._loop.create_future()
         self.started = asyncio.Event()
         self.streams = StreamTable(engine, on_change=lambda: None)
         self._stepped = asyncio.Event()
         self._bridge = Bridge(
-            asyncio.get_running_loop(),
+            self._loop,
             overlap=overlap,
             on_step=self._step,
             on_progress=self.progress.append,
             on_loaded=self._loaded.set_result,
             on_load_failed=self._loaded.set_exception,
-            on_death=self.deaths.append,
+            on_death=self._died,
         )
 
     async def load(self) -> None:
@@ -96,6 +97,15 @@ class Harness:
         async with asyncio.timeout(DEADLINE_S):
             self.model = await self._loaded
         self.streams.slots = self.model.layout.slots
+
+    def _died(self, error: BaseException) -> None:
+        """On the engine thread."""
+        self.deaths.append(error)
+        self._loop.call_soon_threadsafe(self._give_up_load, error)
+
+    def _give_up_load(self, error: BaseException) -> None:
+        if not self._loaded.done():
+            self._loaded.set_exception(error)
 
     def _step(self, report: StepReport) -> None:
         self.reports.append(report)
