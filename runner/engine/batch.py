@@ -2,41 +2,63 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
+from numpy.typing import NDArray
 
 
-class Batch:
-    """A llama_batch of tokens. One sequence per input."""
+class CallArrays:
+    """What every llama_batch has, whatever is evaluated: one sequence per input, and where an output is wanted.
+
+    C reads these arrays during decode: they are owned here and never replaced.
+    """
 
     def __init__(self, *, capacity: int, slots: int) -> None:
         """`capacity` is the context's n_batch."""
         self.capacity = capacity
         self.size = 0
         self.outputs = 0
-        # C reads these arrays during decode: they are owned here and never replaced.
-        self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
         self._sequence_counts = np.ones(capacity, np.int32)
         self._slot_ids = np.arange(slots, dtype=np.int32)
         self._sequences = np.zeros(capacity, np.uint64)  # addresses into _slot_ids
         self._wanted = np.zeros(capacity, np.int8)
         self._slot_addresses = [self._slot_ids.ctypes.data + 4 * slot for slot in range(slots)]
-        self.struct = llama.llama_batch(
-            0,
-            self._tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            None,
-            self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
-            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
 
     def clear(self) -> None:
         """Start a new call."""
         self.size = 0
         self.outputs = 0
+
+    def _struct(
+        self,
+        *,
+        positions: NDArray[np.int32],
+        tokens: NDArray[np.int32] | None = None,
+        rows: NDArray[np.float32] | None = None,
+    ) -> Any:
+        """The llama_batch over these arrays."""
+        return llama.llama_batch(
+            0,
+            None if tokens is None else tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            None if rows is None else rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+            positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+
+class Batch(CallArrays):
+    """A llama_batch of tokens."""
+
+    def __init__(self, *, capacity: int, slots: int) -> None:
+        """`capacity` is the context's n_batch."""
+        super().__init__(capacity=capacity, slots=slots)
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self.struct = self._struct(tokens=self._tokens, positions=self._positions)
 
     def add(self, slot_id: int, position: int, tokens: Sequence[int], *, wants_logits: bool) -> int:
         """Append inputs of one slot from `position` on; return the index of the last, where its logits will be."""

@@ -1,45 +1,22 @@
 """The arrays of one decode call of embedding rows, kept for the life of the context."""
 
-import ctypes
-
-import llama_cpp.llama_cpp as llama
 import numpy as np
 
 from runner.core.media import EncodedUnit
+from runner.engine.batch import CallArrays
 
 
-class RowBatch:
-    """A llama_batch of embeddings. One sequence per row; a batch holds either these or tokens."""
+class RowBatch(CallArrays):
+    """A llama_batch of embeddings; a batch holds either these or tokens."""
 
     def __init__(self, *, capacity: int, slots: int, embedding: int, components: int) -> None:
         """`capacity` is the context's n_batch, `components` how many numbers a position has."""
-        self.capacity = capacity
-        self.size = 0
-        self.outputs = 0
+        super().__init__(capacity=capacity, slots=slots)
         self._components = components
-        # C reads these arrays during decode: they are owned here and never replaced.
         self._rows = np.zeros((capacity, embedding), np.float32)
         self._places = np.zeros((components, capacity), np.int32)
         self._positions = np.zeros(components * capacity, np.int32)
-        self._sequence_counts = np.ones(capacity, np.int32)
-        self._slot_ids = np.arange(slots, dtype=np.int32)
-        self._sequences = np.zeros(capacity, np.uint64)  # addresses into _slot_ids
-        self._wanted = np.zeros(capacity, np.int8)
-        self._slot_addresses = [self._slot_ids.ctypes.data + 4 * slot for slot in range(slots)]
-        self.struct = llama.llama_batch(
-            0,
-            None,
-            self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-            self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._sequence_counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self._sequences.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
-            self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def clear(self) -> None:
-        """Start a new call."""
-        self.size = 0
-        self.outputs = 0
+        self.struct = self._struct(rows=self._rows, positions=self._positions)
 
     def add(self, slot_id: int, start: int, unit: EncodedUnit, first: int, count: int, *, wants_logits: bool) -> int:
         """Append rows of a unit that begins at position `start`; return the index of the last."""
