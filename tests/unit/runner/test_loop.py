@@ -84,6 +84,7 @@ def test_a_row_that_does_not_fit_its_batch_is_a_bug() -> None:
 
 @pytest.mark.behaviour("B-02")
 def test_a_new_sequence_in_the_same_slot_gets_none_of_the_old_one_s_results() -> None:
+    """Commands are obeyed between steps alone, so that nobody is replaced between a plan and its result."""
     simulation = Simulation(slots=1)
     old = simulation.submit([5], max_tokens=50)
     for _ in range(3):
