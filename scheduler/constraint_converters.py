@@ -175,17 +175,13 @@ def _candidate(
         and (candidate.node_id, candidate.shape) == (placement.node_id, placement.shape)
         and candidate.needs == placement.needs
     )
-    layers: dict[tuple[str, str], int] = {}
-    if placement is not None and is_chosen:
-        for part in placement.layout.devices:
-            layers[part.node_id or placement.node_id, part.device_id] = part.layer_count
     return scheduler_pb2.ExplainedCandidate(
         node_id=candidate.node_id,
         shape=candidate.shape.value if candidate.shape is not None else "",
         verdict=CHOSEN if is_chosen else candidate.verdict.value,
         reason=candidate.reason,
         slots=candidate.slots,
-        devices=_devices(candidate, explanation, layers),
+        devices=_devices(candidate, explanation),
         estimated=candidate.origin is MemoryOrigin.ESTIMATED,
         context_tokens=candidate.context_tokens,
         layer_count=candidate.layer_count,
@@ -193,9 +189,7 @@ def _candidate(
     )
 
 
-def _devices(
-    candidate: Candidate, explanation: Explanation, layers: dict[tuple[str, str], int]
-) -> list[scheduler_pb2.ExplainedDevice]:
+def _devices(candidate: Candidate, explanation: Explanation) -> list[scheduler_pb2.ExplainedDevice]:
     names = explanation.device_names
     if not candidate.needs:
         ids = candidate.device_ids or (candidate.device_id,)
@@ -205,9 +199,11 @@ def _devices(
             )
             for one in ids
         ]
+    on_host = len(candidate.needs) - len(candidate.device_layers)  # of the runner's node, and of every lender
+    layers = (*candidate.device_layers, *(0 for _ in range(on_host)))
     return [
-        _device(need, have, (need.node_id or candidate.node_id, need.device_id), names, layers)
-        for need, have in zip(candidate.needs, candidate.available, strict=True)
+        _device(need, have, (need.node_id or candidate.node_id, need.device_id), names, count)
+        for need, have, count in zip(candidate.needs, candidate.available, layers, strict=True)
     ]
 
 
@@ -216,13 +212,13 @@ def _device(
     have: Available,
     key: tuple[str, str],
     names: Mapping[tuple[str, str], str],
-    layers: Mapping[tuple[str, str], int],
+    layers: int,
 ) -> scheduler_pb2.ExplainedDevice:
     return scheduler_pb2.ExplainedDevice(
         node_id=key[0],
         device_id=key[1],
         name=names.get(key, ""),
-        layers=layers.get(key, 0),
+        layers=layers,
         weights_bytes=need.weights_bytes,
         cache_bytes=need.cache_bytes,
         graph_bytes=need.graph_bytes,

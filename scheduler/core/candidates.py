@@ -101,6 +101,7 @@ class Candidate:
     device_ids: tuple[str, ...] = ()
     context_tokens: int = 0
     layer_count: int = 0  # on devices, the output counts as one
+    device_layers: tuple[int, ...] = ()  # likewise of each device, in the order of `needs`, which end with host RAM
     expected_s: float = 0.0  # seconds for a token; 0: not worked out
     rounds: int = 0  # layouts that were measured
     origin: MemoryOrigin = MemoryOrigin.UNKNOWN

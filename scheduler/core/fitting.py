@@ -36,6 +36,7 @@ class Fitting:
     kept: Kept
     without: frozenset[str]
     devices_min: int = 1
+    cells_guessed: bool = False  # sizes of the cache are by formula, and can be counted
     speeds_known: bool = False
     decoding: Mapping[DeviceKey, float] = field(default_factory=dict)
     host_text: str = ""  # why the last plan left more to the host than it has
@@ -59,6 +60,10 @@ class Fitting:
         if self.shape is Shape.EXPERTS_ON_HOST:
             return self._plan_experts(backoff, exactly)
         split = self._split(backoff, self.given_layers if exactly is None else exactly)
+        if report is None and self.cells_guessed and self.shape in COMPLETE_SHAPES and not split.is_complete:
+            self.cells_guessed = False
+            self.sizes = self.sizes.without_caches()  # no formula refuses what was never counted
+            return self.plan(None, backoff, exactly)
         wanted = self.given_layers if exactly is None else exactly
         if wanted is not None and split.taken != wanted:
             return None

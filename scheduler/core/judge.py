@@ -87,6 +87,7 @@ class Judge:
             ),
             without=without,
             devices_min=2 if shape is Shape.ONE_NODE else 1,
+            cells_guessed=self.policy.measure and not self.known.are_sizes_counted(ground, base),
             speeds_known=all(device.speed_bytes_s > 0 for _, device in ground.devices),
             decoding=self.view.decoding,
         )
@@ -192,6 +193,7 @@ class Judge:
         if layout is not None and report is not None:
             needs = fitting.needs(report, layout) or ()
         ids = tuple(part.device_id for part in layout.devices) if layout is not None else ()
+        layers = tuple(part.layer_count for part in layout.devices) if layout is not None else ()
         ids = ids or tuple(device.id for _, device in ground.devices)
         host = ground.node.host_device
         if not ids and host is not None:
@@ -204,7 +206,8 @@ class Judge:
             shape=fitting.shape,
             slots=fitting.base.slots,
             context_tokens=fitting.base.context_tokens,
-            layer_count=sum(part.layer_count for part in layout.devices) if layout is not None else 0,
+            layer_count=sum(layers),
+            device_layers=layers,
             needs=needs,
             available=tuple(self.rooms.of_need(need, ground.nodes) for need in needs),
             expected_s=fitting.expected_s(layout) if layout is not None and needs else 0.0,

@@ -78,6 +78,10 @@ class KnownReports:
         known = self._same_values(ground, base)
         return sizes_by_facts(facts, base) if known is None else sizes_by_report(known.report, facts)
 
+    def are_sizes_counted(self, ground: Ground, base: Layout) -> bool:
+        """Whether `sizes` are measured, wherever the layers lay."""
+        return self._same_values(ground, base) is not None
+
     def least_on_devices(self, ground: Ground, base: Layout) -> int:
         """What the model takes of devices at least, if all of it lies there.
 

@@ -17,6 +17,10 @@ class LayerSizes:
     projector_bytes: int = 0
     beside_bytes: int = 0  # in host RAM wherever the layers lie: output rows, copies of prompts and states
 
+    def without_caches(self) -> "LayerSizes":
+        """The same with the weights alone."""
+        return replace(self, caches=(0,) * len(self.caches))
+
     def on_devices(self, *, experts_on_host: int = 0) -> list[int]:
         """What each layer takes of a device, if the experts of the first so many blocks lie in host RAM."""
         sizes = [weights + cache for weights, cache in zip(self.weights, self.caches, strict=True)]

@@ -4,7 +4,10 @@ Beside the engine's caches a runner keeps copies of prompts in host RAM. Its rep
 the output layer, wherever that layer lies; on a device they take nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from scheduler.core.candidates import (
     Candidate,
@@ -24,7 +27,8 @@ from scheduler.core.layouts import SLOTS_AUTO, Layout
 from scheduler.core.memory import GIB, MIB, MemoryOrigin, MemoryReport
 from scheduler.core.placement import plan_placement
 from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceView, NodeView
+from scheduler.core.shapes import steps
+from scheduler.core.view import DeviceKind, DeviceView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 
 BLOCKS = 8
@@ -65,19 +69,23 @@ def small(name: str, devices: int, *, ram_gib: float = 64, lends: bool = False) 
     return replace(one, rpc_enabled=lends)
 
 
-def decide(*nodes: NodeView, constraints: Constraints = NO_CONSTRAINTS) -> Placement | Refusal:
+def decide(
+    *nodes: NodeView, constraints: Constraints = NO_CONSTRAINTS, counts: Callable[[Layout], MemoryReport] = count
+) -> Placement | Refusal:
     reports: dict[MeasureKey, MemoryReport | Fault] = {}
     for _ in range(200):
         request = replace(REQUEST, constraints=constraints)
         outcome = plan_placement(request, ClusterView(nodes=nodes), reports, Policy())
         if not isinstance(outcome, MeasureFirst):
             return outcome
-        reports[outcome.key] = count(outcome.layout)
+        reports[outcome.key] = counts(outcome.layout)
     raise AssertionError("measures without end")
 
 
-def placed(*nodes: NodeView, constraints: Constraints = NO_CONSTRAINTS) -> Placement:
-    outcome = decide(*nodes, constraints=constraints)
+def placed(
+    *nodes: NodeView, constraints: Constraints = NO_CONSTRAINTS, counts: Callable[[Layout], MemoryReport] = count
+) -> Placement:
+    outcome = decide(*nodes, constraints=constraints, counts=counts)
     assert isinstance(outcome, Placement), outcome
     return outcome
 
@@ -118,6 +126,8 @@ def test_the_figures_of_a_candidate_are_those_of_the_values_it_names() -> None:
         assert cells == sum(sizes_by_facts(FACTS, layout).caches), one
         is_doubled = one.needs[0].margin_bytes == 2 * Policy().margin_bytes
         assert is_doubled == (one.origin is MemoryOrigin.ESTIMATED), one
+        assert len(one.device_layers) == len(one.needs) - 1
+        assert sum(one.device_layers) == one.layer_count == BLOCKS + 1
 
 
 def test_the_copies_need_room_in_host_ram() -> None:
@@ -126,3 +136,39 @@ def test_the_copies_need_room_in_host_ram() -> None:
     enough, scarce = held / GIB, (held - 2 * MIB) / GIB
     assert placed(small("a", 4, ram_gib=enough)).shape is Shape.ONE_NODE
     assert isinstance(decide(small("a", 4, ram_gib=scarce)), Refusal)
+
+
+def test_what_the_formula_takes_for_too_large_is_measured_before_it_is_given_up() -> None:
+    # Sliding windows: the header tells the widths, and only the engine knows that most blocks keep few cells.
+    def windowed(layout: Layout) -> MemoryReport:
+        return count(replace(layout, context_tokens=layout.context_tokens // 8))
+
+    one = node("a", devices=(gpu(free=1.5, total=1.5), cpu()), models=(FILE,))
+    by_formula = sum(sizes_by_facts(FACTS, replace(REQUEST.layout, slots=SLOTS_AUTO[0])).caches)
+    assert by_formula > 1.5 * GIB
+    placement = placed(one, constraints=Constraints(require_gpu=True), counts=windowed)
+    assert (placement.shape, placement.layout.slots) == (Shape.ONE_DEVICE, SLOTS_AUTO[0])
+
+
+@pytest.mark.parametrize("may_evict", [False, True])
+def test_shapes_are_tried_fastest_first(may_evict: bool) -> None:
+    tried = steps(
+        NO_CONSTRAINTS, slot_steps=SLOTS_AUTO, context_steps=1, cache_steps=1, may_evict=may_evict, evict_for_speed=True
+    )
+    order = [step.shape for step in tried if step.kind is not DeviceKind.INTEGRATED]
+    assert list(dict.fromkeys(order)) == list(Shape)
+    # One device and one node are tried without and then with victims, before anything slower is.
+    ranks = [max(list(Shape).index(shape), list(Shape).index(Shape.ONE_NODE)) for shape in order]
+    assert ranks == sorted(ranks)
+
+
+def test_slots_step_down_before_a_shape_is_given_up() -> None:
+    # With 8 slots the cache alone is 2 GiB: four devices of 1 GiB hold it, one of 2 GiB does not, until there are 4.
+    placement = placed(
+        node(
+            "a",
+            devices=(*(lent(f"d{index}", mib=1024) for index in range(4)), lent("big", mib=2048), cpu()),
+            models=(FILE,),
+        )
+    )
+    assert (placement.shape, placement.layout.slots) == (Shape.ONE_DEVICE, 4)
