@@ -94,6 +94,9 @@ def test_copies_in_host_ram_are_no_part_of_the_output_layer() -> None:
     sizes = sizes_by_report(count(REQUEST.layout.on("d", BLOCKS + 1)), FACTS)
     assert sizes.caches == (*((32 * MIB,) * BLOCKS), 0)
     assert sizes.beside_bytes == COPIES_BYTES
+    estimated = estimate_report(sizes, 0, REQUEST.layout.on("d", BLOCKS + 1))
+    assert estimated.devices[0].cache_bytes == sum(sizes.caches)
+    assert estimated.host.cache_bytes == COPIES_BYTES, "what is estimated from a measurement knows them, too"
 
 
 def test_four_small_devices_hold_what_by_arithmetic_fits_over_them_once_slots_have_stepped_down() -> None:
