@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from runner.core.layout import LaunchLayout
 
-ARCHITECTURE = "clip"  # general.architecture of every projector
 # Encoders that scale images into a range: rows of the image that mtmd counts a graph for, and of the largest one.
 # Source: set_warmup_n_tokens and set_limit_image_tokens in llama.cpp's clip.cpp.
 _ROWS = {

@@ -10,6 +10,7 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import PunaError
 from common.logs import get_logger
+from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.layout import COPIES_BYTES_MAX, LaunchLayout, slot_context_tokens
 from runner.core.media import Image
 from runner.core.model_files import ModelFiles
@@ -48,7 +49,7 @@ class BatchedOptions:
     policy: SlotPolicy = SlotPolicy.BEST
     overlap: bool = True
     verify: bool = False
-    repeats_max: int = 30  # a sequence that says the same token more often ends; 0: never
+    repeats_max: int = REPEATED_TOKENS_MAX  # a sequence that says the same token more often ends; 0: never
     # Host RAM for copies of states that cannot go back, and for prompts of idle slots. A model needs one of the two.
     checkpoint_bytes_max: int = COPIES_BYTES_MAX
     parking_bytes_max: int = COPIES_BYTES_MAX

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.errors import PunaError, ShuttingDown
+from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.media import Image
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.engine.engine import EngineListener, LoadedModel, TokenTable, refuse_image
 from runner.engine.plain_loop import Backend, PlainLoop
 from runner.engine.plain_sequence import new_sequence
-
-# A sequence that says the same token more often ends; as in the batched engine.
-REPEATS_MAX = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,7 @@ class Opened:
 class PlainEngine(ABC):
     """See `runner.engine.engine.Engine`. What loads and computes is the subclass's."""
 
-    def __init__(self, *, repeats_max: int = REPEATS_MAX) -> None:
+    def __init__(self, *, repeats_max: int = REPEATED_TOKENS_MAX) -> None:
         self._repeats_max = repeats_max
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()

@@ -28,6 +28,7 @@ from common.metrics import serve_metrics
 from common.service import run_service
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
+from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.model_files import ModelFiles
 from runner.core.slots import SlotPolicy
 from runner.engine.batched import BatchedOptions
@@ -71,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", default="127.0.0.1:0", help="gRPC: host:port or unix:/path")
     parser.add_argument("--metrics-listen", default=None, help="Prometheus page: host:port")
     parser.add_argument("--policy", default="best", choices=[policy.value for policy in SlotPolicy])
-    parser.add_argument("--repeat-limit", default=30, type=int, help="end after so many equal tokens; 0: never")
+    parser.add_argument(
+        "--repeat-limit", default=REPEATED_TOKENS_MAX, type=int, help="end after so many equal tokens; 0: never"
+    )
     parser.add_argument("--no-overlap", action="store_true", help="do the text work of a step before the next one")
     parser.add_argument("--engine-options", default="", help="of the fake engine, as JSON")
     parser.add_argument("--verify", action="store_true", help="check the slots against the engine after every step")
