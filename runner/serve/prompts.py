@@ -83,8 +83,8 @@ def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
 def _tokenize(text: str, before: list[int], vocabulary: TokenTable, *, parse_special: bool) -> list[int]:
     """Token ids of a text that follows other inputs.
 
-    SentencePiece vocabularies put a space in front of every text they are given, and of one behind a control token or an
-    image. In the middle of a sentence it would be a space that nobody wrote, so the text is read there behind a line
+    SentencePiece vocabularies put a space in front of every text they are given, and of one behind a control token or
+    an image. In the middle of a sentence it would be a space that nobody wrote, so the text is read there behind a line
     break.
     """
     data = text.encode()
