@@ -41,7 +41,7 @@ STOP_GRACE_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The host is configured by its environment alone."""
-    parser.epilog = "Settings come from PUNA_ variables of the environment; see docs/architecture.md."
+    parser.epilog = "Settings come from PUNA_ variables of the environment; see docs/operators.md."
 
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001  # as every mode
