@@ -1,5 +1,6 @@
 """What the system counts for a process and its threads."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +30,9 @@ def host_cpu_s(pid: int, *, engine_thread: str) -> float:
     """CPU time of all threads but the engine's and those that it made, which bear its name."""
     total_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        if (task / "comm").read_text().strip() != engine_thread:
-            total_ns += int((task / "schedstat").read_text().split()[0])
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            if (task / "comm").read_text().strip() != engine_thread:
+                total_ns += int((task / "schedstat").read_text().split()[0])
     return total_ns / 1e9
 
 

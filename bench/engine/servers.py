@@ -26,7 +26,7 @@ from bench.machine import ROOT
 from cli.cluster.free_port import FreePort
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner.core.environment import child_environment
-from runner.engine.thread_name import ENGINE_THREAD
+from runner.engine.engine_thread import ENGINE_THREAD
 
 OURS, PEER = "runner", "llama-server"
 READY_WITHIN_S = 300.0

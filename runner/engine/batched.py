@@ -22,6 +22,7 @@ from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build
 from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.engine_thread import mark_engine_thread
 from runner.engine.launch import physical_cores, prepare_launch
 from runner.engine.library import start_engine
 from runner.engine.loop import Loop, LoopOptions
@@ -33,7 +34,6 @@ from runner.engine.sampling_pool import SamplingPool
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 from runner.engine.spinning import Spinning
-from runner.engine.thread_name import name_engine_thread
 from runner.engine.vocabulary import Vocabulary
 from runner.engine.warm_up import warm_up
 
@@ -175,7 +175,7 @@ class BatchedEngine:
         self._model.close()
 
     def _load(self, listener: EngineListener) -> Context:
-        name_engine_thread()
+        mark_engine_thread()
         start_engine()
 
         def on_progress(fraction: float) -> bool:
@@ -202,7 +202,9 @@ class BatchedEngine:
             raise
         layout = as_opened(layout, warnings)
         self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
+        self._spinning = Spinning(threads=layout.threads)
         rules = warm_up(context, model, layout)
+        self._spinning.decide()  # the first answer is not to be the one that finds out
         tokens = self._slot_context_tokens
         media = self.eyes.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
         memory = generation_memory(launch, widest, model, context, self.eyes.memory())
@@ -221,7 +223,6 @@ class BatchedEngine:
             verify=self._options.verify,
         )
         self._model = model
-        self._spinning = Spinning(threads=layout.threads)
         threads = physical_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
         self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
         self._loop = Loop(context, slots, listener, options, media, self._spinning, self._pool)

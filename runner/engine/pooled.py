@@ -23,6 +23,7 @@ from runner.engine.accounting import count_memory, report_layers
 from runner.engine.adapters import set_adapters
 from runner.engine.batched import system_facts
 from runner.engine.engine import EngineListener, LoadedModel, refuse_image
+from runner.engine.engine_thread import mark_engine_thread
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
@@ -34,7 +35,6 @@ from runner.engine.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, Su
 from runner.engine.pooling import PooledModel
 from runner.engine.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.spinning import Spinning
-from runner.engine.thread_name import name_engine_thread
 from runner.engine.vocabulary import Vocabulary
 
 log = get_logger()
@@ -154,7 +154,7 @@ class PooledLlamaEngine:
             listener.died(error)
 
     def _load(self, listener: EngineListener) -> PooledContext:
-        name_engine_thread()
+        mark_engine_thread()
         start_engine()
 
         def on_progress(fraction: float) -> bool:

@@ -38,6 +38,12 @@ class Spinning:
         self._team_threads = max(2, len(self._cpus) - threads + 2)
         if self._library is not None:
             self._team = SleepingTeam(self._library, self._team_threads)
+            self.decide()
+
+    def decide(self) -> None:
+        """Look now; what passed since the last look, which a new object takes when it is made, decides."""
+        self._next_look_ns = 0
+        self.look(time.monotonic_ns())
 
     def look(self, now_ns: int) -> None:
         """Called after every decode call; looks at the system twice a second."""
