@@ -12,6 +12,7 @@ import orjson
 
 from bench.machine import describe_commit, describe_machine, load_average
 from tools.placement_grid.configurations import ROOM_MAX, ROOM_MIN, SEED, grid
+from tools.placement_grid.planner import band_table, bands
 from tools.placement_grid.report import complaints, scores, table
 from tools.placement_grid.run import Cell, run_grid
 
@@ -30,7 +31,8 @@ def main() -> int:
         cells = run_grid(configurations, Path(directory), say=_say)
     elapsed_s = time.monotonic() - start_s
     found, wrong = scores(cells), complaints(cells)
-    print(f"\n{len(cells)} configurations in {elapsed_s:.0f} s\n{table(found)}")
+    by_size = bands(cells)
+    print(f"\n{len(cells)} configurations in {elapsed_s:.0f} s\n{table(found)}\n\n{band_table(by_size)}")
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     output = args.output or RESULTS / f"{today}-placement-grid.json"
     result = {
@@ -39,6 +41,7 @@ def main() -> int:
             "holds": not wrong,
             "complaints": wrong,
             "predictions": [{**asdict(one), "false_refusal_share": one.false_refusal_share} for one in found],
+            "margin_by_size": [asdict(one) for one in by_size],
         },
         "measured_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         **describe_commit(),

@@ -12,7 +12,7 @@ SEED = 20_25
 # A device has between so much and so much of what will be counted for it: the decision is never obvious.
 ROOM_MIN, ROOM_MAX = 0.8, 1.6
 # Larger ones would only take longer; the machine that runs the grid needs the RAM of every device at once.
-DEVICE_BYTES_MAX = 1600 * MIB
+DEVICE_BYTES_MAX = 4800 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,11 @@ SIZES = (
     (65536, 4, 128),
 )
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
+# 1 to 2.5 GiB on each device, where a margin of some MiB is as little as on a real card: caches, which take no file.
+LARGE_MODEL = "57m"
+LARGE_SIZES = ((131072, 4, "f16"), (131072, 8, "q8_0"), (65536, 8, "f16"), (98304, 5, "f16"))
+LARGE_BATCH_TOKENS = 64
+LARGE_SETS = (("one", 1), ("two", 2), ("three", 2))  # and how many times the slots
 
 
 def recipes() -> tuple[Recipe, ...]:
@@ -109,6 +114,30 @@ def _cells() -> Iterator[Configuration]:
                     batch_tokens=batch_tokens,
                     cache_type=CACHE_TYPES[(set_index + step) % len(CACHE_TYPES)],
                     devices=devices,
-                    room=tuple(math.exp(draw.uniform(math.log(ROOM_MIN), math.log(ROOM_MAX))) for _ in devices.shares),
+                    room=_rooms(draw, devices),
                 )
                 number += 1
+    yield from _large(draw, number)
+
+
+def _large(draw: random.Random, number: int) -> Iterator[Configuration]:
+    by_name = {devices.name: devices for devices in DEVICE_SETS}
+    blocks = shape(LARGE_MODEL).layers
+    for name, times in LARGE_SETS:
+        for context_tokens, slots, cache_type in LARGE_SIZES:
+            yield Configuration(
+                number=number,
+                model=LARGE_MODEL,
+                blocks=blocks,
+                context_tokens=context_tokens,
+                slots=slots * times,
+                batch_tokens=LARGE_BATCH_TOKENS,
+                cache_type=cache_type,
+                devices=by_name[name],
+                room=_rooms(draw, by_name[name]),
+            )
+            number += 1
+
+
+def _rooms(draw: random.Random, devices: DeviceSet) -> tuple[float, ...]:
+    return tuple(math.exp(draw.uniform(math.log(ROOM_MIN), math.log(ROOM_MAX))) for _ in devices.shares)

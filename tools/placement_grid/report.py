@@ -1,15 +1,21 @@
-"""What the grid says: errors and wrong decisions of each way to predict. Pure."""
+"""What the grid says: errors and wrong decisions of each way to predict. Pure.
+
+Two questions that must not be mixed. Is the count right? Then a device with as much room as was counted takes the
+model: that is judged without any margin. And what does it cost to keep one? Whatever has room, but less than the margin
+more, is refused; how much that is depends on the size of the device, so it is told by size (`planner.py`).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from scheduler.core.margins import MARGIN_BYTES_MIN
+from tools.placement_grid.planner import kept_bytes
 from tools.placement_grid.predictions import MIB, fits
 from tools.placement_grid.run import Cell
 
 # What has to hold for the measured report.
 ERROR_SHARE_MAX, ERROR_BYTES_MAX = 0.02, 32 * MIB
 FALSE_REFUSALS_MAX = 0.01
-MARGIN_BYTES = 16 * MIB  # the least that the planner leaves free for what no measurement shows
 
 Predict = Callable[[Cell], Sequence[int]]
 
@@ -34,8 +40,8 @@ class Score:
         return self.false_refusals / self.decisions if self.decisions else 0.0
 
 
-def score(name: str, cells: Iterable[Cell], predict: Predict, *, margin_bytes: int = 0) -> Score:
-    """Judge a way to predict. `margin_bytes` counts for the decision on each device, not for the error."""
+def score(name: str, cells: Iterable[Cell], predict: Predict, margin: Callable[[Cell], int] | None = None) -> Score:
+    """Judge a way to predict. The margin counts for the decision on each device, not for the error."""
     judged = [cell for cell in cells if cell.real]
     errors: list[int] = []
     beyond = said = failed = refused = 0
@@ -45,7 +51,8 @@ def score(name: str, cells: Iterable[Cell], predict: Predict, *, margin_bytes: i
             error = abs(need - real)
             errors.append(error)
             beyond += error > max(ERROR_SHARE_MAX * real, ERROR_BYTES_MAX)
-        says_fits = fits([need + margin_bytes for need in needed], cell.free)
+        kept = margin(cell) if margin is not None else 0
+        says_fits = fits([need + kept for need in needed], cell.free)
         said += says_fits
         failed += says_fits and not cell.loaded
         refused += not says_fits and cell.loaded
@@ -65,9 +72,16 @@ def score(name: str, cells: Iterable[Cell], predict: Predict, *, margin_bytes: i
 
 def scores(cells: Sequence[Cell]) -> list[Score]:
     """The measured report first."""
+    learned = kept_bytes(cells)
     return [
         score("measured", cells, lambda cell: cell.measured),
-        score("measured + 16 MiB margin", cells, lambda cell: cell.measured, margin_bytes=MARGIN_BYTES),
+        score("planner, margin of 16 MiB", cells, lambda cell: cell.measured, lambda _: MARGIN_BYTES_MIN),
+        score(
+            "planner, margin learned on the way",
+            cells,
+            lambda cell: cell.measured,
+            lambda cell: learned[cell.configuration.number],
+        ),
         score("file x 1.2", cells, lambda cell: cell.by_file),
         score("file + 2 embd kv_heads ctx + 4 %", cells, lambda cell: cell.by_file_and_cache),
     ]
@@ -90,9 +104,9 @@ def complaints(cells: Sequence[Cell]) -> list[str]:
 def table(found: Sequence[Score]) -> str:
     """For people."""
     columns = f"{'says fits':>9} {'failed':>7} {'false refusals':>15} {'p50 MiB':>8} {'p99 MiB':>8} {'max MiB':>8}"
-    head = f"{'prediction':34} {columns}"
+    head = f"{'prediction':36} {columns}"
     rows = [
-        f"{one.name:34} {one.said_fits:>9} {one.failed_after_fits:>7}"
+        f"{one.name:36} {one.said_fits:>9} {one.failed_after_fits:>7}"
         f" {one.false_refusals:>7} ({one.false_refusal_share:5.1%})"
         f" {one.error_p50_bytes / MIB:>8.2f} {one.error_p99_bytes / MIB:>8.2f} {one.error_max_bytes / MIB:>8.2f}"
         for one in found

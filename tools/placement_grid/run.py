@@ -80,7 +80,7 @@ class Worker:
 def devices(count: int) -> Iterator[list[LimitedDevice]]:
     """So many lent devices; afterwards they are gone."""
     with ExitStack() as stack:
-        yield [stack.enter_context(limited_device(mib=DEVICE_BYTES_MAX / MIB * 2)) for _ in range(count)]
+        yield [stack.enter_context(limited_device(mib=DEVICE_BYTES_MAX / MIB)) for _ in range(count)]
 
 
 def run_grid(configurations: Sequence[Configuration], directory: Path, *, say: Any = None) -> list[Cell]:

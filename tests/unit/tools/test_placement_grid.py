@@ -1,8 +1,14 @@
 """How the grid judges a prediction."""
 
+import math
 from dataclasses import replace
 
+import pytest
+
+from scheduler.core.margins import LOADS_MIN, MARGIN_BYTES_MIN
+from scheduler.core.policy import Policy
 from tools.placement_grid.configurations import DEVICE_SETS, DeviceSet, grid
+from tools.placement_grid.planner import COMPUTED_BYTES, band_table, bands, false_refusal_share, kept_bytes
 from tools.placement_grid.predictions import MIB, ModelFacts, file_and_cache, fits, scaled_file, shared_out
 from tools.placement_grid.report import complaints, score, scores, table
 from tools.placement_grid.run import Cell
@@ -33,7 +39,7 @@ def test_a_load_that_fails_after_a_promise_is_the_worst() -> None:
 def test_a_refusal_is_false_if_the_load_went_well_anyway() -> None:
     found = score("x", [GOOD], lambda cell: cell.by_file_and_cache)
     assert (found.false_refusals, found.false_refusal_share) == (1, 1.0)
-    margin = score("x", [GOOD], lambda cell: cell.measured, margin_bytes=11 * MIB)
+    margin = score("x", [GOOD], lambda cell: cell.measured, lambda _: 11 * MIB)
     assert margin.false_refusals == 1
 
 
@@ -67,3 +73,29 @@ def test_layers_are_shared_out_completely_unless_some_stay_in_host_ram() -> None
         whole = 8 if devices.output_on_host else 9
         assert sum(counts) == (whole if sum(devices.shares) == 1.0 else 4)
     assert DeviceSet(name="x", shares=(0.5, 0.5), output_on_host=True).layer_counts(8) == (4, 4)
+
+
+def test_what_a_margin_refuses_falls_with_the_size_of_the_device() -> None:
+    right = replace(GOOD, real=GOOD.measured)
+    # Rooms are even on a scale of factors, from 0.8 to 1.6: 16 of 100 MiB are refused though they would do.
+    assert false_refusal_share(right) == pytest.approx(math.log(1.16) / math.log(2))
+    assert false_refusal_share(right, smallest_bytes=4096 * MIB) == pytest.approx(math.log(1 + 16 / 4096) / math.log(2))
+    two = replace(right, measured=(100 * MIB,) * 2, real=(100 * MIB,) * 2)
+    assert false_refusal_share(two) > false_refusal_share(right)
+
+
+def test_what_was_loaded_and_what_is_computed_are_told_apart() -> None:
+    found = bands([GOOD, replace(GOOD, measured=(10 * MIB,), real=(10 * MIB,), free=(40 * MIB,))])
+    assert [(one.least_bytes, one.cells, one.refused) for one in found[:2]] == [(0, 1, 0), (64 * MIB, 1, 1)]
+    assert [(one.least_bytes, one.cells) for one in found[2:]] == [(size, 0) for size in COMPUTED_BYTES]
+    assert band_table(found).count("computed") == len(COMPUTED_BYTES)
+
+
+def test_margins_are_learned_as_the_scheduler_learns_them() -> None:
+    cells = [
+        replace(GOOD, configuration=replace(GOOD.configuration, number=number), real=(100 * MIB + 1,))
+        for number in range(LOADS_MIN + 1)
+    ]
+    kept = kept_bytes(cells)
+    assert kept[0] == kept[LOADS_MIN - 1] == Policy().margin_bytes
+    assert kept[LOADS_MIN] == MARGIN_BYTES_MIN
