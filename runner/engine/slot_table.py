@@ -192,7 +192,7 @@ class SlotTable:
         if not idle:
             return False
         slot = min(idle, key=lambda candidate: candidate.last_used)
-        log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+        _log_eviction(slot)
         self.erase_tail(slot, 0)
         return True
 
@@ -237,6 +237,8 @@ class SlotTable:
         elif choice.restores:
             self._forget(slot, self._go_back(slot, choice.prefix_tokens))
         else:
+            if not choice.prefix_tokens:
+                _log_eviction(slot)
             self.erase_tail(slot, choice.prefix_tokens)
         prefix = len(slot.held)
         if sequence.images:
@@ -254,8 +256,7 @@ class SlotTable:
         """Let a slot use the prefix that another one holds or has saved."""
         prefix = choice.prefix_tokens
         stop = prefix - excess_rows(inputs[:prefix])
-        if slot.held:
-            log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+        _log_eviction(slot)
         self.erase_tail(slot, 0)
         if choice.source_id >= len(self.slots):
             if self._parking.unpark(choice.source_id, slot.id, prefix, stop):
@@ -273,6 +274,12 @@ class SlotTable:
         self._checkpoints.fork(choice.source_id, slot.id, prefix)
         slot.held = inputs[:prefix]
         log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
+
+
+def _log_eviction(slot: Slot) -> None:
+    """Nothing of what a slot holds stays, for somebody else's sake."""
+    if slot.held:
+        log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
 
 
 def _position(slot: Slot, index: int) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from common.errors import QueueFull
 from runner.core.slots import MemoryRules
+from runner.engine import slot_table
 from runner.engine.batch import Batch
 from runner.engine.commands import Cancel, Cut, Pause
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
@@ -155,6 +156,32 @@ def test_a_paused_sequence_leaves_the_batches_until_it_is_taken_in_again() -> No
     simulation.loop.post(Pause(slow, False))
     simulation.run()
     assert simulation.recorder.tokens(slow) == following(5, 4)
+
+
+class Noted:
+    """A log that is read."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, int]]] = []
+
+    def info(self, event: str, **fields: int) -> None:
+        self.events.append((event, fields))
+
+
+@pytest.mark.behaviour("B-33")
+def test_forks_and_evictions_are_told_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Noted()
+    monkeypatch.setattr(slot_table, "log", log)
+    simulation = Simulation(slots=2)
+    head = list(range(20))
+    for prompt in ([*head, 30], [*head, 40], [50] * 10):
+        simulation.submit(prompt, max_tokens=2)
+        simulation.run()
+    # The third takes the slot used longest ago: 21 inputs and the first of two generated tokens.
+    assert log.events == [
+        ("slot.forked", {"source": 0, "slot": 1, "tokens": 20}),
+        ("slot.evicted", {"slot": 0, "tokens": 22}),
+    ]
 
 
 @pytest.mark.behaviour("B-42", "B-52")
