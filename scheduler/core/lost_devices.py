@@ -1,4 +1,4 @@
-"""A device that is gone takes its placements along (spec: 1), whatever their runners say; nothing else is touched.
+"""A device that is gone takes its placements along, whatever their runners say; nothing else is touched.
 
 Drivers and servers may be silent for a moment: what stays lost for `device_lost_s` is gone. A replica on it takes
 nothing new and goes when its sequences have ended; one that still waits for the device is ended by its host. A load on
@@ -41,8 +41,9 @@ def leave_lost(books: Books, now_s: float) -> None:
             give_up_start(books, job, reason=REASON, now_s=now_s)
     loading = {job.record.placement_id for job in books.jobs.values() if job.record is not None}
     for node_id, runner in list(books.observed.replicas()):
-        is_served = runner.state in SERVING_STATES and runner.placement_id not in loading
-        if is_served and not gone.isdisjoint(_devices(node_id, runner.layout)):
+        # Without a memo it was stopped a moment ago, and no inventory has come since.
+        is_served = runner.state in SERVING_STATES and runner.placement_id in books.memos
+        if is_served and runner.placement_id not in loading and not gone.isdisjoint(_devices(node_id, runner.layout)):
             order_stop(books, runner.placement_id, reason=REASON, now_s=now_s)
 
 

@@ -65,7 +65,9 @@ def advance_stop(books: Books, stop: Stop, now_s: float) -> None:
     stop.retry_at_s = None
     found = books.observed.replica(stop.placement_id)
     runner = found[1] if found is not None and found[1].generation == stop.generation else None
-    if stop.state is StopState.DRAINING and _is_free(books, stop, runner):
+    if stop.state is StopState.DRAINING and runner is None and stop.placement_id not in books.desired:
+        _finish(books, stop)  # neither wanted nor seen: there is nothing to stop
+    elif stop.state is StopState.DRAINING and _is_free(books, stop, runner):
         stop.state = StopState.SAVING
         books.emit(SaveDesired(fence=books.leadership.fence, record=_stopping_record(books, stop, runner)))
     if stop.state is StopState.RECOVERING and _is_recovered(books, stop, runner, now_s):

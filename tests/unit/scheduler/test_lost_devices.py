@@ -117,3 +117,17 @@ def test_without_leadership_nothing_is_stopped_and_the_next_leader_does_it() -> 
     assert world.route("m:latest") == ["p1"]
     world.lead()
     assert world.route("m:latest") == []
+
+
+def test_what_was_stopped_is_not_stopped_again_before_an_inventory_shows_it() -> None:
+    world = two_replicas()
+    world.report()
+    world.nodes["a"] = lose(world.nodes["a"], "gpu-0")
+    world.pass_time(LOST_S + 2)
+    world.writes_done()
+    world.stops_done()
+    world.pass_time(10, reporting=False)
+    world.report()
+    world.writes_done()
+    assert [stop.placement_id for stop in world.all_stops] == ["p1"]
+    assert set(world.runners) == {"p2"}
