@@ -7,7 +7,19 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-STATES = ("ok", "suspect", "lost", "excluded")
+from protos import cluster_pb2
+
+STATE_NAMES = {
+    cluster_pb2.DEVICE_STATE_OK: "ok",
+    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
+    cluster_pb2.DEVICE_STATE_LOST: "lost",
+    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+}
+TRUST_NAMES = {
+    cluster_pb2.TRUST_MEASURED: "measured",
+    cluster_pb2.TRUST_PREDICTED: "predicted",
+    cluster_pb2.TRUST_STALE: "stale",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +32,7 @@ class DeviceRow:
     source: str
     trust: str
     age_s: float
-    state: str  # of STATES
+    state: str  # of STATE_NAMES
     speed_bytes_s: int = 0
 
 
@@ -44,7 +56,7 @@ class DeviceCollector(Collector):
             free.add_metric((*row.labels, row.source, row.trust), row.free_bytes)
             age.add_metric(row.labels, row.age_s)
             speed.add_metric(row.labels, row.speed_bytes_s)
-            for name in STATES:
+            for name in STATE_NAMES.values():
                 state.add_metric((*row.labels, name), float(name == row.state))
         yield from (total, free, age, state, speed)
 

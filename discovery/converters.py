@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from common.device_metrics import DeviceRow
+from common.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.errors import InvalidRequest
 from common.model_details import SentDetails, name_details, without_details
 from discovery.core.membership import Membership, Node, Report, Section
@@ -83,19 +83,6 @@ def to_inventory(
     )
 
 
-_DEVICE_STATES = {
-    cluster_pb2.DEVICE_STATE_OK: "ok",
-    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
-    cluster_pb2.DEVICE_STATE_LOST: "lost",
-    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
-}
-_TRUSTS = {
-    cluster_pb2.TRUST_MEASURED: "measured",
-    cluster_pb2.TRUST_PREDICTED: "predicted",
-    cluster_pb2.TRUST_STALE: "stale",
-}
-
-
 def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
     """Every device of every node on the metrics page; figures of a silent node grow old."""
     for node in membership.nodes.values():
@@ -106,9 +93,9 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
                 total_bytes=device.total_bytes,
                 free_bytes=device.free_bytes,
                 source=device.free_source,
-                trust=_TRUSTS.get(device.trust, "unknown"),
+                trust=TRUST_NAMES.get(device.trust, "unknown"),
                 age_s=device.free_age_ms / 1000 + report_age_s,
-                state=_DEVICE_STATES.get(device.state, "unknown"),
+                state=STATE_NAMES.get(device.state, "unknown"),
                 speed_bytes_s=device.speed_bytes_s,
             )
 

@@ -33,7 +33,7 @@ class Share:
 
     device_id: str
     weights_bytes: int
-    later_bytes: int  # cache and graph
+    later_bytes: int  # cache, graph and projector
     max_bytes: int  # 0: no limit
 
     @property

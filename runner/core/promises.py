@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Bytes by device id. `later_bytes` come after the weights: cache and graph."""
+    """Bytes by device id. `later_bytes` come after the weights: cache, graph and projector."""
 
     weights_bytes: Mapping[str, int] = field(default_factory=dict)
     later_bytes: Mapping[str, int] = field(default_factory=dict)

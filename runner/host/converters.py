@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from common.device_metrics import DeviceRow
+from common.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.errors import InvalidRequest
 from protos import cluster_pb2, host_pb2
 from runner.core.devices import CPU_ID
@@ -22,8 +22,13 @@ def to_need(report: cluster_pb2.MemoryReport) -> Need:
     here = [(memory.device_id, memory) for memory in report.devices if not memory.node_id]
     for device_id, memory in [(CPU_ID, report.host), *here]:
         weights[device_id] = weights.get(device_id, 0) + memory.weights_bytes
-        later[device_id] = later.get(device_id, 0) + memory.cache_bytes + memory.graph_bytes
+        later[device_id] = later.get(device_id, 0) + _later_bytes(memory)
     return Need(weights_bytes=weights, later_bytes=later)
+
+
+def _later_bytes(memory: cluster_pb2.DeviceMemory) -> int:
+    """What is taken when the weights are there."""
+    return memory.cache_bytes + memory.graph_bytes + memory.projector_bytes
 
 
 def to_terms(request: host_pb2.LendRequest) -> Terms:
@@ -43,25 +48,12 @@ def to_terms(request: host_pb2.LendRequest) -> Terms:
             Share(
                 device_id=share.planned.device_id,
                 weights_bytes=share.planned.weights_bytes,
-                later_bytes=share.planned.cache_bytes + share.planned.graph_bytes,
+                later_bytes=_later_bytes(share.planned),
                 max_bytes=share.max_bytes,
             )
             for share in request.devices
         ),
     )
-
-
-_DEVICE_STATES = {
-    cluster_pb2.DEVICE_STATE_OK: "ok",
-    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
-    cluster_pb2.DEVICE_STATE_LOST: "lost",
-    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
-}
-_TRUSTS = {
-    cluster_pb2.TRUST_MEASURED: "measured",
-    cluster_pb2.TRUST_PREDICTED: "predicted",
-    cluster_pb2.TRUST_STALE: "stale",
-}
 
 
 def to_row(device: cluster_pb2.Device) -> DeviceRow:
@@ -71,9 +63,9 @@ def to_row(device: cluster_pb2.Device) -> DeviceRow:
         total_bytes=device.total_bytes,
         free_bytes=device.free_bytes,
         source=device.free_source,
-        trust=_TRUSTS.get(device.trust, "unknown"),
+        trust=TRUST_NAMES.get(device.trust, "unknown"),
         age_s=device.free_age_ms / 1000,
-        state=_DEVICE_STATES.get(device.state, "unknown"),
+        state=STATE_NAMES.get(device.state, "unknown"),
         speed_bytes_s=device.speed_bytes_s,
     )
 
