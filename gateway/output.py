@@ -11,7 +11,8 @@ from gateway.core.answers import AnswerRequest, CallDelta, Chat, Delta, Generate
 from gateway.core.constraint import Constraint, FreeText
 from gateway.core.markup.call_grammar import call_grammar, functions_of
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
-from gateway.core.markup.families import Family, Markup, Readers, markup_of
+from gateway.core.markup.families import Readers
+from gateway.core.markup.forms import Family, Markup, markup_of
 from gateway.core.markup.parser import MarkupParser
 
 CALL_ID_LENGTH = 24
@@ -121,6 +122,7 @@ _ENDS_OF_CALLS = {
     Family.HERMES: "</tool_call>",
     Family.DEEPSEEK: "<｜tool▁call▁end｜>",
     Family.HARMONY: "<|call|>",
+    Family.KIMI: "<|tool_call_end|>",
 }
 
 

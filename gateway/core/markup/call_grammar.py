@@ -7,19 +7,40 @@ import orjson
 
 from common.gbnf import literal, text_until
 from gateway.core.constraint import Constraint
-from gateway.core.markup.families import Family, Form, Markup
+from gateway.core.markup.forms import Family, Form, Markup, Tags
 
-_PARAMETER_END = "\n</parameter>\n"
 _DEFINITIONS = ("$defs", "definitions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Frame:
-    """What stands around calls, and between them."""
-
-    begin: str = '""'
-    separator: str = '""'
-    end: str = '""'
+# What stands before and behind the arguments of a call of the function NAME.
+_CALLS = {
+    (Family.HERMES, Form.JSON): ('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>"),
+    (Family.LLAMA, Form.JSON): ('{"name": "NAME", "parameters": ', "}"),
+    (Family.MISTRAL, Form.JSON): ('{"name": "NAME", "arguments": ', "}"),
+    (Family.MISTRAL, Form.NAMED): ("[TOOL_CALLS]NAME[ARGS]", ""),
+    (Family.DEEPSEEK, Form.FENCED): (
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
+        "\n```<｜tool▁call▁end｜>",
+    ),
+    (Family.DEEPSEEK, Form.NAMED): ("<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    # The number is meant to count the calls of the whole conversation; nobody reads it.
+    (Family.KIMI, Form.JSON): ("<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    (Family.HARMONY, Form.JSON): ("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", ""),
+    # The two read JSON, too.
+    (Family.GEMMA, Form.JSON): ("<|tool_call>call:NAME", "<tool_call|>"),
+    (Family.PYTHON, Form.JSON): ('{"name": "NAME", "arguments": ', "}"),
+    (Family.GENERIC, Form.JSON): ('{"name": "NAME", "arguments": ', "}"),
+}
+# What stands before all calls, between two and behind all.
+_FRAMES = {
+    (Family.HERMES, Form.JSON): ("", "\n", ""),
+    (Family.LLAMA, Form.JSON): ("", "; ", ""),
+    (Family.MISTRAL, Form.JSON): ("[TOOL_CALLS][", ", ", "]"),
+    (Family.DEEPSEEK, Form.FENCED): ("<｜tool▁calls▁begin｜>", "\n", "<｜tool▁calls▁end｜>"),
+    (Family.DEEPSEEK, Form.NAMED): ("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
+    (Family.PYTHON, Form.JSON): ("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
+    (Family.KIMI, Form.JSON): ("<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>"),
+}
 
 
 def call_grammar(markup: Markup, functions: Sequence[Mapping[str, object]], *, several: bool) -> Constraint:
@@ -27,31 +48,22 @@ def call_grammar(markup: Markup, functions: Sequence[Mapping[str, object]], *, s
     several = several and markup.family is not Family.HARMONY  # whose turns end with a call
     grammar = _CallGrammar(markup)
     calls = [grammar.call(number, function) for number, function in enumerate(functions)]
-    frame = _frame(markup, several=several)
-    more = f" ({frame.separator} call)*" if several else ""
-    lines = [f"root ::= {frame.begin} call{more} {frame.end}", "call ::= " + " | ".join(calls), *grammar.lines]
-    return Constraint(
-        grammar="\n".join(lines) + "\n", schemas=grammar.schemas, lenient=tuple(name for name in grammar.lenient)
-    )
+    begin, separator, end = map(literal, _frame(markup, several=several))
+    more = f" ({separator} call)*" if several else ""
+    lines = [f"root ::= {begin} call{more} {end}", "call ::= " + " | ".join(calls), *grammar.lines]
+    return Constraint(grammar="\n".join(lines) + "\n", schemas=grammar.schemas, lenient=tuple(grammar.lenient))
 
 
-def _frame(markup: Markup, *, several: bool) -> _Frame:
-    match markup.family:
-        case Family.HERMES:
-            return _Frame(separator=literal("\n"))
-        case Family.LLAMA:
-            return _Frame(separator=literal("; "))
-        case Family.MISTRAL if markup.form is Form.JSON:
-            begin = f'{literal("[TOOL_CALLS]")} " "? "["'
-            return _Frame(begin=begin, separator=literal(", "), end=literal("]"))
-        case Family.DEEPSEEK:
-            separator = "\n" if markup.form is Form.FENCED else ""
-            begin, end = literal("<｜tool▁calls▁begin｜>"), literal("<｜tool▁calls▁end｜>")
-            return _Frame(begin=begin, separator=literal(separator), end=end)
-        case Family.GENERIC if several:
-            return _Frame(begin=literal("["), separator=literal(", "), end=literal("]"))
-        case _:
-            return _Frame()
+def _frame(markup: Markup, *, several: bool) -> tuple[str, str, str]:
+    if markup.tags is not None:
+        begin, end = ("", "") if markup.tags.around_each else markup.tags.section
+        return begin, "\n", end
+    if markup.section is not None:
+        begin, separator, end = ("[", ", ", "]") if markup.section.array else ("\n", "\n", "\n")
+        return markup.section.begin + begin, separator, end + markup.section.end
+    if markup.family is Family.GENERIC and several:
+        return "[", ", ", "]"
+    return _FRAMES.get((markup.family, markup.form), ("", "", ""))
 
 
 @dataclass(slots=True)
@@ -72,30 +84,18 @@ class _CallGrammar:
             schema = {"type": "object", "properties": {}, "additionalProperties": False}
         schema.setdefault("type", "object")
         is_strict = function.get("strict") is True
-        if self.markup.family is Family.HERMES and self.markup.form is Form.TAGS:
-            return self._tagged(number, name, schema, is_strict=is_strict)
+        if self.markup.tags is not None:
+            return self._tagged(self.markup.tags, number, name, schema, is_strict=is_strict)
         rule = self._json(f"arguments-{number}", schema, is_strict=is_strict)
         before, after = self._around(name)
         return f"{literal(before)} {rule} {literal(after)}"
 
     def _around(self, name: str) -> tuple[str, str]:
         """What stands before and behind the arguments of a call."""
-        match self.markup.family, self.markup.form:
-            case Family.HERMES, _:
-                return f'<tool_call>\n{{"name": "{name}", "arguments": ', "}\n</tool_call>"
-            case Family.LLAMA, _:
-                return f'{{"name": "{name}", "parameters": ', "}"
-            case Family.MISTRAL, Form.NAMED:
-                return f"[TOOL_CALLS]{name}[ARGS]", ""
-            case Family.DEEPSEEK, Form.FENCED:
-                opening = f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n"
-                return opening, "\n```<｜tool▁call▁end｜>"
-            case Family.DEEPSEEK, _:
-                return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-            case Family.HARMONY, _:
-                return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>", ""
-            case _:
-                return f'{{"name": "{name}", "arguments": ', "}"
+        if (section := self.markup.section) is not None:
+            return f'{section.head}{name}", "{section.arguments_key}": ', "}"
+        before, behind = _CALLS[self.markup.family, self.markup.form]
+        return before.replace("NAME", name), behind
 
     def _json(self, rule: str, schema: Mapping[str, object], *, is_strict: bool) -> str:
         self.schemas[rule] = orjson.dumps(schema).decode()
@@ -103,27 +103,28 @@ class _CallGrammar:
             self.lenient.append(rule)
         return rule
 
-    def _tagged(self, number: int, name: str, schema: Mapping[str, object], *, is_strict: bool) -> str:
+    def _tagged(self, tags: Tags, number: int, name: str, schema: Mapping[str, object], *, is_strict: bool) -> str:
         """The form of tags. Texts stand as they are, all other values as JSON."""
         properties, required = schema.get("properties"), schema.get("required")
         definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
-        parts = [literal(f"<tool_call>\n<function={name}>\n")]
+        begin, end = tags.section if tags.around_each else ("", "")
+        parts = [literal(begin + tags.name[0] + name + tags.name[1])]
         declared = properties.items() if isinstance(properties, Mapping) else ()
         for place, (key, value) in enumerate(declared):
-            opening = literal(f"<parameter={key}>\n")
             if _is_text(value):
-                part = f"{opening} {self._text()}"
+                part = f"{literal(tags.key[0] + key + tags.key[1])} {self._text(tags.value_end)}"
             else:
+                opening = literal(tags.key[0] + key + (tags.key_end_of_json or tags.key[1]))
                 nested = {**value, **definitions} if isinstance(value, Mapping) else {}
                 rule = self._json(f"arguments-{number}-{place}", nested, is_strict=is_strict)
-                part = f"{opening} {rule} {literal(_PARAMETER_END)}"
+                part = f"{opening} {rule} {literal(tags.value_end)}"
             parts.append(part if isinstance(required, list) and key in required else f"({part})?")
-        parts.append(literal("</function>\n</tool_call>"))
+        parts.append(literal(tags.end + end))
         return " ".join(parts)
 
-    def _text(self) -> str:
+    def _text(self, end: str) -> str:
         if not any(line.startswith("text-0 ") for line in self.lines):
-            self.lines += text_until("text", _PARAMETER_END)
+            self.lines += text_until("text", end)
         return "text-0"
 
 

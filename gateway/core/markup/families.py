@@ -1,98 +1,33 @@
-"""The families of markup, and how each is read."""
+"""How the answers of each family are read."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from gateway.core.markup.events import Content, Reasoning
+from gateway.core.markup.events import Content, Event, Reasoning
+from gateway.core.markup.forms import HERMES_TAGS, Family, Markup, Tags
+from gateway.core.markup.gemma_call import gemma_call
+from gateway.core.markup.json_call import HELD_CHARS_MAX
 from gateway.core.markup.parameters import Parameters
-from gateway.core.markup.python_call import python_call
-from gateway.core.markup.readers import Arguments, Beginning, Call, Enter, Gap, Header, Next, Prose, Reader, Say
-
-
-class Family(StrEnum):
-    """How a model writes tool calls."""
-
-    HERMES = "hermes"
-    LLAMA = "llama"
-    MISTRAL = "mistral"
-    DEEPSEEK = "deepseek"
-    HARMONY = "harmony"
-    GENERIC = "generic"
-    NONE = "none"
-
-
-class Form(StrEnum):
-    """How the models of a family write one call, where they differ."""
-
-    JSON = "json"  # name and arguments as one object
-    NAMED = "named"  # a name, and the arguments as an object
-    TAGS = "tags"  # a name, and each argument between tags
-    FENCED = "fenced"  # a name, and the arguments in a block of code
-
-
-# Texts whose presence in a template tells the form; the last is what it is otherwise.
-_FORMS = {
-    Family.HERMES: (("<function=", Form.TAGS), ("", Form.JSON)),
-    Family.MISTRAL: (("[ARGS]", Form.NAMED), ("", Form.JSON)),
-    Family.DEEPSEEK: (("```json", Form.FENCED), ("", Form.NAMED)),
-}
-# Markers whose presence in a template tells the family; the first that is there counts.
-_TELLTALES = (
-    (Family.HARMONY, "<|channel|>"),
-    (Family.DEEPSEEK, "<｜tool▁calls▁begin｜>"),
-    (Family.MISTRAL, "[TOOL_CALLS]"),
-    (Family.HERMES, "<tool_call>"),
-    (Family.LLAMA, "<|python_tag|>"),
-    (Family.LLAMA, '"parameters"'),
+from gateway.core.markup.python_call import python_call, python_calls
+from gateway.core.markup.readers import (
+    Arguments,
+    Beginning,
+    Call,
+    Enter,
+    Gap,
+    Header,
+    Next,
+    Prose,
+    PutBack,
+    Reader,
+    Say,
 )
-# Pairs that enclose reasoning.
-_REASONING = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<thinking>", "</thinking>"),
-)
-_MARKERS = {
-    Family.HARMONY: ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"),
-    Family.DEEPSEEK: (
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁call▁end｜>",
-        "<｜tool▁sep｜>",
-    ),
-    Family.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-    Family.HERMES: ("<tool_call>", "</tool_call>"),
-    Family.LLAMA: ("<|python_tag|>",),
-}
+
 _FUNCTION_TO = re.compile(r"to=functions\.([A-Za-z0-9_.-]{1,256})")
+_KIMI_NAME = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?")
+_TO = "to=functions."
 _FENCE = "```"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Markup:
-    """What a template's models write around their answers."""
-
-    family: Family = Family.NONE
-    reasoning: tuple[str, str] | None = None
-    form: Form = Form.JSON
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Texts that must reach the parser although they may be special tokens."""
-        return (*_MARKERS.get(self.family, ()), *(self.reasoning or ()))
-
-
-def markup_of(template: str, *, has_tools: bool) -> Markup:
-    """The markup of a chat template, told by the template alone."""
-    family = next((family for family, telltale in _TELLTALES if telltale in template), Family.NONE)
-    if family is Family.NONE and has_tools:
-        family = Family.GENERIC
-    reasoning = next((pair for pair in _REASONING if all(marker in template for marker in pair)), None)
-    form = next((form for text, form in _FORMS.get(family, ()) if text in template), Form.JSON)
-    return Markup(family=family, reasoning=reasoning, form=form)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,21 +78,30 @@ class Readers:
         return doors if self.markup.reasoning is None else {**doors, self.markup.reasoning[0]: self._reasoning}
 
     def _prose(self, *, trim: bool = False) -> Reader:
-        doors: dict[str, Next] = {}
-        if self.tool_names:
-            match self.markup.family:
-                case Family.HERMES:
-                    doors["<tool_call>"] = self._hermes
-                case Family.MISTRAL:
-                    doors["[TOOL_CALLS]"] = self._mistral
-                case Family.DEEPSEEK:
-                    doors["<｜tool▁calls▁begin｜>"] = self._deepseek_gap
-                    doors["<｜tool▁call▁begin｜>"] = self._deepseek
-                case Family.LLAMA:
-                    doors["<|python_tag|>"] = self._python_tag
-                case _:
-                    pass
+        doors = self._call_doors() if self.tool_names else {}
         return Prose(Content, self._with_reasoning(doors), trim)
+
+    def _call_doors(self) -> dict[str, Next]:
+        """What calls begin with in the middle of a text."""
+        if self.markup.family is Family.TAGGED:
+            return self._tagged_doors()
+        if self.markup.section is not None:
+            return {self.markup.section.begin: self._section}
+        doors: dict[Family, dict[str, Next]] = {
+            Family.HERMES: {"<tool_call>": self._hermes},
+            Family.MISTRAL: {"[TOOL_CALLS]": self._mistral},
+            Family.DEEPSEEK: {
+                "<｜tool▁calls▁begin｜>": self._deepseek_gap,
+                "<｜tool▁call▁begin｜>": self._deepseek,
+            },
+            Family.LLAMA: {"<|python_tag|>": self._python_tag},
+            Family.KIMI: {"<|tool_calls_section_begin|>": self._kimi_gap, "<|tool_call_begin|>": self._kimi},
+            Family.GEMMA: {"<|tool_call>": lambda: self._whole("<|tool_call>", "<tool_call|>", gemma_call)},
+            Family.PYTHON: {
+                "<|tool_call_start|>": lambda: self._whole("<|tool_call_start|>", "<|tool_call_end|>", python_calls)
+            },
+        }
+        return doors.get(self.markup.family, {})
 
     def _trimmed(self) -> Reader:
         return self._prose(trim=True)
@@ -189,11 +133,51 @@ class Readers:
         return Gap({"</tool_call>": self._trimmed, "<tool_call>": self._hermes}, self._prose)
 
     def _tagged(self, taken: str) -> Reader:
-        def parameters(name: str, _: str) -> Reader | None:
-            name = name.strip()
-            return Parameters(name, self.types.get(name, {}), self._hermes_end) if name else None
+        return self._parameters("<tool_call>" + taken, HERMES_TAGS, self._hermes_end)
 
-        return Header("<tool_call>" + taken, (">",), parameters, self._prose)
+    # Arguments between tags
+
+    def _parameters(self, opening: str, tags: Tags, done: Next) -> Reader:
+        behind = tags.name[1].strip()
+        # Where nothing but a line end closes the name, so does whatever comes next.
+        ends = (behind,) if behind else ("\n", tags.key[0], tags.end)
+
+        def parameters(name: str, marker: str) -> Reader | None:
+            name = name.strip()
+            if not name:
+                return None
+            reader = Parameters(name, self.types.get(name, {}), tags, done)
+            return PutBack(marker, reader) if marker in (tags.key[0], tags.end) else reader
+
+        return Header(opening, ends, parameters, self._prose)
+
+    def _tagged_doors(self) -> dict[str, Next]:
+        tags = self.markup.tags
+        assert tags is not None
+        begin = tags.section[0].strip()
+        call: dict[str, Next] = {tags.name[0]: lambda: self._parameters(tags.name[0], tags, self._tagged_gap)}
+        return {begin: self._tagged_gap, **call} if begin else call
+
+    def _tagged_gap(self) -> Reader:
+        tags = self.markup.tags
+        assert tags is not None
+        end = tags.section[1].strip()
+        doors = self._tagged_doors()
+        return Gap({**doors, end: self._tagged_gap} if end else doors, self._trimmed)
+
+    # JSON between two markers
+
+    def _section(self) -> Reader:
+        assert self.markup.section is not None
+        begin, end = self.markup.section.begin, self.markup.section.end
+        calls: Callable[[], Reader] = lambda: self._call(begin, self._section_gap)  # noqa: E731  # a continuation
+        return Gap({"[": calls, end: self._trimmed}, calls)
+
+    def _section_gap(self) -> Reader:
+        assert self.markup.section is not None
+        more: Callable[[], Reader] = lambda: self._call("", self._section_gap)  # noqa: E731  # a continuation
+        doors: dict[str, Next] = {",": more, "]": self._section_gap, self.markup.section.end: self._trimmed}
+        return Gap(doors, lambda: Beginning({"{": more}, self._trimmed))
 
     # Llama 3
 
@@ -281,12 +265,38 @@ class Readers:
     def _deepseek_end(self) -> Reader:
         return Gap({_FENCE: self._deepseek_end, "<｜tool▁call▁end｜>": self._deepseek_gap}, self._deepseek_gap)
 
+    # Calls that are no JSON: known once they are complete
+
+    def _whole(self, begin: str, end: str, read: Callable[[str], tuple[Event, ...] | None]) -> Reader:
+        def inside(text: str, _: str) -> Reader | None:
+            events = read(text)
+            return None if events is None else Say(list(events), self._trimmed)
+
+        return Header(begin, (end,), inside, self._prose, HELD_CHARS_MAX)
+
+    # Kimi
+
+    def _kimi_gap(self) -> Reader:
+        return Gap({"<|tool_call_begin|>": self._kimi, "<|tool_calls_section_end|>": self._trimmed}, self._prose)
+
+    def _kimi(self) -> Reader:
+        def named(text: str, _: str) -> Reader | None:
+            found = _KIMI_NAME.fullmatch(text.strip())
+            return None if found is None else Arguments(found[1], self._kimi_end)
+
+        return Header("<|tool_call_begin|>", ("<|tool_call_argument_begin|>",), named, self._prose)
+
+    def _kimi_end(self) -> Reader:
+        return Gap({"<|tool_call_end|>": self._kimi_gap}, self._kimi_gap)
+
     # Harmony: every message has a header, and its channel says what it is.
 
     def _harmony(self) -> Reader:
         return Gap(
             dict.fromkeys(("<|channel|>", "<|start|>"), self._harmony_header)
-            | dict.fromkeys(("<|end|>", "<|return|>", "<|call|>"), self._harmony),
+            | dict.fromkeys(("<|end|>", "<|return|>", "<|call|>"), self._harmony)
+            # An answer may go on with the header that the prompt began.
+            | {_TO: lambda: PutBack(_TO, self._harmony_header())},
             lambda: self._harmony_body(Content),
         )
 

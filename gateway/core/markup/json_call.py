@@ -13,6 +13,7 @@ from gateway.core.markup.events import CallArguments, CallBegan, Event
 from gateway.core.markup.json_scan import Scan, ValueScan, skip_space
 
 ARGUMENT_KEYS = ("arguments", "parameters")
+NAME_KEYS = ("name", "tool_name")
 NAME_LENGTH_MAX = 256
 # How much may be held before the name: what is longer is no call.
 HELD_CHARS_MAX = 64 * 1024
@@ -116,7 +117,7 @@ class JsonCall:
         for index, char in enumerate(text):
             if char in ",}":
                 is_null = (self._value + text[:index]).strip() == "null"
-                if self._key == "name" or (self._key in ARGUMENT_KEYS and not is_null):
+                if self._key in NAME_KEYS or (self._key in ARGUMENT_KEYS and not is_null):
                     self.state = CallState.BROKEN
                     return text
                 self._at = _At.COMMA
@@ -144,7 +145,7 @@ class JsonCall:
         if self._key in ARGUMENT_KEYS and self._quoted:  # some models write the object as a string
             self._quoted = False
             self._add(_string(self._value) or "{}")
-        elif self._key == "name":
+        elif self._key in NAME_KEYS:
             name = _string(self._value)
             if name is None or not name or len(name) > NAME_LENGTH_MAX or not self.knows(name):
                 self.state = CallState.BROKEN

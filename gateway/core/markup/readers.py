@@ -128,6 +128,22 @@ def _door_at(text: str, doors: Mapping[str, Next]) -> str | None:
 
 
 @dataclass(slots=True)
+class PutBack:
+    """Gives text that was taken to the next reader."""
+
+    text: str
+    then: Reader
+
+    def feed(self, text: str) -> Read:
+        """See Reader."""
+        return Read(rest=self.text + text, next=self.then)
+
+    def finish(self, held: str) -> list[Event]:
+        """See Reader."""
+        return self.then.finish(self.text + held)
+
+
+@dataclass(slots=True)
 class Say:
     """Says something without taking text."""
 
@@ -218,12 +234,13 @@ class Header:
     ends: tuple[str, ...]
     then: Callable[[str, str], Reader | None]
     broken: Next
+    chars_max: int = HEADER_CHARS_MAX
 
     def feed(self, text: str) -> Read:
         """See Reader."""
         found = find_marker(text, self.ends)
         if not found.marker:
-            if len(found.before) > HEADER_CHARS_MAX:
+            if len(found.before) > self.chars_max:
                 return Read(events=[Content(self.opening + text)], next=self.broken())
             return Read(rest=text)
         after = self.then(found.before, found.marker)

@@ -9,7 +9,8 @@ import pytest
 from common.errors import InvalidRequest
 from gateway.core.markup.call_grammar import call_grammar
 from gateway.core.markup.events import CallArguments, CallBegan, Content
-from gateway.core.markup.families import Family, Form, Markup, Readers
+from gateway.core.markup.families import Readers
+from gateway.core.markup.forms import Family, Form, Markup, Tags, markup_of
 from gateway.core.markup.parser import MarkupParser, joined
 from gateway.core.tool_choice import anthropic_choice, openai_choice
 from runner.core.grammar import Grammar
@@ -37,9 +38,28 @@ FORMS = [
     (Family.DEEPSEEK, Form.FENCED),
     (Family.DEEPSEEK, Form.NAMED),
     (Family.HARMONY, Form.JSON),
+    (Family.KIMI, Form.JSON),
+    (Family.GEMMA, Form.JSON),
+    (Family.PYTHON, Form.JSON),
     (Family.GENERIC, Form.JSON),
 ]
+# Of families whose templates tell more.
+SECTIONS = ["<|START_ACTION|>", "<TOOLCALL>", "<tool_calls>[", "<tool_calls>"]
+TAGS = [
+    "<tool_call><function=",
+    "<tool_call><arg_key>",
+    "<seed:tool_call>",
+    "<minimax:tool_call>",
+    "<｜DSML｜function_calls>",
+    "<｜DSML｜tool_calls>",
+]
+MARKUPS = [*(Markup(family=family, form=form) for family, form in FORMS)]
+MARKUPS += [markup_of(template, has_tools=True) for template in SECTIONS]
 TYPES = {"get_weather": {"city": "string", "days": "array", "unit": "string"}}
+
+
+def name_of(markup: Markup) -> str:
+    return f"{markup.family}-{markup.section.telltale if markup.section else markup.form}"
 
 
 def grammar_of(markup: Markup, *, several: bool) -> Grammar:
@@ -48,12 +68,12 @@ def grammar_of(markup: Markup, *, several: bool) -> Grammar:
     return Grammar(parse_grammar(found.grammar, parts=parts))
 
 
-def calls_in(markup: Markup, text: str) -> tuple[list[tuple[str, Any]], str]:
+def calls_in(markup: Markup, *pieces: str) -> tuple[list[tuple[str, Any]], str]:
     """Calls, and the rest as content."""
     parser = MarkupParser(Readers(markup=markup, tool_names=frozenset(SCHEMAS), types=TYPES))
     calls: list[list[str]] = []
     content = ""
-    for event in joined([*parser.feed(text), *parser.finish()]):
+    for event in joined([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()]):
         match event:
             case CallBegan(name):
                 calls.append([name, ""])
@@ -65,9 +85,10 @@ def calls_in(markup: Markup, text: str) -> tuple[list[tuple[str, Any]], str]:
 
 
 @pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize(("family", "form"), FORMS)
-def test_whatever_is_allowed_is_read_as_calls_that_fit(family: Family, form: Form, several: bool) -> None:
-    markup = Markup(family=family, form=form)
+@pytest.mark.parametrize(
+    "markup", MARKUPS, ids=lambda one: f"{one.family}-{one.form}-{one.section.telltale if one.section else ''}"
+)
+def test_whatever_is_allowed_is_read_as_calls_that_fit(markup: Markup, several: bool) -> None:
     grammar = grammar_of(markup, several=several)
     counts = set()
     for seed in range(12):
@@ -78,12 +99,14 @@ def test_whatever_is_allowed_is_read_as_calls_that_fit(family: Family, form: For
             jsonschema.validate(arguments, SCHEMAS[name])
         counts.add(len(calls))
     assert min(counts) == 1
-    assert (max(counts) > 1) == (several and family is not Family.HARMONY)
+    assert (max(counts) > 1) == (several and markup.family is not Family.HARMONY)
 
 
-@pytest.mark.parametrize(("family", "form"), FORMS)
-def test_text_and_unknown_tools_are_not_allowed(family: Family, form: Form) -> None:
-    grammar = grammar_of(Markup(family=family, form=form), several=True)
+@pytest.mark.parametrize(
+    "markup", MARKUPS, ids=lambda one: f"{one.family}-{one.form}-{one.section.telltale if one.section else ''}"
+)
+def test_text_and_unknown_tools_are_not_allowed(markup: Markup) -> None:
+    grammar = grammar_of(markup, several=True)
     assert not matches(grammar, "")
     assert not matches(grammar, "It is sunny.")
     text = next(one for seed in range(99) if "now" in (one := random_text(grammar, seed).decode()))
@@ -91,33 +114,49 @@ def test_text_and_unknown_tools_are_not_allowed(family: Family, form: Form) -> N
     assert not matches(grammar, text.replace("now", "later"))
 
 
-def tagged(**arguments: str) -> str:
-    inside = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
-    return f"<tool_call>\n<function=get_weather>\n{inside}</function>\n</tool_call>"
+def tagged(tags: Tags, **arguments: str) -> str:
+    """A call with its section; values that are no JSON are texts."""
+    inside = ""
+    for key, value in arguments.items():
+        behind = tags.key[1] if key == "city" else tags.key_end_of_json or tags.key[1]
+        inside += f"{tags.key[0]}{key}{behind}{value}{tags.value_end}"
+    begin, end = tags.section
+    return f"{begin}{tags.name[0]}get_weather{tags.name[1]}{inside}{tags.end}{end}"
 
 
+@pytest.mark.parametrize("template", TAGS)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
         ({"city": "Rome"}, {"city": "Rome"}),
         ({"city": "a < b\n</param>\nc", "days": "[1, 2]"}, {"city": "a < b\n</param>\nc", "days": [1, 2]}),
+        ({"city": "12"}, {"city": "12"}),
     ],
 )
-def test_arguments_between_tags(arguments: dict[str, str], wanted: dict[str, Any]) -> None:
-    markup = Markup(family=Family.HERMES, form=Form.TAGS)
+def test_arguments_between_tags(template: str, arguments: dict[str, str], wanted: dict[str, Any]) -> None:
+    markup = markup_of(template, has_tools=True)
+    assert markup.tags is not None
     grammar = grammar_of(markup, several=True)
-    text = tagged(**arguments)
+    text = tagged(markup.tags, **arguments)
     assert calls_in(markup, text) == ([("get_weather", wanted)], "")
     assert matches(grammar, text)
-    assert matches(grammar, f"{text}\n{text}")
+    if markup.tags.around_each or not markup.tags.section[0]:
+        assert calls_in(markup, f"{text}\n{text}") == ([("get_weather", wanted)] * 2, "")
+        assert matches(grammar, f"{text}\n{text}")
     assert not matches(grammar_of(markup, several=False), f"{text}\n{text}")
-    for wrong in (
-        tagged(days="[1]"),
-        tagged(city="Rome", days="[true]"),
-        tagged(city="Rome", unit="K"),
-        f"Well. {text}",
-    ):
+    wrong_ones = ({"days": "[1]"}, {"city": "Rome", "days": "[true]"}, {"city": "Rome", "unit": "K"})
+    for wrong in (*(tagged(markup.tags, **one) for one in wrong_ones), f"Well. {text}"):
         assert not matches(grammar, wrong)
+
+
+@pytest.mark.parametrize("template", TAGS)
+def test_tags_are_read_in_any_split(template: str) -> None:
+    markup = markup_of(template, has_tools=True)
+    assert markup.tags is not None
+    text = tagged(markup.tags, city="Rome", days="[1]")
+    for size in (1, 2, 5):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert calls_in(markup, *pieces) == ([("get_weather", {"city": "Rome", "days": [1]})], "")
 
 
 TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]

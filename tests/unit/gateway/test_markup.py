@@ -2,25 +2,33 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
-from gateway.core.markup.families import Family, Markup, Readers, markup_of
+from gateway.core.markup.families import Readers
+from gateway.core.markup.forms import Family, Markup, markup_of
 from gateway.core.markup.parser import MarkupParser, joined
 
 THINK = ("<think>", "</think>")
 TOOLS = frozenset({"weather", "search", "brave_search"})
 WEATHER = '{"city": "Köln", "days": [1, 2]}'
 
+# Families whose templates tell more than the family.
+MARKUPS = {
+    Family.TAGGED: markup_of("<minimax:tool_call>", has_tools=True),
+    Family.SECTION: markup_of("<TOOLCALL>", has_tools=True),
+}
+
 
 def parser(
     family: Family, *, reasoning: tuple[str, str] | None = THINK, in_reasoning: bool = False, tools: bool = True
 ) -> MarkupParser:
     readers = Readers(
-        markup=Markup(family=family, reasoning=reasoning),
+        markup=replace(MARKUPS.get(family, Markup(family=family)), reasoning=reasoning),
         tool_names=TOOLS if tools else frozenset(),
         types={"weather": {"city": "string", "days": "array"}},
     )
@@ -116,6 +124,37 @@ CASES = [
         [*ONE, ("search", {})],
         "",
     ),
+    (
+        Family.KIMI,
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+            f"{WEATHER}<|tool_call_end|><|tool_call_begin|>functions.search:1<|tool_call_argument_begin|>{{}}"
+            "<|tool_call_end|><|tool_calls_section_end|>"
+        ),
+        [*ONE, ("search", {})],
+        "",
+    ),
+    (Family.GEMMA, 'So<|tool_call>call:weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>', ONE, "So"),
+    (
+        Family.GEMMA,
+        '<|tool_call>call:search{a:{b:true,c:null},"d":-1.5}<tool_call|><|tool_call>call:search{}<tool_call|>',
+        [("search", {"a": {"b": True, "c": None}, "d": -1.5}), ("search", {})],
+        "",
+    ),
+    (Family.GEMMA, "<|tool_call>call:search{a:}<tool_call|>", [], "<|tool_call>call:search{a:}<tool_call|>"),
+    (
+        Family.PYTHON,
+        "<|tool_call_start|>[weather(city='Köln', days=[1, 2]), search(deep=true)]<|tool_call_end|>Done.",
+        [*ONE, ("search", {"deep": True})],
+        "Done.",
+    ),
+    (
+        Family.PYTHON,
+        "<|tool_call_start|>[search(q=open('x'))]<|tool_call_end|>",
+        [],
+        "<|tool_call_start|>[search(q=open('x'))]<|tool_call_end|>",
+    ),
+    (Family.HARMONY, f" to=functions.weather<|channel|>commentary json<|message|>{WEATHER}<|call|>", ONE, ""),
     (
         Family.HARMONY,
         (
@@ -268,3 +307,21 @@ def test_the_template_tells_the_family(template: str, family: Family, has_reason
 
 def test_without_markers_and_without_tools_there_is_no_markup() -> None:
     assert markup_of("{{ messages }}", has_tools=False) == Markup()
+
+
+@given(st.text(st.sampled_from("call:a{}[](),.'\"\\<|>\x00 =x1eTrue\ud800"), max_size=40))
+def test_calls_that_are_no_json_never_break_an_answer(text: str) -> None:
+    for family, (begin, end) in {
+        Family.GEMMA: ("<|tool_call>", "<tool_call|>"),
+        Family.PYTHON: ("<|tool_call_start|>", "<|tool_call_end|>"),
+    }.items():
+        for inside in (text, f"call:weather{{{text}}}", f"[weather(a={text})]"):
+            events = read(parser(family, reasoning=None), [begin, inside, end])
+            if not calls(events):
+                assert content(events) == f"{begin}{inside}{end}"
+
+
+@pytest.mark.parametrize("value", ["b'1'", "{1}", "1j", "1e999", "NaN", "[" * 300, "-" * 5000 + "1", "9" * 5000])
+def test_values_that_json_has_not_are_no_calls(value: str) -> None:
+    whole = f"<|tool_call_start|>[weather(a={value})]<|tool_call_end|>"
+    assert content(read(parser(Family.PYTHON), [whole])) == whole
