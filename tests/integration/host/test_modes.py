@@ -15,6 +15,10 @@ import grpc
 import pytest
 
 from protos import probe_pb2, probe_pb2_grpc
+from runner.core.layout import LaunchLayout
+from runner.core.model_files import ModelFiles
+from runner.inspect import describe_file
+from runner.measure import measure
 from tests.limited_device import limited_device
 from tools.model_zoo import build, damage
 
@@ -216,16 +220,14 @@ def padded(cells: int) -> int:
 @pytest.mark.parametrize("context_tokens", [2048, 8192])
 def test_each_kind_of_cache_has_the_cells_that_it_needs(tmp_path: Path, context_tokens: int) -> None:
     slots, batch_tokens, f16_bytes, f32_bytes = 2, 256, 2, 4
-    layout = json.dumps({"context_tokens": context_tokens, "slots": slots, "batch_tokens": batch_tokens})
+    layout = LaunchLayout(context_tokens=context_tokens, slots=slots, batch_tokens=batch_tokens)
 
     def cache_bytes(path: Path) -> int:
         # The last layer's entry is the output rows and the copies of prompts that the runner itself keeps.
-        return sum(
-            map(int, answer("measure", "--model", str(path), "--layout", layout)["host"]["layer_cache_bytes"][:-1])
-        )
+        return sum(measure(ModelFiles(model=path), layout).host.layer_cache_bytes[:-1])
 
     def keys(path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(answer("inspect", str(path))["metadata_json"])
+        found: dict[str, Any] = json.loads(describe_file(path).metadata_json)
         return {name.partition(".")[2]: value for name, value in found.items()}
 
     def cell_bytes(of: dict[str, Any]) -> int:
@@ -253,16 +255,16 @@ def test_weights_are_those_of_the_tensor_table_each_counted_once(tmp_path: Path,
 
     path = build(name, tmp_path)
     table_bytes = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors)
-    counted = int(answer("measure", "--model", str(path))["host"]["weights_bytes"])
+    counted = measure(ModelFiles(model=path), LaunchLayout()).host.weights_bytes
     assert 0 <= counted - table_bytes <= 0.01 * table_bytes
 
 
 @pytest.mark.behaviour("B-71")
 def test_head_sizes_come_from_the_file_where_they_are_not_embedding_by_heads(tmp_path: Path) -> None:
     path = build("dense_wide_head", tmp_path)
-    description = answer("inspect", str(path))
-    keys = json.loads(description["metadata_json"])
-    architecture = description["architecture"]
+    description = describe_file(path)
+    keys = json.loads(description.metadata_json)
+    architecture = description.architecture
 
     def number(name: str) -> int:
         return int(keys[f"{architecture}.{name}"])
@@ -273,8 +275,8 @@ def test_head_sizes_come_from_the_file_where_they_are_not_embedding_by_heads(tmp
     expected = (
         cells * number("block_count") * number("attention.head_count_kv") * (key_length + value_length) * f16_bytes
     )
-    report = answer("measure", "--model", str(path), "--layout", '{"context_tokens": 512, "slots": 2}')
-    assert sum(map(int, report["host"]["layer_cache_bytes"][:-1])) == expected
+    report = measure(ModelFiles(model=path), LaunchLayout(context_tokens=512, slots=2))
+    assert sum(report.host.layer_cache_bytes[:-1]) == expected
 
 
 @pytest.mark.behaviour("B-70")
@@ -339,12 +341,10 @@ def test_an_engine_without_rpc_is_named_with_what_to_do(
 def test_a_machine_whose_engine_cannot_count_says_so_instead_of_guessing(
     dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from runner import measure
+    from runner import measure as mode
 
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(measure, "configure_logs", lambda **_: None)  # the log is that of this process
-    assert (
-        measure.run(argparse.Namespace(model=dense, projector=None, adapter=[], layout="{}", rpc=[]))
-        == measure.EXIT_UNAVAILABLE
-    )
+    monkeypatch.setattr(mode, "configure_logs", lambda **_: None)  # the log is that of this process
+    asked = argparse.Namespace(model=dense, projector=None, adapter=[], layout="{}", rpc=[])
+    assert mode.run(asked) == mode.EXIT_UNAVAILABLE
     assert "cannot count memory on this machine" in capsys.readouterr().err
