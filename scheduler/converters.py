@@ -105,6 +105,7 @@ def _to_model(model: cluster_pb2.Model) -> ModelFile:
         error=error,
         facts=to_facts(model.description) if model.description.HasField("memory") else None,
         projector_digest=model.projector_digest,
+        projector_size_bytes=model.projector_size_bytes,
     )
 
 

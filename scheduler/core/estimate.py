@@ -1,4 +1,4 @@
-"""What a layout would take by formulas (spec: 3.5, 3.6), where nothing was measured; marked wherever it is shown."""
+"""What a layout would take by formulas, where nothing was measured; marked wherever it is shown."""
 
 from scheduler.core.facts import CACHE_SHARE_UNKNOWN, ModelFacts
 from scheduler.core.layers import LayerSizes
@@ -10,13 +10,13 @@ CELL_STEP = 256  # llama.cpp pads contexts to this
 CACHE_TYPES = {"": (2, 1), "f16": (2, 1), "q8_0": (34, 32), "q4_0": (18, 32)}
 
 
-def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout) -> MemoryReport:
-    """A report for this layout; every device also computes, so every one has a graph."""
+def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout, *, projector_bytes: int = 0) -> MemoryReport:
+    """A report for this layout; every device also computes, so every one has a graph. What sees lies on the first."""
     layers = len(sizes.weights)
     on_host = [0] * layers
     for layer in range(min(layout.experts_on_host, len(sizes.experts))):
         on_host[layer] = sizes.experts[layer]
-    devices, taken = [], set[int]()
+    devices, taken = list[DeviceBytes](), set[int]()
     for part, (start, stop) in zip(layout.devices, layer_ranges(layout, layers - 1), strict=True):
         mine = range(start, stop)
         taken.update(mine)
@@ -29,6 +29,7 @@ def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout) -> Memo
                 weights_bytes=sum(own),
                 cache_bytes=sum(cells),
                 graph_bytes=graph_bytes,
+                projector_bytes=0 if devices else projector_bytes,
                 layer_weights_bytes=own,
                 layer_cache_bytes=cells,
             )
@@ -42,6 +43,7 @@ def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout) -> Memo
         weights_bytes=sum(left) + sizes.input_bytes,
         cache_bytes=sum(cells),
         graph_bytes=graph_bytes,
+        projector_bytes=0 if devices else projector_bytes,
         layer_weights_bytes=left,
         layer_cache_bytes=cells,
         input_weights_bytes=sizes.input_bytes,

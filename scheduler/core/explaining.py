@@ -91,13 +91,15 @@ def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
 def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
     """As if somebody asked for one replica more."""
     constraints = constraints_of(books, model.name).with_request(event.options)
-    wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens)
+    wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
     configured = constraints.context_tokens or books.policy.context_tokens
     job = LoadJob(
         id=0,
         model_name=model.name,
         model_digest=model.digest,
-        context_tokens=chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens),
+        context_tokens=chosen_context_tokens(
+            wanted, configured=configured, trained=model.trained_context_tokens, sees=model.sees
+        ),
         wanted_tokens=wanted,
         keep_alive_ms=None,
         options=event.options,

@@ -11,11 +11,12 @@ from scheduler.core.faults import Fault
 from scheduler.core.grounds import Ground
 from scheduler.core.layers import LayerSizes, sizes_by_report
 from scheduler.core.layouts import Layout
-from scheduler.core.memory import MemoryReport
+from scheduler.core.memory import MIB, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.view import NodeView
 
 BAD_FILE = errors.BadModelFile.reason
+PROJECTOR_GRAPH_BYTES = 512 * MIB  # of a projector that was never measured, for its largest image
 # Counting would fail again, and an estimate would only put off the failure.
 FINAL_FAULTS = frozenset({BAD_FILE, errors.InvalidRequest.reason, errors.ModelNotFound.reason})
 
@@ -68,9 +69,18 @@ class KnownReports:
         known = self._same_values(ground, layout)
         if known is None:
             graph = graph_bytes(self.facts(ground), layout)
+            projector = self._projector_bytes(ground, layout)
         else:
-            graph = max(part.graph_bytes for part in (*known.report.devices, known.report.host))
-        return estimate_report(self.sizes(ground, layout), graph, layout)
+            parts = (*known.report.devices, known.report.host)
+            graph = max(part.graph_bytes for part in parts)
+            projector = sum(part.projector_bytes for part in parts)
+        return estimate_report(self.sizes(ground, layout), graph, layout, projector_bytes=projector)
+
+    def _projector_bytes(self, ground: Ground, layout: Layout) -> int:
+        file = ground.node.model(self.digest)
+        if not layout.projector_digest or file is None:
+            return 0
+        return file.projector_size_bytes + PROJECTOR_GRAPH_BYTES
 
     def sizes(self, ground: Ground, base: Layout) -> LayerSizes:
         """Of every layer: as measured in any layout of these values, else by the header."""

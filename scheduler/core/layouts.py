@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 CONTEXT_TOKENS_MIN = 4
+CONTEXT_TOKENS_MIN_SEEING = 2048  # one image may take most of it
 CONTEXT_TOKENS_AUTO = 4096
 SLOTS_AUTO = (8, 4, 2, 1)
 
@@ -64,10 +65,6 @@ class Layout:
     op_offload: bool | None = None  # None: on
     ubatch_tokens: int = 0  # 0: as `batch_tokens`
 
-    def with_slots(self, slots: int) -> "Layout":
-        """The same with another number of slots."""
-        return replace(self, slots=slots)
-
     def without_devices(self) -> "Layout":
         """The same with everything in host RAM."""
         return replace(self, devices=())
@@ -77,19 +74,19 @@ class Layout:
         return replace(self, devices=(DeviceLayers(device_id=device_id, layer_count=layer_count),))
 
 
-def wanted_context_tokens(asked: int | None, *, trained: int) -> int | None:
+def wanted_context_tokens(asked: int | None, *, trained: int, sees: bool = False) -> int | None:
     """The context a request needs of a replica: at least the minimum, at most what was trained; None: any will do."""
     if asked is None:
         return None
-    wanted = max(asked, CONTEXT_TOKENS_MIN)
+    wanted = max(asked, CONTEXT_TOKENS_MIN_SEEING if sees else CONTEXT_TOKENS_MIN)
     return min(wanted, trained) if trained else wanted
 
 
-def chosen_context_tokens(wanted: int | None, *, configured: int, trained: int) -> int:
+def chosen_context_tokens(wanted: int | None, *, configured: int, trained: int, sees: bool = False) -> int:
     """The context of a new replica: what was asked, else what is configured, else a modest automatic value."""
     if wanted is not None:
         return wanted
-    tokens = configured or CONTEXT_TOKENS_AUTO
+    tokens = max(configured or CONTEXT_TOKENS_AUTO, CONTEXT_TOKENS_MIN_SEEING if sees else 0)
     return min(tokens, trained) if trained else tokens
 
 

@@ -39,7 +39,7 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
     if fault is not None or model is None:
         _refuse(books, event, fault or model_not_found(event.model_name))
         return
-    wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens)
+    wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
     remember_asked(books, model.digest, wanted, now_s)
     if _send_to_replica(books, event, model, wanted, now_s):
         return
@@ -151,7 +151,7 @@ def begin_load(
     constraints = constraints_of(books, model.name).with_request(options)
     failures = books.failures.get(model.digest)
     configured = constraints.context_tokens or books.policy.context_tokens
-    chosen = chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens)
+    chosen = chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens, sees=model.sees)
     grows = not is_extra and any(serving_replicas(books, model.digest))
     if grows or is_extra:
         chosen = grown_context_tokens(books, model, chosen, now_s)

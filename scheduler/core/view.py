@@ -84,6 +84,12 @@ class ModelFile:
     error: str = ""
     facts: ModelFacts | None = None  # None: its header has not told them
     projector_digest: str = ""  # of the vision projector beside it; empty: none
+    projector_size_bytes: int = 0
+
+    @property
+    def sees(self) -> bool:
+        """It is loaded with a vision projector."""
+        return bool(self.projector_digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

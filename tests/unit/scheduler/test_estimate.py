@@ -94,3 +94,10 @@ def test_of_the_experts_a_token_reads_those_that_it_uses() -> None:
     moe = ModelFacts(layer_weights_bytes=(100, 50), layer_expert_bytes=(80, 0), expert_count=8, expert_used_count=2)
     assert moe.bytes_per_token(0) == 20 + 20
     assert moe.bytes_per_token(1) == 50
+
+
+def test_what_sees_lies_on_the_first_device_or_in_host_ram() -> None:
+    for layout, places in ((on(2, 2), (500, 0, 0)), (LAYOUT, (500,))):
+        report = estimate_report(sizes_by_facts(FACTS, layout), 7, layout, projector_bytes=500)
+        assert tuple(part.projector_bytes for part in (*report.devices, report.host)) == places
+        assert report.total_bytes == estimate_report(sizes_by_facts(FACTS, layout), 7, layout).total_bytes + 500

@@ -69,6 +69,14 @@ def test_the_context_of_a_new_replica(wanted: int | None, configured: int, train
     assert chosen_context_tokens(wanted, configured=configured, trained=trained) == chosen
 
 
+def test_a_model_that_sees_has_room_for_an_image() -> None:
+    assert wanted_context_tokens(512, trained=8192, sees=True) == 2048
+    assert wanted_context_tokens(512, trained=1024, sees=True) == 1024
+    assert wanted_context_tokens(None, trained=8192, sees=True) is None
+    assert chosen_context_tokens(None, configured=512, trained=8192, sees=True) == 2048
+    assert chosen_context_tokens(None, configured=0, trained=8192, sees=True) == 4096
+
+
 def test_slots_step_down_unless_they_were_named() -> None:
     assert slot_steps(0) == SLOTS_AUTO
     assert slot_steps(3) == (3,)
