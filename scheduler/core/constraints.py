@@ -92,13 +92,6 @@ class Constraints:
             return min(named)
         return min(for_all) if for_all and device.kind is not DeviceKind.CPU else None
 
-    def split_share(self, node: NodeView, device: DeviceView) -> float | None:
-        """The device's share of the layers where the operator has fixed it; None: it has not."""
-        for label, share in zip(self.devices, self.tensor_split, strict=False):
-            if label_means(label, node, device):
-                return share
-        return None
-
     @property
     def names_main_gpu(self) -> bool:
         """Whether a GPU was asked for by its position. Without layers on devices it means nothing."""
@@ -225,16 +218,6 @@ def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
         if name in obstacles:
             return name
     return "nodes"
-
-
-def check_matched(constraints: Constraints, nodes: Iterable[NodeView]) -> None:
-    """Refuse what nothing can satisfy.
-
-    Raises:
-        InvalidRequest: its `param` is the constraint.
-    """
-    if name := unmatched(constraints, nodes):
-        raise InvalidRequest(f'"{name}" matches no node or device of this cluster', param=name)
 
 
 def check_consistent(constraints: Constraints) -> None:

@@ -1,4 +1,4 @@
-"""What crashes of loaded replicas teach the planner (spec: 8). Pure bookkeeping.
+"""What crashes of loaded replicas teach the planner. Pure bookkeeping.
 
 - Out of device memory while it ran: more margin for this model on such devices, never the same layout unchanged.
 - Three crashes within a minute on a node: the placement is broken there; another node is tried, this one later again.

@@ -1,4 +1,4 @@
-"""How many replicas decode on a device, as a mean of the last minute (spec: 4.5)."""
+"""How many replicas decode on a device, as a mean of the last minute."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which devices may hold a model at all, and which of them together (spec: 4.2). Filters come before scores."""
+"""Which devices may hold a model at all, and which of them together. Filters come before scores."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is promised, and what is therefore still to be had. Numbers in, numbers out (spec: 2).
+"""What is promised, and what is therefore still to be had. Numbers in, numbers out.
 
     avail(d) = min(free(d) − not yet allocated by starting ones, total(d) − everything promised) − overhead(d)
     need(d)  = report(d) + reserve(d) + margin(d)

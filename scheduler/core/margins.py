@@ -1,4 +1,4 @@
-"""How far measurements have been off, and what is therefore kept on top of them (spec: 2).
+"""How far measurements have been off, and what is therefore kept on top of them.
 
 p99 of (real − measured) over the last 200 loads per engine build, architecture and kind of device, at least 16 MiB;
 64 MiB until there were 20. What ran out of device memory while it ran gets more for itself.

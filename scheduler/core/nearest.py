@@ -1,4 +1,4 @@
-"""What would fit instead of what was refused (spec: 4.2): smaller context, fewer slots, smaller cache, one more device.
+"""What would fit instead of what was refused: smaller context, fewer slots, smaller cache, one more device.
 
 Worked out by the planner itself, on the largest nodes, with estimates for what was not measured: they are on the safe
 side, and what is named here fits by them.

@@ -1,9 +1,9 @@
-"""Which nodes may hold a model together (spec: 4.6): the fewest, of equal builds, the roomiest first."""
+"""Which nodes may hold a model together: the fewest, of equal builds, the roomiest first."""
 
 import itertools
 from collections.abc import Iterator, Sequence
 
-from scheduler.core.grounds import Ground, Grounds, ground_of
+from scheduler.core.grounds import DEVICES_MAX, Ground, Grounds, ground_of
 from scheduler.core.rooms import Rooms
 
 NODES_LOOKED_AT = 6  # of each build: sets of roomier nodes hold whatever sets of others hold
@@ -29,7 +29,8 @@ def _sets_of(count: int, members: Sequence[Ground], with_file: set[str]) -> Iter
             continue
         others = [ground for ground in chosen if ground is not head]
         devices = (*head.devices, *itertools.chain.from_iterable(ground.devices for ground in others))
-        yield ground_of(head.node, devices)
+        if len(devices) - len(others[-1].devices) < DEVICES_MAX:  # else the last node would not take part
+            yield ground_of(head.node, devices[:DEVICES_MAX])
 
 
 def _room(ground: Ground, rooms: Rooms) -> int:

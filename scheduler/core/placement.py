@@ -1,4 +1,4 @@
-"""Where a model goes: a request and a snapshot of the cluster in, a placement or a refusal out (spec: 4).
+"""Where a model goes: a request and a snapshot of the cluster in, a placement or a refusal out.
 
 1. Sort out which devices may be used at all (`grounds`), each refusal with its reason.
 2. Try the steps in order (`shapes`): shapes, eviction and automatic values, best first.

@@ -1,4 +1,4 @@
-"""Every number that the scheduler's decisions use, with where it comes from (docs/architecture.md)."""
+"""Every number that the scheduler's decisions use."""
 
 from dataclasses import dataclass
 from enum import StrEnum

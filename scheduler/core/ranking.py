@@ -1,4 +1,4 @@
-"""In which order grounds are tried (spec: 4.5): the fastest first; within a tenth, where most room is left."""
+"""In which order grounds are tried: the fastest first; within a tenth, where most room is left."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How far reality was from what was planned, learned from every load (spec: 2), and shown by device."""
+"""How far reality was from what was planned, learned from every load, and shown by device."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""In which order shapes, eviction and automatic values are tried (spec: 4.2), as one list of steps.
+"""In which order shapes, eviction and automatic values are tried, as one list of steps.
 
 `evict_for_speed`: one device and one node are tried without, then with idle victims, and only then a slower shape, each
 first without, then with victims. Else nothing is evicted while any shape fits.

@@ -1,4 +1,4 @@
-"""How long a token takes where (spec: 4.5), and which devices count as equally fast (spec: 4.4). Pure."""
+"""How long a token takes where, and which devices count as equally fast. Pure."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""From sizes and rooms to layers per device (spec: 4.4). Numbers in, numbers out.
+"""From sizes and rooms to layers per device. Numbers in, numbers out.
 
 Layers 0…L−1 are blocks, L is the output. They are cut into contiguous ranges, block 0 side first; what no device takes
 stays in host RAM, beginning with block 0.

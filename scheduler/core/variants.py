@@ -1,4 +1,4 @@
-"""The values that a request leaves open, best first, and how they step down (spec: 4.2). Explicit ones never change."""
+"""The values that a request leaves open, best first, and how they step down. Explicit ones never change."""
 
 from dataclasses import dataclass, replace
 
