@@ -1,7 +1,10 @@
 """Where a model goes, as a table of clusters."""
 
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,7 @@ from scheduler.core.ledger import Promise
 from scheduler.core.memory import GIB, MemoryReport
 from scheduler.core.placement import plan_placement
 from scheduler.core.policy import Policy
+from scheduler.core.state import SchedulerCore
 from scheduler.core.view import Trust
 from tests.unit.scheduler.builders import LAYERS, counted, cpu, gpu, integrated, model, node
 
@@ -317,6 +321,29 @@ def test_a_decision_carries_every_candidate_with_its_numbers() -> None:
     assert all(
         need.total_bytes <= have.available_bytes for need, have in zip(taken.needs, taken.available, strict=True)
     )
+
+
+def _is_outward(event: str) -> bool:
+    """Whether the interpreter reports that something beyond this process is touched."""
+    return event in ("open", "os.posix_spawn", "os.fork") or event.startswith(("subprocess.", "socket.", "ctypes."))
+
+
+@pytest.mark.behaviour("B-138")
+def test_a_decision_starts_no_process_opens_nothing_and_waits_for_nothing() -> None:
+    view = ClusterView(nodes=(node("a"), node("b", devices=(gpu(free=4), cpu(free=32)))))
+    seen: list[str] = []
+    watching = [False]
+    sys.addaudithook(lambda event, _: seen.append(event) if watching[0] and _is_outward(event) else None)
+    decide(view, engine(8))  # what is imported late is imported now
+    watching[0] = True
+    placed(view, engine(8))
+    watching[0] = False
+    assert seen == []
+    assert not any(map(inspect.iscoroutinefunction, (plan_placement, SchedulerCore.handle)))
+    watching[0] = True
+    Path(__file__).open().close()
+    watching[0] = False
+    assert seen == ["open"], "it would have been seen"
 
 
 @pytest.mark.behaviour("B-138")

@@ -77,6 +77,27 @@ def hog(world: World, device_id: str, gib: float) -> None:
     world.nodes["a"] = node("a", devices=devices, models=world.nodes["a"].models)
 
 
+def test_a_node_runs_two_loads_at_once_because_they_share_its_disk() -> None:
+    gpus = tuple(gpu(f"gpu-{number}") for number in range(3))
+    world = world_with(node(devices=(*gpus, cpu(free=4, total=4)), models=models("m", "n", "o")), m=16, n=16, o=16)
+
+    def go_on() -> None:
+        for _ in range(4):
+            world.measure_all()
+            world.writes_done()
+            world.hosts_take_starts()
+
+    for name in ("m", "n", "o"):
+        world.ensure(f"asks-{name}", name)
+    go_on()
+    assert set(world.runners) == {"p1", "p2"}
+    assert states(world)["o:latest"] is LoadState.WAITING
+    world.load("p1", 1.0)
+    go_on()
+    assert set(world.runners) == {"p1", "p2", "p3"}
+    assert len({runner.view.layout.devices[0].device_id for runner in world.runners.values()}) == 3
+
+
 @pytest.mark.behaviour("B-137")
 def test_a_hog_on_one_device_does_not_delay_a_reload_on_another() -> None:
     """Two models go at once; the memory of one device is taken by somebody else before it is seen to be free."""
