@@ -9,6 +9,7 @@ from grpc import aio
 
 from common.errors import InvalidRequest, PunaError, RequestCanceled
 from gateway import converters
+from gateway.chat_converters import chat_from_proto, messages_from_proto, prompt_from_proto, think_from_proto
 from gateway.core.answer_format import AnswerFormat
 from gateway.core.answers import (
     AnswerEvent,
@@ -19,7 +20,6 @@ from gateway.core.answers import (
     Done,
     EndReason,
     Loading,
-    Message,
     PromptProgress,
     Queued,
     RawPrompt,
@@ -27,7 +27,6 @@ from gateway.core.answers import (
 )
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue, check_options
-from gateway.http.ollama_requests import ROLES
 from gateway.record import RequestRecord
 from gateway.vector_servicer import VectorServicer
 from protos import inference_pb2, runner_pb2, scheduler_pb2
@@ -75,9 +74,10 @@ class InferenceServicer(VectorServicer):
         """Answer a conversation."""
         if not request.messages:
             raise InvalidRequest("messages must not be empty", param="messages")
-        think = (Think.ON if request.think else Think.OFF) if request.HasField("think") else None
-        chat = Chat(messages=_messages(request.messages))
-        answer = self._request(request.model, chat, request.options, context, think)
+        chat = chat_from_proto(request)
+        if chat.forced_tools and request.options.grammar:
+            raise InvalidRequest("grammar and a forced tool exclude each other", param="grammar")
+        answer = self._request(request.model, chat, request.options, context, think_from_proto(request))
         async for event in self._answer(answer, "Chat"):
             yield event
 
@@ -89,9 +89,10 @@ class InferenceServicer(VectorServicer):
         """Continue a prompt."""
         if not request.prompt:
             raise InvalidRequest("prompt must not be empty; LoadModel loads a model", param="prompt")
-        user = Message(role="user", content=request.prompt)
-        prompt = RawPrompt(text=request.prompt) if request.raw else Chat(messages=(user,))
-        answer = self._request(request.model, prompt, request.options, context, None)
+        if request.raw and (request.system or request.images):
+            raise InvalidRequest("raw goes with neither system nor images", param="raw")
+        prompt = RawPrompt(text=request.prompt) if request.raw else prompt_from_proto(request)
+        answer = self._request(request.model, prompt, request.options, context, think_from_proto(request))
         async for event in self._answer(answer, "Generate"):
             yield event
 
@@ -102,7 +103,7 @@ class InferenceServicer(VectorServicer):
     ) -> inference_pb2.TokenizeTextResponse:
         """Text or messages to token ids."""
         by_text = request.WhichOneof("input") != "messages"
-        chat = Chat(messages=_messages(request.messages.messages))
+        chat = Chat(messages=messages_from_proto(request.messages.messages))
         prompt = RawPrompt(text=request.text) if by_text else chat
         ids = await self._service.inference.models.tokenize(_checked_model(request.model), prompt)
         return inference_pb2.TokenizeTextResponse(ids=ids)
@@ -218,13 +219,6 @@ def _checked_model(model: str) -> str:
     return model
 
 
-def _messages(messages: Any) -> tuple[Message, ...]:
-    for message in messages:
-        if message.role not in ROLES:
-            raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
-    return tuple(Message(role=message.role, content=message.content) for message in messages)
-
-
 def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
     """The same table as over HTTP checks them."""
     sampling = options.sampling
@@ -299,4 +293,6 @@ def _done(event: Done) -> inference_pb2.Done:
         generate_duration_ns=usage.generate_duration_ns,
         seed=event.seed,
         placement=converters.placement_to_proto(event.placed),
+        reasoning_tokens=usage.reasoning_tokens,
+        called_tools=event.reason is EndReason.TOOL_CALLS,
     )

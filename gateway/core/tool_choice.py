@@ -11,25 +11,25 @@ def tool_names(tools: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
     return tuple(str(function["name"]) for function in functions if isinstance(function, Mapping))
 
 
-def any_of(tools: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+def any_of(tools: Sequence[Mapping[str, object]], *, param: str = "tool_choice") -> tuple[str, ...]:
     """All of them.
 
     Raises:
         InvalidRequest: there are none.
     """
     if not tools:
-        raise InvalidRequest("tool_choice needs tools", param="tool_choice")
+        raise InvalidRequest(f"{param} needs tools", param=param)
     return tool_names(tools)
 
 
-def only(name: str, tools: Sequence[Mapping[str, object]]) -> tuple[str, ...]:
+def only(name: str, tools: Sequence[Mapping[str, object]], *, param: str = "tool_choice") -> tuple[str, ...]:
     """The one of that name.
 
     Raises:
         InvalidRequest: there is none.
     """
     if name not in tool_names(tools):
-        raise InvalidRequest(f"tool_choice names {name[:64]!r}, which is not among the tools", param="tool_choice")
+        raise InvalidRequest(f"{param} names {name[:64]!r}, which is not among the tools", param=param)
     return (name,)
 
 

@@ -108,9 +108,25 @@ def test_text_under_a_schema_validates(client: openai.OpenAI) -> None:
     assert set(json.loads(answer.output_text)) == {"answer", "sure"}
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
+def test_a_tool_must_be_called_where_the_client_says_so(client: openai.OpenAI, choice: Any) -> None:
+    numbers = {"first": {"type": "integer"}, "second": {"type": "integer"}}
+    parameters = {"type": "object", "properties": numbers, "required": list(numbers), "additionalProperties": False}
+    tool: Any = {"type": "function", "name": "add", "parameters": parameters, "strict": True}
+    answer = client.responses.create(
+        model="demo", input=QUESTION, tools=[tool], tool_choice=choice, parallel_tool_calls=False, max_output_tokens=400
+    )
+    (call,) = [item for item in answer.output if item.type == "function_call"]
+    assert call.name == "add"
+    assert {key: type(value) for key, value in json.loads(call.arguments).items()} == {"first": int, "second": int}
+    assert not answer.output_text
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "jump"}}, "tool_choice"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),

@@ -164,6 +164,19 @@ def test_reasoning_stays_before_a_forced_call(client: openai.OpenAI) -> None:
     assert getattr(choice.message, "reasoning_content", "").strip() == taught["reasoning"]
 
 
+def test_a_forced_call_has_the_counts_and_logprobs_of_all_its_tokens(client: openai.OpenAI) -> None:
+    taught = QUESTIONS["umbrella"]
+    answer = client.chat.completions.create(**body_of(taught), tool_choice="required", logprobs=True)
+    logprobs, usage = answer.choices[0].logprobs, answer.usage
+    assert logprobs is not None
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    entries = logprobs.content or []
+    assert b"".join(bytes(entry.bytes or []) for entry in entries).decode() == taught["text"]
+    assert len(entries) == usage.completion_tokens - 1  # the end token
+    assert 0 < (usage.completion_tokens_details.reasoning_tokens or 0) < len(entries)
+
+
 def test_a_tool_that_nobody_declared_cannot_be_forced(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(
