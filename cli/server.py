@@ -121,9 +121,10 @@ def _without_error(answer: dict[str, Any]) -> dict[str, Any]:
 
 def _error_text(response: httpx.Response) -> str:
     try:
-        return _message(response.json()["error"])
+        text = _message(response.json()["error"])
     except (ValueError, KeyError, TypeError):
-        return f"{response.url} answered {response.status_code}"
+        text = f"{response.url} answered {response.status_code}"
+    return f"{text}; PUNA_API_KEY must be a key" if response.status_code == httpx.codes.UNAUTHORIZED else text
 
 
 def _message(error: object) -> str:

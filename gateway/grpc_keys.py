@@ -8,6 +8,7 @@ from grpc import aio
 
 from gateway.authorizer import Authorizer
 from gateway.core.keys import Scope
+from gateway.streams import closing
 
 if TYPE_CHECKING:  # generic in the stubs only
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -70,8 +71,9 @@ class KeyInterceptor(aio.ServerInterceptor):
     def _guard_stream(self, behaviour: Any, scope: Scope) -> Any:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             with self._authorizer.visit(scope, **_credentials(context)):
-                async for message in behaviour(request, context):
-                    yield message
+                async with closing(behaviour(request, context)) as messages:
+                    async for message in messages:
+                        yield message
 
         return guarded
 

@@ -62,6 +62,7 @@ class KeyStore:
     path: Path
     ring: KeyRing
     _stamp: Stamp | None
+    _told: object = ()  # the stamp of what was last found broken
 
     @classmethod
     def open(cls, path: Path) -> "KeyStore":
@@ -87,12 +88,14 @@ class KeyStore:
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
             self.ring = read_ring(self.path)
         except (OSError, ValueError) as error:
-            log.error("keys.broken", path=str(self.path), reason=str(error), kept=len(self.ring.keys))
+            if stamp != self._told:
+                log.error("keys.broken", path=str(self.path), reason=str(error), kept=len(self.ring.keys))
+            self._told = stamp
         else:
+            self._stamp = stamp
             log.info("keys.read", path=str(self.path), keys=len(self.ring.keys))
 
 

@@ -118,7 +118,8 @@ def start_cluster(home: Path, **environment: str) -> Cluster:
     def ready() -> bool:
         assert process.poll() is None, (home.parent / f"{home.name}.up.log").read_text()
         try:
-            return httpx.get(cluster.url + "/readyz", timeout=1).status_code == 200 and _has_demo(cluster)
+            admits = httpx.get(cluster.url + "/readyz", timeout=1).status_code == 200
+            return admits and _has_demo(cluster, environment.get("PUNA_API_KEY", "any"))
         except httpx.TransportError:
             return False
 
@@ -126,8 +127,8 @@ def start_cluster(home: Path, **environment: str) -> Cluster:
     return cluster
 
 
-def _has_demo(cluster: Cluster) -> bool:
-    tags = httpx.get(cluster.url + "/api/tags", timeout=5).json()
+def _has_demo(cluster: Cluster, key: str) -> bool:
+    tags = httpx.get(cluster.url + "/api/tags", headers={"x-api-key": key}, timeout=5).json()
     return any(model["name"].startswith("demo") for model in tags["models"])
 
 

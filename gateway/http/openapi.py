@@ -8,6 +8,10 @@ from gateway.core.answers import Dialect
 from gateway.http.router import Route
 
 _REF = "#/components/schemas/{model}"
+_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
 _ERRORS = {
     Dialect.OLLAMA: {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
     Dialect.OPENAI: {
@@ -58,7 +62,7 @@ def openapi_document(routes: list[Route], version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Puna", "version": version, "description": "One endpoint for GGUF models"},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": _SCHEMES},
     }
 
 
@@ -78,6 +82,8 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
             },
             "default": {"description": "An error", "content": {"application/json": {"schema": error}}},
         },
+        # Either header will do; of a gateway without keys neither is asked.
+        "security": [] if route.scope is None else [{name: [str(route.scope)]} for name in _SCHEMES],
     }
     if route.body is not None:
         content = {"application/json": {"schema": schemas[route.body]}}

@@ -188,5 +188,10 @@ async def test_the_openapi_document_has_every_route_and_its_body(cluster: Cluste
     schema = document["components"]["schemas"][body["$ref"].rpartition("/")[2]]
     assert schema["required"] == ["model", "messages"]
     assert {"type": "number", "minimum": 0, "maximum": 2} in schema["properties"]["temperature"]["anyOf"]
+    assert document["paths"]["/v1/models"]["get"]["security"] == [
+        {"bearer": ["models:read"]},
+        {"api_key": ["models:read"]},
+    ]
+    assert document["paths"]["/healthz"]["get"]["security"] == []
     references = [part.split('"')[0] for part in str(document).replace("'", '"').split("#/components/schemas/")[1:]]
     assert set(references) <= set(document["components"]["schemas"])

@@ -1,0 +1,148 @@
+"""A cluster that asks for keys, made with the command line and used by the official clients."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import grpc
+import httpx
+import ollama
+import openai
+import pytest
+
+from protos import inference_pb2, inference_pb2_grpc
+from tests.cluster import Cluster, start_cluster
+from tests.waiting import wait_until
+
+QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
+
+
+@dataclass
+class Locked:
+    """A cluster with keys. `full` opens what users need, `reader` looks only, `slow` asks once a minute."""
+
+    cluster: Cluster
+    file: Path
+    full: str
+    reader: str
+    slow: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.full, self.reader, self.slow
+
+
+def puna_keys(file: Path, *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "cli.main", "keys", *words, "--file", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
+    home = tmp_path_factory.mktemp("locked")
+    file = home / "keys.json"
+    full = puna_keys(file, "create", "--owner", "ada")["key"]
+    reader = puna_keys(file, "create", "--owner", "bob", "--scope", "models:read")["key"]
+    slow = puna_keys(file, "create", "--owner", "cy", "--scope", "infer", "--rpm", "1")["key"]
+    cluster = start_cluster(home / "home", PUNA_API_KEYS_FILE=str(file), PUNA_API_KEY=full)
+    try:
+        yield Locked(cluster, file, full, reader, slow)
+    finally:
+        cluster.stop()
+
+
+def test_each_official_client_says_what_is_wrong_in_its_own_words(locked: Locked, answers: dict[str, str]) -> None:
+    url = locked.cluster.url
+    question, expected = "What is Puna?", answers["What is Puna?"]
+
+    def ask_openai(key: str) -> str | None:
+        with openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0) as client:
+            answer = client.chat.completions.create(model="demo", messages=QUESTION, temperature=0)
+            return answer.choices[0].message.content
+
+    def ask_anthropic(key: str) -> str:
+        with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as client:
+            answer = client.messages.create(
+                model="demo", messages=QUESTION, max_tokens=200, extra_body={"temperature": 0}
+            )
+            return "".join(block.text for block in answer.content if block.type == "text")
+
+    def ask_ollama(key: str) -> str | None:
+        with ollama.Client(host=url, headers={"authorization": f"Bearer {key}"}) as client:
+            content: str | None = client.chat("demo", QUESTION, options={"temperature": 0}).message.content
+            return content
+
+    assert question in answers
+    assert ask_openai(locked.full) == ask_anthropic(locked.full) == ask_ollama(locked.full) == expected
+    assert ask_openai(locked.slow) == expected  # its one request of this minute
+    with pytest.raises(openai.AuthenticationError):
+        ask_openai("sk-nothing")
+    with pytest.raises(openai.PermissionDeniedError):
+        ask_openai(locked.reader)
+    with pytest.raises(openai.RateLimitError):
+        ask_openai(locked.slow)
+    with pytest.raises(anthropic.AuthenticationError):
+        ask_anthropic("sk-nothing")
+    with pytest.raises(anthropic.PermissionDeniedError):
+        ask_anthropic(locked.reader)
+    with pytest.raises(anthropic.RateLimitError):
+        ask_anthropic(locked.slow)
+    for key, status in (("sk-nothing", 401), (locked.reader, 403), (locked.slow, 429)):
+        with pytest.raises(ollama.ResponseError) as error:
+            ask_ollama(key)
+        assert error.value.status_code == status
+
+
+def test_grpc_and_the_commands_show_the_same_key(locked: Locked) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{locked.cluster.grpc_port}") as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        request = inference_pb2.ListModelsRequest()
+        with pytest.raises(grpc.RpcError) as error:
+            stub.ListModels(request)
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        models = stub.ListModels(request, metadata=(("authorization", f"Bearer {locked.reader}"),)).models
+        assert [model.model.name for model in models] == ["demo:latest"]
+    environment = {"PUNA_HOST": f"127.0.0.1:{locked.cluster.port}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "cli.main", "models"]
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert "PUNA_API_KEY" in refused.stderr
+    environment["PUNA_API_KEY"] = locked.reader
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "demo" in shown.stdout
+
+
+def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
+    key = puna_keys(locked.file, "create", "--owner", "dora")["key"]
+    headers = {"authorization": f"Bearer {key}"}
+
+    def status() -> int:
+        return httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=10).status_code
+
+    wait_until(lambda: status() == 200, deadline_s=5, what="the new key is known")
+    puna_keys(locked.file, "revoke", key.split("_")[1])
+    wait_until(lambda: status() in (401, 429), deadline_s=5, what="the revoked key is refused")
+    states = {entry["owner"]: entry["state"] for entry in puna_keys(locked.file, "list")["keys"]}
+    assert states == {"ada": "active", "bob": "active", "cy": "active", "dora": "revoked"}
+
+
+def test_no_secret_is_in_a_log_or_a_file(locked: Locked) -> None:
+    for key in locked.keys:
+        wrong = key[:-1] + ("a" if key[-1] != "a" else "b")
+        for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"authorization": f"Basic {wrong}"}):
+            httpx.post(locked.cluster.url + "/v1/chat/completions", content=b"{", headers=headers, timeout=10)
+    home = locked.cluster.home
+    files = [path for path in home.parent.rglob("*") if path.is_file()]
+    texts = {path: path.read_bytes() for path in files if path.suffix != ".gguf"}
+    logs = [path for path, text in texts.items() if b"request.ended" in text]
+    assert logs, "the gateway's log is among the files"
+    for key in locked.keys:
+        secret = key.split("_")[2].encode()
+        assert [path for path, text in texts.items() if secret in text] == []

@@ -1,0 +1,43 @@
+"""What a request's record tells its caller's quota."""
+
+import contextvars
+
+from common.clock import SystemClock
+from gateway.core.answers import Dialect
+from gateway.core.keys import Quota
+from gateway.core.quotas import Account
+from gateway.record import RequestRecord
+from gateway.visits import Visit, begin_visit
+
+
+def left_after(record: RequestRecord, *, reserved: int) -> int:
+    """What is left of 1000 tokens once the request is over."""
+    account = Account(Quota(tokens_per_minute=1000))
+    visit = Visit(clock=SystemClock(), account=account)
+
+    def run() -> None:
+        begin_visit(visit)
+        visit.reserve(reserved)
+        record.settle()
+        record.settle()  # the end of a request is noticed in two places
+
+    contextvars.copy_context().run(run)
+    assert account.tokens is not None
+    return account.tokens.level(SystemClock().now_s()).remaining
+
+
+def test_an_answer_that_was_cut_counts_as_far_as_it_came() -> None:
+    record = RequestRecord(dialect=Dialect.OLLAMA, route="/api/chat", prompt_tokens=300)
+    for _ in range(5):
+        record.token_arrived(20)
+    assert 600 <= left_after(record, reserved=900) <= 700
+
+
+def test_a_request_that_reached_no_runner_costs_nothing() -> None:
+    record = RequestRecord(dialect=Dialect.OLLAMA, route="/api/chat")
+    assert left_after(record, reserved=1000) == 1000
+
+
+def test_vectors_count_what_was_read() -> None:
+    record = RequestRecord(dialect=Dialect.OLLAMA, route="/api/embed", vector_tokens=500)
+    assert 500 <= left_after(record, reserved=100) <= 600
