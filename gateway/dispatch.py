@@ -21,6 +21,7 @@ from gateway.core.admission import (
     retry_after_s,
 )
 from gateway.core.answers import Loading, Queued
+from gateway.core.fairness import NO_CLAIM, NOBODY, Claim, Shares
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.replica_choice import Candidate, Need
 from gateway.core.routes import RouteInfo
@@ -39,6 +40,7 @@ class SlotRequest:
     need: Need
     keep_alive_ms: int | None = None
     options: LoadOptions = NO_LOAD_OPTIONS
+    claim: Claim = NO_CLAIM
 
     @property
     def load_need(self) -> LoadNeed:
@@ -65,7 +67,8 @@ class _Waiting:
     @property
     def waiter(self) -> Waiter:
         need = self.request.need
-        return Waiter(number=self.number, need=Need(avoided=need.avoided) if self.relaxed else need)
+        relaxed = Need(avoided=need.avoided) if self.relaxed else need
+        return Waiter(number=self.number, need=relaxed, claim=self.request.claim)
 
     def tell(self, progress: Queued | Loading) -> None:
         """Report where the request stands; only the newest matters."""
@@ -76,10 +79,11 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _ModelQueue:
-    """The requests that wait for one model, oldest first, and how quickly its requests end."""
+    """The requests that wait for one model, oldest first, whose turn it is, and how quickly its requests end."""
 
     waiting: list[_Waiting] = field(default_factory=list)
     drain: DrainRate = field(default_factory=DrainRate)
+    shares: Shares = field(default_factory=Shares)
 
 
 class Dispatcher:
@@ -129,9 +133,11 @@ class Dispatcher:
         finally:
             self._leave(waiting)
 
-    def release(self, request: SlotRequest, connection: Connection) -> None:
-        """The request that held the slot is over."""
+    def release(self, request: SlotRequest, connection: Connection, *, used_tokens: int | None = None) -> None:
+        """The request that held the slot is over; None: it used what it claimed."""
         queue = self._queue(request.key)
+        if used_tokens is not None:
+            queue.shares.settle(request.claim, used_tokens)
         queue.drain = queue.drain.after_end(self._clock.now_s())
         self.pool.give_back(connection)
 
@@ -194,6 +200,7 @@ class Dispatcher:
             slots_total=sum(candidate.slots_total for candidate in candidates),
             queue_max=self._queue_max - elsewhere,
             retry_after_s=self._retry_after_s(queue, candidates),
+            of_tenant=_waiting_of_tenant(queue, request.claim.tenant),
         )
         self._next_number += 1
         waiting = _Waiting(
@@ -212,6 +219,7 @@ class Dispatcher:
             queue.waiting.remove(waiting)
         if waiting.connection is not None:  # granted, but the request was cancelled before it noticed
             self.pool.give_back(waiting.connection)
+            queue.shares.settle(request.claim, 0)
         if not self._waiting_for(request.load_need):
             self.loads.stop(request.load_need)
         self._dispatch(request.key)
@@ -243,12 +251,15 @@ class Dispatcher:
             return
         candidates = self._candidates(key)
         by_number = {waiting.number: waiting for waiting in queue.waiting}
-        for grant in plan_grants([waiting.waiter for waiting in queue.waiting], candidates):
-            waiting = by_number[grant.number]
+        ordered = queue.shares.order(waiting.waiter for waiting in queue.waiting)
+        for grant in plan_grants(ordered, candidates):
+            waiting = by_number.pop(grant.number)
             queue.waiting.remove(waiting)
+            queue.shares.give(waiting.request.claim)
             waiting.connection = self.pool.take(grant.replica_key)
             waiting.wake.set()
-        for position, waiting in enumerate(queue.waiting, start=1):
+        left = [by_number[waiter.number] for waiter in ordered if waiter.number in by_number]
+        for position, waiting in enumerate(left, start=1):
             if needs_load(waiting.waiter, candidates):
                 self.loads.start(waiting.request.load_need, keep_alive_ms=waiting.request.keep_alive_ms)
             else:
@@ -275,3 +286,10 @@ class Dispatcher:
     def _retry_after_s(self, queue: _ModelQueue, candidates: list[Candidate]) -> float:
         ahead = len(queue.waiting) + sum(candidate.work for candidate in candidates)
         return retry_after_s(work_ahead=ahead, drain=queue.drain, jitter=random.uniform(-1, 1))
+
+
+def _waiting_of_tenant(queue: _ModelQueue, tenant: str) -> int | None:
+    """How many requests of a tenant wait; None where nobody is told from anybody."""
+    if tenant == NOBODY:
+        return None
+    return sum(waiting.request.claim.tenant == tenant for waiting in queue.waiting)

@@ -14,6 +14,7 @@ from gateway.attempts import LOST_TEXT, RETRYABLE, Attempts
 from gateway.core.answer_format import in_words_of_the_client
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason, LoadEvent, PromptProgress
 from gateway.core.capabilities import check_capabilities, check_usable
+from gateway.core.estimates import answer_tokens
 from gateway.core.load_options import load_options
 from gateway.core.model_names import model_not_found, parse_model_name
 from gateway.core.options import AnswerPlan, plan_answer
@@ -29,6 +30,7 @@ from gateway.replicas import Connection
 from gateway.streams import closing
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.vectors import Vectors
+from gateway.visits import claim
 
 log = get_logger()
 
@@ -46,6 +48,18 @@ class _Work:
     prompt: Prompt
     seed: int
     deadline_s: float
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What one try has used of the tenant's share."""
+
+    prompt: int = 0
+    answer: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.answer
 
 
 class Inference:
@@ -124,7 +138,9 @@ class Inference:
                 ),
                 keep_alive_ms=work.request.keep_alive_ms,
                 options=options,
+                claim=claim(answer_tokens(work.request)),
             )
+            spent = _Spent()
             connection: Connection | None = None
             try:
                 async with closing(self._acquire(slot, work, record)) as steps:
@@ -134,7 +150,7 @@ class Inference:
                         else:
                             yield step
                 assert connection is not None
-                async with closing(self._generate(work, connection, record)) as events:
+                async with closing(self._generate(work, connection, record, spent)) as events:
                     async for event in events:
                         attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
                         yield event
@@ -147,7 +163,7 @@ class Inference:
                 attempts.judge(error, connection)
             finally:
                 if connection is not None:
-                    self.dispatcher.release(slot, connection)
+                    self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
 
     async def _acquire(
         self, slot: SlotRequest, work: _Work, record: RequestRecord
@@ -166,7 +182,9 @@ class Inference:
                     return
                 yield step
 
-    async def _generate(self, work: _Work, connection: Connection, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
+    async def _generate(
+        self, work: _Work, connection: Connection, record: RequestRecord, spent: _Spent
+    ) -> AsyncIterator[AnswerEvent]:
         """One call of one replica."""
         prompt = await self._within(self._fit(work, connection), work.deadline_s)
         visible = self._marker_ids.of(work.route.model, work.output.markers, connection.runner)
@@ -189,9 +207,11 @@ class Inference:
                     case "prompt":
                         progress = converters.prompt_progress(event.prompt)
                         record.prompt_tokens = max(record.prompt_tokens, progress.total_tokens)
+                        spent.prompt = progress.total_tokens
                         yield progress
                     case "tokens":
                         record.token_arrived(len(event.tokens.tokens))
+                        spent.answer += len(event.tokens.tokens)
                         if work.request.wants_context:
                             generated.extend(token.id for token in event.tokens.tokens)
                         for delta in parser.feed(converters.delta(event.tokens)):

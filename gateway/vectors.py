@@ -12,6 +12,7 @@ from common.errors import EmbeddingsUnsupported, RequestTimeout, UnsupportedCapa
 from gateway import metrics
 from gateway.attempts import RETRYABLE, Attempts
 from gateway.core.capabilities import check_usable
+from gateway.core.estimates import question_tokens
 from gateway.core.model_names import parse_model_name
 from gateway.core.replica_choice import Need
 from gateway.core.routes import RouteInfo
@@ -34,6 +35,7 @@ from gateway.model_access import ModelAccess
 from gateway.record import RequestRecord
 from gateway.replicas import Connection
 from gateway.streams import closing
+from gateway.visits import claim
 from protos import cluster_pb2, runner_pb2
 
 Answer = TypeVar("Answer")
@@ -158,6 +160,7 @@ class Vectors:
             model_name=name,
             need=Need(context_tokens=question.context_tokens, avoided=frozenset(attempts.avoided)),
             keep_alive_ms=question.keep_alive_ms,
+            claim=claim(question_tokens(question)),
         )
         joined_s = self._clock.now_s()
         connection: Connection | None = None

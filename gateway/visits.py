@@ -4,11 +4,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from common.clock import Clock
-from gateway.core.keys import Band, Key, Scope
+from gateway.core.fairness import Claim
+from gateway.core.keys import Key, Scope
 from gateway.core.quotas import Account
-
-# The tenant of everybody where there are no keys.
-NOBODY = "none"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,21 +18,6 @@ class Visit:
     account: Account | None = None
     reserved: int = 0  # tokens
     settled: bool = False
-
-    @property
-    def tenant(self) -> str:
-        """Whose share of the slots it takes."""
-        return self.key.tenant if self.key else NOBODY
-
-    @property
-    def band(self) -> Band:
-        """How urgent it is."""
-        return self.key.band if self.key else Band.NORMAL
-
-    @property
-    def weight(self) -> int:
-        """How large its tenant's share is."""
-        return self.key.weight if self.key else 1
 
     def may(self, scope: Scope, *, stranger: bool) -> bool:
         """True if a part of the request that needs a scope counts; `stranger`: what holds without keys."""
@@ -87,3 +70,12 @@ def reserve(tokens: int) -> None:
     """
     if (visit := current_visit()) is not None:
         visit.reserve(tokens)
+
+
+def claim(tokens: int) -> Claim:
+    """For whom a slot is wanted: the caller's tenant, if there is one."""
+    visit = current_visit()
+    if visit is None or visit.key is None:
+        return Claim(tokens=tokens)
+    key = visit.key
+    return Claim(tenant=key.tenant, band=key.band, weight=key.weight, tokens=tokens)

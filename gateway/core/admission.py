@@ -1,15 +1,18 @@
-"""One model's queue: bounded, first come first served, replicas bound late. Pure: no clock, no waiting."""
+"""One model's queue: bounded, replicas bound late; `fairness` has its order. Pure: no clock, no waiting."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import QueueFull
+from gateway.core.fairness import NO_CLAIM, Claim
 from gateway.core.replica_choice import Candidate, Need, choose_replica, is_able
 
 # A cold model has no slots to count; runners have 8 unless told otherwise.
 _SLOTS_ASSUMED = 8
 _WAITING_MIN = 16
 _WAITING_PER_SLOT = 4
+# Of a queue's places, this part is never one tenant's alone.
+_KEPT_FOR_OTHERS = 0.25
 _RETRY_AFTER_S_MIN = 1.0
 _RETRY_AFTER_S_MAX = 60.0
 _JITTER = 0.2
@@ -24,6 +27,7 @@ class Waiter:
 
     number: int
     need: Need
+    claim: Claim = NO_CLAIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +43,26 @@ def waiting_max(*, slots_total: int, queue_max: int) -> int:
     return min(queue_max, max(_WAITING_MIN, _WAITING_PER_SLOT * (slots_total or _SLOTS_ASSUMED)))
 
 
-def check_room(*, waiting: int, slots_total: int, queue_max: int, retry_after_s: float) -> None:
-    """Let one more request wait.
+def tenant_waiting_max(places: int) -> int:
+    """Most places of a queue that one tenant may take, so that a loud one leaves room for a quiet one."""
+    return max(places - max(round(places * _KEPT_FOR_OTHERS), 1), 1)
+
+
+def check_room(
+    *, waiting: int, slots_total: int, queue_max: int, retry_after_s: float, of_tenant: int | None = None
+) -> None:
+    """Let one more request wait. `of_tenant`: how many of its own wait already; None: there are no tenants.
 
     Raises:
         QueueFull: the bound is reached; tell the client when to come again.
     """
-    if waiting >= waiting_max(slots_total=slots_total, queue_max=queue_max):
+    places = waiting_max(slots_total=slots_total, queue_max=queue_max)
+    if waiting >= places or (of_tenant is not None and of_tenant >= tenant_waiting_max(places)):
         raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
 
 
 def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[Candidate]) -> list[Grant]:
-    """Give free slots to waiters, oldest first; one that no replica suits does not hold up the others."""
+    """Give free slots to waiters in their order; one that no replica suits does not hold up the others."""
     free = {candidate.key: candidate for candidate in candidates}
     grants: list[Grant] = []
     for waiter in waiters:

@@ -6,7 +6,7 @@ What is reserved of a quota, and what a request weighs in the queue; both are se
 from collections.abc import Iterable
 
 from gateway.core.answers import AnswerRequest, RawPrompt, images_of
-from gateway.core.vectors import Input
+from gateway.core.vectors import EmbedQuestion, RerankQuestion
 
 # Text of most languages and tokenizers; code and digits have fewer characters a token.
 _CHARACTERS_PER_TOKEN = 4
@@ -33,9 +33,12 @@ def prompt_tokens(request: AnswerRequest) -> int:
     return text_tokens(texts) + text_tokens(tools) + len(prompt.earlier_token_ids) + images
 
 
-def input_tokens(inputs: Iterable[Input]) -> int:
-    """Texts and token ids of embeddings and rankings."""
-    return sum(text_tokens([one]) if isinstance(one, str) else len(one) for one in inputs)
+def question_tokens(question: EmbedQuestion | RerankQuestion) -> int:
+    """What an embedding or a ranking reads; the latter its query before each document."""
+    if isinstance(question, EmbedQuestion):
+        return sum(text_tokens([one]) if isinstance(one, str) else len(one) for one in question.inputs)
+    query = text_tokens([question.query])
+    return sum(query + text_tokens([document]) for document in question.documents)
 
 
 def text_tokens(texts: Iterable[str]) -> int:

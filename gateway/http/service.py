@@ -10,7 +10,7 @@ from common.logs import get_logger
 from gateway.choices import ChoiceEvent, merge_choices
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
 from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
-from gateway.core.estimates import answer_tokens, input_tokens
+from gateway.core.estimates import answer_tokens, question_tokens
 from gateway.core.keys import Scope
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.option_table import CheckedOptions, check_options
@@ -95,7 +95,7 @@ class Service:
         Raises:
             PunaError: it failed, or the gateway is shutting down.
         """
-        reserve(input_tokens(question.inputs))
+        reserve(question_tokens(question))
         return await self._whole(self.inference.vectors.embed(question, record))
 
     async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
@@ -104,8 +104,7 @@ class Service:
         Raises:
             PunaError: as `embed`.
         """
-        # A ranking reads the query before each document.
-        reserve(input_tokens(question.documents) + len(question.documents) * input_tokens([question.query]))
+        reserve(question_tokens(question))
         return await self._whole(self.inference.vectors.rerank(question, record))
 
     async def _whole(self, answer: Awaitable[Item]) -> Item:

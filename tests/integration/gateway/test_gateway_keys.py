@@ -24,6 +24,7 @@ from gateway.core.failures import FAILURES_PER_MINUTE
 from gateway.settings import GatewaySettings
 from protos import inference_pb2, inference_pb2_grpc
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
+from tests.integration.gateway.scripted import ScriptedRunner
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
@@ -119,8 +120,8 @@ async def test_the_official_clients_raise_what_their_users_catch(keys: Keys, sta
             headers = refusal.value.response.headers
             assert headers["x-ratelimit-limit-requests"] == "1"
             assert headers["x-ratelimit-remaining-requests"] == "0"
-            assert re.fullmatch(r"(1m0s|59\.\d+s|59s)", headers["x-ratelimit-reset-requests"])
-            assert 50 <= int(headers["retry-after"]) <= 60
+            assert re.fullmatch(r"1m0s|\d\d(\.\d+)?s", headers["x-ratelimit-reset-requests"])
+            assert 10 <= int(headers["retry-after"]) <= 60
         for key, kind in (("wrong", anthropic.AuthenticationError), (reader, anthropic.PermissionDeniedError)):
             async with anthropic.AsyncAnthropic(base_url=cluster.url, api_key=key, max_retries=0) as claude:
                 with pytest.raises(kind):
@@ -169,9 +170,13 @@ async def test_grpc_asks_for_the_same_keys(keys: Keys, start: Callable[..., Any]
 async def test_twenty_bad_keys_a_minute_are_answered_then_429(keys: Keys, start: Callable[..., Any]) -> None:
     good = keys.create()
     async with start() as cluster:
-        answers = [await cluster.http.get("/api/tags", headers=bearer("x")) for _ in range(FAILURES_PER_MINUTE + 1)]
-        assert [answer.status_code for answer in answers] == [401] * FAILURES_PER_MINUTE + [429]
-        assert int(answers[-1].headers["retry-after"]) >= 1
+        statuses: list[int] = []
+        while 429 not in statuses and len(statuses) < 3 * FAILURES_PER_MINUTE:  # one more for every 3 s that it takes
+            answer = await cluster.http.get("/api/tags", headers=bearer("x"))
+            statuses.append(answer.status_code)
+        assert set(statuses[:FAILURES_PER_MINUTE]) == {401}
+        assert statuses[-1] == 429
+        assert int(answer.headers["retry-after"]) >= 1
         assert (await cluster.http.get("/api/tags", headers=bearer(good))).status_code == 200
 
 
@@ -281,7 +286,7 @@ async def test_an_open_listener_needs_keys_or_consent(keys: Keys, start_cluster:
 
 
 async def test_tokens_are_reserved_and_settled_to_what_was_used(keys: Keys, start: Callable[..., Any]) -> None:
-    key = keys.create(tokens_per_minute=100)
+    key = keys.create(tokens_per_minute=30)
     async with start() as cluster:
 
         async def ask(max_tokens: int) -> httpx.Response:
@@ -289,16 +294,16 @@ async def test_tokens_are_reserved_and_settled_to_what_was_used(keys: Keys, star
             answer: httpx.Response = await cluster.http.post(CHAT, json=body, headers=bearer(key))
             return answer
 
-        first = await ask(90)
+        first = await ask(14)
         used = first.json()["usage"]["total_tokens"]
-        assert int(first.headers["x-ratelimit-remaining-tokens"]) < 100 - used
-        # Most of it came back, else the second would not be let in.
-        second = await ask(70)
+        assert used <= 9
+        # What was not used came back, else the second would not be let in.
+        second = await ask(18)
         assert second.status_code == 200
-        refused = await ask(99)
+        refused = await ask(28)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert refused.headers["x-ratelimit-limit-tokens"] == "100"
-        assert int(refused.headers["x-ratelimit-remaining-tokens"]) >= 100 - 2 * used
+        assert refused.headers["x-ratelimit-limit-tokens"] == "30"
+        assert int(refused.headers["x-ratelimit-remaining-tokens"]) >= 30 - 2 * used
 
 
 async def test_models_of_others_do_not_exist(keys: Keys, start: Callable[..., Any]) -> None:
@@ -346,3 +351,30 @@ async def test_what_a_scope_forbids_in_a_body_is_ignored_and_named(keys: Keys, s
         answer = await cluster.http.post("/api/generate", json=body, headers=bearer(manager))
         assert "x-puna-ignored" not in answer.headers
         assert cluster.runner.requests[-1].keep_alive_ms == 48 * 3600 * 1000
+
+
+async def test_a_quiet_tenant_is_served_next_to_a_loud_one(keys: Keys, start: Callable[..., Any]) -> None:
+    loud, quiet = keys.create("loud"), keys.create("quiet")
+    goes_on = asyncio.Event()
+
+    async def held(_: object) -> None:
+        await goes_on.wait()
+
+    async with start(runner=ScriptedRunner(slots=1, before=held)) as cluster:
+
+        async def ask(key: str, text: str) -> int:
+            body = {"model": "demo", "messages": [{"role": "user", "content": text}]}
+            answer: httpx.Response = await cluster.http.post(CHAT, json=body, headers=bearer(key))
+            return answer.status_code
+
+        def waiting() -> int:
+            return sum(cluster.gateway.service.inference.dispatcher.depths().values())
+
+        asked = [asyncio.create_task(ask(loud, f"loud {number}")) for number in range(8)]
+        await eventually(lambda: waiting() == 7)
+        asked.append(asyncio.create_task(ask(quiet, "quiet")))
+        await eventually(lambda: waiting() == 8)
+        goes_on.set()
+        assert set(await asyncio.gather(*asked)) == {200}
+        order = ["quiet" in str(request) for request in cluster.runner.requests]
+        assert order.index(True) <= 2  # the one that ran already, and one more at most

@@ -1,0 +1,27 @@
+"""What a request may come to."""
+
+from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
+from gateway.core.estimates import answer_tokens, question_tokens
+from gateway.core.vectors import EmbedQuestion, RerankQuestion
+
+
+def request(prompt: Chat | RawPrompt, num_predict: int | None = None) -> AnswerRequest:
+    options = {} if num_predict is None else {"num_predict": num_predict}
+    return AnswerRequest(dialect=Dialect.GRPC, model="demo", prompt=prompt, options=options)
+
+
+def test_prompt_and_longest_answer_count() -> None:
+    chat = Chat(messages=(Message(role="system", content="x" * 40), Message(role="user", content="y" * 41)))
+    assert answer_tokens(request(chat, 100)) == 21 + 100
+    assert answer_tokens(request(RawPrompt(token_ids=(1, 2, 3)), 7)) == 10
+
+
+def test_an_answer_without_a_limit_counts_as_a_usual_one() -> None:
+    assert answer_tokens(request(RawPrompt(text="abcd"))) == answer_tokens(request(RawPrompt(text="abcd"), -1)) == 513
+
+
+def test_vectors_count_what_is_read() -> None:
+    embed = EmbedQuestion(dialect=Dialect.GRPC, model="m", inputs=("x" * 8, (1, 2, 3)), truncate=True)
+    assert question_tokens(embed) == 5
+    rerank = RerankQuestion(dialect=Dialect.GRPC, model="m", query="q" * 4, documents=("d" * 8, "d"), truncate=True)
+    assert question_tokens(rerank) == (1 + 2) + (1 + 1)
