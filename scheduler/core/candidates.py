@@ -53,8 +53,6 @@ class ClusterView:
     loads_per_node: Mapping[str, int] = field(default_factory=dict)
     margins: Margins = NO_MARGINS
     decoding: Mapping[DeviceKey, float] = field(default_factory=dict)  # replicas that decode on a device, mean of 60 s
-    # (node, node) → seconds there and back, bytes a second; what is not known is left out.
-    links: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
 
 Reports = Mapping[MeasureKey, MemoryReport | Fault]

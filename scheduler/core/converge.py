@@ -37,6 +37,9 @@ class Planning(Protocol):
     def offloaded(self, layout: Layout) -> int:
         """What counts as more or less of a layout: layers on devices."""
 
+    def worth(self, layout: Layout) -> tuple[int, bool]:
+        """What is better is larger: blocks on devices first, then the output."""
+
     def fits(self, report: MemoryReport, layout: Layout) -> bool:
         """Whether every device and every pool has room for what was measured."""
 
@@ -143,6 +146,7 @@ def _climb(
     """Whether a better layout fits after all."""
     if isinstance(found, Unallocatable) and found.fault is not None:
         return found
+    found = _best_fitting(planning, rounds, found)
     for _ in range(CLIMBS_MAX):
         best = found.layout if isinstance(found, Converged) else None
         trial = planning.better(best, rounds.reports)
@@ -157,6 +161,15 @@ def _climb(
         if trial is None or rounds.are_over:
             break
     return replace(found, rounds=len(rounds.reports))
+
+
+def _best_fitting(planning: Planning, rounds: _Rounds, found: Converged | Unallocatable) -> Converged | Unallocatable:
+    """The loop takes the last that fits; one on its way may have been better."""
+    fitting = [one for one, known in rounds.reports.items() if planning.fits(known, one)]
+    best = max(fitting, key=planning.worth, default=None)
+    if best is None or (isinstance(found, Converged) and planning.worth(best) <= planning.worth(found.layout)):
+        return found
+    return Converged(layout=best, report=rounds.reports[best], rounds=len(rounds.reports))
 
 
 def _try_between(

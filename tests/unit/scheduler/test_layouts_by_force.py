@@ -1,7 +1,7 @@
 """Layouts that are found by measuring, against every layout there is, on an engine that hides its graphs.
 
 Measured is never what was planned: graphs depend on the number of devices, on where the output lies, and on how many
-layers are offloaded. Over 80 seeded clusters nine of ten layouts are the best there is, and none is far from it.
+layers are offloaded. Over 80 seeded clusters at most two layouts are not the best there is, and none is far from it.
 """
 
 import itertools
@@ -32,7 +32,11 @@ POLICY = Policy(
 )
 BASE = Layout(context_tokens=2048, slots=2, batch_tokens=512)
 ORDER = list(Shape)
-EXACT_MIN = 0.9
+Rank = tuple[int, int, int]
+CASES = 80
+EXACT_MIN = 0.97
+SLOWER_MAX = 1.1
+QUICK_MIN = 0.95
 BLOCKS_LOST_MAX = 3
 ROUNDS_MAX = 16
 
@@ -58,20 +62,30 @@ class Case:
         assert needs is not None
         return not Rooms(policy=POLICY, promises=()).short_pools(needs, {self.node.id: self.node})
 
-    def best_by_force(self) -> tuple[int, int, int]:
-        """The best rank that any layout has."""
+    def best_by_force(self) -> tuple[Rank, float]:
+        """The best rank that any layout has, and the seconds for a token of the fastest that has it."""
         layers = len(self.engine.facts.layer_weights_bytes)
-        best = (ORDER.index(Shape.CPU), 0, 0)
+        best = (ORDER.index(Shape.CPU), 0, 0), self.token_s(BASE.without_devices())
         for count in range(1, len(self.gpu_ids) + 1):
             for chosen in itertools.combinations(self.gpu_ids, count):
                 fitting = (layout for layout in layouts_on(chosen, layers, BASE) if self.fits(layout))
-                best = min([best, *(rank(layout, layers) for layout in fitting)])
-            if best[0] in (ORDER.index(Shape.ONE_DEVICE), ORDER.index(Shape.ONE_NODE)):
+                best = min([best, *((rank(layout, layers), self.token_s(layout)) for layout in fitting)])
+            if best[0][0] in (ORDER.index(Shape.ONE_DEVICE), ORDER.index(Shape.ONE_NODE)):
                 return best
         return best
 
+    def token_s(self, layout: Layout) -> float:
+        """Every layer is read once, from where it lies."""
+        speeds = {device.id: device.speed_bytes_s or 1.0 for device in self.node.devices}
+        weights = list(self.engine.facts.layer_weights_bytes)
+        seconds = weights.pop() / speeds["cpu"] if layout.output_on_host else 0.0
+        for part in reversed(layout.devices):
+            seconds += sum(weights[-part.layer_count :]) / speeds[part.device_id]
+            del weights[-part.layer_count :]
+        return seconds + sum(weights) / speeds["cpu"]
 
-def rank(layout: Layout, layers: int) -> tuple[int, int, int]:
+
+def rank(layout: Layout, layers: int) -> Rank:
     """Lower is better: the shape, then devices or blocks that are missing, then whether the output is."""
     taken = sum(part.layer_count for part in layout.devices)
     if taken == layers:
@@ -89,7 +103,7 @@ def rank(layout: Layout, layers: int) -> tuple[int, int, int]:
     )
 
 
-def case(seed: int, *, devices_max: int) -> Case:
+def case(seed: int, *, devices_max: int, speeds: bool = False) -> Case:
     chance = random.Random(seed)
     engine = random_engine(chance)
     size = sum(engine.facts.layer_weights_bytes) / GIB
@@ -98,7 +112,11 @@ def case(seed: int, *, devices_max: int) -> Case:
         free = chance.uniform(0.1, 1.0) * size * chance.choice([0.4, 0.7, 1.2]) + 0.1
         devices.append(replace(gpu(f"g{index}", free=free, total=free), description=f"kind {index}"))
     file = replace(model(), layer_count=len(engine.facts.layer_weights_bytes) - 1, facts=engine.facts)
-    one = node(devices=(*devices, cpu(free=size * 2 + 2, total=size * 2 + 2)), models=(file,))
+    ram = cpu(free=size * 2 + 2, total=size * 2 + 2)
+    if speeds:
+        devices = [replace(device, speed_bytes_s=chance.uniform(200e9, 900e9)) for device in devices]
+        ram = replace(ram, speed_bytes_s=40e9)
+    one = node(devices=(*devices, ram), models=(file,))
     request = PlacementRequest(model_digest=file.digest, layout=BASE, slot_steps=(2,))
     return Case(engine=engine, node=one, request=request)
 
@@ -118,15 +136,33 @@ def test_nothing_is_overcommitted_and_the_rounds_end(seed: int) -> None:
 @pytest.mark.behaviour("B-72")
 def test_shape_and_layer_count_are_those_of_the_best_layout_there_is() -> None:
     exact = 0
-    for seed in range(80):
+    for seed in range(CASES):
         one = case(seed, devices_max=3)
         outcome, _ = one.decide()
         assert isinstance(outcome, Placement)
         layers = len(one.engine.facts.layer_weights_bytes)
-        got, best = rank(outcome.layout, layers), one.best_by_force()
+        got, (best, _) = rank(outcome.layout, layers), one.best_by_force()
         assert got >= best, f"seed {seed}: better than anything there is"
         exact += got == best
         if best[0] == ORDER.index(Shape.PARTIAL):
             assert got[0] == best[0], f"seed {seed}: {got} instead of {best}"
             assert got[1] <= best[1] + BLOCKS_LOST_MAX, f"seed {seed}: {got} instead of {best}"
-    assert exact >= EXACT_MIN * 80, f"{exact} of 80"
+    assert exact >= EXACT_MIN * CASES, f"{exact} of {CASES}"
+
+
+@pytest.mark.behaviour("B-72")
+def test_no_layout_of_the_same_shape_and_size_is_a_tenth_faster() -> None:
+    compared = quick = 0
+    for seed in range(CASES):
+        one = case(seed, devices_max=3, speeds=True)
+        outcome, _ = one.decide()
+        assert isinstance(outcome, Placement)
+        seconds = one.token_s(outcome.layout)
+        assert outcome.expected_s == pytest.approx(seconds, rel=0.01)
+        layers = len(one.engine.facts.layer_weights_bytes)
+        best, least_s = one.best_by_force()
+        if rank(outcome.layout, layers) == best:
+            compared += 1
+            quick += seconds <= least_s * SLOWER_MAX
+    assert compared >= EXACT_MIN * CASES, f"{compared} of {CASES}"
+    assert quick >= QUICK_MIN * compared, f"{quick} of {compared}"
