@@ -8,6 +8,7 @@ from common.logs import get_logger
 from discovery import metrics
 from discovery.core import membership as core
 from discovery.core.membership import Membership, Report
+from discovery.news import is_news
 
 log = get_logger()
 
@@ -23,6 +24,7 @@ class Registry:
         self.started_at_s = clock.now_s()
         self.membership = Membership()
         self.changes = Changes()
+        self.news = Changes()  # those of them that watchers must hear at once
         self._streams = 0
 
     def new_stream(self) -> int:
@@ -33,7 +35,12 @@ class Registry:
     def report(self, report: Report) -> None:
         """Take in a report. Raises what `apply_report` raises."""
         known = self.membership.nodes.get(report.node_id)
-        self._set(core.apply_report(self.membership, report, now_s=self._clock.now_s()))
+        goes_on = known is not None and known.stream == report.stream and not known.suspect
+        before = known.sections if known is not None and goes_on else None
+        self._set(
+            core.apply_report(self.membership, report, now_s=self._clock.now_s()),
+            news=is_news(before, report.sections),
+        )
         if known is None or known.stream != report.stream:
             log.info("node.registered", node=report.node_id, incarnation=report.incarnation, again=known is not None)
 
@@ -57,7 +64,7 @@ class Registry:
                 if node.suspect and not before.nodes[node.node_id].suspect:
                     log.warning("node.suspect", node=node.node_id, silence_s=SILENCE_S_MAX)
 
-    def _set(self, membership: Membership) -> None:
+    def _set(self, membership: Membership, *, news: bool = True) -> None:
         visible = membership.version != self.membership.version
         self.membership = membership
         if not visible:
@@ -67,3 +74,5 @@ class Registry:
         metrics.NODES.labels(state="suspect").set(suspects)
         metrics.VERSION.set(membership.version)
         self.changes.notify()
+        if news:
+            self.news.notify()

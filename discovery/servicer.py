@@ -19,6 +19,9 @@ REPORT_INTERVAL_MS = 1000
 FULL_RETRY_S = 10.0
 # A burst of reports (many hosts, one instant) becomes one inventory.
 INVENTORY_INTERVAL_S_MIN = 0.02
+# Figures that only moved a little are told so often. With the time between two reports they stay below the two seconds
+# after which the scheduler trusts them less.
+FIGURES_INTERVAL_S = 0.5
 
 
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
@@ -55,11 +58,11 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     ) -> AsyncIterator[discovery_pb2.Inventory]:
         """The newest inventory on connect and after changes."""
         registry = self._registry
-        seen, sent = 0, SentDetails()
+        sent = SentDetails()
         metrics.WATCHERS.inc()
         try:
             while True:
-                seen = registry.changes.version
+                seen, heard = registry.changes.version, registry.news.version
                 yield to_inventory(
                     registry.membership,
                     now_s=self._clock.now_s(),
@@ -67,9 +70,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
                     sent=sent,
                 )
                 await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)
-                await registry.changes.beyond(seen)
+                await self._next(seen, heard)
         finally:
             metrics.WATCHERS.dec()
+
+    async def _next(self, seen: int, heard: int) -> None:
+        """Wait for news; what is none may wait until other figures have been read, too."""
+        try:
+            async with asyncio.timeout(FIGURES_INTERVAL_S - INVENTORY_INTERVAL_S_MIN):
+                await self._registry.news.beyond(heard)
+        except TimeoutError:
+            await self._registry.changes.beyond(seen)
 
     def _take(self, message: discovery_pb2.HostReport, stream: int) -> None:
         result = "refused"

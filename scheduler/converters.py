@@ -8,6 +8,7 @@ from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.routing_table import ReplicaRoute
 from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
+from scheduler.known_files import KnownFiles
 
 _KINDS = {
     cluster_pb2.DEVICE_TYPE_CPU: DeviceKind.CPU,
@@ -47,18 +48,20 @@ _SPLITS = {cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER, cluster_pb2.SPLIT_MODE
 _SPLITS_BACK = {split: number for number, split in _SPLITS.items()}
 
 
-def to_nodes(inventory: discovery_pb2.Inventory) -> tuple[NodeView, ...]:
-    """An inventory as the core sees it."""
-    return tuple(_to_node(node) for node in inventory.nodes)
+def to_nodes(inventory: discovery_pb2.Inventory, known: KnownFiles | None = None) -> tuple[NodeView, ...]:
+    """An inventory as the core sees it; `known` is what was there before."""
+    known = known or KnownFiles()
+    known.forget_others(inventory)
+    return tuple(_to_node(node, known) for node in inventory.nodes)
 
 
-def _to_node(node: cluster_pb2.Node) -> NodeView:
+def _to_node(node: cluster_pb2.Node, known: KnownFiles) -> NodeView:
     return NodeView(
         id=node.id,
         address=node.address,
         engine_build=node.engine_build,
         devices=tuple(_to_device(device) for device in node.devices),
-        models=tuple(_to_model(model) for model in node.models),
+        models=known.of(node, _to_model),
         runners=tuple(to_runner(runner) for runner in node.runners),
         suspect=node.suspect,
         report_age_s=node.report_age_ms / 1000,

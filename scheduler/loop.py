@@ -14,6 +14,7 @@ from scheduler.core.ledger import overhead_bytes
 from scheduler.core.promises import promises
 from scheduler.core.residuals import sizes_by_device
 from scheduler.core.state import SchedulerCore
+from scheduler.known_files import KnownFiles
 from scheduler.routes import RouteBoard
 
 EVENTS_MAX = 4096
@@ -40,6 +41,7 @@ class CoreLoop:
         self._board = board
         self._events: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=EVENTS_MAX)
         self._inventory: discovery_pb2.Inventory | None = None
+        self._files = KnownFiles()
         self._posts: set[asyncio.Task[None]] = set()
 
     async def post(self, event: Event) -> None:
@@ -101,7 +103,7 @@ class CoreLoop:
         assert inventory is not None, "announced when it was put there"
         metrics.INVENTORY_AT.set(self._clock.wall_unix_s())
         self._board.see_inventory(inventory)
-        return InventorySeen(nodes=to_nodes(inventory), uptime_s=inventory.uptime_ms / 1000)
+        return InventorySeen(nodes=to_nodes(inventory, self._files), uptime_s=inventory.uptime_ms / 1000)
 
     def _show_residuals(self) -> None:
         for gauge in (metrics.PLANNED_BYTES, metrics.ALLOCATED_BYTES, metrics.RESIDUAL_BYTES):

@@ -49,7 +49,7 @@ def _preference(model: ModelFile) -> tuple[bool, int, str]:
 
 @dataclass(slots=True)
 class NamedFiles:
-    """The file that each name means, worked out anew only when other nodes are reported: thousands have it."""
+    """The file that each name means, worked out anew only when other files are reported: thousands of nodes have it."""
 
     _nodes: tuple[NodeView, ...] = ()
     _files: dict[str, ModelFile] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class NamedFiles:
     def of(self, nodes: Sequence[NodeView]) -> Mapping[str, ModelFile]:
         """By name."""
         if len(nodes) != len(self._nodes) or any(
-            one is not other for one, other in zip(nodes, self._nodes, strict=True)
+            one.models is not other.models for one, other in zip(nodes, self._nodes, strict=True)
         ):
             self._nodes, self._files = tuple(nodes), named_files(nodes)
         return self._files
@@ -129,6 +129,8 @@ def _is_same_route(old: ModelRoute, new: ModelRoute) -> bool:
 
 
 def _is_same_replica(old: ReplicaRoute, new: ReplicaRoute) -> bool:
+    if old.runner is new.runner and old == new:
+        return True
     if (old.expires_at_s is None) != (new.expires_at_s is None):
         return False
     if abs((old.expires_at_s or 0.0) - (new.expires_at_s or 0.0)) > EXPIRY_JITTER_S:

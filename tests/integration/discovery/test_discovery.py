@@ -10,7 +10,7 @@ from grpc import aio
 from common.grpc_client import open_channel
 from common.grpc_errors import from_rpc_error
 from discovery.client import watch_inventory
-from protos import discovery_pb2, discovery_pb2_grpc
+from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc
 from tests.integration.host.node import Service, Stopwatch
 
 DEADLINE_S = 15.0
@@ -175,6 +175,31 @@ async def test_a_slow_watcher_gets_the_newest_inventory_and_skips_what_was_betwe
     assert len(received) < 100
     versions = [inventory.version for inventory in received]
     assert versions == sorted(set(versions))
+    await host.vanish()
+
+
+async def test_figures_that_only_age_are_told_seldom_and_the_newest_of_them_with_the_next_news(address: str) -> None:
+    host = FakeHost(address)
+    await host.register()
+
+    def devices(age_ms: int, free_gib: int = 8) -> discovery_pb2.DeviceList:
+        device = cluster_pb2.Device(id="GPU-1", free_bytes=free_gib * 1024**3, free_age_ms=age_ms)
+        return discovery_pb2.DeviceList(devices=[device])
+
+    async with open_channel(address) as channel:
+        stream = aiter(discovery_pb2_grpc.DiscoveryStub(channel).WatchInventory(discovery_pb2.WatchInventoryRequest()))
+        await anext(stream)
+        await host.say(devices=devices(0))
+        await anext(stream)
+        watch = Stopwatch()
+        await host.say(devices=devices(1))
+        aged = await anext(stream)
+        assert watch.elapsed_s > 0.1  # far more than the pause after news
+        assert aged.nodes[0].devices[0].free_age_ms >= 1
+        await host.say(devices=devices(2))
+        await host.say(devices=devices(3, free_gib=2))
+        news = await anext(stream)
+        assert news.nodes[0].devices[0].free_bytes == 2 * 1024**3
     await host.vanish()
 
 

@@ -18,7 +18,8 @@ from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.view import DeviceKind, RunnerState, Trust
+from scheduler.core.view import DeviceKind, NodeView, RunnerState, Trust
+from scheduler.known_files import KnownFiles
 from scheduler.records import decode, encode
 
 LAYOUT = Layout(
@@ -146,6 +147,20 @@ def test_a_model_without_a_header_cannot_be_used() -> None:
     models = [cluster_pb2.Model(name="m:latest", digest="d")]
     (node,) = to_nodes(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", models=models)]))
     assert node.models[0].error
+
+
+def test_files_are_made_anew_only_where_they_changed() -> None:
+    def seen(*nodes: tuple[str, str]) -> dict[str, NodeView]:
+        models = {name: [cluster_pb2.Model(name="m:latest", digest=digest)] for name, digest in nodes}
+        inventory = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id=name, models=models[name]) for name in models])
+        return {node.id: node for node in to_nodes(inventory, known)}
+
+    known = KnownFiles()
+    first, second = seen(("a", "1"), ("b", "1")), seen(("a", "1"), ("b", "2"))
+    assert second["a"].models is first["a"].models
+    assert second["b"].models[0].digest == "2"
+    seen(("b", "2"))
+    assert seen(("a", "1"), ("b", "2"))["a"].models is not first["a"].models
 
 
 def test_retry_after_is_kept_on_the_way_out() -> None:
