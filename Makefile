@@ -82,7 +82,7 @@ bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTI
 bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle control plane
 	$(BIN)/python -m bench.placement
 
-placement-grid: setup ## measured placement against real allocations and two formulas (2 minutes)
+placement-grid: setup ## measured placement against real allocations and two formulas (5 minutes)
 	$(BIN)/python -m tools.placement_grid
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
