@@ -1,4 +1,4 @@
-"""The loop of measure → plan → measure until the layout repeats (spec: 4.3). Pure, over reports that are already known.
+"""The loop of measure → plan → measure until the layout repeats. Pure, over reports that are already known.
 
 The compute graph depends on the layout, and the layout on the graph. A report that is missing ends the run with
 `Missing`; whoever has it measured runs the loop again from its beginning, which takes the same way and goes on.

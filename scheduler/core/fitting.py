@@ -1,4 +1,4 @@
-"""One shape on one ground: from sizes and rooms to a layout, and whether a measured one fits (spec: 4.4)."""
+"""One shape on one ground: from sizes and rooms to a layout, and whether a measured one fits."""
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
