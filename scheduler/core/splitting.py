@@ -20,7 +20,7 @@ DeviceKey = tuple[str, str]  # node id, device id
 
 FACTOR_STEP_MIN = 1e-6
 FACTOR_EXCEEDING = 1000.0  # a count that the user gave may exceed the room; the reserve check decides
-SETS_MAX = 4096
+SETS_MAX = 128  # all sets of a node of eight; each is a plan of its own, and thousands of them would take seconds
 ANY_ORDER_DEVICES_MAX = 6  # 2^n sets of them are looked at, in every round of a plan
 
 
