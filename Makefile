@@ -8,7 +8,7 @@ CMAKE_ARGS ?= -DGGML_RPC=on
 ENGINE_CXXFLAGS = $(strip $(CXXFLAGS) $(shell tools/compiler_flags.sh))
 PORT ?= 11434
 GRPC_PORT ?= 11435
-PUNA_HOME_DIR ?= $(HOME)/.puna
+HOME_DIR ?= $(HOME)/.puna
 PART ?= all
 PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
@@ -35,10 +35,10 @@ $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos
 setup: $(VENV)/.ready ## create .venv and build the engine (about 5 minutes the first time)
 
 up: setup ## serve the demo model on this machine; Ctrl-C stops everything
-	$(BIN)/puna up --port $(PORT) --grpc-port $(GRPC_PORT) --home $(PUNA_HOME_DIR)
+	$(BIN)/puna up --port $(PORT) --grpc-port $(GRPC_PORT) --home $(HOME_DIR)
 
 down: setup ## stop what `make up` started
-	$(BIN)/puna down --home $(PUNA_HOME_DIR)
+	$(BIN)/puna down --home $(HOME_DIR)
 
 protos: setup ## generate the gRPC stubs from protos/*.proto
 	$(BIN)/python -m tools.protos
