@@ -91,7 +91,9 @@ behaviours: setup ## promised behaviours and their tests (PART=runner|placement|
 deps-system: ## Debian packages that some tests need (as root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-	  docker.io docker-compose debootstrap iptables iproute2
+	  docker.io docker-compose debootstrap iptables iproute2 prometheus docker-registry chromium
+# Somebody else's package may have brought kubectl already.
+	command -v kubectl >/dev/null || apt-get install -y -qq --no-install-recommends kubernetes-client
 
 clean: ## remove everything that was generated
 	rm -rf $(VENV) build dist wheels test-artifacts .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
