@@ -1,0 +1,1 @@
+"""The model store, as values: names, digests, manifests and what is made of them."""

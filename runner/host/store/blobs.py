@@ -1,0 +1,136 @@
+"""Blobs on disk: files named by their sha256, read-only once they are complete."""
+
+import os
+import stat
+from pathlib import Path
+
+from common.errors import DiskFull
+from runner.core.store.digests import file_name
+
+PARTIAL_SUFFIX = ".puna-partial"  # others mark theirs otherwise; those are left alone
+# Left free for everybody else on the disk: logs, Redis, the system.
+HEADROOM_BYTES = 256 * 1024 * 1024
+HEADROOM_SHARE = 0.01
+
+
+class BlobStore:
+    """`directory` is made when something is first written."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is blobs/ of the store."""
+        self.directory = directory
+
+    def path(self, digest: str) -> Path:
+        """Where the blob lies, if it is here.
+
+        Raises:
+            ValueError: no digest.
+        """
+        return self.directory / file_name(digest)
+
+    def has(self, digest: str) -> bool:
+        """Whether it is here, complete."""
+        return self.size(digest) is not None
+
+    def size(self, digest: str) -> int | None:
+        """Its bytes; None if it is not here, or is no file of its own (links are not followed)."""
+        try:
+            status = self.path(digest).lstat()
+        except OSError:
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def partial_path(self, digest: str) -> Path:
+        """Where it grows. The folder is made."""
+        self.make_directory()
+        return self.directory / (file_name(digest) + PARTIAL_SUFFIX)
+
+    def make_directory(self) -> None:
+        """Have a folder to write into.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def free_bytes(self) -> int:
+        """What may still be written here; the headroom is not counted. 0 if that cannot be read."""
+        free, total = self.room()
+        return max(0, free - _headroom(total))
+
+    def room(self) -> tuple[int, int]:
+        """Free and total bytes of the file system that the blobs lie on."""
+        directory = self.directory
+        while not directory.exists() and directory != directory.parent:
+            directory = directory.parent
+        try:
+            status = os.statvfs(directory)
+        except OSError:
+            return 0, 0
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+
+    def check_room(self, bytes_needed: int) -> None:
+        """Refuse what the disk cannot take.
+
+        Raises:
+            DiskFull: less room than that, with headroom for others.
+        """
+        free = self.free_bytes()
+        if bytes_needed > free:
+            raise DiskFull(f"no room for {bytes_needed} bytes in {self.directory}: {free} may be written")
+
+    def commit(self, digest: str, partial: Path) -> None:
+        """Make a complete file the blob; the caller has checked its digest. Durable when it returns.
+
+        Raises:
+            OSError: the disk is full or the directory cannot be written.
+        """
+        descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.fchmod(descriptor, 0o444)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        partial.replace(self.path(digest))
+        sync_directory(self.directory)
+
+    def digests(self) -> list[str]:
+        """Every complete blob, sorted. Files of other names are not ours."""
+        try:
+            names = [path.name for path in self.directory.iterdir()]
+        except OSError:
+            return []
+        digests = []
+        for name in names:
+            digits = name.removeprefix("sha256-")
+            try:
+                if file_name(digits) == name and self.has(digits):
+                    digests.append(digits)
+            except ValueError:
+                continue
+        return sorted(digests)
+
+    def delete(self, digest: str) -> int:
+        """Remove a blob; its size, 0 if it was not here.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        size = self.size(digest)
+        if size is None:
+            return 0
+        self.path(digest).unlink(missing_ok=True)
+        return size
+
+
+def sync_directory(directory: Path) -> None:
+    """Names in it survive a crash from here on."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _headroom(total_bytes: int) -> int:
+    return max(HEADROOM_BYTES, int(total_bytes * HEADROOM_SHARE))
