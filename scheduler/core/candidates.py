@@ -1,6 +1,6 @@
 """What a placement decision is made of, and which devices it may consider at all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -48,7 +48,7 @@ class ClusterView:
 
     nodes: tuple[NodeView, ...]
     promises: tuple[Promise, ...] = ()
-    evictable: tuple[Evictable, ...] = ()
+    evictable: Sequence[Evictable] = ()
     loading_pools: frozenset[PoolKey] = frozenset()
     loads_per_node: Mapping[str, int] = field(default_factory=dict)
     margins: Margins = NO_MARGINS

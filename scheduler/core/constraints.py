@@ -211,8 +211,14 @@ def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
         return others or ("" if not known or any(constraints.main_device(node) for node in known) else "main_gpu")
     if constraints.nodes and not any(node.id in constraints.nodes for node in known):
         return "nodes"
-    obstacles = [device_obstacle(constraints, node, device) for node in known for device in node.devices]
-    if not obstacles or "" in obstacles:
+    obstacles: set[str] = set()
+    for node in known:
+        for device in node.devices:
+            obstacle = device_obstacle(constraints, node, device)
+            if not obstacle:
+                return ""
+            obstacles.add(obstacle)
+    if not obstacles:
         return ""
     for name in ("require_gpu", "backend", "devices", "max_shape", "num_gpu"):
         if name in obstacles:

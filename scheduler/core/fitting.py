@@ -17,19 +17,10 @@ from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.memory import MemoryOrigin, MemoryReport, memory_text
 from scheduler.core.rooms import Rooms
 from scheduler.core.speeds import OwnedDevice, expected_s, step_s
-from scheduler.core.splitting import DeviceKey, Filling, Split, split_layers
+from scheduler.core.splitting import Bin, DeviceKey, Filling, Split, split_layers
 
 TARGETS_MAX = 6  # of better splits that are looked at, none of them far away
 COMPLETE_SHAPES = frozenset({Shape.ONE_DEVICE, Shape.ONE_NODE, Shape.NODES})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """Exactly so many devices, with graphs as small as these."""
-
-    output: bool
-    count: int
-    graphs: Mapping[DeviceKey, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,9 +94,19 @@ class Fitting:
             return None
         keys = [(node.id, device.id) for node, device in self.ground.devices]
         counts = range(self.devices_min, len(keys) + 1)
+        bins: dict[tuple[Hope, bool, int], list[Bin]] = {}
         for hope, (blocks, output), count in itertools.product(Hope, targets, counts):
-            graphs = self._graphs.least(keys, output=output, count=count, hope=hope)
-            split = self._split(0.0, blocks + output, trial=_Trial(output=output, count=count, graphs=graphs))
+            sizes = self._trial_sizes(output=output)
+            known = bins.get((hope, output, count))
+            if known is None:
+                graphs = self._graphs.least(keys, output=output, count=count, hope=hope)
+                known = self._space.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
+                known = bins[hope, output, count] = known[:count]
+            end = len(sizes) if output else len(sizes) - 1
+            if sum(sizes[end - blocks - output : end]) > sum(one.room_bytes for one in known):
+                continue  # however they are laid out
+            filling = self._filling(blocks + output, output=output, devices_min=count)
+            split = split_layers(sizes, known, filling)
             found = self._layout(split) if split.taken == blocks + output and self._host_holds(split) else None
             if found is not None and len(found.devices) == count and found not in tried:
                 return found
@@ -161,25 +162,31 @@ class Fitting:
         host = self.ground.node.host_device
         return [(self.ground.node, host)] if host is not None else []
 
-    def _split(
-        self, backoff: float, given: int | None, experts_on_host: int = 0, *, trial: _Trial | None = None
-    ) -> Split:
-        sizes = list(self.sizes.on_devices(experts_on_host=experts_on_host))
-        is_spread = self.request.constraints.policy is FillPolicy.SPREAD
-        if trial is not None and trial.output:
-            sizes[-1] += self._graphs.output_bytes  # wherever the output goes, this goes with it
-        filling = Filling(
-            spread=is_spread,
+    def _split(self, backoff: float, given: int | None, experts_on_host: int = 0) -> Split:
+        sizes = self.sizes.on_devices(experts_on_host=experts_on_host)
+        merged = self._is_spread or self.given_layers is not None
+        bins = self._space.bins(self._beside(self._graphs.last, sizes), backoff=backoff, merged=merged)
+        return split_layers(sizes, bins, self._filling(given))
+
+    @property
+    def _is_spread(self) -> bool:
+        return self.request.constraints.policy is FillPolicy.SPREAD
+
+    def _filling(self, given: int | None, *, output: bool | None = None, devices_min: int | None = None) -> Filling:
+        return Filling(
+            spread=self._is_spread,
             given_layers=given,
             may_exceed=self._may_exceed(given),
-            output=None if trial is None else trial.output,
-            devices_min=trial.count if trial is not None else max(self.devices_min, self._graphs.device_count),
+            output=output,
+            devices_min=max(self.devices_min, self._graphs.device_count) if devices_min is None else devices_min,
             score=self._score,
         )
-        merged = is_spread or self.given_layers is not None
-        beside = self._beside(self._graphs.last if trial is None else trial.graphs, sizes)
-        bins = self._space.bins(beside, backoff=backoff, merged=merged)
-        return split_layers(sizes, bins if trial is None else bins[: trial.count], filling)
+
+    def _trial_sizes(self, *, output: bool) -> Sequence[int]:
+        """Wherever the output goes, what it adds to a graph goes with it."""
+        sizes = list(self.sizes.on_devices(experts_on_host=0))
+        sizes[-1] += self._graphs.output_bytes if output else 0
+        return sizes
 
     def _beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int] = ()) -> Beside:
         return Beside(

@@ -42,15 +42,15 @@ class Ground:
 
 def ground_of(node: NodeView, devices: Sequence[OwnedDevice] = ()) -> Ground:
     """These devices; none: the node's RAM."""
-    host = node.host_device
-    held = [device for _, device in devices] or ([host] if host is not None else [])
-    return Ground(
-        node=node,
-        devices=tuple(devices),
-        key=(node.id, tuple((owner.id, device.id) for owner, device in devices)),
-        free_bytes=sum(min(device.free_bytes, device.total_bytes) for device in held),
-        total_bytes=sum(device.total_bytes for device in held),
-    )
+    keys: list[DeviceKey] = []
+    free = total = 0
+    for owner, device in devices:
+        keys.append((owner.id, device.id))
+        free += device.free_bytes if device.free_bytes < device.total_bytes else device.total_bytes
+        total += device.total_bytes
+    if not devices and (host := node.host_device) is not None:
+        free, total = min(host.free_bytes, host.total_bytes), host.total_bytes
+    return Ground(node=node, devices=tuple(devices), key=(node.id, tuple(keys)), free_bytes=free, total_bytes=total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ class LenderGone(Exception):
 
 def lenders_of(layout: Layout) -> tuple[str, ...]:
     """Ids of the nodes that lend to a placement, in layer order."""
+    if not any(part.node_id for part in layout.devices):
+        return ()
     return tuple(dict.fromkeys(part.node_id for part in layout.devices if part.node_id))
 
 

@@ -12,6 +12,8 @@ MODELS_MAX = 4096
 
 def constraints_of(books: Books, model_name: str) -> Constraints:
     """What holds for a model. The file wins for the models that it names."""
+    if not books.file_constraints and not books.constraints:
+        return NO_CONSTRAINTS
     name = with_tag(model_name)
     return books.file_constraints.get(name) or books.constraints.get(name) or NO_CONSTRAINTS
 

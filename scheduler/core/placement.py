@@ -50,8 +50,7 @@ def plan_placement(request: PlacementRequest, view: ClusterView, reports: Report
     search = _Search(request, view, reports, policy)
     if (fault := search.judge.known.final_fault()) is not None:  # the same bytes everywhere
         return _broken(search, fault)
-    evictable = frozenset(one.placement_id for one in view.evictable)
-    outcome = search.run(evictable)
+    outcome = search.run()
     if outcome is not None:
         return outcome
     everybody = frozenset(promise.placement_id for promise in view.promises)
@@ -71,6 +70,7 @@ class _Search:
         self.grounds: Grounds = find_grounds(request, view, policy)
         self._automatic = self._find_automatic()
         self.seen: Seen = {}
+        self._evictable: frozenset[str] | None = None
         for node, device, (verdict, reason) in self.grounds.left_out:
             if len(self.seen) >= policy.candidates_max:
                 break
@@ -83,10 +83,14 @@ class _Search:
                 reason=reason,
             )
 
-    def run(self, evictable: frozenset[str]) -> Placement | MeasureFirst | None:
+    def run(self, *, may_evict: bool = True) -> Placement | MeasureFirst | None:
         """The first that fits, or what has to be measured to know; None: nothing does."""
-        for step in self._steps(may_evict=bool(evictable)):
-            without = evictable if step.eviction is Eviction.IDLE else NOBODY
+        for step in self._steps(may_evict=may_evict):
+            without = NOBODY
+            if step.eviction is Eviction.IDLE:  # who may go is asked only where nothing fits beside them
+                without = self._may_go()
+                if not without:
+                    continue
             outcome = self._try_step(step, without, self.seen)
             if isinstance(outcome, MeasureFirst):
                 return outcome
@@ -103,6 +107,11 @@ class _Search:
             if outcome is not None:
                 return outcome
         return None
+
+    def _may_go(self) -> frozenset[str]:
+        if self._evictable is None:
+            self._evictable = frozenset(one.placement_id for one in self.view.evictable)
+        return self._evictable
 
     def _steps(self, *, may_evict: bool) -> Iterator[Step]:
         automatic, layout = self._automatic, self.request.layout
@@ -244,7 +253,7 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
 
 
 def _fits(request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
-    return isinstance(_Search(request, view, {}, policy).run(NOBODY), Placement)
+    return isinstance(_Search(request, view, {}, policy).run(may_evict=False), Placement)
 
 
 def _broken(search: _Search, fault: Fault) -> Refusal:

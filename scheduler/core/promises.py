@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from scheduler.core.books import Books
 from scheduler.core.ledger import Promise, freed_by, reserve_bytes
-from scheduler.core.lending import lent_promises, own_report
+from scheduler.core.lending import lenders_of, lent_promises, own_report
 from scheduler.core.load_jobs import DONE, LoadJob
 from scheduler.core.view import STARTING_STATES, RunnerState, RunnerView
 
@@ -43,8 +43,23 @@ def promises(books: Books, *, but_for: LoadJob | None = None) -> Iterator[Promis
             yield from replica_promises(books, node_id, runner)
 
 
-def replica_promises(books: Books, node_id: str, runner: RunnerView) -> Iterator[Promise]:
-    """What a running replica holds, on its own node first, then on those that lend to it."""
+def replica_promises(books: Books, node_id: str, runner: RunnerView) -> tuple[Promise, ...]:
+    """What a running replica holds, on its own node first, then on those that lend to it.
+
+    Worked out once for a report, a record and a node as they are: values are replaced, never changed.
+    """
+    node, record = books.node(node_id), books.desired.get(runner.placement_id)
+    if node is None or lenders_of(runner.layout):
+        return tuple(_replica_promises(books, node_id, runner))
+    key = ("promise", runner.placement_id)
+    known = node.memo.get(key)
+    if known is None or known[0] is not runner or known[1] is not record:
+        known = node.memo[key] = runner, record, tuple(_replica_promises(books, node_id, runner))
+    found: tuple[Promise, ...] = known[2]
+    return found
+
+
+def _replica_promises(books: Books, node_id: str, runner: RunnerView) -> Iterator[Promise]:
     yield replica_promise(books, node_id, runner)
     record = books.desired.get(runner.placement_id)
     yield from lent_promises(

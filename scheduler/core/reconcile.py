@@ -15,7 +15,6 @@ from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
-from scheduler.core.keep_cost import default_keep_alive_ms
 from scheduler.core.learning import take_over
 from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.load_jobs import ON_HOST, LoadJob
@@ -288,7 +287,8 @@ def expiry_of(books: Books, runner: RunnerView) -> float | None:
         serving = sum(1 for _ in serving_replicas(books, runner.model_digest))
         if serving <= constraints.replicas_min:
             return None
-    default_ms = default_keep_alive_ms(books, runner.model_name)
+    own_ms = constraints.keep_alive_ms
+    default_ms = books.policy.keep_alive_ms if own_ms is None else own_ms
     return expires_at_s(memo, runner, default_ms=default_ms, grace_s=books.policy.dwell_s_min)
 
 

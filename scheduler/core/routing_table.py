@@ -1,5 +1,6 @@
 """What gateways are told: every model, and the replicas that hosts report. Never what is merely wanted."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -48,11 +49,14 @@ def _preference(model: ModelFile) -> tuple[bool, int, str]:
 
 
 @dataclass(slots=True)
-class NamedFiles:
-    """The file that each name means, worked out anew only when other files are reported: thousands of nodes have it."""
+class KnownTable:
+    """What of the table before is still true: nothing is worked out anew for nodes that have told nothing new."""
 
     _nodes: tuple[NodeView, ...] = ()
     _files: dict[str, ModelFile] = field(default_factory=dict)
+    _names: list[str] = field(default_factory=list)
+    _replicas: dict[str, tuple[NodeView | None, ReplicaRoute]] = field(default_factory=dict)  # by placement
+    _routes: dict[str, ModelRoute] = field(default_factory=dict)  # by model name
 
     def of(self, nodes: Sequence[NodeView]) -> Mapping[str, ModelFile]:
         """By name."""
@@ -60,7 +64,43 @@ class NamedFiles:
             one.models is not other.models for one, other in zip(nodes, self._nodes, strict=True)
         ):
             self._nodes, self._files = tuple(nodes), named_files(nodes)
+            self._names = sorted(self._files)
         return self._files
+
+    def names(self) -> Sequence[str]:
+        """Of all files, in order."""
+        return self._names
+
+    def replica(self, node_id: str, node: NodeView | None, runner: RunnerView, expiry_s: float | None) -> ReplicaRoute:
+        """The same object for as long as nothing about it changes."""
+        known = self._replicas.get(runner.placement_id)
+        if known is not None and known[0] is node and known[1].runner is runner:
+            route = known[1]
+            if route.expires_at_s == expiry_s and route.node_id == node_id:
+                return route
+        route = ReplicaRoute(
+            node_id=node_id, runner=runner, device_names=device_names(node, runner), expires_at_s=expiry_s
+        )
+        self._replicas[runner.placement_id] = node, route
+        return route
+
+    def route(self, name: str, model: ModelFile, replicas: list[ReplicaRoute]) -> ModelRoute:
+        """Likewise."""
+        known = self._routes.get(name)
+        if known is None or known.model is not model or not _are_same(known.replicas, replicas):
+            known = self._routes[name] = ModelRoute(model=model, replicas=tuple(replicas))
+        return known
+
+    def forget_others(self, placements: AbstractSet[str]) -> None:
+        """Replicas and models that are gone."""
+        if len(self._replicas) > len(placements):
+            self._replicas = {one: known for one, known in self._replicas.items() if one in placements}
+        if len(self._routes) > len(self._files):
+            self._routes = {name: known for name, known in self._routes.items() if name in self._files}
+
+
+def _are_same(one: Sequence[ReplicaRoute], other: Sequence[ReplicaRoute]) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def named_files(nodes: Sequence[NodeView]) -> dict[str, ModelFile]:
@@ -75,33 +115,35 @@ def named_files(nodes: Sequence[NodeView]) -> dict[str, ModelFile]:
 
 
 def build_routes(
-    nodes: Sequence[NodeView],
+    nodes: Mapping[str, NodeView],
     replicas: Sequence[tuple[str, RunnerView]],
     *,
     hidden: AbstractSet[str],
     expiries: Mapping[str, float | None],
-    files: NamedFiles | None = None,
+    known: KnownTable | None = None,
 ) -> tuple[ModelRoute, ...]:
-    """The whole table, by model name. `hidden` are placements that take nothing new."""
-    models = named_files(nodes) if files is None else files.of(nodes)
-    by_id = {node.id: node for node in nodes}
+    """The whole table, by model name. `hidden` are placements that take nothing new; `known` is the table before."""
+    known = KnownTable() if known is None else known
+    models = known.of(tuple(nodes.values()))
     by_digest: dict[str, list[ReplicaRoute]] = {}
     for node_id, runner in replicas:
         if runner.state not in SHOWN_STATES or runner.placement_id in hidden:
             continue
-        route = ReplicaRoute(
-            node_id=node_id,
-            runner=runner,
-            device_names=device_names(by_id.get(node_id), runner),
-            expires_at_s=expiries.get(runner.placement_id),
-        )
+        route = known.replica(node_id, nodes.get(node_id), runner, expiries.get(runner.placement_id))
         by_digest.setdefault(runner.model_digest, []).append(route)
     for routes in by_digest.values():
-        routes.sort(key=lambda route: route.runner.placement_id)
-    return tuple(
-        ModelRoute(model=models[name], replicas=tuple(by_digest.get(models[name].digest, ())))
-        for name in sorted(models)
+        if len(routes) > 1:
+            routes.sort(key=_placement_id)
+    nothing: list[ReplicaRoute] = []
+    table = tuple(
+        known.route(name, models[name], by_digest.get(models[name].digest, nothing)) for name in known.names()
     )
+    known.forget_others({runner.placement_id for _, runner in replicas})
+    return table
+
+
+def _placement_id(route: ReplicaRoute) -> str:
+    return route.runner.placement_id
 
 
 def device_names(node: NodeView | None, runner: RunnerView) -> tuple[str, ...]:
@@ -121,7 +163,7 @@ def is_same_table(old: Sequence[ModelRoute], new: Sequence[ModelRoute]) -> bool:
 
 
 def _is_same_route(old: ModelRoute, new: ModelRoute) -> bool:
-    return (
+    return old is new or (
         old.model == new.model
         and len(old.replicas) == len(new.replicas)
         and all(_is_same_replica(one, other) for one, other in zip(old.replicas, new.replicas, strict=True))
@@ -129,7 +171,7 @@ def _is_same_route(old: ModelRoute, new: ModelRoute) -> bool:
 
 
 def _is_same_replica(old: ReplicaRoute, new: ReplicaRoute) -> bool:
-    if old.runner is new.runner and old == new:
+    if old is new or (old.runner is new.runner and old == new):
         return True
     if (old.expires_at_s is None) != (new.expires_at_s is None):
         return False

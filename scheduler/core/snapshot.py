@@ -6,6 +6,7 @@ from scheduler.core.device_load import decoding
 from scheduler.core.evictable import evictable
 from scheduler.core.eviction import PoolKey
 from scheduler.core.layouts import Layout
+from scheduler.core.lazily import Lazily
 from scheduler.core.load_jobs import UNPLACED, LoadJob
 from scheduler.core.promises import promises
 from scheduler.core.view import STARTING_STATES
@@ -17,7 +18,7 @@ def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
     return ClusterView(
         nodes=books.observed.node_views(now_s),
         promises=tuple(promises(books, but_for=job)),
-        evictable=tuple(evictable(books, job, now_s)),
+        evictable=Lazily(lambda: evictable(books, job, now_s)),
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
         margins=books.margins,

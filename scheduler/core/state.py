@@ -50,7 +50,7 @@ from scheduler.core.loading import pump
 from scheduler.core.lost_devices import leave_lost, see_lost
 from scheduler.core.observed import Observed
 from scheduler.core.policy import Policy
-from scheduler.core.routing_table import NamedFiles, build_routes, is_same_table
+from scheduler.core.routing_table import KnownTable, build_routes, is_same_table
 from scheduler.core.view import SERVING_STATES, RunnerState
 
 # What comes many times a second and changes nothing about how many replicas there should be.
@@ -72,7 +72,7 @@ class SchedulerCore:
         self.books = Books(
             policy=policy, new_id=new_id, observed=Observed(policy=policy), file_constraints=file_constraints
         )
-        self._files = NamedFiles()
+        self._table = KnownTable()
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take in an event; return what is to be done about it, in order."""
@@ -251,11 +251,11 @@ class SchedulerCore:
         books = self.books
         replicas = list(books.observed.replicas())
         routes = build_routes(
-            tuple(books.observed.nodes.values()),
+            books.observed.nodes,
             replicas,
             hidden=books.stops.keys(),
             expiries={runner.placement_id: reconcile.expiry_of(books, runner) for _, runner in replicas},
-            files=self._files,
+            known=self._table,
         )
         if not books.observed.was_seen or (books.routes_version and is_same_table(books.routes, routes)):
             return []

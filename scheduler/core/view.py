@@ -137,7 +137,7 @@ class NodeView:
     rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
     tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
 
-    memo: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of what follows from it
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of what follows from it
 
     def device(self, device_id: str) -> DeviceView | None:
         """The device of this id, if the node has it."""
