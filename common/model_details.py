@@ -1,8 +1,8 @@
-"""What a model's file says at length, sent once and not with every message.
+"""What a model's file and manifest say at length, sent once and not with every message.
 
-Templates and metadata of a model are tens of kilobytes, and the messages of a watch stream carry every model. So each
-description names these fields by their content (`details_id`), and a message leaves them out wherever the message
-before it on the same stream named the same id. The receiver keeps those of one message for the next.
+Templates, metadata and licences of a model are tens of kilobytes, and the messages of a watch stream carry every model.
+So each description names these fields by their content (`details_id`), and a message leaves them out wherever the
+message before it on the same stream named the same id. The receiver keeps those of one message for the next.
 """
 
 import hashlib
@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from protos import cluster_pb2
 
 _FIELDS = ("chat_template", "special_tokens", "metadata_json")
+_MODEL_FIELDS = ("template", "licenses", "messages_json")
 _ID_DIGITS = 32
 
 
 def name_details(model: cluster_pb2.Model) -> None:
     """Give a complete description the id of its details. A model without a description has none."""
     if model.HasField("description"):
-        content = _details_of(model.description).SerializeToString(deterministic=True)
+        content = _details_of(model).SerializeToString(deterministic=True)
         model.description.details_id = hashlib.sha256(content).hexdigest()[:_ID_DIGITS]
 
 
@@ -31,8 +32,11 @@ def without_details(model: cluster_pb2.Model) -> cluster_pb2.Model:
 
 def drop_details(model: cluster_pb2.Model) -> None:
     """Leave out of an answer what nobody asks it for."""
-    for field in _FIELDS if model.HasField("description") else ():
-        model.description.ClearField(field)  # type: ignore[arg-type]  # one of its fields
+    if model.HasField("description"):
+        for field in _FIELDS:
+            model.description.ClearField(field)  # type: ignore[arg-type]  # one of its fields
+        for field in _MODEL_FIELDS:
+            model.ClearField(field)  # type: ignore[arg-type]  # likewise
 
 
 class SentDetails:
@@ -52,16 +56,16 @@ class KeptDetails:
     """The receiver's side."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, cluster_pb2.ModelDescription] = {}
+        self._kept: dict[str, cluster_pb2.Model] = {}
 
     def take(self, models: Iterable[cluster_pb2.Model]) -> None:
         """Keep the details of a message, and those of earlier ones that it names."""
-        kept: dict[str, cluster_pb2.ModelDescription] = {}
+        kept: dict[str, cluster_pb2.Model] = {}
         for model in models:
             name = model.description.details_id
             if name and name not in kept:
                 # Copied: a part of a message would keep all of it in memory.
-                kept[name] = self._kept.get(name) or _details_of(model.description)
+                kept[name] = self._kept.get(name) or _details_of(model)
         self._kept = kept
 
     def complete(self, model: cluster_pb2.Model) -> None:
@@ -69,15 +73,18 @@ class KeptDetails:
         known = self._kept.get(model.description.details_id)
         if known is None:
             return
-        model.description.chat_template = known.chat_template
-        model.description.metadata_json = known.metadata_json
-        del model.description.special_tokens[:]
-        model.description.special_tokens.extend(known.special_tokens)
+        drop_details(model)
+        model.MergeFrom(known)
 
 
-def _details_of(description: cluster_pb2.ModelDescription) -> cluster_pb2.ModelDescription:
-    return cluster_pb2.ModelDescription(
-        chat_template=description.chat_template,
-        special_tokens=description.special_tokens,
-        metadata_json=description.metadata_json,
+def _details_of(model: cluster_pb2.Model) -> cluster_pb2.Model:
+    return cluster_pb2.Model(
+        template=model.template,
+        licenses=model.licenses,
+        messages_json=model.messages_json,
+        description=cluster_pb2.ModelDescription(
+            chat_template=model.description.chat_template,
+            special_tokens=model.description.special_tokens,
+            metadata_json=model.description.metadata_json,
+        ),
     )

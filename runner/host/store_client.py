@@ -1,0 +1,152 @@
+"""How gateways and other hosts speak to the model store of a node: domain errors instead of gRPC ones."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
+
+from grpc import aio
+
+from common.grpc_client import call_metadata, open_channel
+from common.grpc_errors import domain_errors, received
+from protos import store_pb2, store_pb2_grpc
+
+CALL_TIMEOUT_S = 30.0
+# A blob of this size or less goes in one message.
+CHUNK_BYTES = 1024 * 1024
+
+
+class StoreClient:
+    """Commands to stores by address. Channels are opened when first used and closed by `close` or `forget`."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, aio.Channel] = {}
+
+    async def pull(self, address: str, request: store_pb2.PullRequest) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Have the node fetch a model; its progress until "success". Leaving the iteration stops listening only.
+
+        Raises:
+            PermissionDenied, ModelNotFound, InvalidRequest, RegistryFailed, DigestMismatch, DiskFull: as they say.
+            ModelUnavailable: the node cannot be reached; try another one.
+        """
+        call = self._stub(address).Pull(request, metadata=call_metadata())
+        try:
+            async for progress in received(call):
+                yield progress
+        finally:
+            call.cancel()
+
+    async def create(self, address: str, request: store_pb2.CreateRequest) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Have the node make a model; its progress until "success".
+
+        Raises:
+            ModelNotFound: the node lacks the model or a blob that this one is made of.
+            InvalidRequest, DiskFull: as they say.
+            ModelUnavailable: the node cannot be reached; try another one.
+        """
+        call = self._stub(address).Create(request, metadata=call_metadata())
+        try:
+            async for progress in received(call):
+                yield progress
+        finally:
+            call.cancel()
+
+    async def copy(self, address: str, *, source: str, destination: str) -> None:
+        """Give a model of the node a second name.
+
+        Raises:
+            ModelNotFound, InvalidRequest: as they say.
+        """
+        request = store_pb2.CopyRequest(source=source, destination=destination)
+        with domain_errors():
+            await self._stub(address).Copy(request, timeout=CALL_TIMEOUT_S, metadata=call_metadata())
+
+    async def delete(self, address: str, name: str) -> int:
+        """Have the node forget a name; the bytes that this freed.
+
+        Raises:
+            ModelNotFound, InvalidRequest: as they say.
+        """
+        with domain_errors():
+            response = await self._stub(address).Delete(
+                store_pb2.DeleteRequest(name=name), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
+            )
+        return int(response.freed_bytes)
+
+    async def stat_blob(self, address: str, digest: str) -> int | None:
+        """The size of a blob; None if the node does not have it.
+
+        Raises:
+            InvalidRequest: no digest.
+        """
+        with domain_errors():
+            response = await self._stub(address).StatBlob(
+                store_pb2.StatBlobRequest(digest=digest), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
+            )
+        return int(response.size_bytes) if response.present else None
+
+    async def put_blob(
+        self, address: str, digest: str, content: AsyncIterable[bytes], *, size_bytes: int = 0
+    ) -> store_pb2.PutBlobResponse:
+        """Send a blob. `content` is read no faster than the node takes it; pieces may have any size.
+
+        Raises:
+            InvalidRequest: the content has another digest or length; nothing is kept.
+            DiskFull, RequestTooLarge: as they say.
+            ModelUnavailable: the node cannot be reached.
+        """
+
+        async def requests() -> AsyncIterator[store_pb2.PutBlobRequest]:
+            yield store_pb2.PutBlobRequest(digest=digest, size_bytes=size_bytes)
+            async for piece in content:
+                for start in range(0, len(piece), CHUNK_BYTES):
+                    yield store_pb2.PutBlobRequest(data=piece[start : start + CHUNK_BYTES])
+
+        with domain_errors():
+            response: store_pb2.PutBlobResponse = await self._stub(address).PutBlob(
+                requests(), metadata=call_metadata()
+            )
+        return response
+
+    async def read_blob(
+        self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0
+    ) -> AsyncIterator[store_pb2.BlobChunk]:
+        """A blob from an offset on. The first chunk has its whole size.
+
+        Raises:
+            ModelNotFound: the node does not have it.
+            InvalidRequest: the offset lies beyond its end, or no digest.
+        """
+        request = store_pb2.ReadBlobRequest(digest=digest, offset=offset, max_bytes=max_bytes)
+        call = self._stub(address).ReadBlob(request, metadata=call_metadata())
+        try:
+            async for chunk in received(call):
+                yield chunk
+        finally:
+            call.cancel()
+
+    async def read_manifest(self, address: str, name: str) -> bytes:
+        """The manifest of a name as the node received it.
+
+        Raises:
+            ModelNotFound: the node has none.
+        """
+        with domain_errors():
+            response = await self._stub(address).ReadManifest(
+                store_pb2.ReadManifestRequest(name=name), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
+            )
+        return bytes(response.manifest)
+
+    async def forget(self, address: str) -> None:
+        """Close the channel to a host that left."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    async def close(self) -> None:
+        """Close every channel."""
+        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+
+    def _stub(self, address: str) -> "store_pb2_grpc.ModelStoreAsyncStub":
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return store_pb2_grpc.ModelStoreStub(channel)
