@@ -1,12 +1,9 @@
-"""Devices on a Prometheus page, read when the page is asked for, so that ages are those of that moment."""
+"""Devices on a Prometheus page."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import REGISTRY, CollectorRegistry, Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
+from common.metrics import Family, Sample, ScrapedGauges
 from protos import cluster_pb2
 
 STATE_NAMES = {
@@ -24,7 +21,7 @@ TRUST_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """One device. `labels` say which, in the order of the collector's label names."""
+    """One device. `labels` say which, in the order of the gauges' label names."""
 
     labels: tuple[str, ...]
     total_bytes: int
@@ -36,37 +33,32 @@ class DeviceRow:
     speed_bytes_s: int = 0
 
 
-class DeviceCollector(Collector):
-    """`PREFIX_device_…` for whatever `rows` tells now. Called from the page's thread."""
+class DeviceGauges:
+    """`PREFIX_device_…`, read from rows when the page is asked for."""
 
-    def __init__(self, prefix: str, label_names: Sequence[str], rows: Callable[[], Iterable[DeviceRow]]) -> None:
-        self._prefix = prefix
-        self._label_names = tuple(label_names)
-        self._rows = rows
+    def __init__(self, prefix: str, label_names: Sequence[str]) -> None:
+        """Registers the gauges."""
 
-    def collect(self) -> Iterator[Metric]:
-        """All gauges of all devices."""
-        total = self._gauge("total_bytes", "Memory of a device")
-        free = self._gauge("free_bytes", "Free memory of a device, and who said so", "source", "trust")
-        age = self._gauge("free_age_seconds", "Age of the free figure")
-        state = self._gauge("state", "1 for the state that a device is in", "state")
-        speed = self._gauge("speed_bytes_per_second", "What a copy inside the device reads and writes; 0: not known")
-        for row in self._rows():
-            total.add_metric(row.labels, row.total_bytes)
-            free.add_metric((*row.labels, row.source, row.trust), row.free_bytes)
-            age.add_metric(row.labels, row.age_s)
-            speed.add_metric(row.labels, row.speed_bytes_s)
+        def family(name: str, text: str, *more_labels: str) -> Family:
+            return Family(f"{prefix}_device_{name}", text, (*label_names, *more_labels))
+
+        self._total = family("total_bytes", "Memory of a device")
+        self._free = family("free_bytes", "Free memory of a device, and who said so", "source", "trust")
+        self._age = family("free_age_seconds", "Age of the free figure")
+        self._state = family("state", "1 for the state that a device is in", "state")
+        self._speed = family("speed_bytes_per_second", "What a copy inside the device reads and writes; 0: not known")
+        self.gauges = ScrapedGauges((self._total, self._free, self._age, self._state, self._speed))
+
+    def read_from(self, rows: Callable[[], Iterable[DeviceRow]]) -> None:
+        """Where the rows come from."""
+        self.gauges.read_from(lambda: self.samples(rows()))
+
+    def samples(self, rows: Iterable[DeviceRow]) -> Iterator[Sample]:
+        """All values of all devices."""
+        for row in rows:
+            yield Sample(self._total, row.total_bytes, row.labels)
+            yield Sample(self._free, row.free_bytes, (*row.labels, row.source, row.trust))
+            yield Sample(self._age, row.age_s, row.labels)
+            yield Sample(self._speed, row.speed_bytes_s, row.labels)
             for name in STATE_NAMES.values():
-                state.add_metric((*row.labels, name), float(name == row.state))
-        yield from (total, free, age, state, speed)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not ask for devices that are not there yet."""
-        yield from ()
-
-    def register(self, registry: CollectorRegistry = REGISTRY) -> None:
-        """Show the devices on the process's page."""
-        registry.register(self)
-
-    def _gauge(self, name: str, text: str, *more_labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"{self._prefix}_device_{name}", text, labels=[*self._label_names, *more_labels])
+                yield Sample(self._state, float(name == row.state), (*row.labels, name))

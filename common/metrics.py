@@ -1,20 +1,94 @@
 """The Prometheus page of a process. Metrics themselves are defined beside the code that moves them."""
 
-from prometheus_client import start_http_server
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import REGISTRY, Gauge, Metric, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from common.errors import StartupError
 from common.network import split_host_port
 
+BUILD_INFO = Gauge(
+    "puna_build_info", "1; the labels say what runs in this process", ["service", "version", "engine", "python"]
+)
+# Reading is done by the page's thread: a dictionary that the event loop changes at that moment is read again.
+_READS_MAX = 5
 
-def serve_metrics(listen: str) -> str:
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A gauge that is read when the page is asked for, so that ages are those of that moment."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a family; `labels` in the family's order."""
+
+    family: Family
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+class ScrapedGauges(Collector):
+    """Families with one source. Without a source the page shows their names only."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        """Registers itself: one for each process."""
+        self.families = tuple(families)
+        self._read: Callable[[], Iterable[Sample]] = tuple
+        REGISTRY.register(self)
+
+    def read_from(self, read: Callable[[], Iterable[Sample]]) -> None:
+        """Where the values come from, from now on. Called from the page's thread; it must not wait."""
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """All families with their values of now."""
+        shown = {family: GaugeMetricFamily(family.name, family.text, labels=family.labels) for family in self.families}
+        for sample in self._samples():
+            shown[sample.family].add_metric(sample.labels, sample.value)
+        yield from shown.values()
+
+    def describe(self) -> Iterator[Metric]:
+        """The names alone."""
+        for family in self.families:
+            yield GaugeMetricFamily(family.name, family.text, labels=family.labels)
+
+    def _samples(self) -> list[Sample]:
+        for _ in range(_READS_MAX):
+            try:
+                return list(self._read())
+            except RuntimeError:  # it changed size while it was read
+                continue
+        return []
+
+
+def serve_metrics(listen: str, *, service: str, engine: str = "") -> str:
     """Serve /metrics on `host:port` (port 0: any free one) in a thread; return the address it got.
 
     Raises:
         StartupError: the port is taken.
     """
+    BUILD_INFO.labels(service=service, version=puna_version(), engine=engine, python=platform.python_version()).set(1)
     host, port = split_host_port(listen)
     try:
         server, _ = start_http_server(port, addr=host)
     except OSError as error:
         raise StartupError(f"cannot serve metrics on {listen}: {error.strerror}") from error
     return f"{host}:{server.server_port}"
+
+
+def puna_version() -> str:
+    """Of the installed package; "0" when run from a source tree that is not installed."""
+    try:
+        return version("puna")
+    except PackageNotFoundError:
+        return "0"

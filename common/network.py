@@ -44,3 +44,16 @@ def is_taken(address: str) -> bool:
         except OSError:
             return True
     return False
+
+
+def reachable(address: str, known_as: str) -> str:
+    """A listener's `host:port` as others dial it: "any host" becomes that of `known_as`, another of its addresses."""
+    if not address or not known_as or known_as.startswith(UNIX_PREFIX):
+        return address
+    host, port = split_host_port(address)
+    try:
+        is_any = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return address
+    other = split_host_port(known_as)[0]
+    return f"[{other}]:{port}" if is_any and ":" in other else f"{other}:{port}" if is_any else address

@@ -3,11 +3,11 @@
 import asyncio
 
 from common.clock import SystemClock
-from common.device_metrics import DeviceCollector
 from common.grpc_server import bind_server
 from common.logs import get_logger
 from common.metrics import serve_metrics
-from discovery.converters import to_rows
+from discovery import metrics
+from discovery.converters import report_ages, to_rows
 from discovery.registry import Registry
 from discovery.servicer import DiscoveryServicer
 from discovery.settings import DiscoverySettings
@@ -35,10 +35,10 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
         services=[discovery_pb2.DESCRIPTOR.services_by_name["Discovery"].full_name],
         insecure=settings.insecure,
     )
-    DeviceCollector(
-        "puna_discovery", ["node", "device"], lambda: to_rows(registry.membership, now_s=clock.now_s())
-    ).register()
-    metrics_address = serve_metrics(settings.metrics_listen)
+    metrics.DEVICES.read_from(lambda: to_rows(registry.membership, now_s=clock.now_s()))
+    metrics.NODE_GAUGES.read_from(lambda: report_ages(registry.membership, now_s=clock.now_s()))
+    metrics_address = serve_metrics(settings.metrics_listen, service="discovery")
+    registry.metrics_address = metrics_address
     silence = asyncio.create_task(registry.watch_silence())
     try:
         await server.start()

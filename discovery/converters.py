@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from common.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.errors import InvalidRequest
+from common.metrics import Sample
 from common.model_details import SentDetails, name_details, without_details
+from discovery import metrics
 from discovery.core.membership import Membership, Node, Report, Section
 from protos import cluster_pb2, discovery_pb2
 
@@ -100,6 +102,12 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
             )
 
 
+def report_ages(membership: Membership, *, now_s: float) -> Iterator[Sample]:
+    """How long ago each node reported."""
+    for node in membership.nodes.values():
+        yield Sample(metrics.REPORT_AGE, max(0.0, now_s - node.reported_at_s), (node.node_id,))
+
+
 def _to_node(node: Node, models: Models, fresh: set[str], *, now_s: float) -> cluster_pb2.Node:
     facts = _section(node.sections, Section.FACTS, discovery_pb2.HostFacts)
     return cluster_pb2.Node(
@@ -110,6 +118,8 @@ def _to_node(node: Node, models: Models, fresh: set[str], *, now_s: float) -> cl
         engine_build=facts.engine_build,
         rpc_enabled=facts.rpc_enabled,
         tunnel_certificate=facts.tunnel_certificate,
+        models_free_bytes=facts.models_free_bytes,
+        models_total_bytes=facts.models_total_bytes,
         devices=_section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices,
         models=models.with_details(fresh) if fresh else models.brief.models,
         runners=_section(node.sections, Section.RUNNERS, discovery_pb2.RunnerList).runners,

@@ -2,7 +2,13 @@
 
 from prometheus_client import Counter, Gauge
 
-NODES = Gauge("puna_discovery_nodes_count", "Nodes in the inventory", ["state"])
-WATCHERS = Gauge("puna_discovery_watchers_count", "Open WatchInventory streams")
+from common.device_metrics import DeviceGauges
+from common.metrics import Family, ScrapedGauges
+
+NODES = Gauge("puna_discovery_nodes", "Nodes in the inventory", ["state"])
+WATCHERS = Gauge("puna_discovery_watchers", "Open WatchInventory streams")
 REPORTS = Counter("puna_discovery_reports_total", "Reports of hosts by result", ["result"])
-VERSION = Gauge("puna_discovery_inventory_version_count", "Version of the inventory")
+VERSION = Gauge("puna_discovery_inventory_version", "Version of the inventory; grows with every change")
+DEVICES = DeviceGauges("puna_discovery", ["node", "device"])
+REPORT_AGE = Family("puna_discovery_node_report_age_seconds", "Age of a node's last report", ("node",))
+NODE_GAUGES = ScrapedGauges((REPORT_AGE,))

@@ -25,6 +25,7 @@ class Registry:
         self.membership = Membership()
         self.changes = Changes()
         self.news = Changes()  # those of them that watchers must hear at once
+        self.metrics_address = ""
         self._streams = 0
 
     def new_stream(self) -> int:

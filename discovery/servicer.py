@@ -63,12 +63,14 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
         try:
             while True:
                 seen, heard = registry.changes.version, registry.news.version
-                yield to_inventory(
+                inventory = to_inventory(
                     registry.membership,
                     now_s=self._clock.now_s(),
                     started_at_s=registry.started_at_s,
                     sent=sent,
                 )
+                inventory.metrics_address = registry.metrics_address
+                yield inventory
                 await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)
                 await self._next(seen, heard)
         finally:

@@ -6,7 +6,6 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import uvicorn
@@ -16,7 +15,7 @@ from common.durations import parse_go_duration_ms
 from common.errors import ShuttingDown, StartupError
 from common.grpc_server import GrpcServer, bind_server
 from common.logs import get_logger
-from common.metrics import serve_metrics
+from common.metrics import puna_version, serve_metrics
 from common.network import is_private_listener, split_host_port
 from gateway import metrics
 from gateway.authorizer import Authorizer
@@ -29,10 +28,15 @@ from gateway.http.routes import make_routes
 from gateway.http.service import Service
 from gateway.inference import Inference
 from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
+from gateway.key_redis import KeyRedis
 from gateway.key_store import KeyStore
+from gateway.made_keys import MadeKeys
 from gateway.ports import ConnectRunner, Scheduler
 from gateway.queue_reports import report_queues
+from gateway.quota_book import QuotaBook
+from gateway.route_gauges import route_samples
 from gateway.routes import RouteCache, watch_routes
+from gateway.scrape_targets import OwnAddresses
 from gateway.settings import GatewaySettings
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.pool import TemplatePool
@@ -66,8 +70,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     Raises:
         StartupError: an address is taken, or reachable from elsewhere without consent.
     """
-    metrics_address = serve_metrics(settings.metrics_listen)
-    scheduler = SchedulerClient(settings.scheduler_address)
+    metrics_address = serve_metrics(settings.metrics_listen, service="gateway")
+    scheduler = SchedulerClient(settings.scheduler_address, on_routes=metrics.ROUTES_CONNECTED.set)
     try:
         async with running_gateway(settings, scheduler=scheduler, connect=RunnerClient) as gateway:
             log.info(
@@ -76,6 +80,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
                 grpc=gateway.grpc_address,
                 metrics=metrics_address,
                 scheduler=settings.scheduler_address,
+            )
+            gateway.service.addresses = OwnAddresses(
+                metrics=metrics_address, http=gateway.http_address, scheduler=settings.scheduler_address
             )
             await stop.wait()
             gateway.service.draining = True
@@ -89,8 +96,10 @@ async def running_gateway(
     settings: GatewaySettings, *, scheduler: Scheduler, connect: ConnectRunner, drain_s: float = DRAIN_S
 ) -> AsyncIterator[RunningGateway]:
     """Everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
-    store = _open_keys(settings)
-    authorizer = Authorizer(store, SystemClock())
+    store, redis = _open_keys(settings), _open_redis(settings)
+    book = QuotaBook(SystemClock(), redis)
+    authorizer = Authorizer(store, SystemClock(), book)
+    made = MadeKeys(store=store, redis=redis, book=book, clock=SystemClock()) if store and redis else None
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool()
@@ -101,22 +110,29 @@ async def running_gateway(
             prompts=ChatPrompts(templates),
             clock=SystemClock(),
             request_timeout_s=settings.request_timeout_s,
+            resumes=settings.resume,
         ),
         scheduler=scheduler,
-        version=_version(),
+        version=puna_version(),
         stream_commit_s=settings.stream_commit_s,
         keep_alive_max_ms=_duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max),
         trusts_strangers=is_private_listener(settings.host),
+        made_keys=made,
     )
     grpc_server = _bind_grpc(settings, service, authorizer)
-    metrics.QUEUE_DEPTH.set_function(lambda: sum(dispatcher.depths().values()))
+    metrics.QUEUE_LIMIT.set(settings.max_queue)
+    metrics.ROUTE_GAUGES.read_from(lambda: route_samples(dispatcher))
     await templates.start()
     watches = [
         asyncio.create_task(watch_routes(routes, scheduler), name="routes"),
         asyncio.create_task(report_queues(dispatcher, scheduler), name="queues"),
+        asyncio.create_task(dispatcher.pool.watch_silence(), name="silence"),
     ]
     if store is not None:
         watches.append(asyncio.create_task(store.watch(), name="keys"))
+    if made is not None:
+        watches.append(asyncio.create_task(made.watch(), name="made keys"))
+        watches.append(asyncio.create_task(book.watch(), name="quotas"))
     server = _http_server(_make_edge(settings, service, authorizer))
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     await grpc_server.start()
@@ -130,6 +146,9 @@ async def running_gateway(
         await asyncio.gather(*watches, return_exceptions=True)
         await dispatcher.close()
         await templates.stop()
+        await book.all_left()
+        if redis is not None:
+            await redis.close()
 
 
 async def _drain(
@@ -172,11 +191,17 @@ def _open_keys(settings: GatewaySettings) -> KeyStore | None:
     return KeyStore.open(Path(settings.api_keys_file).expanduser()) if settings.api_keys_file else None
 
 
+def _open_redis(settings: GatewaySettings) -> KeyRedis | None:
+    """Keys and quotas are all that is kept there: without keys nobody asks it anything."""
+    return KeyRedis(settings.redis_url) if settings.redis_url and settings.api_keys_file else None
+
+
 def _make_edge(settings: GatewaySettings, service: Service, authorizer: Authorizer) -> Edge:
     policy = BrowserPolicy(
         loopback_only=is_private_listener(settings.host),
         machine_name=socket.gethostname(),
         origins=frozenset(origin.strip() for origin in settings.origins.split(",") if origin.strip()),
+        asks_for_keys=authorizer.asks_for_keys,
     )
     return Edge(router=Router(make_routes(service)), policy=policy, authorizer=authorizer)
 
@@ -247,10 +272,3 @@ def _duration_ms(name: str, text: str) -> int:
         return parse_go_duration_ms(text)
     except ValueError as error:
         raise StartupError(f"{name}: {error}") from error
-
-
-def _version() -> str:
-    try:
-        return version("puna")
-    except PackageNotFoundError:
-        return "0"  # run from a source tree that is not installed

@@ -41,6 +41,7 @@ class SlotRequest:
     keep_alive_ms: int | None = None
     options: LoadOptions = NO_LOAD_OPTIONS
     claim: Claim = NO_CLAIM
+    was_admitted: bool = False  # its replica was lost: it has waited its turn already
 
     @property
     def load_need(self) -> LoadNeed:
@@ -67,7 +68,7 @@ class _Waiting:
     @property
     def waiter(self) -> Waiter:
         need = self.request.need
-        relaxed = Need(avoided=need.avoided) if self.relaxed else need
+        relaxed = Need(avoided=need.avoided, is_suspect=need.is_suspect) if self.relaxed else need
         return Waiter(number=self.number, need=relaxed, claim=self.request.claim)
 
     def tell(self, progress: Queued | Loading) -> None:
@@ -145,6 +146,16 @@ class Dispatcher:
         """Requests that wait, per model key."""
         return {key: len(queue.waiting) for key, queue in self._queues.items() if queue.waiting}
 
+    def waits_s(self) -> dict[str, tuple[int, float]]:
+        """By model name: how many requests wait, loads included, and the longest wait. Any thread may ask."""
+        now_s = self._clock.now_s()
+        waits = {}
+        for queue in list(self._queues.values()):
+            waiting = list(queue.waiting)
+            if waiting:
+                waits[waiting[0].request.model_name] = len(waiting), now_s - min(one.joined_s for one in waiting)
+        return waits
+
     def oldest_waits_s(self) -> dict[str, tuple[int, float]]:
         """By model name: how many requests wait for a slot of a replica that is there, and the longest wait."""
         now_s = self._clock.now_s()
@@ -194,14 +205,8 @@ class Dispatcher:
     def _join(self, request: SlotRequest) -> _Waiting:
         queue = self._queue(request.key)
         candidates = self._candidates(request.key)
-        elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
-        check_room(
-            waiting=len(queue.waiting),
-            slots_total=sum(candidate.slots_total for candidate in candidates),
-            queue_max=self._queue_max - elsewhere,
-            retry_after_s=self._retry_after_s(queue, candidates),
-            of_tenant=_waiting_of_tenant(queue, request.claim.tenant),
-        )
+        if not request.was_admitted:
+            self._check_room(queue, request, candidates)
         self._next_number += 1
         waiting = _Waiting(
             number=self._next_number,
@@ -211,6 +216,16 @@ class Dispatcher:
         )
         queue.waiting.append(waiting)
         return waiting
+
+    def _check_room(self, queue: _ModelQueue, request: SlotRequest, candidates: list[Candidate]) -> None:
+        elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
+        check_room(
+            waiting=len(queue.waiting),
+            slots_total=sum(candidate.slots_total for candidate in candidates),
+            queue_max=self._queue_max - elsewhere,
+            retry_after_s=self._retry_after_s(queue, candidates),
+            of_tenant=_waiting_of_tenant(queue, request.claim.tenant),
+        )
 
     def _leave(self, waiting: _Waiting) -> None:
         request = waiting.request
@@ -252,11 +267,12 @@ class Dispatcher:
         candidates = self._candidates(key)
         by_number = {waiting.number: waiting for waiting in queue.waiting}
         ordered = queue.shares.order(waiting.waiter for waiting in queue.waiting)
+        ordered.sort(key=lambda waiter: not by_number[waiter.number].request.was_admitted)
         for grant in plan_grants(ordered, candidates):
             waiting = by_number.pop(grant.number)
             queue.waiting.remove(waiting)
             queue.shares.give(waiting.request.claim)
-            waiting.connection = self.pool.take(grant.replica_key)
+            waiting.connection = self.pool.take(grant.replica_key, is_suspect=waiting.request.need.is_suspect)
             waiting.wake.set()
         left = [by_number[waiter.number] for waiter in ordered if waiter.number in by_number]
         for position, waiting in enumerate(left, start=1):

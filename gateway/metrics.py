@@ -2,34 +2,64 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from common.metrics import Family, ScrapedGauges
+
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
 
 REQUESTS = Counter(
-    "puna_gateway_requests_total", "Requests that ended.", labelnames=("dialect", "route", "model", "status")
+    "puna_gateway_requests_total",
+    "Requests that ended, by status line and outcome: ok, canceled (the client left), or the error's reason",
+    ["dialect", "route", "model", "status", "outcome"],
+)
+REQUEST_S = Histogram(
+    "puna_gateway_request_seconds",
+    "From a request's arrival to the end of its answer; requests about a model only "
+    "(vLLM: e2e_request_latency_seconds)",
+    ["dialect", "model"],
+    buckets=_LATENCY_S,
 )
 FIRST_TOKEN_S = Histogram(
     "puna_gateway_first_token_seconds",
-    "From the request's arrival to its first token.",
-    labelnames=("dialect", "model"),
+    "From the request's arrival to its first token, waiting and loading included (vLLM: time_to_first_token_seconds)",
+    ["dialect", "model"],
     buckets=_LATENCY_S,
 )
 INTER_TOKEN_S = Histogram(
     "puna_gateway_inter_token_seconds",
-    "Between two chunks of an answer, per token.",
-    labelnames=("model",),
+    "Between two chunks of an answer, per token (vLLM: inter_token_latency_seconds)",
+    ["model"],
     buckets=_INTER_TOKEN_S,
 )
 QUEUE_S = Histogram(
     "puna_gateway_queue_seconds",
-    "From joining the queue to a slot, loading included.",
-    labelnames=("model",),
+    "From joining the queue to a slot, loading included (vLLM: request_queue_time_seconds)",
+    ["model"],
     buckets=_LATENCY_S,
 )
-QUEUE_DEPTH = Gauge("puna_gateway_queue_depth_requests", "Requests that wait for a slot.")
-RUNNING = Gauge("puna_gateway_running_requests", "Answers in progress, waiting ones included.")
-TOKENS = Counter("puna_gateway_tokens_total", "Tokens by kind: in, out, cached.", labelnames=("model", "kind"))
-RETRIES = Counter(
-    "puna_gateway_retries_total", "Requests sent to another replica before their first event.", labelnames=("cause",)
+RUNNING = Gauge("puna_gateway_running_requests", "Answers in progress, waiting ones included", ["model"])
+TOKENS = Counter(
+    "puna_gateway_tokens_total",
+    "Tokens by kind: in (the whole prompt; Ollama: prompt_eval_count), out (Ollama: eval_count), "
+    "cached (the part of in that was not computed)",
+    ["model", "kind"],
 )
-IGNORED_FIELDS = Counter("puna_gateway_ignored_fields_total", "Unknown fields in request bodies.")
+RETRIES = Counter("puna_gateway_retries_total", "Requests sent to another replica before their first event", ["cause"])
+RESUMES = Counter(
+    "puna_gateway_resumes_total",
+    "Streams whose replica was lost after their first event, by the error's reason and what became of them",
+    ["cause", "outcome"],
+)
+QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
+IGNORED_FIELDS = Counter("puna_gateway_ignored_fields_total", "Unknown fields in request bodies")
+ROUTES_CONNECTED = Gauge("puna_gateway_routes_connected", "1 while the watch on the scheduler's routes is open")
+QUEUE_DEPTH = Family(
+    "puna_gateway_queue_depth", "Requests that wait for a slot (vLLM: num_requests_waiting)", ("model",)
+)
+QUEUE_OLDEST_S = Family("puna_gateway_queue_oldest_seconds", "How long the oldest of them has waited", ("model",))
+REPLICAS = Family(
+    "puna_gateway_replicas", "Replicas of the routes by state, as this gateway can reach them", ("model", "state")
+)
+QUEUE_LIMIT = Gauge("puna_gateway_queue_limit", "Requests that may wait for one model (PUNA_MAX_QUEUE)")
+ROUTE_GAUGES = ScrapedGauges((QUEUE_DEPTH, QUEUE_OLDEST_S, REPLICAS))
+KEY_STORE_UP = Gauge("puna_gateway_key_store_up", "1 while the Redis of keys and quotas answers")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from common.clock import Clock, SystemClock
+from common.errors import RequestCanceled
 from common.logs import get_logger
 from gateway import metrics
 from gateway.core.answers import Dialect, Done
@@ -11,6 +12,8 @@ from gateway.visits import current_visit
 log = get_logger()
 
 OTHER = "other"
+CANCELED = "canceled"
+CANCELED_STATUSES = frozenset({"499", "CANCELLED"})  # the client left: over HTTP, over gRPC
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class RequestRecord:
     replica: str | None = None
     node: str | None = None
     retries: int = 0
+    resumes: int = 0  # answers that went on at another replica
+    may_resume: bool = True  # the client has not asked otherwise
     dones: list[Done] = field(default_factory=list)  # one per choice
     error: str | None = None
     ignored: tuple[str, ...] = ()  # options that had no effect
@@ -65,7 +70,10 @@ class RequestRecord:
         """The request is over: count it, and write its one line."""
         self.settle()
         model = self.model or OTHER
-        metrics.REQUESTS.labels(self.dialect, self.route, model, status).inc()
+        duration_s = self.clock.now_s() - self.started_s
+        metrics.REQUESTS.labels(self.dialect, self.route, model, status, self._outcome(status)).inc()
+        if self.model is not None:
+            metrics.REQUEST_S.labels(self.dialect, model).observe(duration_s)
         fields: dict[str, object] = {
             "dialect": str(self.dialect),
             "route": self.route,
@@ -73,13 +81,14 @@ class RequestRecord:
             "status": status,
             "model": self.model,
             "stream": self.stream,
-            "duration_ms": _ms(self.clock.now_s() - self.started_s),
+            "duration_ms": _ms(duration_s),
             "queue_ms": _ms(self.queue_s),
             "load_ms": _ms(self.load_s),
             "first_token_ms": _ms(self.first_token_s),
             "replica": self.replica,
             "node": self.node,
             "retries": self.retries or None,
+            "resumes": self.resumes or None,
             "error": self.error,
             "client_request_id": self.client_request_id,
         }
@@ -95,8 +104,14 @@ class RequestRecord:
             "node": self.node,
             "queue_ms": _ms(self.queue_s),
             "load_ms": _ms(self.load_s),
-            "resumes": sum(done.resumes for done in self.dones),
+            "resumes": self.resumes,
         }
+
+    def _outcome(self, status: str) -> str:
+        """From a closed set: how it ended, as far as anybody heard of it."""
+        if status in CANCELED_STATUSES or self.error == RequestCanceled.reason:
+            return CANCELED
+        return self.error or "ok"
 
     def _count_tokens(self, model: str) -> dict[str, object]:
         usages = [done.usage for done in self.dones]

@@ -9,6 +9,7 @@ from common.ids import new_incarnation
 from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.model_details import KeptDetails
+from common.network import reachable
 from discovery.client import watch_inventory
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
@@ -45,11 +46,12 @@ class SchedulerApp:
         self._settings = settings
         self._clock = clock
         self._details = KeptDetails()
-        board = RouteBoard(clock, self._details)
+        board = self.board = RouteBoard(clock, self._details)
         callers = Callers()
         constraints = read_constraints_file(settings.placements)
         self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()), constraints)
         self._loop = CoreLoop(self.core, clock, board)
+        metrics.INVENTORY_GAUGES.read_from(self._loop.inventory_age)
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,
@@ -109,6 +111,7 @@ class SchedulerApp:
             self._settings.discovery_address, on_connection=self._on_connection, details=self._details
         )
         async for inventory in inventories:
+            inventory.metrics_address = reachable(inventory.metrics_address, self._settings.discovery_address)
             await self._loop.post_inventory(inventory)
             now_s = self._clock.now_s()
             seen_at_s |= {node.address: now_s for node in inventory.nodes}
@@ -132,6 +135,6 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
         StartupError: an address is taken, or a setting is of no use.
     """
     app = SchedulerApp(settings, SystemClock())
-    metrics_address = serve_metrics(settings.metrics_listen)
+    metrics_address = app.board.metrics_address = serve_metrics(settings.metrics_listen, service="scheduler")
     log.info("scheduler.metrics", metrics_address=metrics_address)
     await app.run(stop)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,8 +29,12 @@ RECONNECT_S_MAX = 2.0
 class SchedulerClient:
     """Commands go to the scheduler that leads: the others refuse, and then the next address is tried."""
 
-    def __init__(self, addresses: str) -> None:
-        """`addresses`: one, or several with commas between them. Channels connect when first used."""
+    def __init__(self, addresses: str, *, on_routes: Callable[[bool], None] = lambda _connected: None) -> None:
+        """`addresses`: one, or several with commas between them. Channels connect when first used.
+
+        `on_routes` hears True with every table of `watch_routes`, and False when its stream breaks.
+        """
+        self._on_routes = on_routes
         self._channels: list[aio.Channel] = [open_channel(one.strip()) for one in addresses.split(",")]
         self._preferred = 0
 
@@ -79,6 +83,7 @@ class SchedulerClient:
             try:
                 async for table in received(call):
                     pause_s = RECONNECT_S_MIN
+                    self._on_routes(True)
                     details.take(route.model for route in table.routes)
                     for route in table.routes:
                         details.complete(route.model)
@@ -88,6 +93,7 @@ class SchedulerClient:
                 self._preferred = (self._preferred + 1) % len(self._channels)
             finally:
                 call.cancel()
+                self._on_routes(False)
             await asyncio.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, RECONNECT_S_MAX)
 

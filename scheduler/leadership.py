@@ -114,6 +114,7 @@ class Leadership:
         log.info("leadership.gained", fence=lease.fence, before=self.fence, placements=len(desired))
         self.fence, self._why = lease.fence, ""
         metrics.LEADER.set(1)
+        metrics.TERMS.labels(change="gained").inc()
         metrics.FENCE.set(lease.fence)
         self._on_change(
             LeadershipGained(
@@ -143,6 +144,7 @@ class Leadership:
         """Lead no longer; None if that is no news."""
         if self.fence:
             log.warning("leadership.lost", fence=self.fence, text=why)
+            metrics.TERMS.labels(change="lost").inc()
         elif why != self._why:
             log.warning("leadership.absent", text=why)
         else:

@@ -1,10 +1,11 @@
 """One task owns the core: one event in, its effects out, in order. Nothing here waits for an effect."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from common.clock import Clock
+from common.metrics import Sample
 from protos import discovery_pb2
 from scheduler import metrics
 from scheduler.converters import to_nodes
@@ -12,8 +13,8 @@ from scheduler.core.effects import Effect
 from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
 from scheduler.core.ledger import overhead_bytes
 from scheduler.core.promises import promises
-from scheduler.core.residuals import sizes_by_device
 from scheduler.core.state import SchedulerCore
+from scheduler.gauges import show_promised, show_replicas, show_sizes
 from scheduler.known_files import KnownFiles
 from scheduler.routes import RouteBoard
 
@@ -41,6 +42,7 @@ class CoreLoop:
         self._board = board
         self._events: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=EVENTS_MAX)
         self._inventory: discovery_pb2.Inventory | None = None
+        self._inventory_at_s: float | None = None
         self._files = KnownFiles()
         self._posts: set[asyncio.Task[None]] = set()
 
@@ -77,9 +79,11 @@ class CoreLoop:
                 continue  # it was over before the core heard of it
             self._handle(event, perform)
             metrics.EVENT_QUEUE.set(self._events.qsize())
+            metrics.LOADS_RUNNING.set(len(self._core.books.jobs))
             if isinstance(event, InventorySeen):
                 self._show_promises()
-                self._show_residuals()
+                show_sizes(self._core.books)
+                show_replicas(self._core.books)
 
     def _handle(self, event: Event, perform: Callable[[Effect], None]) -> None:
         now_s = self._clock.now_s()
@@ -101,17 +105,14 @@ class CoreLoop:
             return event
         inventory, self._inventory = self._inventory, None
         assert inventory is not None, "announced when it was put there"
-        metrics.INVENTORY_AT.set(self._clock.wall_unix_s())
+        self._inventory_at_s = self._clock.now_s()
         self._board.see_inventory(inventory)
         return InventorySeen(nodes=to_nodes(inventory, self._files), uptime_s=inventory.uptime_ms / 1000)
 
-    def _show_residuals(self) -> None:
-        for gauge in (metrics.PLANNED_BYTES, metrics.ALLOCATED_BYTES, metrics.RESIDUAL_BYTES):
-            gauge.clear()
-        for (node_id, device_id), (planned, allocated) in sizes_by_device(self._core.books).items():
-            metrics.PLANNED_BYTES.labels(node=node_id, device=device_id).set(planned)
-            metrics.ALLOCATED_BYTES.labels(node=node_id, device=device_id).set(allocated)
-            metrics.RESIDUAL_BYTES.labels(node=node_id, device=device_id).set(allocated - planned)
+    def inventory_age(self) -> Iterator[Sample]:
+        """For the Prometheus page: how old the newest inventory is; nothing before the first."""
+        if self._inventory_at_s is not None:
+            yield Sample(metrics.INVENTORY_AGE, self._clock.now_s() - self._inventory_at_s)
 
     def _show_promises(self) -> None:
         promised: dict[tuple[str, str], int] = {}
@@ -128,6 +129,4 @@ class CoreLoop:
             for device in node.devices
         }
         self._board.see_promises(promised, reserves)
-        metrics.PROMISED_BYTES.clear()
-        for (node_id, device_id), count in promised.items():
-            metrics.PROMISED_BYTES.labels(node=node_id, device=device_id).set(count)
+        show_promised(promised, reserves)

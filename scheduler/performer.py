@@ -127,6 +127,7 @@ class Performer:
             case AnswerReady():
                 self._callers.answer_ready(effect.callers, self._board.route(effect.model_name))
             case AnswerFailed():
+                metrics.REFUSALS.labels(reason=effect.fault.reason).inc(len(effect.callers))
                 self._callers.answer_failed(effect)
             case AnswerUnloading():
                 self._callers.answer_unloading(effect)
@@ -345,15 +346,19 @@ def _note(note: Note) -> None:
     """Log it, and count what has a metric."""
     fields = dict(note.fields)
     log.info(note.event, **fields)
+    model, reason = str(fields.get("model", "")), str(fields.get("reason", ""))
     match note.event:
+        case "model.load_requested":
+            metrics.LOAD_REQUESTS.labels(reason=reason).inc()
         case "model.placed":
-            metrics.PLACEMENTS.inc()
+            metrics.PLACEMENTS.labels(model=model, reason=reason, shape=str(fields["shape"])).inc()
         case "model.ready" | "model.load_failed":
-            metrics.LOADS.labels(outcome=str(fields.get("reason", "ready"))).inc()
+            outcome = "ready" if note.event == "model.ready" else "failed"
+            metrics.LOADS.labels(model=model, outcome=reason or outcome).inc()
             load_s = fields.get("load_s")
             if isinstance(load_s, float):
-                metrics.LOAD_SECONDS.observe(load_s)
+                metrics.LOAD_SECONDS.labels(outcome=outcome).observe(load_s)
         case "model.evicted":
-            metrics.EVICTIONS.labels(reason=str(fields["reason"])).inc()
+            metrics.EVICTIONS.labels(model=model, reason=reason).inc()
         case "replica.lost":
-            metrics.REPLICAS_LOST.inc()
+            metrics.REPLICAS_LOST.labels(model=model, reason=reason).inc()

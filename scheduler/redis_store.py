@@ -83,7 +83,7 @@ class RedisStore:
         """Take or renew the lease."""
         keys = [redis_scripts.LEADER, redis_scripts.FENCE, redis_scripts.SCHEMA]
         arguments: list[str | int] = [leader_id, round(LEASE_TTL_S * 1000), high_water, redis_scripts.SCHEMA_VERSION]
-        status, holder, fence = await self._ask(lambda: self._acquire(keys=keys, args=arguments))
+        status, holder, fence = await self._ask("acquire", lambda: self._acquire(keys=keys, args=arguments))
         if status == -1:
             raise StoreUnavailableError(
                 f"state store has schema {holder}, this build speaks {redis_scripts.SCHEMA_VERSION}"
@@ -92,7 +92,7 @@ class RedisStore:
 
     async def release(self, leader_id: str) -> None:
         """Give the lease back, if it is ours."""
-        await self._ask(lambda: self._release(keys=[redis_scripts.LEADER], args=[leader_id]))
+        await self._ask("release", lambda: self._release(keys=[redis_scripts.LEADER], args=[leader_id]))
 
     async def load(self) -> tuple[DesiredPlacement, ...]:
         """Every desired placement. What cannot be read is left where it is."""
@@ -110,7 +110,7 @@ class RedisStore:
         return margins
 
     async def _load(self, key: str, read: Callable[[bytes], Result]) -> dict[str, Result]:
-        stored: dict[str, str] = await self._ask(lambda: self._redis.hgetall(key))
+        stored: dict[str, str] = await self._ask("load", lambda: self._redis.hgetall(key))
         self._versions = {known: version for known, version in self._versions.items() if known[0] != key}
         records: dict[str, Result] = {}
         for name, text in stored.items():
@@ -148,7 +148,7 @@ class RedisStore:
     async def _put(self, fence: int, key: str, name: str, text: str) -> None:
         keys = [redis_scripts.FENCE, key]
         arguments: list[str | int] = [fence, name, self._versions.get((key, name), 0), text]
-        status, answer = await self._ask(lambda: self._write(keys=keys, args=arguments))
+        status, answer = await self._ask("write", lambda: self._write(keys=keys, args=arguments))
         if status == 0:
             raise StaleFence(f"the state store is at fence {answer or 'none'}, not {fence}")
         if status == -1:
@@ -162,18 +162,22 @@ class RedisStore:
         """Close all connections."""
         await self._redis.aclose()
 
-    async def _ask(self, command: Callable[[], Awaitable[Result]]) -> Result:
+    async def _ask(self, name: str, command: Callable[[], Awaitable[Result]]) -> Result:
         if self._clock.now_s() < self._closed_until_s:
+            metrics.STORE_CALLS.labels(command=name, outcome="skipped").inc()
             raise StoreUnavailableError("state store unreachable: waiting before the next attempt")
         try:
             async with asyncio.timeout(2 * COMMAND_TIMEOUT_S):  # a connect and a command
-                answer = await command()
+                with metrics.STORE_CALL_S.labels(command=name).time():
+                    answer = await command()
         except (RedisError, OSError, TimeoutError) as error:
+            metrics.STORE_CALLS.labels(command=name, outcome="failed").inc()
             self._failed()
             text = str(error) or type(error).__name__
             raise StoreUnavailableError(f"state store unreachable: {text}") from error
         self._failures = 0
         metrics.STORE_UP.set(1)
+        metrics.STORE_CALLS.labels(command=name, outcome="ok").inc()
         return answer
 
     def _failed(self) -> None:

@@ -35,6 +35,7 @@ class RouteBoard:
         self._seen_at_s = 0.0
         self._promised_bytes: Mapping[tuple[str, str], int] = {}
         self._reserve_bytes: Mapping[tuple[str, str], int] = {}
+        self.metrics_address = ""  # of this process's own page
         self.table: scheduler_pb2.RouteTable | None = None
 
     def see_inventory(self, inventory: discovery_pb2.Inventory) -> None:
@@ -68,6 +69,7 @@ class RouteBoard:
         """The inventory that decisions are made on, with its age as of now and what is promised on each device."""
         shown = discovery_pb2.Inventory()
         shown.CopyFrom(self._inventory)
+        shown.scheduler_metrics_address = self.metrics_address
         waited_ms = max(0, round((self._clock.now_s() - self._seen_at_s) * 1000))
         for node in shown.nodes:
             node.report_age_ms += waited_ms

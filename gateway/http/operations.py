@@ -9,6 +9,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.service import Service
 from gateway.inventory import inventory_nodes
 from gateway.ports import for_clients
+from gateway.scrape_targets import scrape_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,11 @@ class Operations:
         except ModelUnavailable as error:
             raise for_clients(error) from error
         await exchange.respond_json({"nodes": inventory_nodes(inventory)})
+
+    async def targets(self, exchange: Exchange) -> None:
+        """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
+        try:
+            inventory = await self.service.scheduler.list_nodes()
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
+        await exchange.respond_json(scrape_targets(inventory, self.service.addresses))

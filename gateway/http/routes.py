@@ -27,6 +27,7 @@ from gateway.http.openai_vector_bodies import EmbeddingsAnswer, EmbeddingsBody, 
 from gateway.http.openai_vectors import OpenAiVectors
 from gateway.http.openapi import openapi_document
 from gateway.http.operations import Operations
+from gateway.http.page_routes import page_routes
 from gateway.http.placement_bodies import ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.placements import Placements
 from gateway.http.responses_answers import ResponsesAnswers
@@ -60,6 +61,7 @@ def make_routes(service: Service) -> list[Route]:
         *_anthropic_routes(service),
         *_operation_routes(service),
         *_placement_routes(service),
+        *page_routes(service),
     ]
     routes.append(
         Route(
@@ -255,6 +257,14 @@ def _operation_routes(service: Service) -> list[Route]:
             endpoint=operations.metrics,
             summary="Prometheus metrics",
             media_types=text,
+            quiet=True,
+        ),
+        Route(
+            method="GET",
+            path="/puna/v1/targets",
+            scope=Scope.METRICS,
+            endpoint=operations.targets,
+            summary="What Prometheus is to scrape",
             quiet=True,
         ),
         Route(

@@ -18,8 +18,12 @@ from gateway.core.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
 from gateway.feed import EndOfFeed, Feed
 from gateway.http.exchange import Exchange
 from gateway.inference import Inference
+from gateway.live import LiveRequests, note_progress
+from gateway.made_keys import MadeKeys
 from gateway.ports import Scheduler, for_clients
 from gateway.record import RequestRecord
+from gateway.scrape_targets import NO_ADDRESSES, OwnAddresses
+from gateway.streams import closing
 from gateway.visits import current_visit, reserve
 
 log = get_logger()
@@ -41,6 +45,14 @@ async def _with_end(load: AsyncIterator[LoadEvent]) -> AsyncIterator[LoadEvent |
     yield Loaded()
 
 
+async def _reserved(tokens: int, events: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    """Events behind a reservation of tokens: nothing begins without it."""
+    async with closing(events):
+        await reserve(tokens)
+        async for event in events:
+            yield event
+
+
 @dataclass(slots=True, kw_only=True)
 class Service:
     """The gateway's parts as the dialects use them."""
@@ -52,27 +64,22 @@ class Service:
     stream_commit_s: float = 15.0
     keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
     trusts_strangers: bool = True  # where there are no keys, callers may manage models
+    made_keys: MadeKeys | None = None  # where keys can be made: with a file of keys and a Redis
     draining: bool = False
+    addresses: OwnAddresses = NO_ADDRESSES
     feeds: set[Feed[Any]] = field(default_factory=set)
+    live: LiveRequests = field(default_factory=LiveRequests)
 
     def feed(self, request: AnswerRequest, record: RequestRecord) -> Feed[AnswerEvent]:
-        """Start an answer; use as a context.
-
-        Raises:
-            RateLimited: the key has not so many tokens left.
-        """
-        reserve(answer_tokens(request))
-        return Feed(self._guarded(self.inference.answer(request, record)), self.feeds)
+        """Start an answer; use as a context. It may begin with a RateLimited: the key has not so many tokens left."""
+        answer = self.inference.answer(request, record)
+        return Feed(self._guarded(_reserved(answer_tokens(request), answer), record), self.feeds)
 
     def choices_feed(self, requests: list[AnswerRequest], record: RequestRecord) -> Feed[ChoiceEvent]:
-        """Start the answers of several choices; use as a context.
-
-        Raises:
-            RateLimited: as `feed`.
-        """
-        reserve(sum(answer_tokens(request) for request in requests))
-        answers = [self.inference.answer(request, record) for request in requests]
-        return Feed(self._guarded(merge_choices(answers)), self.feeds)
+        """Start the answers of several choices; use as a context. May begin as `feed`."""
+        tokens = sum(answer_tokens(request) for request in requests)
+        answers = merge_choices([self.inference.answer(request, record) for request in requests])
+        return Feed(self._guarded(_reserved(tokens, answers), record), self.feeds)
 
     def load_feed(
         self,
@@ -87,7 +94,7 @@ class Service:
         load = self.inference.models.load(
             model, keep_alive_ms=keep_alive_ms, context_tokens=context_tokens, options=options, record=record
         )
-        return Feed(self._guarded(_with_end(load)), self.feeds)
+        return Feed(self._guarded(_with_end(load), record), self.feeds)
 
     async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
         """A vector for each input.
@@ -95,8 +102,8 @@ class Service:
         Raises:
             PunaError: it failed, or the gateway is shutting down.
         """
-        reserve(question_tokens(question))
-        return await self._whole(self.inference.vectors.embed(question, record))
+        await reserve(question_tokens(question))
+        return await self._whole(self.inference.vectors.embed(question, record), record)
 
     async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
         """A score for each document.
@@ -104,16 +111,16 @@ class Service:
         Raises:
             PunaError: as `embed`.
         """
-        reserve(question_tokens(question))
-        return await self._whole(self.inference.vectors.rerank(question, record))
+        await reserve(question_tokens(question))
+        return await self._whole(self.inference.vectors.rerank(question, record), record)
 
-    async def _whole(self, answer: Awaitable[Item]) -> Item:
+    async def _whole(self, answer: Awaitable[Item], record: RequestRecord) -> Item:
         """An answer without events, run as a feed so that a shutdown waits for it, and can end it."""
 
         async def events() -> AsyncIterator[Item]:
             yield await answer
 
-        feed: Feed[Item] = Feed(self._guarded(events()), self.feeds)
+        feed: Feed[Item] = Feed(self._guarded(events(), record), self.feeds)
         async with feed:
             item = await feed.next()
         assert not isinstance(item, EndOfFeed)  # one item comes, or an error is raised
@@ -135,11 +142,13 @@ class Service:
         while self.feeds:  # noqa: ASYNC110  # at most twice in a process's life; an event would cost every answer
             await asyncio.sleep(_DRAIN_POLL_S)
 
-    async def _guarded(self, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _guarded(self, events: AsyncIterator[Any], record: RequestRecord) -> AsyncIterator[Any]:
         """Bugs become an InternalError, so that streams that have begun end in an error object, too."""
         try:
-            async for event in events:
-                yield event
+            with self.live.request(record) as live:
+                async for event in events:
+                    note_progress(live, event)
+                    yield event
         except PunaError:
             raise
         except Exception as error:

@@ -84,7 +84,7 @@ class StepReport:
     encode_s: float = 0.0  # in the encoder's thread
     slots_busy: int = 0
     waiting: int = 0
-    held_inputs: int = 0  # that all slots hold; counted when slots change hands
+    held_inputs: int = 0  # that all slots hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
-from common.device_metrics import DeviceCollector
 from common.errors import PlacementMismatch, StartupError
 from common.grpc_server import bind_server
 from common.ids import new_incarnation
@@ -17,6 +16,7 @@ from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
 from protos import discovery_pb2, host_pb2, host_pb2_grpc
 from runner.core.environment import limits_set
+from runner.host import metrics
 from runner.host.borrowing import Borrower
 from runner.host.converters import to_row
 from runner.host.device_notes import DeviceNotes
@@ -29,6 +29,7 @@ from runner.host.model_files import ModelFiles
 from runner.host.reporter import Identity, Reporter, Sections
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
+from runner.host.store_gauges import store_samples
 from runner.host.supervisor import Supervisor
 from runner.host.tunnel import open_tunnel, run_tunnel
 
@@ -99,8 +100,9 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         services=[host_pb2.DESCRIPTOR.services_by_name["Host"].full_name],
         insecure=settings.insecure,
     )
-    DeviceCollector("puna_host", ["device"], lambda: map(to_row, devices.devices())).register()
-    metrics_address = serve_metrics(settings.metrics_listen)
+    metrics.DEVICES.read_from(lambda: map(to_row, devices.devices()))
+    metrics.STORE_GAUGES.read_from(lambda: store_samples(models.models(), settings.models_directory))
+    metrics_address = serve_metrics(settings.metrics_listen, service="host")
     facts = discovery_pb2.HostFacts(
         address=settings.node_advertise or server.address,
         metrics_address=metrics_address,

@@ -2,13 +2,25 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-RUNNERS = Gauge("puna_host_runners_count", "Live runner processes of this node")
-LEASES = Gauge("puna_host_leases_count", "Placements of other nodes that devices of this node are lent to")
-RUNNER_STARTS = Counter("puna_host_runner_starts_total", "Start commands by result", ["result"])
+from common.device_metrics import DeviceGauges
+from common.metrics import Family, ScrapedGauges
+
+RUNNERS = Gauge("puna_host_runners", "Live runner processes of this node")
+LEASES = Gauge("puna_host_leases", "Placements of other nodes that devices of this node are lent to")
+RUNNER_STARTS = Counter(
+    "puna_host_runner_starts_total", "Start commands by result: spawned, attached, no_memory", ["result"]
+)
 RUNNER_ENDS = Counter("puna_host_runner_ends_total", "Ended runners by reason", ["reason"])
 MEASURE_SECONDS = Histogram(
-    "puna_host_measure_seconds", "Time of one measurement", buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+    "puna_host_measure_seconds", "Time of one measurement by the engine", buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 )
-MEASURES = Counter("puna_host_measures_total", "Measure commands by where the answer came from", ["source"])
-MODELS = Gauge("puna_host_models_count", "Model files by state", ["state"])
-CONNECTED = Gauge("puna_host_discovery_connected_count", "1 while registered at discovery")
+MEASURES = Counter(
+    "puna_host_measures_total", "Measure commands by where the answer came from: engine, cache, failed", ["source"]
+)
+MODELS = Gauge("puna_host_models", "Model files by state: usable, unusable", ["state"])
+CONNECTED = Gauge("puna_host_discovery_connected", "1 while registered at discovery")
+DEVICES = DeviceGauges("puna_host", ["device"])
+STORE_BYTES = Family("puna_host_store_bytes", "Size of the model files of this node together")
+STORE_FREE = Family("puna_host_store_free_bytes", "Free bytes of the file system that model files lie on")
+STORE_TOTAL = Family("puna_host_store_total_bytes", "Size of the file system that model files lie on")
+STORE_GAUGES = ScrapedGauges((STORE_BYTES, STORE_FREE, STORE_TOTAL))

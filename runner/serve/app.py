@@ -142,7 +142,9 @@ class RunnerProcess:
             services=[SERVICE],
             insecure=self._settings.insecure,
         )
-        metrics_address = serve_metrics(self._args.metrics_listen or self._settings.metrics_listen)
+        metrics_address = serve_metrics(
+            self._args.metrics_listen or self._settings.metrics_listen, service="runner", engine=engine_build()
+        )
         await server.set_serving(False)
         await server.server.start()
         self._say_hello(server.address, metrics_address)
@@ -191,7 +193,7 @@ class RunnerProcess:
     async def _describe(self) -> None:
         """Read the header for GetInfo; a model that could be loaded serves also without."""
         try:
-            self._servicer.description = await asyncio.to_thread(describe_file, self._args.model)
+            self._servicer.description = await asyncio.to_thread(describe_file, *self._files.weights)
         except BadModelFile as error:
             log.warning("model.not_described", text=error.message)
 
@@ -205,7 +207,7 @@ class RunnerProcess:
         self._prefetch.stop()
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
         self._requests.slots = model.layout.slots
-        metrics.SLOTS.set(model.layout.slots)
+        self._show_model(model)
         self._board.load_bytes_total = model.weights_bytes
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
         for warning in model.warnings:
@@ -219,6 +221,19 @@ class RunnerProcess:
             context_tokens=model.slot_context_tokens,
             weights_bytes=model.weights_bytes,
         )
+
+    def _show_model(self, model: LoadedModel) -> None:
+        metrics.SLOTS.set(model.layout.slots)
+        metrics.KV_CELLS.set(model.layout.slots * model.slot_context_tokens)
+        metrics.INFO.labels(
+            self._args.name or self._args.model.stem, self._args.digest, self._args.placement, self._args.generation
+        ).set(1)
+        if model.memory is None:
+            return
+        for device_id, held in (*model.memory.devices, ("host", model.memory.host)):
+            sizes = (held.weights_bytes, held.cache_bytes, held.graph_bytes, held.projector_bytes)
+            for name, size in zip(("weights", "cache", "graph", "projector"), sizes, strict=True):
+                metrics.MEMORY_BYTES.labels(device_id, name).set(size)
 
     def _load_failed(self, error: PunaError) -> None:
         if not isinstance(error, InsufficientMemory | DeviceMemoryExhausted):
@@ -261,7 +276,7 @@ def _parse_planned(text: str) -> cluster_pb2.MemoryReport | None:
 
 def _paths(files: ModelFiles) -> list[Path]:
     projector = [files.projector] if files.projector is not None else []
-    return [files.model, *projector, *(adapter.path for adapter in files.adapters)]
+    return [*files.weights, *projector, *(adapter.path for adapter in files.adapters)]
 
 
 def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> EngineOptions:

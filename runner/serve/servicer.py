@@ -8,7 +8,7 @@ from typing import Any
 
 from grpc import aio
 
-from common.clock import NS_PER_MS
+from common.clock import NS_PER_MS, NS_PER_S
 from common.errors import PlacementMismatch, UnsupportedCapability
 from common.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
@@ -209,6 +209,10 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         times = stream.times
         if times is not None:
             metrics.CACHED_TOKENS.inc(times.cached_tokens)
+            metrics.PREFIX_REQUESTS.labels("hit" if times.cached_tokens else "miss").inc()
+            metrics.REQUEST_QUEUE_S.observe(times.queue_ns / NS_PER_S)
+            metrics.REQUEST_PROMPT_S.observe(times.prompt_ns / NS_PER_S)
+            metrics.REQUEST_GENERATE_S.observe(times.generate_ns / NS_PER_S)
         log.info(
             "request.done",
             reason=outcome,

@@ -225,9 +225,10 @@ class StreamTable:
 
     def _count(self, report: StepReport) -> None:
         count_step(report)
+        self.held_inputs = report.held_inputs
+        metrics.KV_CELLS_USED.set(report.held_inputs)
         if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
             self.slots_busy, self.waiting = report.slots_busy, report.waiting
-            self.held_inputs = report.held_inputs or self.held_inputs
             metrics.SLOTS_BUSY.set(report.slots_busy)
             metrics.QUEUE_DEPTH.set(report.waiting)
             self._on_change()
@@ -238,6 +239,8 @@ def count_step(report: StepReport) -> None:
     if report.decode_calls:
         metrics.DECODE_CALLS.inc(report.decode_calls)
         metrics.DECODE_SECONDS.inc(report.decode_s)
+        for _ in range(report.decode_calls):
+            metrics.DECODE_STEP_S.observe(report.decode_s / report.decode_calls)
         metrics.DECODE_GAP_SECONDS.inc(report.gap_s)
         metrics.BATCH_SEQUENCES.observe(report.batch_sequences)
         metrics.PROMPT_TOKENS.inc(report.prompt_tokens)

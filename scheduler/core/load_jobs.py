@@ -69,6 +69,7 @@ class LoadJob:
     model_name: str
     model_digest: str
     context_tokens: int
+    reason: str = "resumed"  # why it began; unless somebody says so, because a former leader had begun it
     wanted_tokens: int | None = None  # what callers asked for; None: any replica will do
     keep_alive_ms: int | None
     options: LoadOptions = NO_OPTIONS

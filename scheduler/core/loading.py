@@ -180,6 +180,8 @@ def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) 
         placement=job.record.placement_id,
         generation=job.record.generation,
         node=placement.node_id,
+        reason=job.reason,
+        shape=str(placement.shape) if placement.shape is not None else "resumed",
         devices=[layers.device_id for layers in placement.layout.devices] or ["host"],
         slots=placement.layout.slots,
         context_tokens=placement.layout.context_tokens,

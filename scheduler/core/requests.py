@@ -160,6 +160,7 @@ def begin_load(
         model_name=model.name,
         model_digest=model.digest,
         context_tokens=chosen,
+        reason=reason,
         wanted_tokens=wanted,
         keep_alive_ms=None,
         options=options,

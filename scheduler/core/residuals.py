@@ -7,10 +7,13 @@ from scheduler.core.desired import DesiredPlacement
 from scheduler.core.learning import keep
 from scheduler.core.ledger import device_kind
 from scheduler.core.margins import MarginKey
-from scheduler.core.memory import MemoryOrigin, MemoryReport
+from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.view import NodeView, RunnerView
 
 DeviceSizes = dict[tuple[str, str], tuple[int, int]]  # (node, device) → planned bytes, allocated bytes
+BYTE_CLASSES = ("weights", "cache", "graph", "projector")
+ClassSizes = tuple[int, ...]  # in the order of BYTE_CLASSES
+_NOTHING: ClassSizes = (0,) * len(BYTE_CLASSES)
 
 
 def learn(books: Books, record: DesiredPlacement, runner: RunnerView) -> None:
@@ -27,31 +30,41 @@ def learn(books: Books, record: DesiredPlacement, runner: RunnerView) -> None:
         file = node.model(record.model_digest)
         architecture = file.facts.architecture if file is not None and file.facts is not None else ""
         key = MarginKey(build=node.engine_build, architecture=architecture, device_kind=device_kind(device))
-        margins = margins.with_residual(key, found - expected)
+        margins = margins.with_residual(key, found.total_bytes - expected.total_bytes)
     keep(books, margins)
 
 
 def sizes_by_device(books: Books) -> DeviceSizes:
     """What loaded replicas were planned with and what they hold, summed by device."""
-    sums: DeviceSizes = {}
+    return {key: (sum(planned), sum(held)) for key, (planned, held) in sizes_by_class(books).items()}
+
+
+def sizes_by_class(books: Books) -> dict[tuple[str, str], tuple[ClassSizes, ClassSizes]]:
+    """The same, class by class."""
+    sums: dict[tuple[str, str], tuple[ClassSizes, ClassSizes]] = {}
     for node_id, runner in books.observed.replicas():
         record = books.desired.get(runner.placement_id)
         if record is None or record.planned is None or runner.memory is None:
             continue
         for key, (expected, found) in _pairs(books, node_id, record.planned, runner.memory):
-            before = sums.get(key, (0, 0))
-            sums[key] = before[0] + expected, before[1] + found
+            planned, held = sums.get(key, (_NOTHING, _NOTHING))
+            sums[key] = _plus(planned, expected), _plus(held, found)
     return sums
+
+
+def _plus(sizes: ClassSizes, part: DeviceBytes) -> ClassSizes:
+    more = (part.weights_bytes, part.cache_bytes, part.graph_bytes, part.projector_bytes)
+    return tuple(size + extra for size, extra in zip(sizes, more, strict=True))
 
 
 def _pairs(
     books: Books, node_id: str, planned: MemoryReport, real: MemoryReport
-) -> Iterator[tuple[tuple[str, str], tuple[int, int]]]:
+) -> Iterator[tuple[tuple[str, str], tuple[DeviceBytes, DeviceBytes]]]:
     if len(planned.devices) != len(real.devices):
         return
     for expected, found in zip(planned.devices, real.devices, strict=True):
-        yield (expected.node_id or node_id, expected.device_id), (expected.total_bytes, found.total_bytes)
+        yield (expected.node_id or node_id, expected.device_id), (expected, found)
     node: NodeView | None = books.node(node_id)
     host = node.host_device if node is not None else None
     if host is not None:
-        yield (node_id, host.id), (planned.host.total_bytes, real.host.total_bytes)
+        yield (node_id, host.id), (planned.host, real.host)

@@ -86,12 +86,12 @@ async def test_metrics_count_requests_and_tokens_by_known_models_only(cluster: C
     def grown(sample: str) -> float:
         return after.get(sample, 0.0) - before.get(sample, 0.0)
 
-    labels = 'dialect="ollama",model="{}",route="/api/chat",status="{}"'
+    labels = 'dialect="ollama",model="{}",outcome="{}",route="/api/chat",status="{}"'
     async with asyncio.timeout(5):  # counted after the response is out
-        while grown(f"puna_gateway_requests_total{{{labels.format('other', 404)}}}") < 3:
+        while grown(f"puna_gateway_requests_total{{{labels.format('other', 'model_not_found', 404)}}}") < 3:
             after = await metrics_of(cluster)
-    assert grown(f"puna_gateway_requests_total{{{labels.format(MODEL_NAME, 200)}}}") == 1
-    assert grown(f"puna_gateway_requests_total{{{labels.format('other', 404)}}}") == 3
+    assert grown(f"puna_gateway_requests_total{{{labels.format(MODEL_NAME, 'ok', 200)}}}") == 1
+    assert grown(f"puna_gateway_requests_total{{{labels.format('other', 'model_not_found', 404)}}}") == 3
     assert grown(f'puna_gateway_tokens_total{{kind="out",model="{MODEL_NAME}"}}') == 5
     assert grown(f'puna_gateway_tokens_total{{kind="cached",model="{MODEL_NAME}"}}') == 1
     assert grown(f'puna_gateway_first_token_seconds_count{{dialect="ollama",model="{MODEL_NAME}"}}') == 1

@@ -39,6 +39,7 @@ TABLE: dict[tuple[str, str], Scope | None] = {
     ("POST", "/api/show"): READ,
     ("GET", "/api/ps"): READ,
     ("GET", "/metrics"): Scope.METRICS,
+    ("GET", "/puna/v1/targets"): Scope.METRICS,
     ("GET", "/puna/v1/nodes"): READ,
     ("GET", "/puna/v1/placements"): READ,
     ("GET", "/puna/v1/placements/{model}"): READ,
@@ -49,6 +50,10 @@ TABLE: dict[tuple[str, str], Scope | None] = {
     ("POST", "/puna/v1/load"): WRITE,
     ("POST", "/puna/v1/unload"): WRITE,
     ("POST", "/puna/v1/devices/clear"): CLUSTER,
+    ("GET", "/ui"): None,
+    ("GET", "/ui/{file}"): None,
+    ("GET", "/puna/v1/events"): READ,
+    ("GET", "/puna/v1/whoami"): None,
 }
 
 

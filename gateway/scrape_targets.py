@@ -1,0 +1,57 @@
+"""What Prometheus is to scrape, as its HTTP service discovery reads it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from common.network import UNIX_PREFIX, reachable
+from protos import cluster_pb2, discovery_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnAddresses:
+    """How this gateway is scraped, and how it knows its scheduler."""
+
+    metrics: str
+    http: str
+    scheduler: str  # the first, where there are several
+
+
+NO_ADDRESSES = OwnAddresses(metrics="", http="", scheduler="")
+
+
+def scrape_targets(inventory: discovery_pb2.Inventory, own: OwnAddresses) -> list[dict[str, object]]:
+    """One group for each process: this gateway, its scheduler, that one's discovery, every host, every runner.
+
+    Labels are added to everything that is scraped there: `service`, of hosts and runners `node`, of runners also
+    `model` and `placement`. Other gateways, standbys and further discoveries are for DNS or files to find.
+    """
+    scheduler = own.scheduler.partition(",")[0].strip()
+    return [
+        *_group(reachable(own.metrics, own.http), service="gateway"),
+        *_group(reachable(inventory.scheduler_metrics_address, scheduler), service="scheduler"),
+        *_group(inventory.metrics_address, service="discovery"),
+        *(group for node in inventory.nodes for group in _node_groups(node)),
+    ]
+
+
+def _node_groups(node: cluster_pb2.Node) -> Iterator[dict[str, object]]:
+    yield from _group(reachable(node.metrics_address, node.address), service="host", node=node.id)
+    for runner in _scraped(node.runners):
+        known_as = node.address if runner.address.startswith(UNIX_PREFIX) else runner.address
+        yield from _group(
+            reachable(runner.metrics_address, known_as),
+            service="runner",
+            node=node.id,
+            model=runner.model_name,
+            placement=runner.placement.placement_id,
+        )
+
+
+def _scraped(runners: Iterable[cluster_pb2.RunnerRecord]) -> Iterator[cluster_pb2.RunnerRecord]:
+    """Those that live; dead ones stay in the inventory for a while."""
+    return (runner for runner in runners if runner.status.state != cluster_pb2.RUNNER_STATE_ERROR)
+
+
+def _group(address: str, **labels: str) -> Iterator[dict[str, object]]:
+    if address:
+        yield {"targets": [address], "labels": labels}
