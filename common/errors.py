@@ -92,6 +92,12 @@ class ModelNotFound(PunaError):
     reason = "model_not_found"
 
 
+class KeyNotFound(PunaError):
+    """There is no API key of this id, or not for this caller."""
+
+    reason = "key_not_found"
+
+
 class UnknownRoute(PunaError):
     """No such path."""
 
@@ -293,6 +299,7 @@ ERROR_TABLE: dict[str, ErrorRow] = {
         _S.PERMISSION_DENIED, (403, "permission_error", "permission_denied"), (403, "permission_error"), 403
     ),
     "model_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "model_not_found"), (404, "not_found_error"), 404),
+    "key_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "key_not_found"), (404, "not_found_error"), 404),
     "unknown_url": _row(_S.UNIMPLEMENTED, (404, _INVALID, "unknown_url"), (404, "not_found_error"), 404),
     "method_not_allowed": _row(_S.UNIMPLEMENTED, (405, _INVALID, "method_not_allowed"), (405, _INVALID), 405),
     "unsupported_media_type": _row(_S.UNIMPLEMENTED, (415, _INVALID, "unsupported_media_type"), (415, _INVALID), 415),

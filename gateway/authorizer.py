@@ -1,14 +1,14 @@
 """Let callers in or not: keys, scopes, failures and quotas. The one place, for HTTP and gRPC alike."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.errors import Unauthenticated
 from gateway.core.failures import Failures
 from gateway.core.keys import Key, Scope, check_scope, presented_key
-from gateway.core.quotas import Account
 from gateway.key_store import KeyStore
+from gateway.quota_book import QuotaBook
 from gateway.visits import Visit, begin_visit
 
 # What is counted against a key's requests; looking around is free.
@@ -18,23 +18,30 @@ _COUNTED = frozenset({Scope.INFER, Scope.EMBED})
 class Authorizer:
     """Lives on the event loop. Without a store everybody may do everything, whatever key they send."""
 
-    def __init__(self, store: KeyStore | None, clock: Clock) -> None:
+    def __init__(self, store: KeyStore | None, clock: Clock, book: QuotaBook) -> None:
         """Nobody has been here yet."""
         self._store = store
         self._clock = clock
+        self._book = book
         self._failures = Failures()
-        self._accounts: dict[str, Account] = {}
 
     @property
     def asks_for_keys(self) -> bool:
         """False: everything is open."""
         return self._store is not None
 
-    @contextmanager
-    def visit(
-        self, scope: Scope | None, *, authorizations: list[str], api_keys: list[str], address: str
-    ) -> Iterator[Visit]:
-        """One request, from its headers to its end.
+    @asynccontextmanager
+    async def visit(
+        self,
+        scope: Scope | None,
+        *,
+        authorizations: list[str],
+        api_keys: list[str],
+        address: str,
+        request_id: str,
+        needs_key: bool = False,
+    ) -> AsyncIterator[Visit]:
+        """One request, from its headers to its end. `needs_key`: any good key will do where there is no scope.
 
         Raises:
             Unauthenticated: no key, or none that is good.
@@ -42,23 +49,28 @@ class Authorizer:
             RateLimited: too many failures of this address, or the key's quota is used up.
         """
         visit = Visit(clock=self._clock)
-        if scope is None or self._store is None:
+        store = self._store
+        if store is None or (scope is None and not needs_key):
             begin_visit(visit)
             yield visit
             return
-        visit.key = self._key(self._store, authorizations, api_keys, address)
-        check_scope(visit.key, scope, address)
+        key = self._key(store, authorizations, api_keys, address)
+        visit.key = key
+        visit.is_good = lambda: store.ring.holds(key.id, now_unix_s=self._clock.wall_unix_s())
+        check_scope(key, scope, address)
+        store.used(key.id, round(self._clock.wall_unix_s()))
         begin_visit(visit)
         if scope not in _COUNTED:
             yield visit
             return
-        visit.account = self._account(visit.key)
-        visit.account.enter(self._clock.now_s())
-        try:
-            yield visit
-        finally:
-            visit.account.leave()
-            visit.settle(0)
+        async with self._book.open(key, request_id) as usage:
+            visit.usage = usage
+            await usage.enter()
+            try:
+                yield visit
+            finally:
+                usage.account.leave()
+                visit.settle(0)
 
     def _key(self, store: KeyStore, authorizations: list[str], api_keys: list[str], address: str) -> Key:
         try:
@@ -66,9 +78,3 @@ class Authorizer:
             return store.ring.find(text, now_unix_s=self._clock.wall_unix_s())
         except Unauthenticated as error:
             raise self._failures.refusal(error, address, self._clock.now_s()) from None
-
-    def _account(self, key: Key) -> Account:
-        account = self._accounts.setdefault(key.id, Account(key.quota))
-        if account.quota != key.quota:
-            account.change_quota(key.quota)
-        return account

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc import aio
 
+from common.ids import new_request_id
 from gateway.authorizer import Authorizer
 from gateway.core.keys import Scope
 from gateway.streams import closing
@@ -63,17 +64,19 @@ class KeyInterceptor(aio.ServerInterceptor):
 
     def _guard_unary(self, behaviour: Any, scope: Scope) -> Any:
         async def guarded(request: Any, context: Any) -> Any:
-            with self._authorizer.visit(scope, **_credentials(context)):
+            async with self._authorizer.visit(scope, **_credentials(context)):
                 return await behaviour(request, context)
 
         return guarded
 
     def _guard_stream(self, behaviour: Any, scope: Scope) -> Any:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
-            with self._authorizer.visit(scope, **_credentials(context)):
-                async with closing(behaviour(request, context)) as messages:
-                    async for message in messages:
-                        yield message
+            async with (
+                self._authorizer.visit(scope, **_credentials(context)),
+                closing(behaviour(request, context)) as messages,
+            ):
+                async for message in messages:
+                    yield message
 
         return guarded
 
@@ -84,6 +87,7 @@ def _credentials(context: Any) -> dict[str, Any]:
         "authorizations": [value for key, value in metadata if key == "authorization"],
         "api_keys": [value for key, value in metadata if key == "x-api-key"],
         "address": peer_address(context.peer()),
+        "request_id": new_request_id(),
     }
 
 

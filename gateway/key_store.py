@@ -1,15 +1,23 @@
-"""The file of keys on disk: read with its pepper, read again when it changes, kept when it breaks."""
+"""The keys that a gateway knows.
+
+Those of the file are read again when it changes, and kept when it breaks; those made through the API lie in a cache
+beside it. Where both have an id, the file counts.
+"""
 
 import asyncio
+import fcntl
 import os
 import stat
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import StartupError
 from common.logs import get_logger
 from gateway.core.key_file import read_keys
-from gateway.core.keys import KeyRing
+from gateway.core.key_records import KeyRecords, read_cache, write_cache
+from gateway.core.keys import Key, KeyRing
 
 log = get_logger()
 
@@ -24,6 +32,11 @@ Stamp = tuple[int, int, int, int]
 def pepper_path(keys: Path) -> Path:
     """Where the pepper of a file of keys is."""
     return keys.with_name(keys.name + ".pepper")
+
+
+def cache_path(keys: Path) -> Path:
+    """Where a gateway keeps what it knows of keys made through the API."""
+    return keys.with_name(keys.name + ".cache")
 
 
 def read_private(path: Path) -> bytes:
@@ -42,6 +55,24 @@ def read_private(path: Path) -> bytes:
         return file.read()
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, so that nobody reads half of it; mode 0600 from its first byte.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 def read_ring(path: Path) -> KeyRing:
     """The keys of a file, with the pepper beside it.
 
@@ -57,12 +88,16 @@ def read_ring(path: Path) -> KeyRing:
 
 @dataclass(slots=True)
 class KeyStore:
-    """The keys as last read well."""
+    """The keys as last read well. `ring` has them all."""
 
     path: Path
     ring: KeyRing
+    _file: KeyRing
     _stamp: Stamp | None
+    records: KeyRecords
     _told: object = ()  # the stamp of what was last found broken
+    _told_cache: str = ""
+    _used_unix_s: dict[str, int] = field(default_factory=dict)  # not told to Redis yet
 
     @classmethod
     def open(cls, path: Path) -> "KeyStore":
@@ -73,30 +108,120 @@ class KeyStore:
         """
         stamp = _stamp(path)
         try:
-            return cls(path, read_ring(path), stamp)
+            ring = read_ring(path)
         except (OSError, ValueError) as error:
             raise StartupError(f"PUNA_API_KEYS_FILE: {error}; `puna keys create` makes one") from error
+        store = cls(path, ring, ring, stamp, KeyRecords(ring.pepper))
+        store._read_cache()
+        return store
 
     async def watch(self) -> None:
         """Read the file again whenever it changes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            await asyncio.to_thread(self.refresh)
+            await self.refresh()
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Read the file again if it changed. One that is broken or gone changes nothing, and is told once."""
-        stamp = _stamp(self.path)
+        stamp = await asyncio.to_thread(_stamp, self.path)
         if stamp == self._stamp:
             return
         try:
-            self.ring = read_ring(self.path)
+            ring = await asyncio.to_thread(read_ring, self.path)
         except (OSError, ValueError) as error:
             if stamp != self._told:
                 log.error("keys.broken", path=str(self.path), reason=str(error), kept=len(self.ring.keys))
             self._told = stamp
+            return
+        if ring.pepper != self._file.pepper:  # nothing that was sealed with the old one can be checked any more
+            self.records = KeyRecords(ring.pepper)
+        self._file = ring
+        self._join()
+        self._stamp = stamp
+        log.info("keys.read", path=str(self.path), keys=len(self._file.keys))
+
+    def is_in_file(self, key_id: str) -> bool:
+        """True if the file has the key, and so decides about it."""
+        return key_id in self._file.keys
+
+    def all_keys(self) -> list[Key]:
+        """Every key, oldest first."""
+        return sorted(self.ring.keys.values(), key=lambda key: (key.created_unix_s, key.id))
+
+    def learn(self, made: Mapping[str, str], revoked: Mapping[str, str]) -> bool:
+        """Take over records that were made elsewhere; True if something was new. They count from now on."""
+        refused = len(self.records.refused)
+        news = self.records.learn(made, revoked)
+        if len(self.records.refused) > refused:
+            log.warning("keys.records_refused", count=len(self.records.refused) - refused)
+        if news:
+            self._join()
+        return news
+
+    async def keep(self) -> None:
+        """Write the cache, together with what another gateway wrote there. A place that cannot be written is told."""
+        path, records = cache_path(self.path), self.records
+        try:
+            found = await asyncio.to_thread(_write_cache, path, dict(records.made), dict(records.revoked))
+        except (OSError, ValueError) as error:
+            if self._told_cache != str(error):
+                log.error("keys.cache_unwritable", path=str(path), reason=str(error))
+            self._told_cache = str(error)
         else:
-            self._stamp = stamp
-            log.info("keys.read", path=str(self.path), keys=len(self.ring.keys))
+            self.learn(*found)
+
+    def used(self, key_id: str, now_unix_s: int) -> None:
+        """A key was good for something."""
+        self._used_unix_s[key_id] = now_unix_s
+
+    def take_used(self) -> dict[str, int]:
+        """When keys were used since the last call."""
+        used, self._used_unix_s = self._used_unix_s, {}
+        return used
+
+    def put_used_back(self, used: Mapping[str, int]) -> None:
+        """They could not be told."""
+        self._used_unix_s = {**used, **self._used_unix_s}
+
+    def used_unix_s(self, key_id: str) -> int | None:
+        """When a key was last used here, as far as that is not told yet."""
+        return self._used_unix_s.get(key_id)
+
+    def _read_cache(self) -> None:
+        path = cache_path(self.path)
+        try:
+            self.learn(*_read_cache(path))
+        except (OSError, ValueError) as error:
+            log.error("keys.cache_broken", path=str(path), reason=str(error))
+
+    def _join(self) -> None:
+        made = {key.id: key for key in self.records.all_keys()}
+        self.ring = KeyRing.of(self._file.pepper, {**made, **self._file.keys}.values())
+
+
+Sealed = dict[str, str]
+
+
+def _read_cache(path: Path) -> tuple[Sealed, Sealed]:
+    try:
+        return read_cache(read_private(path).decode())
+    except FileNotFoundError:
+        return {}, {}
+
+
+def _write_cache(path: Path, made: Sealed, revoked: Sealed) -> tuple[Sealed, Sealed]:
+    """Join the cache with these records; returns what was there. Gateways of one machine may share the file."""
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            there = _read_cache(path)
+        except ValueError:  # broken: what is known here is better than nothing
+            there = ({}, {})
+        write_private(path, write_cache(there[0] | made, there[1] | revoked).encode())
+    finally:
+        os.close(descriptor)
+    return there
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -1,12 +1,13 @@
 """Who is calling, for as long as one request takes: the key, and what the request takes of its quota."""
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from common.clock import Clock
 from gateway.core.fairness import Claim
 from gateway.core.keys import Key, Scope
-from gateway.core.quotas import Account
+from gateway.quota_book import Usage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -15,9 +16,8 @@ class Visit:
 
     clock: Clock
     key: Key | None = None
-    account: Account | None = None
-    reserved: int = 0  # tokens
-    settled: bool = False
+    usage: Usage | None = None  # of the key's quota
+    is_good: Callable[[], bool] = lambda: True  # False once the key was revoked or has expired; for calls that last
 
     def may(self, scope: Scope, *, stranger: bool) -> bool:
         """True if a part of the request that needs a scope counts; `stranger`: what holds without keys."""
@@ -27,20 +27,19 @@ class Visit:
         """True if the model exists as far as this caller is concerned."""
         return self.key is None or self.key.may_use(model)
 
-    def reserve(self, tokens: int) -> None:
+    async def reserve(self, tokens: int) -> None:
         """Take tokens for what the request may come to.
 
         Raises:
             RateLimited: the key has not so many left.
         """
-        if self.account is not None:
-            self.reserved += self.account.reserve(tokens, self.clock.now_s())
+        if self.usage is not None:
+            await self.usage.reserve(tokens)
 
     def settle(self, used: int) -> None:
         """The request is over and has used so many tokens."""
-        if self.account is not None and not self.settled:
-            self.settled = True
-            self.account.settle(reserved=self.reserved, used=used)
+        if self.usage is not None:
+            self.usage.settle(used)
 
 
 _current: ContextVar[Visit | None] = ContextVar("visit", default=None)
@@ -62,14 +61,14 @@ def may_use(model: str) -> bool:
     return visit is None or visit.may_use(model)
 
 
-def reserve(tokens: int) -> None:
+async def reserve(tokens: int) -> None:
     """Take tokens of the caller's quota, if there are a caller and a quota.
 
     Raises:
         RateLimited: not so many are left.
     """
     if (visit := current_visit()) is not None:
-        visit.reserve(tokens)
+        await visit.reserve(tokens)
 
 
 def claim(tokens: int) -> Claim:

@@ -15,7 +15,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[\w.@+-]{1,80}")
 _FIELDS = frozenset(
     {"id", "digest", "owner", "tenant", "scopes", "models", "networks", "band", "weight", "created", "expires"}
-    | {"revoked", "requests_per_minute", "tokens_per_minute", "concurrency"}
+    | {"revoked", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day"}
 )
 WEIGHT_MAX = 1000
 
@@ -40,6 +40,7 @@ def key_fields(key: Key) -> dict[str, Any]:
         "requests_per_minute": key.quota.requests_per_minute,
         "tokens_per_minute": key.quota.tokens_per_minute,
         "concurrency": key.quota.concurrency,
+        "tokens_per_day": key.quota.tokens_per_day,
         "created": key.created_unix_s,
         "expires": key.expires_unix_s,
         "revoked": key.revoked_unix_s,
@@ -84,6 +85,7 @@ def read_key(entry: object, place: str) -> Key:
                 requests_per_minute=_number(entry, "requests_per_minute"),
                 tokens_per_minute=_number(entry, "tokens_per_minute"),
                 concurrency=_number(entry, "concurrency"),
+                tokens_per_day=_number(entry, "tokens_per_day"),
             ),
             created_unix_s=_number(entry, "created", lowest=0) or 0,
             expires_unix_s=_number(entry, "expires", lowest=0),

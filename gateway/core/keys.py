@@ -61,6 +61,7 @@ class Quota:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrency: int | None = None
+    tokens_per_day: int | None = None
 
 
 UNLIMITED = Quota()
@@ -159,6 +160,11 @@ class KeyRing:
         """A ring of keys by their ids."""
         return cls(pepper, MappingProxyType({key.id: key for key in keys}))
 
+    def holds(self, key_id: str, *, now_unix_s: float) -> bool:
+        """True while a key that was found before is still good."""
+        key = self.keys.get(key_id)
+        return key is not None and key.is_active(now_unix_s)
+
     def find(self, text: str, *, now_unix_s: float) -> Key:
         """The key of a text.
 
@@ -194,13 +200,13 @@ def presented_key(authorizations: list[str], api_keys: list[str]) -> str:
     return found[0]
 
 
-def check_scope(key: Key, scope: Scope, address: str) -> None:
-    """Let a key do what needs a scope.
+def check_scope(key: Key, scope: Scope | None, address: str) -> None:
+    """Let a key do what needs a scope; None: what any key may do.
 
     Raises:
         PermissionDenied: it has not the scope, or comes from elsewhere.
     """
     if not key.may_come_from(address):
         raise PermissionDenied("this API key may not be used from this address")
-    if scope not in key.scopes:
+    if scope is not None and scope not in key.scopes:
         raise PermissionDenied(f"this API key lacks the scope {scope}")

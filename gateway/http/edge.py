@@ -23,6 +23,7 @@ CLIENT_GONE_STATUS = "499"
 HEADERS_MAX = 64
 HEADER_BYTES_MAX = 16 * 1024
 URL_BYTES_MAX = 4 * 1024
+RESUME_HEADER = b"x-puna-resume"
 _CLIENT_ID_LENGTH_MAX = 128
 _CORS_MAX_AGE_S = "43200"
 
@@ -41,6 +42,7 @@ class Edge:
             return
         path = scope["path"]
         record = RequestRecord(dialect=dialect_of(path), route=OTHER, method=scope["method"])
+        record.may_resume = may_resume(scope["headers"])
         exchange = Exchange(scope=scope, receive=receive, send=send, record=record, request_id=new_request_id())
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
             self._set_common_headers(exchange)
@@ -71,14 +73,17 @@ class Edge:
         exchange.record.quiet = match.route.quiet
         exchange.path_value = match.path_value
         # Before the body is read: who may not ask is not listened to.
-        with self.authorizer.visit(
+        async with self.authorizer.visit(
             match.route.scope,
             authorizations=exchange.headers.getlist("authorization"),
             api_keys=exchange.headers.getlist("x-api-key"),
             address=(exchange.scope.get("client") or ("", 0))[0],
+            request_id=exchange.request_id,
+            needs_key=match.route.needs_key,
         ):
             try:
-                await _until_disconnect(match.route.endpoint, exchange, reads_body=match.route.body is not None)
+                reads_body = match.route.body is not None or match.route.takes_file
+                await _until_disconnect(match.route.endpoint, exchange, reads_body=reads_body)
             finally:
                 exchange.record.settle()
 
@@ -92,7 +97,7 @@ class Edge:
         if isinstance(error, MethodNotAllowed):
             headers["allow"] = ", ".join(self.router.allowed(exchange.scope["path"]))
         try:
-            if exchange.scope["method"] in ("POST", "PUT"):
+            if exchange.scope["method"] in ("POST", "PUT", "DELETE"):
                 await exchange.discard_body()
                 if not exchange.body_read:
                     headers["connection"] = "close"
@@ -115,7 +120,7 @@ class Edge:
         origin = headers.get("origin")
         if origin is None:
             return
-        if not policy.allows_origin(origin):
+        if not policy.allows_origin(origin) and not policy.is_own_page(origin, headers.get("host", "")):
             raise PermissionDenied("forbidden")
         exchange.headers_out |= {
             "access-control-allow-origin": origin,
@@ -148,6 +153,11 @@ def check_framing(exchange: Exchange) -> None:
         raise InvalidRequest(f"the URL exceeds {URL_BYTES_MAX} bytes")
     if "transfer-encoding" in exchange.headers and "content-length" in exchange.headers:
         raise InvalidRequest("Content-Length and Transfer-Encoding exclude each other")
+
+
+def may_resume(headers: list[tuple[bytes, bytes]]) -> bool:
+    """False where the client wants an error when its replica is lost, not the rest of the answer from another one."""
+    return (RESUME_HEADER, b"0") not in headers
 
 
 async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_body: bool) -> None:

@@ -148,10 +148,9 @@ class Exchange:
 
     def _rate_headers(self) -> dict[str, str]:
         visit = current_visit()
-        if visit is None or visit.account is None:
+        if visit is None or visit.usage is None:
             return {}
-        clock = visit.clock
-        return rate_headers(visit.account, self.dialect, now_s=clock.now_s(), wall_unix_s=clock.wall_unix_s())
+        return rate_headers(visit.usage.levels, self.dialect, wall_unix_s=visit.clock.wall_unix_s())
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         """Send a piece of the body.

@@ -1,19 +1,17 @@
 """How a key's quota stands, in the headers that the official clients read."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from common.durations import go_duration_text
 from gateway.core.answers import Dialect
-from gateway.core.quotas import Account, Level
+from gateway.core.quotas import Level
 
 
-def rate_headers(account: Account, dialect: Dialect, *, now_s: float, wall_unix_s: float) -> dict[str, str]:
+def rate_headers(levels: Mapping[str, Level], dialect: Dialect, *, wall_unix_s: float) -> dict[str, str]:
     """The headers of a dialect; Ollama has none."""
     headers: dict[str, str] = {}
-    for name, bucket in (("requests", account.requests), ("tokens", account.tokens)):
-        if bucket is None:
-            continue
-        level = bucket.level(now_s)
+    for name, level in levels.items():
         match dialect:
             case Dialect.OPENAI:
                 headers |= _openai(name, level)

@@ -1,27 +1,30 @@
 """What a request's record tells its caller's quota."""
 
-import contextvars
+import asyncio
 
 from common.clock import SystemClock
 from gateway.core.answers import Dialect
-from gateway.core.keys import Quota
+from gateway.core.keys import ALL_SCOPES, Key, Quota
 from gateway.core.quotas import Account
+from gateway.quota_book import Usage
 from gateway.record import RequestRecord
 from gateway.visits import Visit, begin_visit
 
 
 def left_after(record: RequestRecord, *, reserved: int) -> int:
     """What is left of 1000 tokens once the request is over."""
-    account = Account(Quota(tokens_per_minute=1000))
-    visit = Visit(clock=SystemClock(), account=account)
+    key = Key(id="a" * 8, digest="", owner="ada", tenant="ada", scopes=ALL_SCOPES, quota=Quota(tokens_per_minute=1000))
+    account = Account(key.quota)
+    usage = Usage(key=key, request_id="req", account=account, clock=SystemClock(), redis=None)
+    visit = Visit(clock=SystemClock(), key=key, usage=usage)
 
-    def run() -> None:
+    async def run() -> None:
         begin_visit(visit)
-        visit.reserve(reserved)
+        await visit.reserve(reserved)
         record.settle()
         record.settle()  # the end of a request is noticed in two places
 
-    contextvars.copy_context().run(run)
+    asyncio.run(run())
     assert account.tokens is not None
     return account.tokens.level(SystemClock().now_s()).remaining
 

@@ -1,0 +1,34 @@
+"""The routes of /puna/v1/keys."""
+
+from gateway.core.keys import Scope
+from gateway.http.key_bodies import KeyBody, KeyList, KeyObject
+from gateway.http.keys import Keys
+from gateway.http.router import Route
+from gateway.http.service import Service
+
+
+def key_routes(service: Service) -> list[Route]:
+    """The part of the table that is about keys."""
+    keys = Keys(service)
+    several, one, scope = "/puna/v1/keys", "/puna/v1/keys/{id}", Scope.ADMIN_KEYS
+    return [
+        Route(method="GET", path=several, scope=scope, endpoint=keys.list_all, summary="API keys", response=KeyList),
+        Route(
+            method="POST",
+            path=several,
+            scope=scope,
+            endpoint=keys.create,
+            summary="Make an API key",
+            body=KeyBody,
+            response=KeyObject,
+        ),
+        Route(method="GET", path=one, scope=scope, endpoint=keys.get, summary="One API key", response=KeyObject),
+        Route(
+            method="DELETE",
+            path=one,
+            scope=scope,
+            endpoint=keys.revoke,
+            summary="Revoke an API key",
+            response=KeyObject,
+        ),
+    ]

