@@ -97,7 +97,8 @@ def find_grounds(request: PlacementRequest, view: ClusterView, policy: Policy) -
     for node in view.nodes:
         obstacle = node_obstacle(request, view, policy, node)
         if obstacle is not None:
-            grounds.left_out += [(node, device, obstacle) for device in _layer_devices(node)]
+            if len(grounds.left_out) < policy.candidates_max:  # nobody is shown more
+                grounds.left_out += [(node, device, obstacle) for device in _layer_devices(node)]
             if obstacle[0] is not Verdict.FILE_MISSING:
                 continue
         found = node.memo.get("grounds")

@@ -49,6 +49,7 @@ class KnownReports:
     reports: Reports
     policy: Policy
     _by_build: dict[str, list[Known]] | None = None
+    _by_values: dict[tuple[str, Layout], Known] = field(default_factory=dict)  # of each, the one with most on devices
     _facts: dict[str, ModelFacts] = field(default_factory=dict)
     _least: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -131,16 +132,20 @@ class KnownReports:
         return next((one for one in found if isinstance(one, Fault) and one.reason == BAD_FILE), None)
 
     def _same_values(self, ground: Ground, base: Layout) -> Known | None:
-        wanted = _values(base)
-        found = [known for known in self._of_build(ground.node.engine_build) if _values(known.layout) == wanted]
-        # With devices, it is known what the output takes there.
-        return max(found, key=lambda known: known.device_layers, default=None)
+        build = ground.node.engine_build
+        self._of_build(build)
+        return self._by_values.get((build, _values(base)))
 
     def _of_build(self, build: str) -> list[Known]:
         if self._by_build is None:
             self._by_build = {}
             for key, known in self._mine():
                 self._by_build.setdefault(key.engine_build, []).append(known)
+                values = key.engine_build, _values(known.layout)
+                best = self._by_values.get(values)
+                # With devices, it is known what the output takes there.
+                if best is None or known.device_layers > best.device_layers:
+                    self._by_values[values] = known
         return self._by_build.get(build, [])
 
     def _mine(self) -> Iterator[tuple[MeasureKey, Known]]:

@@ -35,6 +35,7 @@ class Observed:
     _asked: dict[str, float] = field(default_factory=dict)  # node id → when its runners were asked last
     _answered: dict[tuple[str, int], float] = field(default_factory=dict)  # placement, generation → when it answered
     _started: dict[str, _Started] = field(default_factory=dict)
+    _hosting: list[NodeView] | None = None  # nodes that have runners; None: to be made from `nodes`
     _index: dict[str, tuple[str, RunnerView]] | None = None  # by placement id; None: to be made from `nodes`
 
     def see_inventory(self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float) -> None:
@@ -51,7 +52,7 @@ class Observed:
             for runner in node.runners:
                 self._catch_up(runner)
                 self._answered.pop((runner.placement_id, runner.generation), None)
-        self.nodes, self._index = present, None
+        self.nodes, self._index, self._hosting = present, None, None
         self.was_seen = True
         self.received_at_s, self.uptime_s, self.frozen_since_s = now_s, uptime_s, None
         self.expire(now_s)
@@ -99,7 +100,7 @@ class Observed:
         return self.received_at_s >= started.until_s or now_s >= started.until_s + self.policy.inventory_silent_s
 
     def _expire_node(self, node_id: str, now_s: float) -> None:
-        node, self._index = self.nodes[node_id], None
+        node, self._index, self._hosting = self.nodes[node_id], None, None
         alive = tuple(one for one in node.runners if now_s < self._silent_at_s(one))
         self.nodes[node_id] = replace(node, runners=alive)
         for gone in set(node.runners) - set(alive):
@@ -150,7 +151,9 @@ class Observed:
     def replicas(self) -> Iterator[tuple[str, RunnerView]]:
         """Every runner and its node. What a start reported counts until the inventory has caught up."""
         seen = set()
-        for node in self.nodes.values():
+        if self._hosting is None:
+            self._hosting = [node for node in self.nodes.values() if node.runners]
+        for node in self._hosting:
             for runner in node.runners:
                 seen.add(runner.placement_id)
                 yield node.id, self._newer(runner)
@@ -175,7 +178,7 @@ class Observed:
     def _see_deaths(self, present: dict[str, NodeView]) -> None:
         """What the inventory has shown and shows no more is gone, whatever its start has reported."""
         for node_id, before in self.nodes.items():
-            if node_id not in present:
+            if not before.runners or node_id not in present or present[node_id] is before:
                 continue
             now = {(runner.placement_id, runner.generation) for runner in present[node_id].runners}
             for runner in before.runners:

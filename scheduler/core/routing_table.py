@@ -34,9 +34,18 @@ class ModelRoute:
 
 def find_model(nodes: Sequence[NodeView], name: str) -> ModelFile | None:
     """The file that a name means: a usable one before a broken one, then the newest."""
-    tagged = with_tag(name)
-    found = [model for node in nodes for model in node.models if model.name in (name, tagged)]
+    names = {name, with_tag(name)}
+    found = [model for node in nodes for one in names for model in _named(node, one)]
     return max(found, key=_preference, default=None)
+
+
+def _named(node: NodeView, name: str) -> Sequence[ModelFile]:
+    by_name: dict[str, list[ModelFile]] | None = node.memo.get("by_name")
+    if by_name is None:
+        by_name = node.memo["by_name"] = {}
+        for model in node.models:
+            by_name.setdefault(model.name, []).append(model)
+    return by_name.get(name, ())
 
 
 def with_tag(name: str) -> str:

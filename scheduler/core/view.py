@@ -156,4 +156,7 @@ class NodeView:
 
     def model(self, digest: str) -> ModelFile | None:
         """The usable file of this digest, if the node has it."""
-        return next((model for model in self.models if model.digest == digest and not model.error), None)
+        if "files" not in self.memo:
+            self.memo["files"] = {model.digest: model for model in reversed(self.models) if not model.error}
+        found: ModelFile | None = self.memo["files"].get(digest)
+        return found
