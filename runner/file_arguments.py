@@ -8,8 +8,16 @@ from runner.core.model_files import AdapterFile, ModelFiles, parse_adapter
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    """--model, --projector and --adapter."""
+    """--model, --more, --projector and --adapter."""
     parser.add_argument("--model", required=True, type=Path, metavar="PATH", help="GGUF file")
+    parser.add_argument(
+        "--more",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="PATH",
+        help="the next file of a model that is split; given once for each, in order",
+    )
     parser.add_argument("--projector", type=Path, metavar="PATH", help="GGUF file of the vision projector")
     parser.add_argument(
         "--adapter",
@@ -23,7 +31,7 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
 
 def files_of(args: argparse.Namespace) -> ModelFiles:
     """What the arguments name."""
-    return ModelFiles(model=args.model, projector=args.projector, adapters=tuple(args.adapter))
+    return ModelFiles(model=args.model, more=tuple(args.more), projector=args.projector, adapters=tuple(args.adapter))
 
 
 def _adapter(text: str) -> AdapterFile:

@@ -1,10 +1,11 @@
-"""`python -m runner inspect PATH`: describe a GGUF file from its header, as JSON.
+"""`python -m runner inspect PATH...`: describe a GGUF file, or one in several, from its header, as JSON.
 
 A throw-away process: a hostile file can at worst end this one.
 """
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -12,22 +13,24 @@ from google.protobuf import json_format
 
 from common.errors import BadModelFile
 from protos import cluster_pb2
-from runner.core.description import Description, describe, named_token_ids
+from runner.core.description import Description, TensorFacts, Value, describe, named_token_ids
 from runner.core.model_memory import ModelMemory, describe_memory
-from runner.engine.gguf_header import open_gguf_header, special_tokens
+from runner.core.split_files import check_split, check_tensor_count
+from runner.engine.gguf_header import GgufHeader, open_gguf_header, special_tokens
 
 EXIT_BAD_FILE = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of this mode."""
-    parser.add_argument("path", type=Path, metavar="PATH")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="all files of a split model, in order")
+    parser.add_argument("--part", action="store_true", help="any GGUF: the file need be no whole model")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print puna.v1.ModelDescription as JSON; exit 3 and one JSON line {"reason", "message"} for an unusable file."""
     try:
-        description = describe_file(args.path)
+        description = describe_part(args.paths[0]) if args.part else describe_file(*args.paths)
     except BadModelFile as error:
         print(orjson.dumps({"reason": error.reason, "message": error.message}).decode())
         return EXIT_BAD_FILE
@@ -35,32 +38,54 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def describe_file(path: Path) -> cluster_pb2.ModelDescription:
-    """Read the header and describe the model.
+def describe_file(path: Path, *more: Path) -> cluster_pb2.ModelDescription:
+    """Read the header and describe the model. `more` are the other files of one that is split, in their order.
 
     Raises:
-        BadModelFile: the engine could not load this file.
+        BadModelFile: the engine could not load this file, or the files are not those of one model.
     """
+    tensors: list[TensorFacts] = []
+    paths = (path, *more)
+    for position, part in enumerate(paths[1:], 1):
+        with open_gguf_header(part) as header:
+            check_split(part.name, header.metadata(), position=position, count=len(paths))
+            tensors += header.tensors()
     with open_gguf_header(path) as header:
         metadata = header.metadata()
-        special = special_tokens(header)
-        named = {index: header.token_text(index) for index in named_token_ids(metadata)}
-        tensors = header.tensors()
-        description = describe(
-            metadata,
-            tensors,
-            token_texts={**named, **special},
-            special_token_ids=special,
-            vocabulary_size=header.vocabulary_size(),
-        )
+        check_split(path.name, metadata, position=0, count=len(paths))
+        tensors = header.tensors() + tensors
+        description = _describe(header, metadata, tensors)
     if not description.architecture:
         raise BadModelFile(f"{path}: the header names no architecture")
     if not tensors:
         raise BadModelFile(f"{path}: the file holds no tensors, only a vocabulary")
+    check_tensor_count(path.name, metadata, len(tensors))
     described = to_proto(description)
     memory = describe_memory(metadata, tensors, architecture=description.architecture)
     described.memory.CopyFrom(_memory_to_proto(memory))
     return described
+
+
+def describe_part(path: Path) -> cluster_pb2.ModelDescription:
+    """What one file says, be it a whole model or not.
+
+    Raises:
+        BadModelFile: no GGUF that the engine can read.
+    """
+    with open_gguf_header(path) as header:
+        return to_proto(_describe(header, header.metadata(), header.tensors()))
+
+
+def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[TensorFacts]) -> Description:
+    special = special_tokens(header)
+    named = {index: header.token_text(index) for index in named_token_ids(metadata)}
+    return describe(
+        metadata,
+        tensors,
+        token_texts={**named, **special},
+        special_token_ids=special,
+        vocabulary_size=header.vocabulary_size(),
+    )
 
 
 def to_proto(description: Description) -> cluster_pb2.ModelDescription:

@@ -29,7 +29,7 @@ from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
 from runner.engine.media_loading import PlannedProjector, plan_projector
 from runner.engine.memory import BreakdownUnavailable
-from runner.engine.model import load_failure
+from runner.engine.model import load_failure, read_weights
 from runner.engine.opened_context import with_layers
 from runner.engine.parameters import context_parameters, model_parameters
 from runner.engine.pooled import read_pooling
@@ -108,10 +108,10 @@ def _load_without_memory(launch: Launch) -> Any:
     parameters.struct.no_alloc = True
     parameters.struct.load_mode = _LOAD_MODE_NONE
     engine_log.notes.clear()
-    path = launch.files.model
-    model = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
+    files = launch.files
+    model = read_weights(files.weights, parameters)
     if not model:
-        raise load_failure(path, device_pointers=launch.device_pointers)
+        raise load_failure(files.model, more=files.more, device_pointers=launch.device_pointers)
     return model
 
 

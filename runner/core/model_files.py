@@ -17,11 +17,20 @@ class AdapterFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """A model, its vision projector if it has one, and the adapters that every request goes through."""
+    """A model, its vision projector if it has one, and the adapters that every request goes through.
+
+    A model that is split over files has the first in `model` and the others, in their order, in `more`.
+    """
 
     model: Path
+    more: tuple[Path, ...] = ()
     projector: Path | None = None
     adapters: tuple[AdapterFile, ...] = ()
+
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """All files of the model itself."""
+        return self.model, *self.more
 
 
 def projector_names(model_name: str) -> tuple[str, ...]:

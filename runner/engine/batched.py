@@ -191,6 +191,7 @@ class BatchedEngine:
             device_pointers=launch.device_pointers,
             on_progress=on_progress,
             rearranges=launch.rearranges,
+            more=self._files.more,
         )
         try:
             self.eyes.open(launch, model, warnings)

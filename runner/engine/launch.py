@@ -59,19 +59,23 @@ class Launch:
         return self.resolved.layout
 
 
-def read_header(path: Path) -> Header:
-    """Read what a file's header says.
+def read_header(path: Path, *more: Path) -> Header:
+    """Read what a file's header says; of a model that is split, the keys of the first and the tensors of all.
 
     Raises:
         BadModelFile: the engine could not read the file.
     """
     with open_gguf_header(path) as header:
+        metadata = {**header.metadata(), **header.layer_arrays()}
         tensors = header.tensors()
-        return Header(
-            metadata={**header.metadata(), **header.layer_arrays()},
-            tensors={tensor.name: tensor.size_bytes for tensor in tensors},
-            tensor_types={tensor.name: tensor.type_name for tensor in tensors},
-        )
+    for part in more:
+        with open_gguf_header(part) as header:
+            tensors += header.tensors()
+    return Header(
+        metadata=metadata,
+        tensors={tensor.name: tensor.size_bytes for tensor in tensors},
+        tensor_types={tensor.name: tensor.type_name for tensor in tensors},
+    )
 
 
 def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[str] = ()) -> Launch:
@@ -82,9 +86,9 @@ def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Se
         InvalidRequest: no engine can have this layout.
         RpcUnusable: a lent device does not answer.
     """
-    header = read_header(files.model)
+    header = read_header(*files.weights)
     numbers = header.numbers
-    threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=files.model.stat().st_size)
+    threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=_size_of(files))
     resolved = resolve_layout(
         wanted,
         trained_context_tokens=numbers.one("context_length"),
@@ -108,13 +112,17 @@ def _with_caches(resolved: ResolvedLayout, files: ModelFiles, header: Header) ->
         resolved.layout,
         architecture=str(header.metadata.get("general.architecture", "")),
         numbers=header.numbers,
-        weights_bytes=files.model.stat().st_size,
+        weights_bytes=_size_of(files),
         sees_images=files.projector is not None,
     )
     if not separate or pooling_of(header.metadata) is not None:  # inputs of pooled models share one context
         return resolved
     layout = replace(resolved.layout, separate_caches=True, flash_attention=FlashAttention.OFF)
     return replace(resolved, layout=layout)
+
+
+def _size_of(files: ModelFiles) -> int:
+    return sum(path.stat().st_size for path in files.weights)
 
 
 def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:

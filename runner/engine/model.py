@@ -1,7 +1,8 @@
 """Load a model's weights, with progress."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
@@ -12,7 +13,7 @@ from runner.core.refusals import MemoryClass, Refusal, find_refusal
 from runner.engine import ggml
 from runner.engine.gguf_header import check_model_file
 from runner.engine.library import engine_log
-from runner.engine.parameters import model_parameters
+from runner.engine.parameters import ModelParameters, model_parameters
 from runner.engine.vocabulary import Vocabulary
 
 # What llama.cpp logs when it cannot compute in the way that a layout asks for.
@@ -43,8 +44,9 @@ def load_model(
     device_pointers: Mapping[str, int],
     on_progress: Callable[[float], bool],
     rearranges: bool = True,
+    more: Sequence[Path] = (),
 ) -> Model:
-    """Read a model file into memory as the layout says.
+    """Read a model into memory as the layout says.
 
     Args:
         path: GGUF file.
@@ -52,22 +54,24 @@ def load_model(
         device_pointers: ggml device of each device id of the layout.
         on_progress: called with 0..1, never falling; False stops the load.
         rearranges: as in `model_parameters`.
+        more: the other files of a model that is split, in their order.
 
     Raises:
         BadModelFile: missing, unreadable, truncated, or nothing the engine can load.
         InsufficientMemory, DeviceMemoryExhausted: a buffer was refused, in host RAM or on a device.
         InvalidRequest: the engine cannot split the model in this way.
     """
-    if not path.is_file():
-        raise load_failure(path)
+    for part in (path, *more):
+        if not part.is_file():
+            raise load_failure(part)
     parameters = model_parameters(layout, device_pointers, rearranges=rearranges)
     progress = _Progress(on_progress)
     parameters.struct.progress_callback = progress.callback
     engine_log.clear()
     engine_log.notes.clear()
-    pointer = llama.llama_model_load_from_file(str(path).encode(), parameters.struct)
+    pointer = read_weights((path, *more), parameters)
     if not pointer:
-        raise load_failure(path, device_pointers=device_pointers)
+        raise load_failure(path, more=more, device_pointers=device_pointers)
     if llama.llama_model_has_encoder(pointer) and llama.llama_model_has_decoder(pointer):
         llama.llama_model_free(pointer)
         raise BadModelFile(f"{path.name}: models with an encoder and a decoder are not supported")
@@ -77,18 +81,34 @@ def load_model(
     return Model(pointer)
 
 
+def read_weights(paths: Sequence[Path], parameters: ModelParameters) -> int | None:
+    """The engine's model of these files, which it owns; None where it refuses."""
+    if len(paths) == 1:
+        pointer: int | None = llama.llama_model_load_from_file(os.fsencode(paths[0]), parameters.struct)
+        return pointer
+    names = (ctypes.c_char_p * len(paths))(*(os.fsencode(path) for path in paths))
+    split: int | None = llama.llama_model_load_from_splits(names, len(paths), parameters.struct)
+    return split
+
+
 def load_failure(
-    path: Path, *, phase: MemoryClass = MemoryClass.WEIGHTS, device_pointers: Mapping[str, int] | None = None
+    path: Path,
+    *,
+    more: Sequence[Path] = (),
+    phase: MemoryClass = MemoryClass.WEIGHTS,
+    device_pointers: Mapping[str, int] | None = None,
 ) -> PunaError:
     """Why a load failed: what is wrong with the file, else what the engine's last log lines say.
 
     Args:
         path: the model.
+        more: its other files.
         phase: what was being allocated.
         device_pointers: ggml devices by id, to name the one that refused.
     """
     try:
-        check_model_file(path)
+        for part in (path, *more):
+            check_model_file(part)
     except BadModelFile as error:
         return error
     text = "; ".join(line for line in engine_log.errors if line)[-600:] or "the engine gave no reason"

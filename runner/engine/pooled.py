@@ -169,6 +169,7 @@ class PooledLlamaEngine:
             device_pointers=launch.device_pointers,
             on_progress=on_progress,
             rearranges=launch.rearranges,
+            more=self._files.more,
         )
         layout = pooled_layout(launch.layout, recurrent=model.recurrent)
         context = self._open_context(launch, model, layout)

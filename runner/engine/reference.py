@@ -5,8 +5,11 @@ Every sequence is evaluated from an empty cache.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import llama_cpp
 import numpy as np
@@ -74,10 +77,14 @@ class ReferenceEngine(PlainEngine):
         )
 
     def _load(self, layout: LaunchLayout) -> llama_cpp.Llama:
+        with _as_one_path(self._files.weights) as path:
+            return self._load_path(path, layout)
+
+    def _load_path(self, path: Path, layout: LaunchLayout) -> llama_cpp.Llama:
         adapter = next(iter(self._files.adapters), None)
         try:
             return llama_cpp.Llama(
-                str(self._files.model),
+                str(path),
                 lora_path=None if adapter is None else str(adapter.path),
                 lora_scale=1.0 if adapter is None else adapter.scale,
                 n_ctx=cache_cells(layout),
@@ -93,7 +100,7 @@ class ReferenceEngine(PlainEngine):
                 verbose=False,
             )
         except ValueError as error:
-            raise load_failure(self._files.model) from error
+            raise load_failure(self._files.model, more=self._files.more) from error
         except RuntimeError as error:  # what the class says of an adapter
             raise BadModelFile(str(error)) from error
 
@@ -106,6 +113,19 @@ class ReferenceEngine(PlainEngine):
 
     def _warnings(self, asked: ResolvedLayout) -> tuple[str, ...]:
         return (*asked.warnings, ONE_SLOT) if self._layout.slots > 1 else asked.warnings
+
+
+@contextmanager
+def _as_one_path(weights: Sequence[Path]) -> Iterator[Path]:
+    """The class takes one path, and finds the other files of a split model by their names: give them such names."""
+    if len(weights) == 1:
+        yield weights[0]
+        return
+    with tempfile.TemporaryDirectory(prefix="puna-split-") as directory:
+        links = [Path(directory) / f"model-{i:05}-of-{len(weights):05}.gguf" for i in range(1, len(weights) + 1)]
+        for link, path in zip(links, weights, strict=True):
+            link.symlink_to(path.absolute())
+        yield links[0]
 
 
 class ReferenceBackend:

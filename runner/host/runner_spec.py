@@ -64,7 +64,8 @@ def file_arguments(files: ModelFiles) -> list[str]:
     """The files of a model as `runner serve` and `runner measure` take them."""
     projector = ["--projector", str(files.projector)] if files.projector is not None else []
     adapters = [word for adapter in files.adapters for word in ("--adapter", adapter_argument(adapter))]
-    return ["--model", str(files.model), *projector, *adapters]
+    more = [word for path in files.more for word in ("--more", str(path))]
+    return ["--model", str(files.model), *more, *projector, *adapters]
 
 
 def advertised(address: str, advertise: str) -> str:

@@ -100,7 +100,7 @@ def _check_host(files: ModelFiles, wanted: LaunchLayout, counted: cluster_pb2.Me
     path = files.model
     try:
         free_bytes = read_host_memory().free_bytes
-        weights_bytes = path.stat().st_size
+        weights_bytes = sum(part.stat().st_size for part in files.weights)
         with open_gguf_header(path) as header:
             metadata = header.metadata()
         cells = cache_cells(resolve_layout(wanted, trained_context_tokens=0, cpu_threads=1).layout)

@@ -345,6 +345,6 @@ def test_a_machine_whose_engine_cannot_count_says_so_instead_of_guessing(
 
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(mode, "configure_logs", lambda **_: None)  # the log is that of this process
-    asked = argparse.Namespace(model=dense, projector=None, adapter=[], layout="{}", rpc=[])
+    asked = argparse.Namespace(model=dense, more=[], projector=None, adapter=[], layout="{}", rpc=[])
     assert mode.run(asked) == mode.EXIT_UNAVAILABLE
     assert "cannot count memory on this machine" in capsys.readouterr().err

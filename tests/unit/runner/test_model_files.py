@@ -31,11 +31,12 @@ def test_what_is_no_adapter_is_refused(text: str) -> None:
 def test_the_command_line_names_every_file() -> None:
     files = ModelFiles(
         model=Path("m.gguf"),
+        more=(Path("m2.gguf"), Path("m3.gguf")),
         projector=Path("p.gguf"),
         adapters=(AdapterFile(path=Path("a.gguf"), scale=0.5), AdapterFile(path=Path("b.gguf"))),
     )
     assert file_arguments(files) == [
-        *("--model", "m.gguf", "--projector", "p.gguf"),
+        *("--model", "m.gguf", "--more", "m2.gguf", "--more", "m3.gguf", "--projector", "p.gguf"),
         *("--adapter", "a.gguf=0.5", "--adapter", "b.gguf=1.0"),
     ]
     assert file_arguments(ModelFiles(model=Path("m.gguf"))) == ["--model", "m.gguf"]
