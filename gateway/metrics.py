@@ -47,7 +47,8 @@ TOKENS = Counter(
 RETRIES = Counter("puna_gateway_retries_total", "Requests sent to another replica before their first event", ["cause"])
 RESUMES = Counter(
     "puna_gateway_resumes_total",
-    "Streams whose replica was lost after their first event, by the error's reason and what became of them",
+    "Streams whose replica was lost after their first event, by the error's reason and what became of them: "
+    "resumed, failed, quarantined",
     ["cause", "outcome"],
 )
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
