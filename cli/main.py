@@ -137,12 +137,16 @@ def clear(
     placement_commands.clear_device(device, as_json=as_json)
 
 
-keys_app = typer.Typer(help="Who may use a gateway: the keys in PUNA_API_KEYS_FILE.", no_args_is_help=True)
+keys_app = typer.Typer(
+    help="Who may use a gateway: the keys in PUNA_API_KEYS_FILE, or those it keeps itself (--api).",
+    no_args_is_help=True,
+)
 app.add_typer(keys_app, name="keys")
 
 KeysFile = Annotated[
     Path | None, typer.Option("--file", help="The file of keys. [default: $PUNA_API_KEYS_FILE or $PUNA_HOME/keys.json]")
 ]
+ViaApi = Annotated[bool, typer.Option("--api", help="Ask the gateway (PUNA_HOST, PUNA_API_KEY) instead of the file.")]
 KeyId = Annotated[str, typer.Argument(help="Id of a key; see `puna keys list`.")]
 
 
@@ -160,8 +164,10 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
     rpm: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
     tpm: Annotated[int | None, typer.Option(min=1, help="Most tokens a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Most requests at once.")] = None,
+    tpd: Annotated[int | None, typer.Option(min=1, help="Most tokens a day.")] = None,
     expires: Annotated[str | None, typer.Option(help='How long it is good: "720h".')] = None,
     file: KeysFile = None,
+    via_api: ViaApi = False,
     as_json: Json = False,
 ) -> None:
     """Make a key, and show it this once."""
@@ -176,27 +182,40 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
         requests_per_minute=rpm,
         tokens_per_minute=tpm,
         concurrency=concurrency,
+        tokens_per_day=tpd,
         expires=expires,
     )
-    key_commands.create(wish, file, as_json=as_json)
+    if via_api:
+        key_commands.create_at_gateway(wish, as_json=as_json)
+    else:
+        key_commands.create(wish, file, as_json=as_json)
 
 
 @keys_app.command("list")
-def list_keys(file: KeysFile = None, as_json: Json = False) -> None:
+def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """List every key, revoked ones too."""
-    key_commands.show_all(file, as_json=as_json)
+    if via_api:
+        key_commands.show_all_of_gateway(as_json=as_json)
+    else:
+        key_commands.show_all(file, as_json=as_json)
 
 
 @keys_app.command("show")
-def show_key(key: KeyId, file: KeysFile = None, as_json: Json = False) -> None:
+def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """Show what a key may do; its secret is not kept."""
-    key_commands.show(key, file, as_json=as_json)
+    if via_api:
+        key_commands.show_at_gateway(key, as_json=as_json)
+    else:
+        key_commands.show(key, file, as_json=as_json)
 
 
 @keys_app.command("revoke")
-def revoke_key(key: KeyId, file: KeysFile = None, as_json: Json = False) -> None:
-    """Make a key useless, within five seconds on every gateway that reads the file. It stays as a tombstone."""
-    key_commands.revoke(key, file, as_json=as_json)
+def revoke_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
+    """Make a key useless, within five seconds on every gateway that knows it. It stays as a tombstone."""
+    if via_api:
+        key_commands.revoke_at_gateway(key, as_json=as_json)
+    else:
+        key_commands.revoke(key, file, as_json=as_json)
 
 
 @app.command()

@@ -52,7 +52,7 @@ return 1
 
 # Take of a quota: all of it, or nothing. Each bucket is the time at which it is full again (GCRA).
 # KEYS: levels, running, held. ARGV: request, lease ms, most requests at once or 0, then for each bucket its name,
-# limit, period ms, and amount. Returns what is short ('' for nothing), for how many ms, and each bucket's ms until it is full.
+# limit, period ms, and amount. Returns what is short ('' for nothing), for how many ms, and each bucket's ms to full.
 TAKE = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000

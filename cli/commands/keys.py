@@ -1,30 +1,35 @@
-"""`puna keys`: the file of API keys that gateways read."""
+"""`puna keys`: the file of API keys that gateways read, or the keys that a gateway keeps itself (`--api`)."""
 
 import fcntl
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from cli.cluster.home import real_home
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
+from cli.server import Server
 from cli.settings import CliSettings
 from common.durations import parse_go_duration_ms
 from common.ids import random_id
 from gateway.core.key_file import key_fields, read_key, read_keys, write_keys
+from gateway.core.key_rules import ACTIVE_PER_OWNER
 from gateway.core.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
-from gateway.key_store import PEPPER_BYTES, pepper_path, read_private
+from gateway.key_store import PEPPER_BYTES, pepper_path, read_private, write_private
 
 DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)
-# Enough to change a key without a gap: make the new one, put it in place, revoke the old one.
-_ACTIVE_PER_OWNER = 2
 _FILE_NAME = "keys.json"
+_PATH = "/puna/v1/keys"
+# What a gateway says of a key beside what a file has, and what it keeps for itself.
+_SHOWN_BY_GATEWAYS = frozenset({"key", "state", "source", "last_used"})
+_NO_DIGEST = "0" * 64
 _HEADINGS = ("ID", "OWNER", "TENANT", "SCOPES", "MODELS", "BAND", "LIMITS", "EXPIRES", "STATE")
 
 
@@ -42,7 +47,60 @@ class KeyWish:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrency: int | None = None
+    tokens_per_day: int | None = None
     expires: str | None = None
+
+
+def create_at_gateway(wish: KeyWish, *, as_json: bool) -> None:
+    """Have a gateway make a key."""
+    body = {name: value for name, value in asdict(wish).items() if value not in (None, ())}
+    made = _server().send("POST", _PATH, body)
+    if as_json:
+        print_json(made)
+        return
+    print(made["key"])
+    print(f"kept by the gateways as {made['id']}; the key itself is shown this once")
+
+
+def show_all_of_gateway(*, as_json: bool) -> None:
+    """Every key that a gateway knows, those of its file included."""
+    _print_fields(_server().get(_PATH)["keys"], as_json=as_json)
+
+
+def show_at_gateway(key_id: str, *, as_json: bool) -> None:
+    """One key as a gateway knows it."""
+    fields = _server().get(f"{_PATH}/{quote(key_id, safe='')}")
+    if as_json:
+        print_json(fields)
+    else:
+        _print_fields([fields], as_json=False)
+
+
+def revoke_at_gateway(key_id: str, *, as_json: bool) -> None:
+    """Have a gateway refuse a key, and tell the others."""
+    fields = _server().send("DELETE", f"{_PATH}/{quote(key_id, safe='')}")
+    if as_json:
+        print_json(fields)
+    else:
+        print(f"{fields['id']} is revoked")
+
+
+def _server() -> Server:
+    return Server.of(CliSettings.load())
+
+
+def _print_fields(keys: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"keys": list(keys)})
+        return
+    rows = []
+    for fields in keys:
+        entry = {name: value for name, value in fields.items() if name not in _SHOWN_BY_GATEWAYS}
+        key = read_key({**entry, "digest": _NO_DIGEST}, "a key of the gateway")
+        last_used = fields.get("last_used")
+        used = "" if last_used is None else f"{datetime.fromtimestamp(last_used, UTC):%Y-%m-%d %H:%MZ}"
+        rows.append([*_row(key)[:-1], fields["state"], fields["source"], used])
+    print_table((*_HEADINGS, "SOURCE", "LAST USED"), rows)
 
 
 def create(wish: KeyWish, file: Path | None, *, as_json: bool) -> None:
@@ -54,7 +112,7 @@ def create(wish: KeyWish, file: Path | None, *, as_json: bool) -> None:
         pepper = _pepper(path)
         keys = _read(path) if path.exists() else []
         active = [key for key in keys if key.owner == wish.owner and key.is_active(now_unix_s)]
-        if len(active) >= _ACTIVE_PER_OWNER:
+        if len(active) >= ACTIVE_PER_OWNER:
             ids = " and ".join(key.id for key in active)
             raise CommandFailed(f"{wish.owner} has two keys that are good, {ids}; revoke one first")
         key = _new_key(wish, key_id, digest_of(pepper, secret), now_unix_s)
@@ -158,14 +216,8 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, so that nobody reads half of it; mode 0600 from its first byte."""
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
+        write_private(path, content)
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}") from error
 
@@ -192,6 +244,7 @@ def _state(key: Key) -> str:
 def _row(key: Key) -> list[str]:
     quota = key.quota
     limits = {"rpm": quota.requests_per_minute, "tpm": quota.tokens_per_minute, "at once": quota.concurrency}
+    limits["tokens a day"] = quota.tokens_per_day
     expires = "" if key.expires_unix_s is None else f"{datetime.fromtimestamp(key.expires_unix_s, UTC):%Y-%m-%d %H:%MZ}"
     return [
         key.id,

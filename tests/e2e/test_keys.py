@@ -31,10 +31,11 @@ class Locked:
     full: str
     reader: str
     slow: str
+    admin: str
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.full, self.reader, self.slow
+        return self.full, self.reader, self.slow, self.admin
 
 
 def puna_keys(file: Path, *words: str) -> dict[str, Any]:
@@ -51,9 +52,10 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     full = puna_keys(file, "create", "--owner", "ada")["key"]
     reader = puna_keys(file, "create", "--owner", "bob", "--scope", "models:read")["key"]
     slow = puna_keys(file, "create", "--owner", "cy", "--scope", "infer", "--rpm", "1")["key"]
+    admin = puna_keys(file, "create", "--owner", "root", "--scope", "admin:keys", "--scope", "models:read")["key"]
     cluster = start_cluster(home / "home", PUNA_API_KEYS_FILE=str(file), PUNA_API_KEY=full)
     try:
-        yield Locked(cluster, file, full, reader, slow)
+        yield Locked(cluster, file, full, reader, slow, admin)
     finally:
         cluster.stop()
 
@@ -130,7 +132,30 @@ def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
     puna_keys(locked.file, "revoke", key.split("_")[1])
     wait_until(lambda: status() in (401, 429), deadline_s=5, what="the revoked key is refused")
     states = {entry["owner"]: entry["state"] for entry in puna_keys(locked.file, "list")["keys"]}
-    assert states == {"ada": "active", "bob": "active", "cy": "active", "dora": "revoked"}
+    assert states == {"ada": "active", "bob": "active", "cy": "active", "root": "active", "dora": "revoked"}
+
+
+def test_the_commands_make_and_revoke_keys_at_a_gateway(locked: Locked) -> None:
+    environment = {
+        "PUNA_HOST": f"127.0.0.1:{locked.cluster.port}",
+        "PUNA_API_KEY": locked.admin,
+        "PATH": "/usr/bin:/bin",
+    }
+
+    def puna(*words: str) -> str:
+        command = [sys.executable, "-m", "cli.main", "keys", *words, "--api"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout
+
+    made = json.loads(
+        puna("create", "--owner", "eve", "--tenant", "root", "--scope", "models:read", "--tpd", "9", "--json")
+    )
+    headers = {"authorization": f"Bearer {made['key']}"}
+    assert httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=10).status_code == 200
+    assert "9 tokens a day" in puna("list")
+    assert json.loads(puna("show", made["id"], "--json"))["source"] == "api"
+    assert "revoked" in puna("revoke", made["id"])
+    assert httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=10).status_code == 401
 
 
 def test_no_secret_is_in_a_log_or_a_file(locked: Locked) -> None:
