@@ -1,0 +1,137 @@
+"""The blobs that are on their way to this node's store: each once, however many models want it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from common.changes import Changes
+from common.errors import DiskFull, InternalError, PunaError
+from common.logs import get_logger
+from runner.host.registry.blob_download import BlobDownload, Pace
+from runner.host.registry.partial_file import PartialFile, here_bytes
+from runner.host.registry.sources import BlobSource
+from runner.host.store.blobs import BlobStore
+
+log = get_logger()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class BlobJob:
+    """One blob on its way; those who use it read this."""
+
+    digest: str
+    size_bytes: int
+    changes: Changes = field(default_factory=Changes)
+    completed_bytes: int = 0
+    users: int = 0
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """It is here, or it failed."""
+        return self.task is not None and self.task.done()
+
+    def check(self) -> None:
+        """Raise what it failed with.
+
+        Raises:
+            PunaError: see `BlobDownload.run`.
+        """
+        assert self.task is not None
+        if self.task.cancelled():
+            raise InternalError("the download was stopped")
+        self.task.result()
+
+
+class BlobJobs:
+    """Owns the downloads. A blob that nobody waits for any more stops; what is here of it stays."""
+
+    def __init__(self, blobs: BlobStore, pace: Pace) -> None:
+        self._blobs = blobs
+        self._pace = pace
+        self._jobs: dict[str, BlobJob] = {}
+        self._stopping: dict[str, asyncio.Task[None]] = {}  # still have the file open
+
+    def missing_bytes(self, digest: str, size_bytes: int) -> int:
+        """What the disk must still take for a blob."""
+        if self._blobs.size(digest) == size_bytes:
+            return 0
+        return max(0, size_bytes - here_bytes(self._blobs.partial_path(digest)))
+
+    def is_fetching(self, digest: str) -> bool:
+        """Whether it is on its way."""
+        return digest in self._jobs
+
+    @contextlib.asynccontextmanager
+    async def fetching(self, digest: str, size_bytes: int, sources: Sequence[BlobSource]) -> AsyncIterator[BlobJob]:
+        """The job that fetches this blob. It is stopped when its last user leaves the context.
+
+        The sources of whoever comes first are asked; the bytes are the same everywhere.
+        """
+        job = self._jobs.get(digest)
+        if job is None or job.size_bytes != size_bytes:
+            job = self._jobs[digest] = BlobJob(digest=digest, size_bytes=size_bytes)
+            job.task = asyncio.create_task(self._run(job, sources, self._stopping.get(digest)))
+        job.users += 1
+        try:
+            yield job
+        finally:
+            job.users -= 1
+            if job.users == 0 and job.task is not None:
+                await self._stop(job, job.task)
+
+    async def _stop(self, job: BlobJob, task: asyncio.Task[None]) -> None:
+        if self._jobs.get(job.digest) is job:
+            del self._jobs[job.digest]
+        self._stopping[job.digest] = task
+        task.cancel()
+        await asyncio.wait({task})
+        if self._stopping.get(job.digest) is task:
+            del self._stopping[job.digest]
+
+    async def _run(self, job: BlobJob, sources: Sequence[BlobSource], predecessor: asyncio.Task[None] | None) -> None:
+        try:
+            if predecessor is not None:
+                await asyncio.wait({predecessor})
+            await self._fetch(job, sources)
+        except OSError as error:
+            raise DiskFull(f"the store cannot be written: {error.strerror}") from error
+        except PunaError:
+            raise
+        finally:
+            if self._jobs.get(job.digest) is job:
+                del self._jobs[job.digest]
+            # The task is done only after this; whoever waits looks again then.
+            asyncio.get_running_loop().call_soon(job.changes.notify)
+
+    async def _fetch(self, job: BlobJob, sources: Sequence[BlobSource]) -> None:
+        if self._blobs.size(job.digest) == job.size_bytes:
+            job.completed_bytes = job.size_bytes
+            return
+        self._blobs.check_room(self.missing_bytes(job.digest, job.size_bytes))
+        partial = self._blobs.partial_path(job.digest)
+        file = PartialFile(partial, digest=job.digest, size_bytes=job.size_bytes)
+        try:
+            download = BlobDownload(
+                file, digest=job.digest, size_bytes=job.size_bytes, sources=sources, pace=self._pace
+            )
+            following = asyncio.create_task(_follow(download, job))
+            try:
+                await download.run()
+            finally:
+                following.cancel()
+                job.completed_bytes = download.completed_bytes
+            await asyncio.to_thread(self._blobs.commit, job.digest, partial)
+            file.forget()
+        finally:
+            await file.close()
+        log.info("blob.fetched", digest=job.digest[:12], bytes=job.size_bytes)
+
+
+async def _follow(download: BlobDownload, job: BlobJob) -> None:
+    seen = -1
+    while True:
+        seen = await download.changes.beyond(seen)
+        job.completed_bytes = download.completed_bytes
+        job.changes.notify()

@@ -1,0 +1,250 @@
+"""Speaks to one registry over HTTP: proves itself where asked, follows where it may, never takes a secret elsewhere."""
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+import httpx
+import orjson
+
+from common.errors import (
+    DigestMismatch,
+    InvalidRequest,
+    ModelNotFound,
+    RegistryFailed,
+)
+from runner.core.registry.addresses import (
+    MANIFEST_TYPES,
+    REDIRECTS_MAX,
+    authority,
+    blob_path,
+    manifest_path,
+    pull_scope,
+    redirected,
+)
+from runner.core.registry.allowed import HUB_HOSTS, Registry
+from runner.core.registry.challenges import parse_challenges, token_url
+from runner.core.registry.credentials import Credentials
+from runner.core.store.digests import qualified
+from runner.core.store.manifest import MANIFEST_BYTES_MAX
+from runner.core.store.names import StoreName
+
+TOKEN_BYTES_MAX = 1024 * 1024
+ERROR_BYTES_MAX = 64 * 1024
+ERROR_TEXT_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What may be shown, and to whom. Never part of a request, a log or an error."""
+
+    by_host: Mapping[str, Credentials] = field(default_factory=dict)
+    hub_token: str = field(default="", repr=False)  # HF_TOKEN
+
+
+class RegistryClient:
+    """One name at one registry. The proxy settings of the environment count, and its certificates."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, registry: Registry, name: StoreName, secrets: Secrets, *, insecure: bool
+    ) -> None:
+        """`insecure`: without TLS.
+
+        Raises:
+            PermissionDenied: that registry may be asked over TLS only.
+        """
+        self._http = http
+        self._registry = registry
+        self._name = name
+        self._secrets = secrets
+        self._insecure = insecure
+        self._base_url = registry.base_url(insecure=insecure)
+        self._authorization = f"Bearer {secrets.hub_token}" if registry.is_hub and secrets.hub_token else ""
+
+    @property
+    def host(self) -> str:
+        """Of the registry, for people."""
+        return self._registry.host
+
+    async def manifest(self) -> bytes:
+        """The manifest of the name.
+
+        Raises:
+            ModelNotFound: the registry has no such model.
+            InvalidRequest: it refuses the request; its own text says why.
+            DigestMismatch: the bytes are not those that it announces.
+            RegistryFailed: not reached, or an answer that is none.
+        """
+        url = self._base_url + manifest_path(self._name)
+        async with self.open("GET", url, {"Accept": ", ".join(MANIFEST_TYPES)}) as answer:
+            if answer.status_code != 200:
+                raise await self._failure(answer, f"manifest of {self._name.short()}")
+            content = await self._read(answer, MANIFEST_BYTES_MAX)
+            announced = answer.headers.get("docker-content-digest", "")
+        if announced.startswith("sha256:"):
+            found = qualified(hashlib.sha256(content).hexdigest())
+            if found != announced:
+                raise DigestMismatch(f"digest mismatch of the manifest, expected {announced!r}, got {found!r}")
+        return content
+
+    async def blob_size(self, digest: str) -> int | None:
+        """Bytes of a blob; None: the registry does not say.
+
+        Raises:
+            ModelNotFound, InvalidRequest, RegistryFailed: see `manifest`.
+        """
+        async with self.open("HEAD", self._base_url + blob_path(self._name, digest), {}) as answer:
+            if answer.status_code != 200:
+                raise await self._failure(answer, f"blob {digest[:12]}")
+            length = answer.headers.get("content-length", "")
+        return int(length) if length.isdecimal() else None
+
+    def open_blob(self, digest: str, headers: Mapping[str, str]) -> AbstractAsyncContextManager[httpx.Response]:
+        """An answer with the content of a blob, whatever its status; not read yet."""
+        return self.open("GET", self._base_url + blob_path(self._name, digest), headers)
+
+    async def blob_failure(self, answer: httpx.Response, digest: str) -> Exception:
+        """What an answer means that is no content."""
+        return await self._failure(answer, f"blob {digest[:12]}")
+
+    @contextlib.asynccontextmanager
+    async def open(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+        """The answer after redirects and, where it is asked for, a proof. Its content is not read.
+
+        Raises:
+            RegistryFailed: not reached, too many redirects, or one that may not be followed.
+        """
+        proved = False
+        hops = 0
+        while True:
+            answer = await self._send(method, url, headers)
+            try:
+                if answer.status_code == 401 and not proved and authority(url) == authority(self._base_url):
+                    proved = await self._prove(answer)
+                    if proved:
+                        continue
+                if answer.is_redirect and "location" in answer.headers:
+                    hops += 1
+                    if hops > REDIRECTS_MAX:
+                        raise RegistryFailed(f"{self.host} redirects more than {REDIRECTS_MAX} times")
+                    url = redirected(url, answer.headers["location"], plain=self._insecure)
+                    continue
+                with _transport_errors(self.host):
+                    yield answer
+                return
+            finally:
+                await answer.aclose()
+
+    async def _send(self, method: str, url: str, headers: Mapping[str, str]) -> httpx.Response:
+        # Compressed content would have other bytes than the digest.
+        sent = {"Accept-Encoding": "identity", **headers}
+        if self._authorization and self._may_see(url):
+            sent["Authorization"] = self._authorization
+        hint = "; one that speaks no TLS is pulled from with insecure" if self._has_plain_entry else ""
+        with _transport_errors(self.host, hint):
+            return await self._http.send(self._http.build_request(method, url, headers=sent), stream=True)
+
+    @property
+    def _has_plain_entry(self) -> bool:
+        return self._registry.plain_allowed and not self._insecure
+
+    def _may_see(self, url: str) -> bool:
+        """Whether the authorization is for the host that is asked: never for one that was redirected to."""
+        asked = authority(url)
+        return asked == authority(self._base_url) or (self._registry.is_hub and asked in HUB_HOSTS)
+
+    async def _prove(self, answer: httpx.Response) -> bool:
+        """Get what the challenge asks for; False: there is nothing to show.
+
+        Raises:
+            RegistryFailed: the token's server is not the registry's own, or gives none.
+        """
+        credentials = self._secrets.by_host.get(self.host)
+        for challenge in parse_challenges(answer.headers.get_list("www-authenticate")):
+            if challenge.scheme == "bearer":
+                url = token_url(challenge, self._registry, scope=pull_scope(self._name), plain=self._insecure)
+                self._authorization = f"Bearer {await self._token(url, credentials)}"
+                return True
+            if challenge.scheme == "basic" and credentials is not None:
+                self._authorization = credentials.basic()
+                return True
+        return False
+
+    async def _token(self, url: str, credentials: Credentials | None) -> str:
+        headers = {}
+        if credentials is not None:
+            headers["Authorization"] = credentials.basic()
+        elif self._registry.is_hub and self._secrets.hub_token:
+            headers["Authorization"] = f"Bearer {self._secrets.hub_token}"
+        with _transport_errors(self.host):
+            answer = await self._http.send(self._http.build_request("GET", url, headers=headers), stream=True)
+        try:
+            if answer.status_code != 200:
+                raise RegistryFailed(f"{self.host} gives no token: status {answer.status_code}")
+            with _transport_errors(self.host):
+                content = await self._read(answer, TOKEN_BYTES_MAX)
+        finally:
+            await answer.aclose()
+        try:
+            found = orjson.loads(content)
+            token = found.get("token") or found.get("access_token")
+        except (ValueError, AttributeError):
+            token = None
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise RegistryFailed(f"{self.host} gives a token that is none")
+        return token
+
+    async def _read(self, answer: httpx.Response, bytes_max: int) -> bytes:
+        content = bytearray()
+        async for chunk in answer.aiter_raw():
+            content += chunk
+            if len(content) > bytes_max:
+                raise RegistryFailed(f"{self.host} answers with more than {bytes_max} bytes")
+        return bytes(content)
+
+    async def _failure(self, answer: httpx.Response, what: str) -> Exception:
+        """The error that a status means; the text of a registry is passed on, made printable."""
+        text = ""
+        with contextlib.suppress(RegistryFailed, httpx.HTTPError):
+            text = error_text(await self._read(answer, ERROR_BYTES_MAX))
+        status = answer.status_code
+        if status == 404:
+            return ModelNotFound(f"{self.host} has no {what}" + (f": {text}" if text else ""))
+        if status == 400:
+            return InvalidRequest(text or f"{self.host} refuses the {what}", param="model")
+        if status in (401, 403):
+            return RegistryFailed(
+                f"{self.host} does not show the {what} (status {status})" + (f": {text}" if text else "")
+            )
+        return RegistryFailed(
+            f"{self.host} answers with status {status} for the {what}" + (f": {text}" if text else "")
+        )
+
+
+def error_text(content: bytes) -> str:
+    """What a registry says about an error, in the forms in use: one text, or a list of messages."""
+    try:
+        read = orjson.loads(content)
+    except ValueError:
+        read = content.decode(errors="replace")
+    if isinstance(read, dict):
+        errors = read.get("errors")
+        if isinstance(errors, list):
+            read = "; ".join(str(one.get("message", "")) for one in errors if isinstance(one, dict))
+        else:
+            read = read.get("error") or read.get("message") or ""
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(read))
+    return " ".join(printable.split())[:ERROR_TEXT_MAX]
+
+
+@contextlib.contextmanager
+def _transport_errors(host: str, hint: str = "") -> Iterator[None]:
+    """Errors of the connection as one of ours."""
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise RegistryFailed(f"{host} is not reached: {str(error) or type(error).__name__}{hint}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+        raise RegistryFailed(f"the connection to {host} failed: {str(error) or type(error).__name__}{hint}") from error

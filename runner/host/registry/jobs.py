@@ -1,0 +1,164 @@
+"""Pulls by name: one job each, however many listen. The job stops some time after the last of them has left."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from common.changes import Changes
+from common.errors import DiskFull, PunaError, ShuttingDown
+from common.logs import get_logger
+from protos import store_pb2
+from runner.core.registry.allowed import Registry, find_registry
+from runner.core.store.names import StoreName
+from runner.host.registry.blob_download import Pace
+from runner.host.registry.blob_jobs import BlobJobs
+from runner.host.registry.client import RegistryClient, Secrets
+from runner.host.registry.pull import Pull, StoreParts
+from runner.host.registry.sources import PeerSource
+from runner.host.store_client import StoreClient
+
+log = get_logger()
+
+CONNECT_TIMEOUT_S = 10.0
+TELL_INTERVAL_S = 0.1  # a listener is told no oftener
+JOBS_MAX = 64
+USER_AGENT = "puna"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """Where models may come from, and how."""
+
+    registries: Sequence[Registry]
+    secrets: Secrets = field(default_factory=Secrets)
+    pace: Pace = field(default_factory=Pace)
+    linger_s: float = 30.0  # how long a pull goes on that nobody listens to
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Job:
+    pull: Pull
+    changes: Changes
+    peers: StoreClient
+    listeners: int = 0
+    task: asyncio.Task[None] | None = None
+    ending: asyncio.Task[None] | None = None
+
+
+class PullJobs:
+    """Owner of all pulls of a node."""
+
+    def __init__(self, settings: PullSettings, store: StoreParts, blob_jobs: BlobJobs) -> None:
+        self._settings = settings
+        self._store = store
+        self._blob_jobs = blob_jobs
+        self._jobs: dict[StoreName, _Job] = {}
+        timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=settings.pace.stall_s, pool=None)
+        self._http = httpx.AsyncClient(timeout=timeout, headers={"User-Agent": USER_AGENT}, follow_redirects=False)
+        self._closed = False
+
+    async def pull(self, name: str, insecure: bool, sources: Sequence[str]) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Join or start the pull of a name; yields its progress, "success" last.
+
+        Raises:
+            InvalidRequest: no name of a model, or the registry refuses it.
+            PermissionDenied: the registry is not on the list, or not without TLS.
+            ModelNotFound, RegistryFailed, DigestMismatch, DiskFull: the pull failed; the name is as it was.
+        """
+        wanted = StoreName.parse(name)
+        job = self._join(wanted, insecure=insecure, sources=sources)
+        try:
+            told = 0
+            while True:
+                assert job.task is not None
+                is_over = job.task.done()
+                seen = job.changes.version
+                lines = list(job.pull.board.since(told))
+                told = job.pull.board.version
+                for line in lines:
+                    yield store_pb2.StoreProgress(
+                        status=line.status,
+                        digest=line.digest,
+                        total_bytes=line.total_bytes,
+                        completed_bytes=line.completed_bytes,
+                    )
+                if is_over:
+                    if job.task.cancelled():
+                        raise ShuttingDown("the pull was stopped")
+                    job.task.result()
+                    return
+                await job.changes.beyond(seen)
+                if not job.task.done():
+                    await asyncio.sleep(TELL_INTERVAL_S)
+        finally:
+            self._leave(wanted.key, job)
+
+    async def close(self) -> None:
+        """Stop every pull; what is here of them stays."""
+        self._closed = True
+        tasks = [task for job in self._jobs.values() for task in (job.ending, job.task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._http.aclose()
+
+    def _join(self, name: StoreName, *, insecure: bool, sources: Sequence[str]) -> _Job:
+        key = name.key
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = self._start(name, insecure=insecure, sources=sources)
+        if job.ending is not None:
+            job.ending.cancel()
+            job.ending = None
+        job.listeners += 1
+        return job
+
+    def _start(self, name: StoreName, *, insecure: bool, sources: Sequence[str]) -> _Job:
+        if self._closed or len(self._jobs) >= JOBS_MAX:
+            raise ShuttingDown("this node takes no more pulls now", retry_after_s=1.0)
+        registry = find_registry(self._settings.registries, name.host)
+        client = RegistryClient(self._http, registry, name, self._settings.secrets, insecure=insecure)
+        changes = Changes()
+        stores = StoreClient()
+        peers = [PeerSource(stores, address) for address in dict.fromkeys(sources)]
+        pull = Pull(name, client=client, peers=peers, store=self._store, jobs=self._blob_jobs, changed=changes.notify)
+        job = _Job(pull=pull, changes=changes, peers=stores)
+        job.task = asyncio.create_task(self._run(name, job))
+        return job
+
+    async def _run(self, name: StoreName, job: _Job) -> None:
+        try:
+            await job.pull.run()
+        except PunaError as error:
+            log.warning("pull.failed", model=name.short(), reason=error.reason, text=error.message)
+            raise
+        except OSError as error:
+            log.warning("pull.failed", model=name.short(), reason=DiskFull.reason, text=str(error))
+            raise DiskFull(f"the store cannot be written: {error.strerror}") from error
+        finally:
+            if self._jobs.get(name.key) is job:
+                del self._jobs[name.key]
+            if job.ending is not None:
+                job.ending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await job.peers.close()
+            asyncio.get_running_loop().call_soon(job.changes.notify)
+
+    def _leave(self, key: StoreName, job: _Job) -> None:
+        job.listeners -= 1
+        if job.listeners == 0 and job.task is not None:
+            if job.task.done():
+                job.task.cancelled() or job.task.exception()  # seen, though nobody asks any more
+            else:
+                job.ending = asyncio.create_task(self._end_later(key, job, job.task))
+
+    async def _end_later(self, key: StoreName, job: _Job, task: asyncio.Task[None]) -> None:
+        await asyncio.sleep(self._settings.linger_s)
+        log.info("pull.abandoned", after_s=self._settings.linger_s)
+        job.ending = None
+        if self._jobs.get(key) is job:
+            del self._jobs[key]
+        task.cancel()

@@ -1,0 +1,145 @@
+"""Where the bytes of a blob come from: a registry, or the store of another host."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Protocol, cast
+
+from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError, RegistryFailed
+from protos import store_pb2
+from runner.core.registry.ranges import RangeAnswer, judge_answer, range_header
+from runner.core.store.digests import qualified
+from runner.host.registry.client import RegistryClient
+from runner.host.store_client import StoreClient
+
+PEER_TIMEOUT_S = 5.0
+
+
+class RangesUnknownError(Exception):
+    """This source sends a blob from its first byte only: fetch it anew, in one piece."""
+
+
+class BlobChangedError(Exception):
+    """This source has other bytes than before: what is here of the blob is worthless."""
+
+
+class BlobSource(Protocol):
+    """Somebody who may have a blob."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    async def size(self, digest: str) -> int | None:
+        """Bytes of the blob; None: it is there, and its size is not told.
+
+        Raises:
+            PunaError: it is not there, or the source does not answer.
+        """
+
+    def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
+        """Bytes [start, stop) of a blob of `size` bytes, in order; fewer if the connection ends early.
+
+        Raises:
+            RangesUnknownError, BlobChangedError: see there.
+            PunaError: not to be had here.
+        """
+
+
+class RegistrySource:
+    """A registry, over HTTP."""
+
+    def __init__(self, client: RegistryClient) -> None:
+        self._client = client
+
+    @property
+    def name(self) -> str:
+        """Its host."""
+        return self._client.host
+
+    async def size(self, digest: str) -> int | None:
+        """As the protocol says."""
+        return await self._client.blob_size(digest)
+
+    async def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
+        """As the protocol says. A whole blob is asked for without a range."""
+        is_whole = (start, stop) == (0, size)
+        headers = {} if is_whole else {"Range": range_header(start, stop)}
+        async with self._client.open_blob(digest, headers) as answer:
+            if answer.headers.get("content-encoding", "identity") != "identity":
+                raise RegistryFailed(f"{self.name} compresses the blob {digest[:12]}")
+            content_range = answer.headers.get("content-range", "")
+            judged = judge_answer(answer.status_code, content_range, start=start, stop=stop, size=size)
+            match judged:
+                case RangeAnswer.REFUSED:
+                    raise await self._client.blob_failure(answer, digest)
+                case RangeAnswer.CHANGED:
+                    raise BlobChangedError(f"{self.name}: status {answer.status_code}, {content_range[:100]!r}")
+                case RangeAnswer.WHOLE if not is_whole:
+                    raise RangesUnknownError(self.name)
+            length = answer.headers.get("content-length", "")
+            if judged is RangeAnswer.WHOLE and length.isdecimal() and int(length) != size:
+                raise BlobChangedError(f"{self.name}: {length} bytes, {size} were announced")
+            async for chunk in answer.aiter_raw():
+                yield chunk
+
+
+class PeerSource:
+    """The store of another host, over gRPC."""
+
+    def __init__(self, stores: StoreClient, address: str) -> None:
+        self._stores = stores
+        self._address = address
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return self._address
+
+    async def size(self, digest: str) -> int | None:
+        """As the protocol says."""
+        async with _answering(self._address):
+            size = await self._stores.stat_blob(self._address, digest)
+        if size is None:
+            raise ModelNotFound(f"{self._address} has no blob {digest[:12]}")
+        return size
+
+    async def manifest(self, name: str) -> bytes:
+        """The manifest of a name, as the peer received it.
+
+        Raises:
+            ModelNotFound: it has none.
+            ModelUnavailable: it does not answer.
+        """
+        async with _answering(self._address):
+            return await self._stores.read_manifest(self._address, name)
+
+    async def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
+        """As the protocol says."""
+        is_first = True
+        chunks = self._stores.read_blob(self._address, digest, offset=start, max_bytes=stop - start)
+        try:
+            async with contextlib.aclosing(cast(AsyncGenerator[store_pb2.BlobChunk, None], chunks)) as received:
+                async for chunk in received:
+                    if is_first and chunk.size_bytes != size:
+                        raise BlobChangedError(f"{self._address}: {chunk.size_bytes} bytes, {size} were announced")
+                    is_first = False
+                    yield chunk.data
+        except InvalidRequest as error:  # it is shorter than it was
+            raise BlobChangedError(f"{self._address}: {error.message}") from error
+
+
+@contextlib.asynccontextmanager
+async def _answering(address: str) -> AsyncIterator[None]:
+    """A host that does not answer soon is none to fetch from."""
+    try:
+        async with asyncio.timeout(PEER_TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise ModelUnavailable(f"{address} does not answer") from None
+
+
+def describe(digest: str, errors: dict[str, PunaError]) -> str:
+    """Why no source had a blob."""
+    told = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
+    return f"{qualified(digest)} could not be fetched: {told}"
