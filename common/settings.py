@@ -58,6 +58,7 @@ KNOWN_NAMES = frozenset(
         "REQUEST_TIMEOUT_S",
         "RESERVE_CHECK",
         "RPC",
+        "RESUME",
         "RPC_DEVICES",
         "RPC_NODES_MAX",
         "RUNNER_ADVERTISE",

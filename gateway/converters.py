@@ -117,6 +117,8 @@ def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
     return ReplicaInfo(
         placement_id=replica.placement.placement_id,
         generation=replica.placement.generation,
+    context_tokens: int | None,
+    delivered: Sequence[int] = (),
         incarnation=replica.placement.incarnation,
         node_id=replica.node_id,
         address=replica.address,
@@ -136,6 +138,7 @@ def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
 
 def _memory_bytes(memory: cluster_pb2.DeviceMemory) -> int:
     return memory.weights_bytes + memory.cache_bytes + memory.graph_bytes
+        resume_token_ids=delivered,
 
 
 def segment_to_proto(segment: Segment) -> runner_pb2.Segment:
@@ -169,7 +172,7 @@ def generate_request(
     replica: ReplicaInfo,
     constraint: Constraint | None,
 ) -> runner_pb2.GenerateRequest:
-    """What the runner is asked."""
+    """What the runner is asked. `delivered` are the tokens that another runner answered already."""
     message = runner_pb2.GenerateRequest(
         placement=cluster_pb2.PlacementRef(
             placement_id=replica.placement_id, generation=replica.generation, incarnation=replica.incarnation
@@ -190,8 +193,8 @@ def generate_request(
     )
     if constraint is not None:
         _constrain(message, constraint)
-    if plan.context_tokens is not None:
-        message.context_tokens = min(plan.context_tokens, replica.context_tokens or plan.context_tokens)
+    if context_tokens is not None:
+        message.context_tokens = min(context_tokens, replica.context_tokens or context_tokens)
     return message
 
 

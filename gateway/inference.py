@@ -31,7 +31,6 @@ from gateway.core.options import plan_answer
 from gateway.core.replica_choice import Need
 from gateway.core.resume import Quarantine, RetryBudget
 from gateway.core.routes import RouteInfo
-from gateway.core.stored_model import with_stored_texts
 from gateway.dispatch import Dispatcher, SlotRequest
 from gateway.generation import Generation, Spent, Work
 from gateway.markers import MarkerIds
@@ -112,17 +111,16 @@ class Inference:
     async def _prepare(self, request: AnswerRequest, route: RouteInfo, deadline_s: float) -> Work:
         """Everything that can be refused without a replica is refused here."""
         check_usable(route.model)
-        request = with_stored_texts(request, route.model)
         check_capabilities(request, route.model)
         plan = plan_answer(dialect=request.dialect_defaults, model=route.model, requested=request.options)
         asked = request.options.get("num_ctx")
-        if asked is not None and asked != plan.context_tokens:
+        if plan.context_tokens is not None and asked != plan.context_tokens:
             log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
         return Work(
             request=request,
             route=route,
             plan=plan,
-            output=plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser),
+            output=plan_output(route.model.chat_template, request),
             prompt=await make_prompt(self._prompts, route.model, request),
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
@@ -162,16 +160,8 @@ class Inference:
                         attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
                         yield event
                 return
-            except ModelNotFound as error:
-                raise attempts.fail(model_not_found(work.request.model)) from error
-            except InvalidRequest as error:
-                raise attempts.fail(in_words_of_the_client(error, work.output.wanted)) from error
-            except InternalError as error:
-                if connection is None or not await self.dispatcher.pool.is_dying(connection):
-                    raise
-                self._judge(error, connection, generation)
-            except RETRYABLE as error:
-                self._judge(error, connection, generation)
+            except PunaError as error:
+                await self._recover(error, connection, generation)
             finally:
                 if connection is not None:
                     if slot.need.is_suspect:
@@ -179,7 +169,7 @@ class Inference:
                     self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
 
     def _slot_request(self, work: Work, generation: Generation) -> SlotRequest:
-        options = load_options({**work.route.model.own_options, **work.request.options})
+        options = load_options(work.request.options)
         attempts = generation.attempts
         return SlotRequest(
             key=parse_model_name(work.route.model.name).key,
@@ -197,8 +187,22 @@ class Inference:
             was_admitted=attempts.lost + attempts.drained > 0,
         )
 
-    def _judge(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
-        """As Attempts.judge; who killed two runners is remembered."""
+    async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
+        """After a failed try: return if there may be another one.
+
+        Raises:
+            PunaError: what the client gets.
+        """
+        work = generation.work
+        match error:
+            case ModelNotFound():
+                raise generation.attempts.fail(model_not_found(work.request.model)) from error
+            case InvalidRequest():
+                raise generation.attempts.fail(in_words_of_the_client(error, work.output.wanted)) from error
+            case InternalError() if connection is not None and await self.dispatcher.pool.is_dying(connection):
+                pass
+            case _ if not isinstance(error, RETRYABLE):
+                raise error
         try:
             generation.attempts.judge(error, connection)
         except RequestQuarantined:

@@ -32,6 +32,7 @@ from gateway.vector_servicer import VectorServicer
 from protos import inference_pb2, runner_pb2, scheduler_pb2
 
 SERVICE_NAME = "puna.v1.Inference"
+RESUME_KEY = "x-puna-resume"
 Context = aio.ServicerContext[Any, Any]
 # Inside the servicer the name Chat is a method.
 PromptKind = Chat | RawPrompt
@@ -78,7 +79,7 @@ class InferenceServicer(VectorServicer):
         if chat.forced_tools and request.options.grammar:
             raise InvalidRequest("grammar and a forced tool exclude each other", param="grammar")
         answer = self._request(request.model, chat, request.options, context, think_from_proto(request))
-        async for event in self._answer(answer, "Chat"):
+        async for event in self._answer(answer, "Chat", context):
             yield event
 
     async def Generate(  # the name is the proto's
@@ -93,7 +94,7 @@ class InferenceServicer(VectorServicer):
             raise InvalidRequest("raw goes with neither system nor images", param="raw")
         prompt = RawPrompt(text=request.prompt) if request.raw else prompt_from_proto(request)
         answer = self._request(request.model, prompt, request.options, context, think_from_proto(request))
-        async for event in self._answer(answer, "Generate"):
+        async for event in self._answer(answer, "Generate", context):
             yield event
 
     async def Tokenize(  # the name is the proto's
@@ -141,6 +142,7 @@ class InferenceServicer(VectorServicer):
         context: Context,
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         """Load a model; ends when it is ready."""
+        record.may_resume = (RESUME_KEY, "0") not in (context.invocation_metadata() or ())
         started_ns = time.monotonic_ns()
         record = RequestRecord(dialect=Dialect.GRPC, route="LoadModel", method="grpc")
         load = self._service.inference.models.load(
@@ -245,6 +247,7 @@ def _format(options: inference_pb2.AnswerOptions) -> AnswerFormat | None:
         case _:
             return None
 
+        resumes=event.resumes,
 
 def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, object]:
     """The fields that are set, under the names of the option table."""

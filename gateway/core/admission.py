@@ -72,7 +72,12 @@ def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[Candidate]) -> l
         if key is not None:
             grants.append(Grant(number=waiter.number, replica_key=key))
             taken = free[key]
-            free[key] = replace(taken, slots_free=taken.slots_free - 1, work=taken.work + 1)
+            free[key] = replace(
+                taken,
+                slots_free=taken.slots_free - 1,
+                work=taken.work + 1,
+                has_suspect=taken.has_suspect or waiter.need.is_suspect,
+            )
     return grants
 
 

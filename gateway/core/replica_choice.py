@@ -20,6 +20,7 @@ class Candidate:
     held_prefix_fraction: float = 0.0  # of this request's prompt, 0..1
     layers_on_devices: int = 0  # the output counts as one
     layers_total: int = 0
+    has_suspect: bool = False  # runs a request that may have crashed a runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Need:
     avoided: frozenset[str] = frozenset()  # replicas that failed this request
     require_gpu: bool = False
     num_gpu: int | None = None
+    is_suspect: bool = False  # may have crashed a runner: shares a replica with no other suspect
 
     def suits(self, *, context_tokens: int, layers_on_devices: int, layers_total: int) -> bool:
         """Whether a replica was loaded so that it can serve the request."""
@@ -51,7 +53,7 @@ def is_able(candidate: Candidate, need: Need) -> bool:
 
 def choose_replica(candidates: Iterable[Candidate], need: Need) -> str | None:
     """The key of the best replica with a free slot, or None: every able one is busy, or none is able."""
-    able = [c for c in candidates if is_able(c, need) and c.slots_free > 0]
+    able = [c for c in candidates if is_able(c, need) and c.slots_free > 0 and not (need.is_suspect and c.has_suspect)]
     if not able:
         return None
     return max(able, key=lambda c: (_score(c), -c.work, c.key)).key

@@ -1,6 +1,7 @@
 """What a runner says about itself, and who listens."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -12,6 +13,8 @@ from runner.serve.streams import RequestTable
 
 # A ready runner's status is pushed at most this often; a load's every hundredth is.
 PUSH_INTERVAL_S = 0.05
+# And at least this often, so that whoever hears nothing knows that something is wrong.
+REPORT_INTERVAL_S = 1.0
 _UNREAD_MAX = 256
 
 
@@ -117,7 +120,8 @@ class StatusBoard:
         self._watchers.add(watcher)
         try:
             while True:
-                await watcher.wait()
+                if not await watcher.wait(REPORT_INTERVAL_S):
+                    watcher.add(self.snapshot())
                 for status in watcher.take():
                     try:
                         yield status
@@ -159,8 +163,12 @@ class _Watcher:
         self._unread.append(status)
         self._event.set()
 
-    async def wait(self) -> None:
-        await self._event.wait()
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether there is news within the time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        return self._event.is_set()
 
     def take(self) -> list[cluster_pb2.RunnerStatus]:
         self._event.clear()

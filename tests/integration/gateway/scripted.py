@@ -144,7 +144,7 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
         progress = runner_pb2.PromptProgress(done_tokens=len(prompt), total_tokens=len(prompt), cached_tokens=1)
         yield runner_pb2.GenerateEvent(prompt=progress)
         limit = request.max_tokens if request.HasField("max_tokens") else len(self.pieces)
-        for index, piece in enumerate(self.pieces[:limit]):
+        for index, piece in list(enumerate(self.pieces[:limit]))[len(request.resume_token_ids) :]:
             token = scripted_token(index, piece, request)
             yield runner_pb2.GenerateEvent(tokens=runner_pb2.TokenChunk(text=piece, tokens=[token]))
             if index in self.after_piece:

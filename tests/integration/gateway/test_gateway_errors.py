@@ -225,7 +225,7 @@ async def test_a_stream_that_fails_after_its_first_token_ends_in_one_error_objec
         raise RunnerLost("gone")
 
     runner = ScriptedRunner(after_piece={1: die})
-    async with start_cluster(runner=runner) as cluster:
+    async with start_cluster(runner=runner, resume=False) as cluster:
         body = {"model": "demo", "messages": QUESTION, "stream": True}
         native = (await cluster.http.post("/api/chat", json=body)).text.splitlines()
         assert native[-1] == '{"error":"model runner has unexpectedly stopped"}'

@@ -183,7 +183,7 @@ async def test_a_runner_that_recovers_is_used_again(start_cluster: StartCluster)
             failures[0] -= 1
             raise ShuttingDown("not yet")
 
-    async with start_cluster(runner=ScriptedRunner(after_piece={0: fail_twice})) as cluster:
+    async with start_cluster(runner=ScriptedRunner(after_piece={0: fail_twice}), resume=False) as cluster:
         for _ in range(2):
             with pytest.raises(openai.InternalServerError):
                 await cluster.openai.chat.completions.create(model="demo", messages=QUESTION)

@@ -1,0 +1,116 @@
+"""When an answer goes on elsewhere, and when it must not. Pure: time comes in.
+
+A request that was computed when its runner crashed is a suspect of that crash. It goes on as one: a replica takes one
+suspect at a time, until that is past the place of the crash, and a crash meanwhile is blamed on it alone. So the
+neighbours of a request that kills runners are blamed once, and the request itself ends with its second crash.
+"""
+
+import hashlib
+import hmac
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+# How often one answer may change its replica because the one before was lost. Drains do not count.
+RESUMES_MAX = 5
+# The crash that ends a request.
+CRASHES_MAX = 2
+# Tokens past the place of a crash after which a suspect has shown that it is harmless: one whole decode step.
+PROBATION_TOKENS = 2
+# How long the body of a request that killed its runners is refused, so that clients which retry do no more harm.
+QUARANTINE_S = 60.0
+_QUARANTINED_MAX = 1024
+# Silence of a call, prompt batches and tokens counted, after which its runner counts as hung. There is no fixed limit
+# for the first token: it would cut long prompts on CPUs.
+STALL_S_MIN = 30.0
+STALL_AVERAGES = 20.0
+STALL_UNKNOWN_S = 120.0
+_GAP_WEIGHT = 0.05
+# Retries before the first event that a gateway makes: at most this part of its requests, beyond a reserve for the
+# death of a replica with everything on it.
+RETRY_SHARE = 0.1
+RETRY_RESERVE = 128.0
+
+
+def stall_after_s(average_gap_s: float | None, *, begun: bool) -> float:
+    """The longest silence of a healthy call; `begun`: it has said something, so it does not wait for a slot there."""
+    if average_gap_s is None:
+        return STALL_UNKNOWN_S
+    longest_s = max(STALL_S_MIN, STALL_AVERAGES * average_gap_s)
+    return longest_s if begun else max(longest_s, STALL_UNKNOWN_S)
+
+
+def average_after(average_gap_s: float | None, gap_s: float) -> float:
+    """The moving average of the time between two events of a replica's calls."""
+    return gap_s if average_gap_s is None else average_gap_s + _GAP_WEIGHT * (gap_s - average_gap_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class Suspicion:
+    """What one request is blamed for."""
+
+    crashes: int = 0
+    harmless_from: int = 0  # tokens of the answer; while on probation
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if it goes on as a suspect."""
+        return self.crashes > 0
+
+    @property
+    def is_poison(self) -> bool:
+        """True if no runner may see it again."""
+        return self.crashes >= CRASHES_MAX
+
+    def crashed(self, *, answer_tokens: int) -> None:
+        """A runner crashed under it, and nobody else is to blame."""
+        self.crashes += 1
+        self.harmless_from = answer_tokens + PROBATION_TOKENS
+
+    def is_past(self, answer_tokens: int) -> bool:
+        """True once the place of the crash lies behind it."""
+        return answer_tokens >= self.harmless_from
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Of one gateway. A storm of retries must not become the load that it answers to."""
+
+    left: float = RETRY_RESERVE
+
+    def earn(self) -> None:
+        """One more request came."""
+        self.left = min(self.left + RETRY_SHARE, RETRY_RESERVE)
+
+    def spend(self) -> bool:
+        """Take one retry; False: there is none left."""
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """Requests that killed their runners: MACs of what was asked and for whom, never the requests themselves."""
+
+    secret: bytes
+    _until_s: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+
+    def add(self, tenant: str, body: str, now_s: float) -> None:
+        """Refuse this body of this tenant for a while."""
+        self._until_s[self._mac(tenant, body)] = now_s + QUARANTINE_S
+        while len(self._until_s) > _QUARANTINED_MAX:
+            self._until_s.popitem(last=False)
+
+    def is_empty(self, now_s: float) -> bool:
+        """True if nothing is refused, so that nobody need be hashed."""
+        while self._until_s and next(iter(self._until_s.values())) <= now_s:
+            self._until_s.popitem(last=False)
+        return not self._until_s
+
+    def remaining_s(self, tenant: str, body: str, now_s: float) -> float:
+        """How long a request is refused still; 0: it is not."""
+        return max(self._until_s.get(self._mac(tenant, body), now_s) - now_s, 0.0)
+
+    def _mac(self, tenant: str, body: str) -> bytes:
+        return hmac.digest(self.secret, f"{tenant}\0{body}".encode(errors="surrogatepass"), hashlib.sha256)
