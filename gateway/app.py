@@ -31,17 +31,19 @@ from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.key_redis import KeyRedis
 from gateway.key_store import KeyStore
 from gateway.made_keys import MadeKeys
+from gateway.model_store import ModelStores
 from gateway.ports import ConnectRunner, Scheduler
 from gateway.queue_reports import report_queues
 from gateway.quota_book import QuotaBook
 from gateway.route_gauges import route_samples
 from gateway.routes import RouteCache, watch_routes
 from gateway.scrape_targets import OwnAddresses
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, template_policy
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.pool import TemplatePool
 from protos import inference_pb2_grpc
 from runner.client import RunnerClient
+from runner.host.store_client import StoreClient
 from scheduler.client import SchedulerClient
 
 log = get_logger()
@@ -103,16 +105,19 @@ async def running_gateway(
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool()
+    model_stores = StoreClient()
     dispatcher = _make_dispatcher(settings, routes, scheduler, connect)
     service = Service(
         inference=Inference(
             dispatcher=dispatcher,
-            prompts=ChatPrompts(templates),
+            prompts=ChatPrompts(templates, template_policy(settings.template)),
             clock=SystemClock(),
             request_timeout_s=settings.request_timeout_s,
             resumes=settings.resume,
         ),
         scheduler=scheduler,
+        stores=ModelStores(scheduler=scheduler, routes=routes, stores=model_stores),
+        blob_bytes_max=settings.blob_max_bytes,
         version=puna_version(),
         stream_commit_s=settings.stream_commit_s,
         keep_alive_max_ms=_duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max),
@@ -145,6 +150,7 @@ async def running_gateway(
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         await dispatcher.close()
+        await model_stores.close()
         await templates.stop()
         await book.all_left()
         if redis is not None:

@@ -3,8 +3,6 @@
 import functools
 from collections.abc import Sequence
 
-import orjson
-
 from gateway.core.answers import (
     AnswerRequest,
     Delta,
@@ -21,18 +19,9 @@ from gateway.core.images import decode_image
 from gateway.core.literals import Literal, Picture, Segment, Text
 from gateway.core.options import AnswerPlan
 from gateway.core.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
+from gateway.model_converters import model_from_proto
 from protos import cluster_pb2, runner_pb2, scheduler_pb2
 
-# Keys of llama.cpp's `general.sampling.*` that name an option of ours.
-_SAMPLING_KEYS = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_last_n": "repeat_last_n",
-    "general.sampling.penalty_repeat": "repeat_penalty",
-}
-_INTEGER_OPTIONS = frozenset({"top_k", "repeat_last_n"})
 _MODELS_CACHED_MAX = 1024
 
 
@@ -46,46 +35,6 @@ def route_from_proto(route: scheduler_pb2.ModelRoute) -> RouteInfo:
 @functools.lru_cache(maxsize=_MODELS_CACHED_MAX)
 def _model_from_bytes(data: bytes) -> ModelInfo:
     return model_from_proto(cluster_pb2.Model.FromString(data))
-
-
-def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
-    """A model file."""
-    description = model.description
-    return ModelInfo(
-        name=model.name,
-        digest=model.digest,
-        size_bytes=model.size_bytes,
-        modified_at_unix_s=model.modified_at_unix_s,
-        error=model.error,
-        architecture=description.architecture,
-        title=description.title,
-        parameter_count=description.parameter_count,
-        quantization=description.quantization,
-        context_tokens=description.context_tokens,
-        embedding_length=description.embedding_length,
-        layer_count=description.layer_count,
-        vocabulary_size=description.vocabulary_size,
-        capabilities=tuple(description.capabilities),
-        chat_template=description.chat_template,
-        bos_token=description.bos_token,
-        eos_token=description.eos_token,
-        special_tokens=tuple(description.special_tokens),
-        sampling_defaults=_sampling_defaults(description.metadata_json),
-        metadata_json=description.metadata_json or "{}",
-    )
-
-
-def _sampling_defaults(metadata_json: str) -> dict[str, float | int]:
-    try:
-        metadata = orjson.loads(metadata_json or "{}")
-    except orjson.JSONDecodeError:
-        return {}
-    found: dict[str, float | int] = {}
-    for key, name in _SAMPLING_KEYS.items():
-        value = metadata.get(key) if isinstance(metadata, dict) else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = int(value) if name in _INTEGER_OPTIONS else float(value)
-    return found
 
 
 def replica_state(state: cluster_pb2.RunnerState.ValueType) -> ReplicaState:
@@ -117,8 +66,6 @@ def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
     return ReplicaInfo(
         placement_id=replica.placement.placement_id,
         generation=replica.placement.generation,
-    context_tokens: int | None,
-    delivered: Sequence[int] = (),
         incarnation=replica.placement.incarnation,
         node_id=replica.node_id,
         address=replica.address,
@@ -138,7 +85,6 @@ def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
 
 def _memory_bytes(memory: cluster_pb2.DeviceMemory) -> int:
     return memory.weights_bytes + memory.cache_bytes + memory.graph_bytes
-        resume_token_ids=delivered,
 
 
 def segment_to_proto(segment: Segment) -> runner_pb2.Segment:
@@ -161,7 +107,7 @@ def token_ids_segment(token_ids: tuple[int, ...]) -> runner_pb2.Segment:
     return runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=token_ids))
 
 
-def generate_request(
+def generate_request(  # noqa: PLR0913  # one name for each part of the message
     *,
     request: AnswerRequest,
     plan: AnswerPlan,
@@ -171,6 +117,8 @@ def generate_request(
     visible_token_ids: tuple[int, ...],
     replica: ReplicaInfo,
     constraint: Constraint | None,
+    context_tokens: int | None,
+    delivered: Sequence[int] = (),
 ) -> runner_pb2.GenerateRequest:
     """What the runner is asked. `delivered` are the tokens that another runner answered already."""
     message = runner_pb2.GenerateRequest(
@@ -190,6 +138,7 @@ def generate_request(
         truncate=request.truncate,
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
+        resume_token_ids=delivered,
     )
     if constraint is not None:
         _constrain(message, constraint)

@@ -26,6 +26,7 @@ SCOPES = {
     "ShowModel": Scope.MODELS_READ,
     "LoadModel": Scope.MODELS_WRITE,
     "UnloadModel": Scope.MODELS_WRITE,
+    "PullModel": Scope.MODELS_WRITE,
 }
 # Health and reflection say nothing about anybody.
 _OPEN_PREFIX = "/grpc."

@@ -31,6 +31,7 @@ from gateway.core.options import plan_answer
 from gateway.core.replica_choice import Need
 from gateway.core.resume import Quarantine, RetryBudget
 from gateway.core.routes import RouteInfo
+from gateway.core.stored_model import with_stored_texts
 from gateway.dispatch import Dispatcher, SlotRequest
 from gateway.generation import Generation, Spent, Work
 from gateway.markers import MarkerIds
@@ -111,16 +112,17 @@ class Inference:
     async def _prepare(self, request: AnswerRequest, route: RouteInfo, deadline_s: float) -> Work:
         """Everything that can be refused without a replica is refused here."""
         check_usable(route.model)
+        request = with_stored_texts(request, route.model)
         check_capabilities(request, route.model)
         plan = plan_answer(dialect=request.dialect_defaults, model=route.model, requested=request.options)
         asked = request.options.get("num_ctx")
-        if plan.context_tokens is not None and asked != plan.context_tokens:
+        if asked is not None and asked != plan.context_tokens:
             log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
         return Work(
             request=request,
             route=route,
             plan=plan,
-            output=plan_output(route.model.chat_template, request),
+            output=plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser),
             prompt=await make_prompt(self._prompts, route.model, request),
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
@@ -169,7 +171,7 @@ class Inference:
                     self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
 
     def _slot_request(self, work: Work, generation: Generation) -> SlotRequest:
-        options = load_options(work.request.options)
+        options = load_options({**work.route.model.own_options, **work.request.options})
         attempts = generation.attempts
         return SlotRequest(
             key=parse_model_name(work.route.model.name).key,

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import Message as ProtoMessage
 from grpc import aio
 
-from common.errors import InvalidRequest, PunaError, RequestCanceled
+from common.errors import InvalidRequest
 from gateway import converters
 from gateway.chat_converters import chat_from_proto, messages_from_proto, prompt_from_proto, think_from_proto
 from gateway.core.answer_format import AnswerFormat
@@ -27,8 +27,8 @@ from gateway.core.answers import (
 )
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue, check_options
+from gateway.model_servicer import ModelServicer, checked_model, recorded
 from gateway.record import RequestRecord
-from gateway.vector_servicer import VectorServicer
 from protos import inference_pb2, runner_pb2, scheduler_pb2
 
 SERVICE_NAME = "puna.v1.Inference"
@@ -64,7 +64,7 @@ _REASONS = {
 }
 
 
-class InferenceServicer(VectorServicer):
+class InferenceServicer(ModelServicer):
     """Translates; errors are raised as domain errors and become statuses in the interceptor."""
 
     async def Chat(  # the name is the proto's
@@ -106,7 +106,7 @@ class InferenceServicer(VectorServicer):
         by_text = request.WhichOneof("input") != "messages"
         chat = Chat(messages=messages_from_proto(request.messages.messages))
         prompt = RawPrompt(text=request.text) if by_text else chat
-        ids = await self._service.inference.models.tokenize(_checked_model(request.model), prompt)
+        ids = await self._service.inference.models.tokenize(checked_model(request.model), prompt)
         return inference_pb2.TokenizeTextResponse(ids=ids)
 
     async def Detokenize(  # the name is the proto's
@@ -115,26 +115,8 @@ class InferenceServicer(VectorServicer):
         context: Context,
     ) -> inference_pb2.DetokenizeIdsResponse:
         """Token ids to text."""
-        text = await self._service.inference.models.detokenize(_checked_model(request.model), list(request.ids))
+        text = await self._service.inference.models.detokenize(checked_model(request.model), list(request.ids))
         return inference_pb2.DetokenizeIdsResponse(text=text.decode(errors="replace"))
-
-    async def ListModels(  # the name is the proto's
-        self,
-        request: inference_pb2.ListModelsRequest,
-        context: Context,
-    ) -> inference_pb2.ListModelsResponse:
-        """Every model, newest first."""
-        models = self._service.inference.models
-        return inference_pb2.ListModelsResponse(models=[models.routes.proto_of(route) for route in models.visible()])
-
-    async def ShowModel(  # the name is the proto's
-        self,
-        request: inference_pb2.ShowModelRequest,
-        context: Context,
-    ) -> scheduler_pb2.ModelRoute:
-        """One model."""
-        route = self._service.inference.models.known_route(_checked_model(request.model))
-        return self._service.inference.models.routes.proto_of(route)
 
     async def LoadModel(  # the name is the proto's
         self,
@@ -142,11 +124,10 @@ class InferenceServicer(VectorServicer):
         context: Context,
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         """Load a model; ends when it is ready."""
-        record.may_resume = (RESUME_KEY, "0") not in (context.invocation_metadata() or ())
         started_ns = time.monotonic_ns()
         record = RequestRecord(dialect=Dialect.GRPC, route="LoadModel", method="grpc")
         load = self._service.inference.models.load(
-            _checked_model(request.model),
+            checked_model(request.model),
             keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             record=record,
@@ -157,17 +138,11 @@ class InferenceServicer(VectorServicer):
         done = inference_pb2.Done(total_duration_ns=duration_ns, load_duration_ns=duration_ns)
         yield inference_pb2.InferenceEvent(done=done)
 
-    async def UnloadModel(  # the name is the proto's
-        self,
-        request: scheduler_pb2.UnloadModelRequest,
-        context: Context,
-    ) -> scheduler_pb2.UnloadModelResponse:
-        """Stop a model's replicas once they are idle."""
-        route = self._service.inference.models.known_route(_checked_model(request.model_name))
-        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
-
-    async def _answer(self, request: AnswerRequest, method: str) -> AsyncIterator[inference_pb2.InferenceEvent]:
+    async def _answer(
+        self, request: AnswerRequest, method: str, context: Context
+    ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         record = RequestRecord(dialect=Dialect.GRPC, route=method, method="grpc", stream=True)
+        record.may_resume = (RESUME_KEY, "0") not in (context.invocation_metadata() or ())
         async with self._service.feed(request, record) as feed:
             async for event in recorded(aiter(feed), record):
                 yield _event(event)
@@ -183,7 +158,7 @@ class InferenceServicer(VectorServicer):
         remaining_s = context.time_remaining()
         return AnswerRequest(
             dialect=Dialect.GRPC,
-            model=_checked_model(model),
+            model=checked_model(model),
             prompt=prompt,
             options=_options(options),
             keep_alive_ms=self._keep_alive_ms(options),
@@ -194,31 +169,6 @@ class InferenceServicer(VectorServicer):
             format=_format(options),
             deadline_s=None if remaining_s is None else time.monotonic() + remaining_s,
         )
-
-
-async def recorded(events: AsyncIterator[Any], record: RequestRecord) -> AsyncIterator[Any]:
-    """Pass events on; when they end, however they do, write the request's line and metrics."""
-    status = "CANCELLED"
-    try:
-        async for event in events:
-            yield event
-        status = "OK"
-    except RequestCanceled:
-        raise
-    except PunaError as error:
-        record.error = status = error.reason
-        raise
-    except Exception:
-        record.error = status = "internal_error"
-        raise
-    finally:
-        record.finish(status)
-
-
-def _checked_model(model: str) -> str:
-    if not model:
-        raise InvalidRequest("model is required", param="model")
-    return model
 
 
 def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
@@ -247,7 +197,6 @@ def _format(options: inference_pb2.AnswerOptions) -> AnswerFormat | None:
         case _:
             return None
 
-        resumes=event.resumes,
 
 def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, object]:
     """The fields that are set, under the names of the option table."""
@@ -298,4 +247,5 @@ def _done(event: Done) -> inference_pb2.Done:
         placement=converters.placement_to_proto(event.placed),
         reasoning_tokens=usage.reasoning_tokens,
         called_tools=event.reason is EndReason.TOOL_CALLS,
+        resumes=event.resumes,
     )

@@ -4,14 +4,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 
-from common.errors import ModelNotFound, ModelUnavailable
+from common.errors import ModelNotFound, ModelUnavailable, TemplateFailed
 from gateway.converters import tokenize_request
 from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
 from gateway.core.capabilities import check_usable
-from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
+from gateway.core.chat_template import TemplateChoice
+from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions, load_options, over
 from gateway.core.model_names import model_not_found, parse_model_name
 from gateway.core.replica_choice import Need
-from gateway.core.routes import RouteInfo
+from gateway.core.routes import ModelInfo, RouteInfo
+from gateway.core.stored_model import own_context, with_stored_texts
 from gateway.dispatch import Dispatcher, SlotRequest
 from gateway.prompt import make_prompt
 from gateway.record import RequestRecord
@@ -90,6 +92,8 @@ class ModelAccess:
         if (known := self.routes.find(model)) is not None:
             check_usable(known.model)
             record.model = known.model.name
+            context_tokens = context_tokens or own_context(known.model)
+            options = over(options, load_options(known.model.own_options))
         async with closing(self._relay(model, keep_alive_ms, context_tokens, options)) as steps:
             async for step in steps:
                 if isinstance(step, RouteInfo):
@@ -97,11 +101,26 @@ class ModelAccess:
                 else:
                     yield step
 
+    def template_of(self, model: ModelInfo) -> TemplateChoice | None:
+        """What its conversations are rendered with; None: they are refused."""
+        try:
+            return self._prompts.policy.choose(model)
+        except TemplateFailed:
+            return None
+
+    async def check_template(self, template: str) -> None:
+        """See that a Jinja template can be read.
+
+        Raises:
+            TemplateFailed: it cannot.
+        """
+        await self._prompts.check(template)
+
     async def render(self, request: AnswerRequest) -> str:
         """The prompt as text, without running anything."""
         model = self.known_route(request.model).model
         check_usable(model)
-        prompt = await make_prompt(self._prompts, model, request)
+        prompt = await make_prompt(self._prompts, model, with_stored_texts(request, model))
         images = count()
         return "".join(
             f"[img-{next(images)}]" if segment.HasField("media") else segment.text or segment.literal
@@ -112,7 +131,8 @@ class ModelAccess:
         """Token ids of a prompt, as an answer would read it. Loads the model if need be."""
         request = AnswerRequest(dialect=Dialect.GRPC, model=model, prompt=prompt, think=think)
         async with self._any_replica(model) as (route, connection):
-            segments = (await make_prompt(self._prompts, route.model, request)).segments
+            stored = with_stored_texts(request, route.model)
+            segments = (await make_prompt(self._prompts, route.model, stored)).segments
             answer = await connection.runner.tokenize(tokenize_request(segments))
         return tuple(answer.ids)
 

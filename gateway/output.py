@@ -13,6 +13,7 @@ from gateway.core.markup.call_grammar import call_grammar, functions_of
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
 from gateway.core.markup.families import Readers
 from gateway.core.markup.forms import Family, Markup, markup_of
+from gateway.core.markup.manifest_parsers import markup_of_parser
 from gateway.core.markup.parser import MarkupParser
 
 CALL_ID_LENGTH = 24
@@ -206,12 +207,13 @@ class OutputPlan:
         return MarkupText(parser=parser, calls_max=None if self.chat.parallel_calls else 1)
 
 
-def plan_output(template: str, request: AnswerRequest) -> OutputPlan:
-    """How an answer is read; the template that rendered the prompt tells the markup."""
+def plan_output(template: str, request: AnswerRequest, *, parser: str = "") -> OutputPlan:
+    """How an answer is read; the parser that the manifest names, or else the prompt's template, tells the markup."""
     chat = request.prompt
     if not isinstance(chat, Chat):
         return OutputPlan(format=request.format)
-    markup = markup_of(chat.template or template, has_tools=bool(chat.tools))
+    named = markup_of_parser(parser) if parser and not chat.template else None
+    markup = named or markup_of(chat.template or template, has_tools=bool(chat.tools))
     if request.is_json and markup.family is not Family.HARMONY:
         markup = Markup(reasoning=markup.reasoning)
     return OutputPlan(

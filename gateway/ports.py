@@ -1,11 +1,11 @@
 """What the gateway needs of the other services, as their clients offer it (`scheduler.client`, `runner.client`)."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Protocol
 
 from common.errors import ModelUnavailable
 from common.logs import get_logger
-from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2
+from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2, store_pb2
 
 log = get_logger()
 
@@ -73,6 +73,38 @@ class Runner(Protocol):
 
     async def close(self) -> None:
         """Close the connection; running calls end."""
+
+
+class Stores(Protocol):
+    """The client of the model stores of all nodes, by address. Every method raises domain errors only."""
+
+    def pull(self, address: str, request: store_pb2.PullRequest) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Fetch a model; the last message is "success"."""
+
+    def create(self, address: str, request: store_pb2.CreateRequest) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Make a model; the last message is "success"."""
+
+    async def copy(self, address: str, *, source: str, destination: str) -> None:
+        """Give a model a second name."""
+
+    async def delete(self, address: str, name: str) -> int:
+        """Forget a name; bytes that this freed."""
+
+    async def stat_blob(self, address: str, digest: str) -> int | None:
+        """The size of a blob; None: it is not there."""
+
+    async def put_blob(
+        self, address: str, digest: str, content: AsyncIterable[bytes], *, size_bytes: int = 0
+    ) -> store_pb2.PutBlobResponse:
+        """Send a blob, no faster than it is taken."""
+
+    def read_blob(
+        self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0
+    ) -> AsyncIterator[store_pb2.BlobChunk]:
+        """The content of a blob."""
+
+    async def read_manifest(self, address: str, name: str) -> bytes:
+        """The manifest of a name."""
 
 
 ConnectRunner = Callable[[str], Runner]

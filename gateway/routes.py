@@ -26,9 +26,10 @@ class RouteCache:
         self._listeners: list[Callable[[], None]] = []
         self.heard = False  # at least one whole table arrived
 
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change."""
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change, until what is returned is called."""
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def find(self, name: str) -> RouteInfo | None:
         """The route of a model by any spelling of its name; None: unknown.
@@ -65,7 +66,7 @@ class RouteCache:
         return info
 
     def _changed(self) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener()
 
 

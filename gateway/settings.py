@@ -34,7 +34,7 @@ class GatewaySettings(PunaSettings):
     request_timeout_s: float = 3600.0
     # A server-sent stream without an answer so far is committed with 200 and kept alive by comments; 0: never.
     stream_commit_s: float = 15.0
-    # Where a model's file has no chat template: "auto" takes the closest family's, "gguf" none; else the path of a Jinja file.
+    # For models without a chat template: "auto" takes the closest family's, "gguf" none; else the path of a Jinja file.
     template: str = "auto"
     # Longest blob that callers may send.
     blob_max_bytes: int = 2**40

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from gateway.core.estimates import question_tokens
 from gateway.core.model_names import parse_model_name
 from gateway.core.replica_choice import Need
 from gateway.core.routes import RouteInfo
+from gateway.core.stored_model import own_context
 from gateway.core.vectors import (
     NO_EMBEDDINGS,
     Counts,
@@ -60,6 +62,7 @@ class Vectors:
             PunaError: translate it to the dialect.
         """
         route = await self._route(question, record)
+        question = replace(question, context_tokens=question.context_tokens or own_context(route.model))
         check_embeds(route.model)
         check_dimensions(question.dimensions, route.model.embedding_length)
         message = runner_pb2.EmbedRequest(
@@ -101,6 +104,7 @@ class Vectors:
             PunaError: translate it to the dialect.
         """
         route = await self._route(question, record)
+        question = replace(question, context_tokens=question.context_tokens or own_context(route.model))
         check_ranks(route.model)
         message = runner_pb2.RerankRequest(
             query=question.query,

@@ -36,6 +36,18 @@ def load_options(options: Mapping[str, OptionValue]) -> LoadOptions:
     )
 
 
+def over(asked: LoadOptions, own: LoadOptions) -> LoadOptions:
+    """What a request asks for, and where it says nothing what its model does."""
+    return LoadOptions(
+        require_gpu=asked.require_gpu or own.require_gpu,
+        num_gpu=asked.num_gpu if asked.num_gpu is not None else own.num_gpu,
+        main_gpu=asked.main_gpu if asked.main_gpu is not None else own.main_gpu,
+        batch_tokens=asked.batch_tokens or own.batch_tokens,
+        threads=asked.threads or own.threads,
+        use_mmap=asked.use_mmap if asked.use_mmap is not None else own.use_mmap,
+    )
+
+
 def _whole(options: Mapping[str, OptionValue], name: str) -> int | None:
     value = options.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

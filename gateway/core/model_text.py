@@ -17,7 +17,7 @@ def parameter_size_text(count: int) -> str:
 def model_details(model: ModelInfo) -> dict[str, object]:
     """The `details` object of the Ollama dialect."""
     return {
-        "parent_model": "",
+        "parent_model": model.parent_model,
         "format": "gguf",
         "family": model.architecture,
         "families": [model.architecture] if model.architecture else [],

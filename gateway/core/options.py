@@ -1,4 +1,4 @@
-"""Merge the layers of options into the plan of one answer: defaults < dialect < model < request."""
+"""Merge the layers of options into the plan of one answer: defaults < dialect < GGUF < Modelfile < request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def plan_answer(
     Raises:
         InvalidRequest: a value that only the model's sizes show to be out of range.
     """
-    merged: dict[str, OptionValue] = {**ENGINE_DEFAULTS, **dialect, **model.sampling_defaults, **requested}
+    merged: dict[str, OptionValue] = {**ENGINE_DEFAULTS, **dialect, **model.own_options, **requested}
     context_tokens = cast(int | None, merged.get("num_ctx"))
     if context_tokens is not None and model.context_tokens:
         context_tokens = min(context_tokens, model.context_tokens)

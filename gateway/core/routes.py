@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gateway.core.answers import Message
+from gateway.core.option_table import OptionValue
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -27,8 +30,35 @@ class ModelInfo:
     bos_token: str = ""
     eos_token: str = ""
     special_tokens: tuple[str, ...] = ()
-    sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)  # from general.sampling.*, our names
+    sampling_defaults: Mapping[str, OptionValue] = field(default_factory=dict)  # from general.sampling.*, our names
     metadata_json: str = "{}"
+    projector_metadata_json: str = ""  # of the vision projector; empty: none, or not known
+    # What its manifest says besides; all empty for a plain file.
+    manifest_digest: str = ""
+    total_size_bytes: int = 0
+    system: str = ""
+    template: str = ""
+    parameters: Mapping[str, OptionValue] = field(default_factory=dict)  # those that can be used
+    parameters_json: str = ""  # all, as they are
+    messages: tuple[Message, ...] = ()
+    licenses: tuple[str, ...] = ()
+    parser: str = ""
+    parent_model: str = ""
+
+    @property
+    def shown_digest(self) -> str:
+        """The digest that lists show: of the manifest, where there is one."""
+        return self.manifest_digest or self.digest
+
+    @property
+    def shown_size_bytes(self) -> int:
+        """The size that lists show: of everything that belongs to the name."""
+        return self.total_size_bytes or self.size_bytes
+
+    @property
+    def own_options(self) -> Mapping[str, OptionValue]:
+        """What holds unless a request says otherwise: the manifest's word over the file's."""
+        return {**self.sampling_defaults, **self.parameters}
 
 
 class ReplicaState(StrEnum):

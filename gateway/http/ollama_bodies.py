@@ -111,7 +111,10 @@ class ShowBody(Body):
 
     model: str = ""
     name: str = ""
-    verbose: bool = False
+    verbose: bool = Field(default=False, description="Long arrays of model_info, too")
+    system: str = Field(default="", description="Show the model as if this were its system text")
+    template: str = Field(default="", description="Show the model as if this were its template")
+    options: dict[str, Any] = Field(default_factory=dict, description="Show the model as if these were its parameters")
 
 
 class GenerateChunk(Body):

@@ -1,7 +1,7 @@
 """GET /api/tags, /api/ps, /api/version, POST /api/show, GET /."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -9,21 +9,23 @@ import orjson
 from common.clock import MS_PER_S, NS_PER_MS, rfc3339_ns
 from common.errors import InvalidRequest
 from gateway.core.capabilities import check_usable
+from gateway.core.chat_template import TemplateChoice
 from gateway.core.durations import FOREVER_MS
+from gateway.core.model_card import measured_reports, model_info, modelfile_of, parameters_text, with_overrides
+from gateway.core.model_names import parse_model_name
 from gateway.core.model_text import model_details
+from gateway.core.option_table import check_options
 from gateway.core.replica_load import ReplicaLoad
 from gateway.core.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
 from gateway.http.ollama_bodies import ShowBody
 from gateway.http.service import Service
-from gateway.templates.chat_prompt import CHATML_TEMPLATE
 
 # The level of Ollama's API that is spoken here; clients compare it.
 OLLAMA_VERSION = "0.33.0"
 NEVER = "9999-12-31T23:59:59Z"
 _DEFAULT_KEEP_ALIVE_MS = 5 * 60 * 1000
-_ARRAY_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +35,26 @@ class OllamaModels:
     service: Service
 
     async def root(self, exchange: Exchange) -> None:
-        """GET /: how clients see whether anybody is there."""
+        """GET /: how clients see whether anybody is there; people with a browser are shown the page."""
+        exchange.headers_out["vary"] = "Accept"
+        if "text/html" in exchange.headers.get("accept", ""):
+            await exchange.respond(302, b"", {"location": "/ui"})
+            return
         await exchange.respond(200, b"Ollama is running", {"content-type": "text/plain; charset=utf-8"})
 
     async def version(self, exchange: Exchange) -> None:
         """GET /api/version."""
         await exchange.respond_json({"version": OLLAMA_VERSION, "puna": self.service.version})
 
+    async def status(self, exchange: Exchange) -> None:
+        """GET /api/status: what clients ask before they offer models of somebody's cloud."""
+        await exchange.respond_json({"cloud": {"disabled": True, "source": "config"}})
+
     async def tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
         routes = self.service.inference.models.visible()
-        await exchange.respond_json({"models": [self._tag(route) for route in routes]})
+        holders = await self.service.stores.holders()
+        await exchange.respond_json({"models": [self._tag(route, holders) for route in routes]})
 
     async def running(self, exchange: Exchange) -> None:
         """GET /api/ps."""
@@ -58,22 +69,23 @@ class OllamaModels:
         name = body.model or body.name
         if not name:
             raise InvalidRequest("model is required", param="model")
-        model = self.service.inference.models.known_route(name).model
-        check_usable(model)
-        exchange.record.model = model.name
-        await exchange.respond_json(_shown(model, verbose=body.verbose))
+        route = self.service.inference.models.known_route(name)
+        check_usable(route.model)
+        exchange.record.model = route.model.name
+        await exchange.respond_json(_shown(route, self.service.inference.models.template_of(route.model), body))
 
-    def _tag(self, route: RouteInfo) -> dict[str, object]:
+    def _tag(self, route: RouteInfo, holders: Mapping[str, frozenset[str]]) -> dict[str, object]:
         model = route.model
+        serving = frozenset(replica.node_id for replica in route.replicas)
         return {
             "name": model.name,
             "model": model.name,
             "modified_at": _time(model.modified_at_unix_s * MS_PER_S),
-            "size": model.size_bytes,
-            "digest": model.digest,
+            "size": model.shown_size_bytes,
+            "digest": model.shown_digest,
             "details": model_details(model),
             "capabilities": list(model.capabilities),
-            "nodes": sorted({replica.node_id for replica in route.replicas}),
+            "nodes": sorted(serving | holders.get(parse_model_name(model.name).key, frozenset())),
             **({"error": model.error} if model.error else {}),
         }
 
@@ -87,7 +99,7 @@ class OllamaModels:
             "model": model.name,
             "size": in_devices + in_host,
             "size_vram": in_devices,
-            "digest": model.digest,
+            "digest": model.shown_digest,
             "details": model_details(model),
             "expires_at": max(str(replica["expires_at"]) for replica in replicas),
             "context_length": max(replica.context_tokens for replica in route.replicas),
@@ -132,33 +144,34 @@ def _expiry(replica: ReplicaInfo, load: ReplicaLoad | None, now_ms: int) -> str:
     return NEVER
 
 
-def _shown(model: ModelInfo, *, verbose: bool) -> dict[str, object]:
-    metadata = orjson.loads(model.metadata_json)
-    parameters = "\n".join(f"{name:30} {value}" for name, value in sorted(model.sampling_defaults.items()))
-    return {
-        "license": str(metadata.get("general.license", "")),
-        "modelfile": _modelfile(model),
-        "parameters": parameters,
-        "template": model.chat_template or CHATML_TEMPLATE,
-        "system": "",
+def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> dict[str, object]:
+    """`system`, `template` and `options` of the body show the model as it would be with them."""
+    model = route.model
+    template = body.template or model.template or (choice.text if choice is not None else "")
+    system = body.system or model.system
+    parameters = with_overrides(model, check_options(body.options).values)
+    shown = {
+        "license": "\n".join(model.licenses) or str(orjson.loads(model.metadata_json).get("general.license", "")),
+        "modelfile": modelfile_of(
+            model, template=model.template, system=system, parameters=parameters, messages=model.messages
+        ),
+        "parameters": parameters_text(parameters),
+        "template": template,
+        "system": system,
         "details": model_details(model),
-        "messages": [],
-        "model_info": dict(_without_long_arrays(metadata.items(), verbose=verbose)),
+        "messages": [{"role": message.role, "content": message.content} for message in model.messages],
+        "model_info": model_info(model.metadata_json, verbose=body.verbose),
         "capabilities": list(model.capabilities),
         "modified_at": _time(model.modified_at_unix_s * MS_PER_S),
-        "puna": {"template_source": "gguf" if model.chat_template else "fallback: chatml"},
+        "puna": {
+            "digest": model.digest,
+            "template_source": choice.source if choice is not None else "none",
+            "measured": measured_reports(route),
+        },
     }
-
-
-def _modelfile(model: ModelInfo) -> str:
-    lines = [f"FROM {model.name}", *(f"PARAMETER {name} {value}" for name, value in model.sampling_defaults.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _without_long_arrays(items: Iterable[tuple[str, object]], *, verbose: bool) -> Iterable[tuple[str, object]]:
-    for key, value in items:
-        too_long = isinstance(value, list) and len(value) > _ARRAY_SHOWN_MAX and not verbose
-        yield key, [] if too_long or value is None else value
+    if model.projector_metadata_json:
+        shown["projector_info"] = model_info(model.projector_metadata_json, verbose=body.verbose)
+    return shown
 
 
 def _time(unix_ms: int) -> str:

@@ -73,22 +73,34 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         "summary": route.summary,
         "operationId": f"{route.method.lower()}{route.path}".replace("/", "_").replace("{", "").replace("}", ""),
         "responses": {
-            "200": {
-                "description": "The answer",
-                "content": {
-                    media_type: {"schema": schema if position == 0 else {"type": "string"}}
-                    for position, media_type in enumerate(route.media_types)
-                },
-            },
+            **{str(status): _success(route, schema) for status in route.statuses},
             "default": {"description": "An error", "content": {"application/json": {"schema": error}}},
         },
         # Either header will do; of a gateway without keys neither is asked.
-        "security": [] if route.scope is None else [{name: [str(route.scope)]} for name in _SCHEMES],
+        "security": _security(route),
     }
     if route.body is not None:
         content = {"application/json": {"schema": schemas[route.body]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    elif route.takes_file:
+        content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         operation["requestBody"] = {"required": True, "content": content}
     if route.prefix is not None:
         name = route.path.partition("{")[2].removesuffix("}")
         operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
     return operation
+
+
+def _security(route: Route) -> list[dict[str, list[str]]]:
+    if route.scope is None and not route.needs_key:
+        return []
+    scopes = [str(route.scope)] if route.scope is not None else []
+    return [{name: scopes} for name in _SCHEMES]
+
+
+def _success(route: Route, schema: Any) -> dict[str, Any]:
+    content = {
+        media_type: {"schema": schema if position == 0 else {"type": "string"}}
+        for position, media_type in enumerate(route.media_types)
+    }
+    return {"description": "The answer", **({"content": content} if content else {})}

@@ -25,6 +25,9 @@ class Route:
     response: type[BaseModel] | None = None
     media_types: tuple[str, ...] = ("application/json",)  # of the response; the first describes `response`
     quiet: bool = False  # not worth a log line
+    takes_file: bool = False  # its body is a file of any kind and length
+    statuses: tuple[int, ...] = (200,)  # of what went well
+    needs_key: bool = False  # any good key, where keys are asked for; for routes without a scope
 
     @property
     def prefix(self) -> str | None:

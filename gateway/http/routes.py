@@ -6,6 +6,7 @@ from gateway.core.keys import Scope
 from gateway.http.anthropic_answers import AnthropicAnswers
 from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
 from gateway.http.exchange import Exchange
+from gateway.http.key_routes import key_routes
 from gateway.http.ollama_answers import OllamaAnswers
 from gateway.http.ollama_bodies import (
     ChatBody,
@@ -34,6 +35,7 @@ from gateway.http.responses_answers import ResponsesAnswers
 from gateway.http.responses_bodies import ResponseObject, ResponsesBody
 from gateway.http.router import Route
 from gateway.http.service import Service
+from gateway.http.store_routes import store_routes
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"
@@ -57,10 +59,12 @@ def make_routes(service: Service) -> list[Route]:
     """The table."""
     routes = [
         *_ollama_routes(service),
+        *store_routes(service),
         *_openai_routes(service),
         *_anthropic_routes(service),
         *_operation_routes(service),
         *_placement_routes(service),
+        *key_routes(service),
         *page_routes(service),
     ]
     routes.append(
@@ -136,6 +140,7 @@ def _ollama_routes(service: Service) -> list[Route]:
             body=ShowBody,
         ),
         Route(method="GET", path="/api/version", scope=None, endpoint=models.version, summary="Versions", quiet=True),
+        Route(method="GET", path="/api/status", scope=None, endpoint=models.status, summary="No cloud", quiet=True),
     ]
 
 

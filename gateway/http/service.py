@@ -20,6 +20,7 @@ from gateway.http.exchange import Exchange
 from gateway.inference import Inference
 from gateway.live import LiveRequests, note_progress
 from gateway.made_keys import MadeKeys
+from gateway.model_store import ModelStores
 from gateway.ports import Scheduler, for_clients
 from gateway.record import RequestRecord
 from gateway.scrape_targets import NO_ADDRESSES, OwnAddresses
@@ -59,10 +60,12 @@ class Service:
 
     inference: Inference
     scheduler: Scheduler
+    stores: ModelStores
     version: str
     engine_build: str = "puna"
     stream_commit_s: float = 15.0
     keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
+    blob_bytes_max: int = 2**40
     trusts_strangers: bool = True  # where there are no keys, callers may manage models
     made_keys: MadeKeys | None = None  # where keys can be made: with a file of keys and a Redis
     draining: bool = False
@@ -96,6 +99,10 @@ class Service:
         )
         return Feed(self._guarded(_with_end(load), record), self.feeds)
 
+    def work_feed(self, events: AsyncIterator[Item]) -> Feed[Item]:
+        """Start other work that tells how it goes; use as a context."""
+        return Feed(self._guarded(events), self.feeds)
+
     async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
         """A vector for each input.
 
@@ -103,7 +110,7 @@ class Service:
             PunaError: it failed, or the gateway is shutting down.
         """
         await reserve(question_tokens(question))
-        return await self._whole(self.inference.vectors.embed(question, record), record)
+        return await self.whole(self.inference.vectors.embed(question, record), record)
 
     async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
         """A score for each document.
@@ -112,9 +119,9 @@ class Service:
             PunaError: as `embed`.
         """
         await reserve(question_tokens(question))
-        return await self._whole(self.inference.vectors.rerank(question, record), record)
+        return await self.whole(self.inference.vectors.rerank(question, record), record)
 
-    async def _whole(self, answer: Awaitable[Item], record: RequestRecord) -> Item:
+    async def whole(self, answer: Awaitable[Item], record: RequestRecord) -> Item:
         """An answer without events, run as a feed so that a shutdown waits for it, and can end it."""
 
         async def events() -> AsyncIterator[Item]:

@@ -7,19 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from common.errors import TemplateFailed
 from common.logs import get_logger
 from gateway.core.answers import Chat, Message, Think, ToolCall
+from gateway.core.chat_template import TemplateChoice, TemplatePolicy
 from gateway.core.literals import LiteralGuard, Segment, Text, special_pattern
 from gateway.core.routes import ModelInfo
 
 log = get_logger()
 
-# For models that bring no template: the most common form.
-CHATML_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-CHATML_MARKERS = ("<|im_start|>", "<|im_end|>")
+DEFAULT_POLICY = TemplatePolicy()
 _PREFILL_MARK = "\ue002\ue003\ue002"
 _PATTERNS_CACHED_MAX = 64
 
@@ -40,10 +37,11 @@ class ChatPrompt:
 
 
 class ChatPrompts:
-    """Renders conversations; warns once for each model without a template."""
+    """Renders conversations; warns once for each model whose template is a guess."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, policy: TemplatePolicy = DEFAULT_POLICY) -> None:
         self._renderer = renderer
+        self.policy = policy
         self._warned: set[str] = set()
 
     async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
@@ -52,9 +50,9 @@ class ChatPrompts:
         Raises:
             TemplateFailed: the template refused the conversation, or is broken.
         """
-        template, markers = (chat.template, ()) if chat.template else self._template_of(model)
+        choice = TemplateChoice(text=chat.template, source="request") if chat.template else self._template_of(model)
         guard = LiteralGuard(
-            pattern=_pattern_of((*model.special_tokens, *markers)), nonce=secrets.randbits(64) | 1 << 63
+            pattern=_pattern_of((*model.special_tokens, *choice.markers)), nonce=secrets.randbits(64) | 1 << 63
         )
         messages = [_message_variables(message, guard) for message in chat.messages]
         prefill = bool(chat.messages) and chat.messages[-1].role == "assistant" and not chat.messages[-1].tool_calls
@@ -70,19 +68,34 @@ class ChatPrompts:
             "bos_token": model.bos_token,
             "eos_token": model.eos_token,
         }
-        rendered = await self._renderer.render(template, variables)
+        rendered = await self._renderer.render(choice.text, variables)
         if prefill:
             # The answer goes on where the last message ends, so what the template puts behind it is cut off.
             rendered = rendered.rpartition(_PREFILL_MARK)[0] or rendered
-        return ChatPrompt(segments=_joined(guard.split(rendered)), stop=markers[-1:])
+        return ChatPrompt(segments=_joined(guard.split(rendered)), stop=choice.stop)
 
-    def _template_of(self, model: ModelInfo) -> tuple[str, tuple[str, ...]]:
-        if model.chat_template:
-            return model.chat_template, ()
-        if model.digest not in self._warned:
+    def template_text(self, model: ModelInfo) -> str:
+        """The template of a model's conversations, for whoever reads what it tells; empty: there is none."""
+        try:
+            return self.policy.choose(model).text
+        except TemplateFailed:  # said when a conversation is to be rendered; other prompts need none
+            return ""
+
+    async def check(self, template: str) -> None:
+        """See that a template can be run.
+
+        Raises:
+            TemplateFailed: it cannot be read.
+        """
+        # Behind a condition that nobody meets it is read and not run.
+        await self._renderer.render("{% if false %}" + template + "{% endif %}", {})
+
+    def _template_of(self, model: ModelInfo) -> TemplateChoice:
+        choice = self.policy.choose(model)
+        if choice.is_guess and model.digest not in self._warned:
             self._warned.add(model.digest)
-            log.warning("template.missing", model=model.name, fallback="chatml")
-        return CHATML_TEMPLATE, CHATML_MARKERS
+            log.warning("template.missing", model=model.name, used=choice.source)
+        return choice
 
 
 @functools.lru_cache(maxsize=_PATTERNS_CACHED_MAX)

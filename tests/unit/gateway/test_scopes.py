@@ -50,6 +50,21 @@ TABLE: dict[tuple[str, str], Scope | None] = {
     ("POST", "/puna/v1/load"): WRITE,
     ("POST", "/puna/v1/unload"): WRITE,
     ("POST", "/puna/v1/devices/clear"): CLUSTER,
+    ("GET", "/api/status"): None,
+    ("POST", "/api/pull"): WRITE,
+    ("POST", "/api/create"): WRITE,
+    ("POST", "/api/copy"): WRITE,
+    ("DELETE", "/api/delete"): WRITE,
+    ("HEAD", "/api/blobs/{digest}"): WRITE,
+    ("POST", "/api/blobs/{digest}"): WRITE,
+    ("POST", "/api/push"): WRITE,
+    ("POST", "/api/me"): WRITE,
+    ("POST", "/api/signout"): WRITE,
+    ("POST", "/api/experimental/{path}"): WRITE,
+    ("GET", "/puna/v1/keys"): Scope.ADMIN_KEYS,
+    ("POST", "/puna/v1/keys"): Scope.ADMIN_KEYS,
+    ("GET", "/puna/v1/keys/{id}"): Scope.ADMIN_KEYS,
+    ("DELETE", "/puna/v1/keys/{id}"): Scope.ADMIN_KEYS,
     ("GET", "/ui"): None,
     ("GET", "/ui/{file}"): None,
     ("GET", "/puna/v1/events"): READ,
@@ -58,7 +73,8 @@ TABLE: dict[tuple[str, str], Scope | None] = {
 
 
 def test_every_route_has_the_scope_of_the_table_and_no_other_route_exists() -> None:
-    service = Service(inference=cast("Any", None), scheduler=cast("Any", None), version="0")
+    nothing = cast("Any", None)
+    service = Service(inference=nothing, scheduler=nothing, stores=nothing, version="0")
     assert {(route.method, route.path): route.scope for route in make_routes(service)} == TABLE
 
 

@@ -1,0 +1,131 @@
+"""Read Modelfiles. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cli.core.parameter_values import parameter_values
+from common.modelfile import Modelfile, unquoted
+
+_ROLES = frozenset({"system", "user", "assistant"})
+_INSTRUCTION = re.compile(r"\s*(?P<name>\S+)[ \t]*(?P<rest>.*)", re.DOTALL)
+_WORD = re.compile(r"(?P<word>\S+)[ \t]*(?P<rest>.*)", re.DOTALL)
+
+
+class ModelfileInvalid(ValueError):
+    """It is no Modelfile; the text names the line and what is wrong with it."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+
+_LISTS = frozenset({"FROM", "ADAPTER", "LICENSE"})
+_TEXTS = frozenset({"TEMPLATE", "SYSTEM", "RENDERER", "PARSER"})
+_PAIRS = frozenset({"PARAMETER", "MESSAGE"})
+_IGNORED = frozenset({"REQUIRES"})  # the version of another program
+
+
+def parse_modelfile(text: str) -> Modelfile:
+    """The values of a Modelfile.
+
+    Raises:
+        ModelfileInvalid: an unknown instruction, an open quote, a value that is missing, no FROM.
+    """
+    draft = _Draft()
+    for number, name, rest in _instructions(text):
+        if name in _LISTS:
+            draft.lists.setdefault(name, []).append(_value(number, name, rest, empty=name == "LICENSE"))
+        elif name in _TEXTS:
+            draft.texts[name] = _value(number, name, rest, empty=True)
+        elif name in _PAIRS:
+            draft.pairs.setdefault(name, []).append(_pair(number, name, rest))
+        elif name not in _IGNORED:
+            raise ModelfileInvalid(f"line {number}: there is no instruction {name[:40]}")
+    if not draft.lists.get("FROM"):
+        raise ModelfileInvalid("there is no FROM")
+    return Modelfile(
+        sources=tuple(draft.lists["FROM"]),
+        adapters=tuple(draft.lists.get("ADAPTER", ())),
+        template=draft.texts.get("TEMPLATE"),
+        system=draft.texts.get("SYSTEM"),
+        parameters=tuple(draft.pairs.get("PARAMETER", ())),
+        messages=tuple(draft.pairs.get("MESSAGE", ())),
+        licenses=tuple(draft.lists.get("LICENSE", ())),
+        renderer=draft.texts.get("RENDERER"),
+        parser=draft.texts.get("PARSER"),
+    )
+
+
+def create_body(name: str, modelfile: Modelfile) -> Mapping[str, object]:
+    """What POST /api/create is told, but for where the model comes from.
+
+    Raises:
+        ModelfileInvalid: a parameter that no option has the type of.
+    """
+    try:
+        parameters = parameter_values(modelfile.parameters)
+    except ValueError as error:
+        raise ModelfileInvalid(str(error)) from error
+    body: dict[str, object] = {
+        "model": name,
+        "template": modelfile.template,
+        "system": modelfile.system,
+        "parameters": parameters or None,
+        "messages": [{"role": role, "content": content} for role, content in modelfile.messages] or None,
+        "license": list(modelfile.licenses) or None,
+        "renderer": modelfile.renderer,
+        "parser": modelfile.parser,
+    }
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, name in capitals and the rest, which may go over several lines where it is quoted."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    index = 0
+    while index < len(lines):
+        number, line = index + 1, lines[index]
+        index += 1
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        while not _is_whole(line):
+            if index == len(lines):
+                raise ModelfileInvalid(f"line {number}: a quote is not closed")
+            line += "\n" + lines[index]
+            index += 1
+        found = _INSTRUCTION.fullmatch(line)
+        assert found is not None  # a line that is not blank begins with a word
+        yield number, found["name"].upper(), found["rest"]
+
+
+def _is_whole(line: str) -> bool:
+    found = _INSTRUCTION.fullmatch(line)
+    assert found is not None
+    rest = found["rest"]
+    if found["name"].upper() in _PAIRS and (second := _WORD.fullmatch(rest)) is not None:
+        rest = second["rest"]
+    return unquoted(rest.strip()) is not None
+
+
+def _value(number: int, name: str, rest: str, *, empty: bool = False) -> str:
+    value = unquoted(rest.strip())
+    assert value is not None  # _instructions() gives whole ones only
+    if not value and not empty:
+        raise ModelfileInvalid(f"line {number}: {name} has no value")
+    return value
+
+
+def _pair(number: int, name: str, rest: str) -> tuple[str, str]:
+    found = _WORD.fullmatch(rest.strip())
+    if found is None:
+        raise ModelfileInvalid(f"line {number}: {name} has no value")
+    word, value = found["word"], _value(number, f"{name} {found['word']}", found["rest"], empty=name == "MESSAGE")
+    if name == "PARAMETER":
+        return word.lower(), value
+    if word.lower() not in _ROLES:
+        raise ModelfileInvalid(f"line {number}: the role of a message is system, user or assistant, not {word[:40]}")
+    return word.lower(), value

@@ -1,0 +1,46 @@
+"""Values of PARAMETER instructions as the types that options have. Pure."""
+
+from collections.abc import Iterable
+
+from gateway.core.option_table import PLACEMENT_RULES, SAMPLING_RULES, Kind
+
+_TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+
+
+def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """By name; a list where each value is one of several. Names that nobody knows stay text: others may know them.
+
+    Raises:
+        ValueError: the text is not of the option's type.
+    """
+    values: dict[str, object] = {}
+    for name, text in parameters:
+        rule = SAMPLING_RULES.get(name) or PLACEMENT_RULES.get(name)
+        kind = rule.kind if rule is not None else None
+        if kind is Kind.STRINGS:
+            earlier = values.get(name)
+            values[name] = [*(earlier if isinstance(earlier, list) else []), text]
+        else:
+            values[name] = _value(name, text, kind)
+    return values
+
+
+def _value(name: str, text: str, kind: Kind | None) -> object:
+    word = text.strip().lower()
+    match kind:
+        case Kind.INTEGER:
+            try:
+                return int(word)
+            except ValueError as error:
+                raise ValueError(f"parameter {name} is a whole number, not {text[:40]!r}") from error
+        case Kind.FLOAT:
+            try:
+                return float(word)
+            except ValueError as error:
+                raise ValueError(f"parameter {name} is a number, not {text[:40]!r}") from error
+        case Kind.BOOLEAN:
+            if word not in _TRUE | _FALSE:
+                raise ValueError(f"parameter {name} is true or false, not {text[:40]!r}")
+            return word in _TRUE
+        case _:
+            return text

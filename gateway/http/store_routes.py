@@ -1,0 +1,86 @@
+"""The routes that change what models there are."""
+
+from gateway.core.keys import Scope
+from gateway.http.model_store import ModelStore
+from gateway.http.router import Route
+from gateway.http.service import Service
+from gateway.http.store_bodies import CopyBody, CreateBody, DeleteBody, PullBody, StatusLine
+
+_LINES = ("application/json", "application/x-ndjson")
+_BLOB = "/api/blobs/{digest}"
+_REFUSED = ("/api/push", "/api/me", "/api/signout", "/api/experimental/{path}")
+
+
+def store_routes(service: Service) -> list[Route]:
+    """Their part of the table."""
+    store = ModelStore(service)
+    return [
+        Route(
+            method="POST",
+            path="/api/pull",
+            scope=Scope.MODELS_WRITE,
+            endpoint=store.pull,
+            summary="Fetch a model from its registry",
+            body=PullBody,
+            response=StatusLine,
+            media_types=_LINES,
+        ),
+        Route(
+            method="POST",
+            path="/api/create",
+            scope=Scope.MODELS_WRITE,
+            endpoint=store.create,
+            summary="Make a model from another one or from files",
+            body=CreateBody,
+            response=StatusLine,
+            media_types=_LINES,
+        ),
+        Route(
+            method="POST",
+            path="/api/copy",
+            scope=Scope.MODELS_WRITE,
+            endpoint=store.copy,
+            summary="Give a model a second name",
+            body=CopyBody,
+            media_types=(),
+        ),
+        Route(
+            method="DELETE",
+            path="/api/delete",
+            scope=Scope.MODELS_WRITE,
+            endpoint=store.delete,
+            summary="Forget a model",
+            body=DeleteBody,
+            media_types=(),
+        ),
+        Route(
+            method="HEAD",
+            path=_BLOB,
+            scope=Scope.MODELS_WRITE,
+            endpoint=store.has_blob,
+            summary="Whether a file is there",
+            media_types=(),
+            statuses=(200, 404),
+        ),
+        Route(
+            method="POST",
+            path=_BLOB,
+            scope=Scope.MODELS_WRITE,
+            endpoint=store.put_blob,
+            summary="Send a file",
+            media_types=(),
+            takes_file=True,
+            statuses=(200, 201),
+        ),
+        *(
+            Route(
+                method="POST",
+                path=path,
+                scope=Scope.MODELS_WRITE,
+                endpoint=store.refuse_push,
+                summary="Not supported",
+                statuses=(),
+            )
+            for path in _REFUSED
+        ),
+    ]
