@@ -1,5 +1,6 @@
 """The inventory as GET /puna/v1/nodes shows it."""
 
+from gateway.memory_use import Place, Share, shares_by_device
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 
 _DEVICE_STATES = {
@@ -27,7 +28,8 @@ _CLASSES = {
 
 def inventory_nodes(inventory: discovery_pb2.Inventory) -> list[dict[str, object]]:
     """Every node, by id. Free bytes are as their source said them; no figure here is estimated."""
-    return [_node(node) for node in inventory.nodes]
+    shares = shares_by_device(list(inventory.nodes))
+    return [_node(node, shares) for node in inventory.nodes]
 
 
 def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, object]:
@@ -35,7 +37,7 @@ def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, objec
     return {"node": answer.node_id, **_device(answer.device, 0)}
 
 
-def _node(node: cluster_pb2.Node) -> dict[str, object]:
+def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str, object]:
     cpu = next((device for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU), None)
     ram = {"total": cpu.total_bytes, "free": cpu.free_bytes, "source": cpu.free_source} if cpu is not None else None
     return {
@@ -45,7 +47,10 @@ def _node(node: cluster_pb2.Node) -> dict[str, object]:
         "build": node.engine_build,
         "report_age_ms": node.report_age_ms,
         "ram": ram,
-        "devices": [_device(device, node.report_age_ms) for device in node.devices],
+        "devices": [
+            {**_device(device, node.report_age_ms), "holds": shares.get((node.id, device.id), [])}
+            for device in node.devices
+        ],
         "runners": [_runner(record) for record in node.runners],
     }
 

@@ -17,6 +17,7 @@ class BrowserPolicy:
     loopback_only: bool
     machine_name: str
     origins: Collection[str] = ()
+    asks_for_keys: bool = False
 
     def check_host(self, hosts: Collection[str]) -> None:
         """Refuse a Host header that a rebound name would carry. Only a loopback listener relies on it.
@@ -34,6 +35,13 @@ class BrowserPolicy:
             return True
         scheme, separator, host = origin.partition("://")
         return bool(separator) and scheme in ("http", "https") and is_loopback_name(host_name(host))
+
+    def is_own_page(self, origin: str, host: str) -> bool:
+        """True if a page of this gateway calls. Without keys only under names that nobody else can point here."""
+        authority = origin.partition("://")[2].lower()
+        if not authority or authority != host.strip().lower():
+            return False
+        return self.asks_for_keys or self._is_local(host_name(host)) or _is_address(host_name(host))
 
     def _is_local(self, name: str) -> bool:
         if name in ("localhost", self.machine_name.lower()) or name.endswith(_LOCAL_SUFFIXES):
@@ -67,3 +75,11 @@ def is_loopback_name(name: str) -> bool:
 
 def _is_port(text: str) -> bool:
     return text.startswith(":") and text[1:].isdecimal()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -23,6 +23,7 @@ from gateway.http.streaming import stream_ndjson
 from gateway.inventory import cleared_device
 from gateway.model_access import check_visible
 from gateway.ports import for_clients
+from gateway.replicas import ReplicaPool
 from gateway.visits import may_use
 from protos import scheduler_pb2
 
@@ -144,33 +145,36 @@ class Placements:
     def _placements(self, asked: str | None) -> list[dict[str, object]]:
         models = self.service.inference.models
         routes = models.visible() if asked is None else [models.known_route(asked)]
-        return [self._placement(route, replica) for route in routes for replica in route.replicas]
+        pool = self.service.inference.dispatcher.pool
+        return [placement_of(pool, route, replica) for route in routes for replica in route.replicas]
 
-    def _placement(self, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
-        load = self.service.inference.dispatcher.pool.load_of(replica.key)
-        state: ReplicaState = load.state if load else replica.state
-        return {
-            "id": replica.placement_id,
-            "generation": replica.generation,
-            "model": route.model.name,
-            "digest": route.model.digest,
-            "node": replica.node_id,
-            "state": str(state),
-            "fraction": replica.load_fraction if state is ReplicaState.LOADING else None,
-            "reason": replica.reason or None,
-            "layout": [
-                {"device": device.device_id, "name": device.name, "layers": device.layer_count}
-                for device in replica.devices
-            ],
-            "measured_bytes": {device.device_id: device.size_bytes for device in replica.devices},
-            "host_bytes": replica.host_bytes,
-            "context_length": replica.context_tokens,
-            "slots_total": load.slots_total if load else replica.slots_total,
-            "slots_busy": load.slots_busy if load else replica.slots_busy,
-            "queued": load.queued if load else replica.queued,
-            "reachable": load.reachable if load else False,
-            "expires_at_unix_ms": replica.expires_at_unix_ms,
-        }
+
+def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
+    """One replica, with its live load."""
+    load = pool.load_of(replica.key)
+    state: ReplicaState = load.state if load else replica.state
+    return {
+        "id": replica.placement_id,
+        "generation": replica.generation,
+        "model": route.model.name,
+        "digest": route.model.digest,
+        "node": replica.node_id,
+        "state": str(state),
+        "fraction": replica.load_fraction if state is ReplicaState.LOADING else None,
+        "reason": replica.reason or None,
+        "layout": [
+            {"device": device.device_id, "name": device.name, "layers": device.layer_count}
+            for device in replica.devices
+        ],
+        "measured_bytes": {device.device_id: device.size_bytes for device in replica.devices},
+        "host_bytes": replica.host_bytes,
+        "context_length": replica.context_tokens,
+        "slots_total": load.slots_total if load else replica.slots_total,
+        "slots_busy": load.slots_busy if load else replica.slots_busy,
+        "queued": load.queued if load else replica.queued,
+        "reachable": load.reachable if load else False,
+        "expires_at_unix_ms": replica.expires_at_unix_ms,
+    }
 
 
 def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:

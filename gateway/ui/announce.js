@@ -1,0 +1,7 @@
+// One sentence for those who do not see what changed.
+
+import { say } from "./dom.js";
+
+export function announce(text) {
+  say(document.getElementById("announcer"), text);
+}
