@@ -10,13 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from common.errors import StartupError
 from common.logs import get_logger
+from common.redis_client import open_redis
 from gateway import key_scripts as scripts
 from gateway import metrics
 
@@ -83,19 +81,9 @@ class KeyRedis:
             StartupError: the URL is none.
         """
         try:
-            pool: Any = BlockingConnectionPool.from_url(
-                url,
-                timeout=COMMAND_TIMEOUT_S,
-                max_connections=_CONNECTIONS_MAX,
-                socket_timeout=COMMAND_TIMEOUT_S,
-                socket_connect_timeout=COMMAND_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),
-                decode_responses=True,
-            )
+            self._redis: Any = open_redis(url, timeout_s=COMMAND_TIMEOUT_S, connections_max=_CONNECTIONS_MAX)
         except ValueError as error:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
-        self._redis: Any = Redis(connection_pool=pool)
-        self._owned_pool = pool
         self._scripts = {
             text: self._redis.register_script(text)
             for text in (scripts.LOOK, scripts.ADD, scripts.TAKE, scripts.SETTLE, scripts.RENEW)
@@ -150,7 +138,6 @@ class KeyRedis:
     async def close(self) -> None:
         """Close all connections."""
         await self._redis.aclose()
-        await self._owned_pool.aclose()
 
     async def _run(self, script: str, keys: list[str], arguments: Sequence[Any], *, probing: bool = False) -> Any:
         return await self._ask(lambda: self._scripts[script](keys=keys, args=arguments), probing=probing)

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from common.clock import Clock
 from common.errors import StaleFence, StartupError
 from common.logs import get_logger
+from common.redis_client import open_redis
 from scheduler import metrics, redis_scripts
 from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement
@@ -61,14 +59,7 @@ class RedisStore:
             StartupError: the URL is none.
         """
         try:
-            self._redis: Any = Redis.from_url(
-                url,
-                socket_timeout=COMMAND_TIMEOUT_S,
-                socket_connect_timeout=COMMAND_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),
-                decode_responses=True,
-                max_connections=8,
-            )
+            self._redis: Any = open_redis(url, timeout_s=COMMAND_TIMEOUT_S, connections_max=8)
         except ValueError as error:
             raise StartupError(f"PUNA_REDIS_URL: {error}") from error
         self._clock = clock

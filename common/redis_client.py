@@ -1,0 +1,75 @@
+"""Opens Redis by its URL: one server, or the primary that sentinels name."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from common.network import split_host_port
+
+SENTINEL_SCHEMES: Mapping[str, bool] = {"redis+sentinel": False, "rediss+sentinel": True}  # and whether they use TLS
+SENTINEL_PORT = 26379
+
+
+def open_redis(url: str, *, timeout_s: float, connections_max: int) -> Redis:
+    """A client that connects when first used, answers in text and tries nothing twice.
+
+    `redis://host:6379/0`, `rediss://` with TLS and `unix:///path` name a server.
+    `redis+sentinel://[user:password@]host:26379,host:26379/name/0` names sentinels and the set that they watch: every
+    new connection goes to the server that is primary then; user and password are those of the servers.
+    `timeout_s` is for connecting and for each command.
+
+    Raises:
+        ValueError: not such a URL.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    parts = urlsplit(url)
+    if parts.scheme in SENTINEL_SCHEMES:
+        return _open_set(url, options, connections_max)
+    pool: Any = BlockingConnectionPool.from_url(
+        url, timeout=timeout_s, max_connections=connections_max, decode_responses=True, **options
+    )
+    return Redis.from_pool(pool)
+
+
+class _Primary(Redis):
+    """The primary of a set; closes the connections to its sentinels, too."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        for sentinel in self.connection_pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
+
+
+def _open_set(url: str, options: Mapping[str, Any], connections_max: int) -> Redis:
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    name, _, database = parts.path.strip("/").partition("/")
+    if not hosts or not name or not (database or "0").isdecimal():
+        raise ValueError(f"{url!r} is not {parts.scheme}://host:port,host:port/name/0")
+    user, _, password = credentials.partition(":")
+    secrets = {"username": unquote(user) or None, "password": unquote(password) or None} if credentials else {}
+    tls = {"ssl": True} if SENTINEL_SCHEMES[parts.scheme] else {}
+    sentinels = Sentinel(
+        [_address(host) for host in hosts.split(",")],
+        sentinel_kwargs={**options, **tls, "decode_responses": True},
+        **options,
+        **secrets,
+        **tls,
+        decode_responses=True,
+        max_connections=connections_max,
+    )
+    client: Redis = sentinels.master_for(name, redis_class=_Primary, db=int(database or "0"))
+    return client
+
+
+def _address(host: str) -> tuple[str, int]:
+    return split_host_port(host if ":" in host else f"{host}:{SENTINEL_PORT}")
