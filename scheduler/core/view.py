@@ -85,6 +85,7 @@ class ModelFile:
     facts: ModelFacts | None = None  # None: its header has not told them
     projector_digest: str = ""  # of the vision projector beside it; empty: none
     projector_size_bytes: int = 0
+    manifest_digest: str = ""  # of what is said of it besides; empty: a plain file
 
     @property
     def sees(self) -> bool:
