@@ -1,0 +1,229 @@
+"""A real Prometheus on a real cluster: every panel has lines, and every rule has something to look at."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.cluster import Cluster, metric_sum, start_cluster
+from tests.prometheus import PROMETHEUS, ROOT, Prometheus, grouping, selectors, start_prometheus
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed (make deps-system)"
+)
+
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
+DATA_DEADLINE_S = 40.0
+QUESTION = [{"role": "user", "content": "What is Puna?"}]
+# Labels that are there only while something is wrong or busy, or that an expression merely leaves out.
+ABSENT_UNLESS_WRONG = {("ALERTS", "alertname"), ("ALERTS", "alertstate")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    cluster: Cluster
+    prometheus: Prometheus
+
+
+def query_of(expr: str) -> str:
+    """What Grafana would send: all models, all nodes."""
+    return re.sub(r"\$(model|node)\b", ".*", expr.replace("$__rate_interval", "1m"))
+
+
+def panel_queries() -> list[tuple[str, str]]:
+    """Every query of every panel, with where it stands."""
+    found = []
+    for path in DASHBOARDS:
+        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+            found += [
+                (f"{path.stem}: {panel['title']}", query_of(target["expr"])) for target in panel.get("targets", [])
+            ]
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    files = [
+        yaml.safe_load((PROMETHEUS / name).read_text(encoding="utf-8")) for name in ("recording.yml", "alerts.yml")
+    ]
+    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A cluster under Prometheus, after everything has happened once that metrics tell of."""
+    directory = tmp_path_factory.mktemp("watched")
+    cluster = start_cluster(directory / "home")
+    try:
+        prometheus = start_prometheus(directory, cluster.url)
+        try:
+            let_everything_happen(cluster)
+            yield Watched(cluster=cluster, prometheus=prometheus)
+        finally:
+            prometheus.stop()
+    finally:
+        cluster.stop()
+
+
+def let_everything_happen(cluster: Cluster) -> None:
+    """Load, answers in several dialects, a refusal, a stop, and a runner that dies under a stream."""
+    chat = {"model": "demo", "messages": QUESTION, "options": {"num_predict": 24}}
+    completion = {"model": "demo", "messages": QUESTION, "max_tokens": 24, "stream": True}
+    assert cluster.post("/api/chat", chat | {"stream": False}).status_code == 200
+    refused = cluster.post("/puna/v1/load", {"model": "demo", "options": {"require_gpu": True}})
+    assert "error" in refused.text
+    assert cluster.post("/puna/v1/unload", {"model": "demo"}).status_code == 200
+    wait_until(lambda: not cluster.runners(), deadline_s=20, what="the replica is gone")
+    with ThreadPoolExecutor(6) as pool:
+        bodies = itertools.chain.from_iterable(
+            [("/api/chat", chat), ("/v1/chat/completions", completion)] for _ in range(6)
+        )
+        answers = list(pool.map(lambda one: cluster.post(*one), bodies))
+    assert {answer.status_code for answer in answers} == {200}
+    kill_a_runner_under_a_stream(cluster)
+    assert cluster.post("/api/chat", chat | {"stream": False}).status_code == 200
+
+
+def kill_a_runner_under_a_stream(cluster: Cluster) -> None:
+    endless = {"num_predict": 900, "temperature": 1.5, "repeat_penalty": 1.5, "seed": 7}
+    body = {"model": "demo", "messages": QUESTION, "options": endless}
+    (runner,) = cluster.runners()
+    with httpx.stream("POST", cluster.url + "/api/chat", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        os.kill(runner["pid"], signal.SIGKILL)
+        assert list(lines)
+
+
+@contextmanager
+def under_load(cluster: Cluster) -> Iterator[None]:
+    """Somebody asks all the time: ratios of an idle model have no value."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            cluster.post("/api/chat", {"model": "demo", "messages": QUESTION, "stream": False})
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for one in asking:
+            one.result()
+
+
+def test_every_process_is_found_and_scraped(watched: Watched) -> None:
+    def up() -> set[str]:
+        return {one["metric"]["service"] for one in watched.prometheus.query("up == 1")}
+
+    wait_until(
+        lambda: up() == {"gateway", "scheduler", "discovery", "host", "runner"},
+        deadline_s=20,
+        what="every kind of process is scraped",
+    )
+    (info,) = watched.prometheus.query('puna_build_info{service="gateway"}')
+    assert set(info["metric"]) > {"version", "python", "instance", "job"}
+    runners = watched.prometheus.query("puna_runner_slots == puna_runner_slots")
+    assert all(one["metric"]["model"] == "demo:latest" and one["metric"]["node"] for one in runners)
+
+
+def test_every_query_of_every_panel_returns_data(watched: Watched) -> None:
+    wanted = dict.fromkeys(panel_queries())
+    assert len(wanted) > 80
+    missing: list[tuple[str, str]] = list(wanted)
+
+    def complete() -> bool:
+        missing[:] = [one for one in missing if not watched.prometheus.query(one[1])]
+        return not missing
+
+    try:
+        with under_load(watched.cluster):
+            wait_until(complete, deadline_s=DATA_DEADLINE_S, what="every panel has data")
+    except AssertionError:
+        pytest.fail(f"without data: {missing}")
+
+
+def test_every_label_that_panels_and_rules_use_exists(watched: Watched) -> None:
+    """Also of alerts, whose expressions are empty while all is well."""
+    exprs = [expr for _, expr in panel_queries()] + [rule["expr"] for rule in rules()]
+    wanted = {(name, label) for expr in exprs for name, labels in selectors(expr) for label in labels}
+    wanted |= {(name, "") for expr in exprs for name, _ in selectors(expr)}
+    wanted -= ABSENT_UNLESS_WRONG | {("ALERTS", "")}
+    assert len({name for name, _ in wanted}) > 60
+    missing = [
+        (name, label)
+        for name, label in sorted(wanted)
+        if not watched.prometheus.query(f'{{__name__="{name}",{label}!=""}}' if label else f'{{__name__="{name}"}}')
+    ]
+    assert missing == []
+
+
+def test_labels_that_panels_group_by_are_those_of_the_series(watched: Watched) -> None:
+    """A label that no series has would make one line of many."""
+    wrong = []
+    for where, expr in panel_queries():
+        used = grouping(expr) - {"le"}
+        shown = {label for one in watched.prometheus.query(expr) for label in one["metric"]}
+        known = {label for name, _ in selectors(expr) for label in _labels(watched.prometheus, name)}
+        if not used <= known | shown:
+            wrong.append((where, used - known))
+    assert wrong == []
+
+
+def _labels(prometheus: Prometheus, name: str) -> set[str]:
+    return {label for one in prometheus.query(f'{{__name__="{name}"}}') for label in one["metric"]}
+
+
+def test_every_recorded_figure_is_there_and_no_rule_fails(watched: Watched) -> None:
+    names = [rule["record"] for rule in rules() if "record" in rule]
+    wait_until(
+        lambda: all(watched.prometheus.query(name) for name in names), deadline_s=20, what="every figure is recorded"
+    )
+    loaded = [rule for group in watched.prometheus.get("rules")["groups"] for rule in group["rules"]]
+    assert len(loaded) == len(rules())
+    assert {rule["name"]: rule["lastError"] for rule in loaded if rule.get("lastError")} == {}
+    assert {rule["health"] for rule in loaded} == {"ok"}
+
+
+def test_figures_of_prometheus_are_those_of_the_processes(watched: Watched) -> None:
+    """What was counted is what happened, not only something."""
+    prometheus = watched.prometheus
+    ok = 'sum(puna_gateway_requests_total{outcome="ok",route="/v1/chat/completions"})'
+    wait_until(lambda: prometheus.value(ok) == 6, deadline_s=10, what="six completions are counted")
+    page = httpx.get(watched.cluster.url + "/metrics", timeout=10).text
+    assert prometheus.value("sum(puna_gateway_tokens_total)") == metric_sum(page, "puna_gateway_tokens_total")
+    assert prometheus.value('sum(puna_scheduler_evictions_total{reason="unload"})') == 1
+    assert prometheus.value('sum(puna_scheduler_loads_total{outcome="ready",model="demo:latest"})') >= 3
+    assert prometheus.value("sum(puna_scheduler_replicas_lost_total)") == 1
+    assert prometheus.value("sum(puna_scheduler_refusals_total)") >= 1
+    assert prometheus.value("max(puna_runner_kv_cells_used / puna_runner_kv_cells)") <= 1
+    held = "sum(max by (node, device, class) (puna_scheduler_allocated_bytes))"
+    wait_until(
+        lambda: prometheus.value(held) == prometheus.value("sum(puna_runner_memory_bytes)") > 0,
+        deadline_s=10,
+        what="the scheduler shows what the runner holds",
+    )
+
+
+def test_scraping_wakes_no_model(watched: Watched) -> None:
+    watched.cluster.post("/puna/v1/unload", {"model": "demo"})
+    wait_until(lambda: not watched.cluster.runners(), deadline_s=20, what="the replica is gone")
+    loads, scrapes = "sum(puna_scheduler_load_requests_total)", 'sum(count_over_time(up{service="scheduler"}[5m]))'
+    before, seen = watched.prometheus.value(loads), watched.prometheus.value(scrapes)
+    wait_until(lambda: watched.prometheus.value(scrapes) >= seen + 4, deadline_s=20, what="four scrapes later")
+    assert not watched.cluster.runners()
+    assert watched.prometheus.value(loads) == before

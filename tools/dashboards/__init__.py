@@ -1,0 +1,1 @@
+"""Grafana's dashboards, written as JSON from short descriptions: `python -m tools.dashboards`."""

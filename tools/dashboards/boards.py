@@ -1,0 +1,7 @@
+"""What the three boards show."""
+
+from tools.dashboards.fleet import FLEET
+from tools.dashboards.model import MODEL
+from tools.dashboards.node import NODE
+
+BOARDS = (FLEET, MODEL, NODE)
