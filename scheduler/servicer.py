@@ -145,6 +145,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                 options=to_options(request.options),
                 last=request.last,
                 wait_s=min(request.wait_ms / 1000, EXPLAIN_WAIT_S_MAX),
+                slots=request.slots,
             )
             await self._loop.post(event)
             try:

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from gateway.http.fields import Between, Body
 
+SLOTS_MAX = 256
+
 
 class ConstraintsBody(Body):
     """What is wanted of a model (PUT /puna/v1/placements/{model}); what is left out asks for nothing."""
@@ -37,7 +39,7 @@ class ConstraintsBody(Body):
     priority: Annotated[int, Between(-10, 10, whole=True)] = 0
     preload: bool = False
     keep_alive: Any = Field(default=None, description="A number of seconds or a duration such as 10m; negative: ever")
-    slots: Annotated[int, Between(0, 256, whole=True)] = 0
+    slots: Annotated[int, Between(0, SLOTS_MAX, whole=True)] = 0
     num_ctx: Annotated[int, Between(0, 2**31 - 1, whole=True)] = 0
     num_batch: Annotated[int, Between(0, 2**31 - 1, whole=True)] = 0
     num_thread: Annotated[int, Between(0, 2**31 - 1, whole=True)] = 0
@@ -53,6 +55,9 @@ class ExplainBody(Body):
     model: str
     options: dict[str, Any] = Field(default_factory=dict, description="num_ctx, num_gpu, main_gpu, require_gpu, …")
     last: bool = Field(default=False, description="The last decision that was taken, not a hypothetical one")
+    slots: Annotated[int, Between(1, SLOTS_MAX, whole=True)] | None = Field(
+        default=None, description="Unset: automatic"
+    )
 
 
 class LoadBody(Body):

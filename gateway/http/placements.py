@@ -17,7 +17,7 @@ from gateway.core.option_table import whole_number
 from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
-from gateway.http.placement_bodies import ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
+from gateway.http.placement_bodies import SLOTS_MAX, ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.service import Loaded, Service, checked_options
 from gateway.http.streaming import stream_ndjson
 from gateway.inventory import cleared_device
@@ -87,12 +87,21 @@ class Placements:
         for name in ("num_ctx", "num_gpu", "main_gpu"):
             if (text := query.get(name)) is not None:
                 options[name] = int(text) if text.lstrip("-").isdecimal() else text
-        await self._explain(exchange, query["model"], options, last=query.get("last", "") in _YES)
+        slots = query.get("slots")
+        if slots is not None and not (slots.isdecimal() and 1 <= int(slots[:4]) <= SLOTS_MAX):
+            raise InvalidRequest(f"slots must be a whole number from 1 to {SLOTS_MAX}", param="slots")
+        await self._explain(
+            exchange,
+            query["model"],
+            options,
+            last=query.get("last", "") in _YES,
+            slots=int(slots) if slots is not None else None,
+        )
 
     async def explain_post(self, exchange: Exchange) -> None:
         """POST /puna/v1/explain: the same with the options of a request."""
         body = validated(ExplainBody, await exchange.json())
-        await self._explain(exchange, body.model, body.options, last=body.last)
+        await self._explain(exchange, body.model, body.options, last=body.last, slots=body.slots)
 
     async def load(self, exchange: Exchange) -> None:
         """POST /puna/v1/load: have a replica, and hear how that goes; one line per news."""
@@ -121,7 +130,9 @@ class Placements:
         answer = await _asked(self.service.scheduler.clear_device(body.device))
         await exchange.respond_json(cleared_device(answer))
 
-    async def _explain(self, exchange: Exchange, model: str, options: dict[str, object], *, last: bool) -> None:
+    async def _explain(
+        self, exchange: Exchange, model: str, options: dict[str, object], *, last: bool, slots: int | None
+    ) -> None:
         values = checked_options(self.service, exchange, options).values
         request = scheduler_pb2.ExplainRequest(
             model_name=self._known_name(model),
@@ -129,6 +140,7 @@ class Placements:
             options=load_options_to_proto(load_options(values)),
             last=last,
             wait_ms=EXPLAIN_WAIT_MS,
+            slots=slots or 0,
         )
         explanation = await _asked(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name

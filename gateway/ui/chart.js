@@ -10,7 +10,7 @@ const GAP_MS = 3_000;
 export function makeChart({ title, unit, series }) {
   const value = h("span", { className: "value" });
   const ceiling = h("span", { className: "ceiling faint", ariaHidden: "true" });
-  const lines = series.map((one, place) => s("path", { class: `line line-${place}` }));
+  const lines = series.map((one, place) => s("path", { class: `line line-${place} ${one.sparse ? "dots" : ""}` }));
   const area = s("path", { class: "area" });
   const drawing = s(
     "svg",
@@ -56,7 +56,7 @@ function runsOf(points, sparse) {
   const runs = [];
   for (const point of points) {
     const last = runs.at(-1)?.at(-1);
-    if (last && (sparse || point[2] - last[2] <= GAP_MS)) runs.at(-1).push(point);
+    if (last && !sparse && point[2] - last[2] <= GAP_MS) runs.at(-1).push(point);
     else runs.push([point]);
   }
   return runs;

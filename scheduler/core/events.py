@@ -18,6 +18,7 @@ class InventorySeen:
 
     nodes: tuple[NodeView, ...]
     uptime_s: float  # of the discovery process: a young one may not know every node yet
+    silent: frozenset[str] = frozenset()  # nodes that have not reported since the inventory before
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class ExplainAsked:
     options: LoadOptions = NO_OPTIONS
     last: bool = False
     wait_s: float = 0.0  # how long a missing report may be waited for
+    slots: int = 0  # of the replica that is asked about; 0: as it would be without the question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

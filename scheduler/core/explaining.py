@@ -4,6 +4,8 @@ The numbers are those of the decision itself; none is worked out anew for the an
 measured, where no load needs the node for that; who has no time hears that it is on its way.
 """
 
+from dataclasses import replace
+
 from common.errors import InvalidRequest
 from scheduler.core.books import Books, Question
 from scheduler.core.candidates import MeasureFirst, Placement, Refusal
@@ -91,6 +93,8 @@ def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
 def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
     """As if somebody asked for one replica more."""
     constraints = constraints_of(books, model.name).with_request(event.options)
+    if event.slots:
+        constraints = replace(constraints, slots=event.slots)
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
     configured = constraints.context_tokens or books.policy.context_tokens
     job = LoadJob(

@@ -6,8 +6,8 @@ import pytest
 
 from scheduler.core.constraint_fields import parse_constraints
 from scheduler.core.constraints import LoadOptions
-from scheduler.core.effects import AnswerConstraints, AnswerFailed
-from scheduler.core.events import ConstraintsAsked, ConstraintsPut, QueuesReported
+from scheduler.core.effects import AnswerConstraints, AnswerExplained, AnswerFailed
+from scheduler.core.events import ConstraintsAsked, ConstraintsPut, ExplainAsked, QueuesReported
 from scheduler.core.faults import Fault
 from scheduler.core.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, node
@@ -431,3 +431,13 @@ def test_at_most_so_many_replicas_of_a_node_are_loaded_where_an_operator_says_so
     world.settle()
     assert world.is_ready("c")
     assert len(world.runners) == 1
+
+
+def test_a_question_may_name_the_slots_and_a_missing_report_for_them_is_measured() -> None:
+    world = loaded()
+    world.pass_time(20)
+    asked = ExplainAsked(caller_id="why", model_name="m", slots=3, wait_s=5.0)
+    world.send(asked)
+    world.settle()
+    (answer,) = [one for one in world.answers["why"] if isinstance(one, AnswerExplained)]
+    assert {one.slots for one in answer.explanation.candidates if one.slots} == {3}
