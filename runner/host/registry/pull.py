@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from common.errors import BadModelFile, DiskFull, InvalidRequest, PunaError, RegistryFailed
+from common.errors import BadModelFile, InvalidRequest, PunaError, RegistryFailed
 from common.logs import get_logger
 from runner.core.registry import progress
 from runner.core.registry.progress import Board, Line
@@ -29,8 +30,10 @@ class StoreParts:
     manifests: ManifestStore
     # A GGUF by its digest, looked at in a throw-away process. Raises BadModelFile.
     inspect: Callable[[str], Awaitable[None]]
-    # The name stands for a new manifest: show it, and drop the blobs of the old one that nothing names any more.
-    replaced: Callable[[StoreName, bytes | None], Awaitable[None]]
+    # Have a name stand for this manifest, show it, and drop what only its former content needed.
+    write_manifest: Callable[[StoreName, bytes], Awaitable[None]]
+    # Blobs that stay although no manifest names them yet.
+    pinned: Callable[[Iterable[str]], AbstractContextManager[None]]
 
 
 class Pull:
@@ -63,18 +66,15 @@ class Pull:
         self._show(Line(status=progress.PULLING_MANIFEST))
         content = await self._manifest()
         manifest = _checked(content)
-        await self._fetch(manifest)
-        self._show(Line(status=progress.VERIFYING))
-        await self._inspect(manifest)
-        self._show(Line(status=progress.WRITING_MANIFEST))
-        former = await asyncio.to_thread(self._former)
-        try:
-            await asyncio.to_thread(self._store.manifests.write, self._name, content)
-        except OSError as error:
-            raise DiskFull(f"the manifest cannot be written: {error.strerror}") from error
-        if former is not None and former != content:
-            self._show(Line(status=progress.REMOVING_UNUSED))
-        await self._store.replaced(self._name, former)
+        with self._store.pinned([layer.digest for layer in manifest.blobs()]):
+            await self._fetch(manifest)
+            self._show(Line(status=progress.VERIFYING))
+            await self._inspect(manifest)
+            self._show(Line(status=progress.WRITING_MANIFEST))
+            former = await asyncio.to_thread(self._former)
+            if former is not None and former != content:
+                self._show(Line(status=progress.REMOVING_UNUSED))
+            await self._store.write_manifest(self._name, content)
         log.info("model.pulled", model=self._name.short(), manifest=digest_of(content)[:12])
         self._show(Line(status=progress.SUCCESS))
 

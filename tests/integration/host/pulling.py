@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from protos import store_pb2
 from runner.core.registry.allowed import parse_registries
 from runner.core.registry.parts import PartSizes
+from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
 from runner.host.registry.blob_download import Pace
 from runner.host.registry.blob_jobs import BlobJobs
@@ -48,9 +49,15 @@ class Store:
         self.blobs = BlobStore(directory / "blobs")
         self.manifests = ManifestStore(directory / "manifests")
         self.inspected: list[str] = []
-        self.replaced: list[tuple[StoreName, bytes | None]] = []
+        self.pinned: set[str] = set()
         self.refusal: Exception | None = None
-        parts = StoreParts(blobs=self.blobs, manifests=self.manifests, inspect=self._inspect, replaced=self._replaced)
+        parts = StoreParts(
+            blobs=self.blobs,
+            manifests=self.manifests,
+            inspect=self._inspect,
+            write_manifest=self._write,
+            pinned=self._pin,
+        )
         settings = PullSettings(
             registries=parse_registries(registries), secrets=secrets or Secrets(), pace=pace, linger_s=linger_s
         )
@@ -63,9 +70,14 @@ class Store:
         if self.refusal is not None:
             raise self.refusal
 
-    async def _replaced(self, name: StoreName, former: bytes | None) -> None:
-        assert self.manifests.read(name) is not None
-        self.replaced.append((name, former))
+    async def _write(self, name: StoreName, content: bytes) -> None:
+        assert all(layer.digest in self.pinned for layer in parse_manifest(content).blobs())
+        self.manifests.write(name, content)
+
+    @contextlib.contextmanager
+    def _pin(self, digests: Iterable[str]) -> Iterator[None]:
+        self.pinned = set(digests)
+        yield
 
     async def pull(
         self, name: str, *, insecure: bool = True, sources: Sequence[str] = ()

@@ -72,7 +72,6 @@ async def test_a_pull_brings_manifest_and_blobs_and_says_what_ollama_says(
         assert [line.completed_bytes for line in weights] == sorted(line.completed_bytes for line in weights)
         await _assert_whole(store, pushed, pushed.name)
         assert store.inspected == [pushed.digest]
-        assert store.replaced == [(StoreName.parse(pushed.name), None)]
         assert store.blobs.path(pushed.digest).stat().st_mode & 0o777 == 0o444
 
 
@@ -199,7 +198,6 @@ async def test_what_is_no_gguf_never_gets_a_name(tmp_path: Path, registry: Runni
         with pytest.raises(InvalidRequest, match="not a GGUF file"):
             await store.pull(pushed.name)
         assert store.manifests.names() == []
-        assert store.replaced == []
 
 
 async def test_no_room_is_said_before_anything_is_fetched(

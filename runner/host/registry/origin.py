@@ -1,0 +1,210 @@
+"""A model that this node lacks, from the nodes that have it: all of it to load it, its headers alone to count it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from common.errors import (
+    BadModelFile,
+    DiskFull,
+    InvalidRequest,
+    ModelNotFound,
+    PermissionDenied,
+    PunaError,
+    RegistryFailed,
+)
+from common.logs import get_logger
+from protos import host_pb2
+from runner.core import model_files as core_files
+from runner.core.store.digests import digest_of
+from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
+from runner.core.store.names import HOST_DEFAULT, NAMESPACE_DEFAULT, TAG_DEFAULT, StoreName
+from runner.host.registry.blob_jobs import BlobJobs
+from runner.host.registry.headers import HeaderFiles
+from runner.host.registry.pull import StoreParts
+from runner.host.registry.sources import BlobSource, PeerSource
+from runner.host.store_client import StoreClient
+
+log = get_logger()
+
+SOURCES_MAX = 16
+Told = Callable[[int, int], None]  # bytes that are here, bytes of all of it
+RegistrySources = Callable[[StoreName], BlobSource | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """What the nodes say about the model, and who they are."""
+
+    peers: Sequence[PeerSource]
+    manifest: Manifest
+    content: bytes
+    is_stored: bool  # the manifest is theirs; else it was made here for their plain files
+    weights: tuple[Layer, ...]  # in the order in which they are loaded
+
+
+class Origins:
+    """Fetches from other hosts into the store of this one."""
+
+    def __init__(
+        self,
+        store: StoreParts,
+        jobs: BlobJobs,
+        headers: HeaderFiles,
+        *,
+        registry: RegistrySources,
+        appeared: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`registry` is asked last, where it has the name; `appeared` makes what was written known to this node."""
+        self._store = store
+        self._jobs = jobs
+        self._headers = headers
+        self._registry = registry
+        self._appeared = appeared
+
+    async def fetch(self, origin: host_pb2.ModelOrigin, told: Told) -> None:
+        """Have the whole model in the store, under its name.
+
+        Raises:
+            RegistryFailed: nobody who has it could be asked; what came so far stays.
+            DigestMismatch, DiskFull: as they say.
+        """
+        async with self._asking(origin) as found:
+            with self._store.pinned([layer.digest for layer in found.manifest.blobs()]):
+                await self._fetch_blobs(origin, found, told)
+                await self._store.write_manifest(self._free_name(origin, found), found.content)
+        await self._appeared()
+        log.info("model.fetched", model=origin.name, digests=[digest[:12] for digest in origin.blob_digests])
+
+    async def headers(self, origin: host_pb2.ModelOrigin, *, projector_digest: str) -> core_files.ModelFiles:
+        """Files of the true sizes that have no more than the headers: enough to count what the model takes.
+
+        Raises:
+            RegistryFailed: nobody who has it could be asked.
+            BadModelFile: what they have is no GGUF.
+        """
+        async with self._asking(origin) as found:
+            first, *more = [await self._headers.of(layer, found.peers) for layer in found.weights]
+            projector = next((one for one in found.manifest.layers if one.digest == projector_digest), None)
+            adapters = [
+                core_files.AdapterFile(path=await self._headers.of(layer, found.peers), scale=layer.scale)
+                for layer in found.manifest.of(MediaType.ADAPTER)
+            ]
+            return core_files.ModelFiles(
+                model=first,
+                more=tuple(more),
+                projector=await self._headers.of(projector, found.peers) if projector is not None else None,
+                adapters=tuple(adapters),
+            )
+
+    @contextlib.asynccontextmanager
+    async def _asking(self, origin: host_pb2.ModelOrigin) -> AsyncIterator[_Origin]:
+        stores = StoreClient()
+        peers = [PeerSource(stores, address) for address in list(dict.fromkeys(origin.addresses))[:SOURCES_MAX]]
+        try:
+            yield await (_stored(origin, peers) if origin.manifest_digest else self._plain(origin, peers))
+        finally:
+            await stores.close()
+
+    async def _plain(self, origin: host_pb2.ModelOrigin, peers: Sequence[PeerSource]) -> _Origin:
+        """Their files have no manifest: they get one here."""
+        layers = [
+            Layer(
+                media_type=MediaType.PROJECTOR if digest == origin.projector_digest else MediaType.MODEL,
+                digest=digest,
+                size_bytes=await _size(peers, digest),
+            )
+            for digest in origin.blob_digests
+        ]
+        config = orjson.dumps({"model_format": "gguf"})
+        named = Layer(media_type=CONFIG_TYPE, digest=digest_of(config), size_bytes=len(config))
+        await asyncio.to_thread(self._write_small, named.digest, config)
+        manifest = Manifest(config=named, layers=tuple(layers))
+        weights = tuple(layer for layer in layers if layer.media_type == MediaType.MODEL)
+        if not weights:
+            raise RegistryFailed(f"nobody says what {origin.name} is made of")
+        content = write_manifest(named, layers)
+        return _Origin(peers=peers, manifest=manifest, content=content, is_stored=False, weights=weights)
+
+    async def _fetch_blobs(self, origin: host_pb2.ModelOrigin, found: _Origin, told: Told) -> None:
+        blobs = found.manifest.blobs()
+        total = sum(layer.size_bytes for layer in blobs)
+        await asyncio.to_thread(self._check_room, blobs)
+        sources: list[BlobSource] = list(found.peers)
+        if found.is_stored:
+            with contextlib.suppress(PermissionDenied, InvalidRequest):
+                registry = self._registry(StoreName.parse(origin.name))
+                sources += [registry] if registry is not None else []
+        before = 0
+        for layer in blobs:
+            if self._store.blobs.size(layer.digest) != layer.size_bytes:
+                async with self._jobs.fetching(layer.digest, layer.size_bytes, sources) as job:
+                    seen = -1
+                    while not job.is_over:
+                        seen = await job.changes.beyond(seen)
+                        told(before + job.completed_bytes, total)
+                    job.check()
+            before += layer.size_bytes
+            told(before, total)
+
+    def _check_room(self, blobs: Sequence[Layer]) -> None:
+        self._store.blobs.check_room(sum(self._jobs.missing_bytes(one.digest, one.size_bytes) for one in blobs))
+
+    def _free_name(self, origin: host_pb2.ModelOrigin, found: _Origin) -> StoreName:
+        """The name that it has there, unless that stands for something else here."""
+        try:
+            name = StoreName.parse(origin.name)
+            known = self._store.manifests.read(name)
+        except (InvalidRequest, OSError):
+            known, name = b"", StoreName(HOST_DEFAULT, NAMESPACE_DEFAULT, "unnamed", TAG_DEFAULT)
+        if known is None or known == found.content:
+            return name
+        return StoreName(HOST_DEFAULT, NAMESPACE_DEFAULT, f"fetched-{found.weights[0].digest[:12]}", TAG_DEFAULT)
+
+    def _write_small(self, digest: str, content: bytes) -> None:
+        if self._store.blobs.has(digest):
+            return
+        partial = self._store.blobs.partial_path(digest)
+        try:
+            partial.write_bytes(content)
+            self._store.blobs.commit(digest, partial)
+        except OSError as error:
+            raise DiskFull(f"the store cannot be written: {error.strerror}") from error
+
+
+async def _stored(origin: host_pb2.ModelOrigin, peers: Sequence[PeerSource]) -> _Origin:
+    """The manifest that they received."""
+    errors = []
+    for peer in peers:
+        try:
+            content = await peer.manifest(origin.name)
+            if digest_of(content) != origin.manifest_digest:
+                raise ModelNotFound(f"{origin.name} stands for something else by now")
+            manifest = parse_manifest(content)
+        except PunaError as error:
+            errors.append(f"{peer.name}: {error.message}")
+            continue
+        order = {digest: index for index, digest in enumerate(origin.blob_digests)}
+        # A projector may be listed as a model, as hubs do: what is loaded as weights comes first in the list of blobs.
+        weights = [one for one in manifest.of(MediaType.MODEL) if one.digest != origin.projector_digest]
+        weights.sort(key=lambda one: order.get(one.digest, len(order)))
+        if not weights:
+            raise BadModelFile("the manifest names no model")
+        return _Origin(peers=peers, manifest=manifest, content=content, is_stored=True, weights=tuple(weights))
+    raise RegistryFailed(f"{origin.name} could not be fetched: {'; '.join(errors) or 'no node has it'}")
+
+
+async def _size(peers: Sequence[PeerSource], digest: str) -> int:
+    errors = []
+    for peer in peers:
+        try:
+            size = await peer.size(digest)
+        except PunaError as error:
+            errors.append(f"{peer.name}: {error.message}")
+            continue
+        if size is not None:
+            return size
+    raise RegistryFailed(f"blob {digest[:12]} could not be fetched: {'; '.join(errors) or 'no node has it'}")
