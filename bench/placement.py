@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bench.idle_plane import IdleCost, measure_idle
 from bench.machine import ROOT, describe_machine
+from common.collector import Collector
 from scheduler.core.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
 from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.events import EnsureRequested, Event, InventorySeen, Measured
@@ -150,6 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--idle-seconds", type=float, default=30.0)
     parser.add_argument("--output", type=Path, default=None, help="instead of bench/results/<date>-placement.json")
     options = parser.parse_args(arguments)
+    Collector(time.monotonic())  # as the scheduler's process has it
     empty, full = cluster(used_gib=1), cluster(used_gib=16)
     cases: dict[str, tuple[Callable[[], tuple[list[float], str]], float]] = {
         "decision": (lambda: time_plan(empty, 8, rounds=options.rounds, fresh=False), DECISION_MS_MAX),

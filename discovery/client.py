@@ -3,12 +3,14 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from common.errors import PunaError
 from common.grpc_client import call_metadata, open_channel
 from common.grpc_errors import received
 from common.logs import get_logger
 from common.model_details import KeptDetails
+from common.seen_inventory import Laid, SeenInventory
 from protos import discovery_pb2, discovery_pb2_grpc
 
 log = get_logger()
@@ -19,30 +21,51 @@ RECONNECT_S_MAX = 2.0
 
 
 async def watch_inventory(
-    address: str,
-    *,
-    on_connection: Callable[[bool], None] = lambda _connected: None,
-    details: KeptDetails | None = None,
+    address: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
     """Yield the inventory on connect and after every change; ends only when the caller stops iterating.
 
     While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
-    Models come with their details once (common/model_details.py); `details` keeps them for whoever needs them.
+    Models come with their details once (common/model_details.py).
     `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
     """
+    async with aclosing(_messages(address, discovery_pb2.WatchInventoryRequest(), on_connection)) as messages:
+        async for message in messages:
+            yield message
+
+
+async def watch_changes(
+    address: str,
+    *,
+    on_connection: Callable[[bool], None] = lambda _connected: None,
+    details: KeptDetails,
+) -> AsyncGenerator[SeenInventory, None]:
+    """The same for whoever keeps the inventory: only news come over the wire. `details` keeps what comes once."""
+    laid, known_models = Laid(), 0
+    request = discovery_pb2.WatchInventoryRequest(changes_only=True)
+    async with aclosing(_messages(address, request, on_connection)) as messages:
+        async for message in messages:
+            seen = laid.take(message)
+            if seen.models_changes != known_models:
+                known_models = seen.models_changes
+                details.take(model for node in seen.nodes for model in node.models)
+            yield seen
+
+
+async def _messages(
+    address: str, request: discovery_pb2.WatchInventoryRequest, on_connection: Callable[[bool], None]
+) -> AsyncGenerator[discovery_pb2.Inventory, None]:
     pause_s, told_of_loss = RECONNECT_S_MIN, False
     async with open_channel(address) as channel:
         stub = discovery_pb2_grpc.DiscoveryStub(channel)
         while True:
             connected = False
-            call = stub.WatchInventory(discovery_pb2.WatchInventoryRequest(), metadata=call_metadata())
+            call = stub.WatchInventory(request, metadata=call_metadata())
             try:
                 async for inventory in received(call):
                     if not connected:
                         connected, told_of_loss, pause_s = True, False, RECONNECT_S_MIN
                         on_connection(True)
-                    if details is not None:
-                        details.take(model for node in inventory.nodes for model in node.models)
                     yield inventory
             except PunaError as error:
                 if not told_of_loss:  # once per outage, not once per attempt

@@ -1,13 +1,14 @@
 """Protos to the core's values and back."""
 
+import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from common.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.errors import InvalidRequest
 from common.metrics import Sample
-from common.model_details import SentDetails, name_details, without_details
+from common.model_details import name_details, without_details
 from discovery import metrics
 from discovery.core.membership import Membership, Node, Report, Section
 from protos import cluster_pb2, discovery_pb2
@@ -24,6 +25,7 @@ class Models:
 
     full: discovery_pb2.ModelList
     brief: discovery_pb2.ModelList
+    version: int = field(default_factory=itertools.count(1).__next__, compare=False)
 
     @classmethod
     def of(cls, full: discovery_pb2.ModelList) -> "Models":
@@ -71,20 +73,6 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
     )
 
 
-def to_inventory(
-    membership: Membership, *, now_s: float, started_at_s: float, sent: SentDetails
-) -> discovery_pb2.Inventory:
-    """The whole inventory as the watcher gets it to whom `sent` belongs, ages computed at this moment."""
-    nodes = [membership.nodes[node_id] for node_id in sorted(membership.nodes)]
-    lists = [_section(node.sections, Section.MODELS, Models) for node in nodes]
-    fresh = sent.must_send(model for models in lists for model in models.brief.models)
-    return discovery_pb2.Inventory(
-        version=membership.version,
-        uptime_ms=round((now_s - started_at_s) * 1000),
-        nodes=[_to_node(node, models, fresh, now_s=now_s) for node, models in zip(nodes, lists, strict=True)],
-    )
-
-
 def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
     """Every device of every node on the metrics page; figures of a silent node grow old."""
     for node in membership.nodes.values():
@@ -108,7 +96,13 @@ def report_ages(membership: Membership, *, now_s: float) -> Iterator[Sample]:
         yield Sample(metrics.REPORT_AGE, max(0.0, now_s - node.reported_at_s), (node.node_id,))
 
 
-def _to_node(node: Node, models: Models, fresh: set[str], *, now_s: float) -> cluster_pb2.Node:
+def models_of(node: Node) -> Models:
+    """A node's models."""
+    return _section(node.sections, Section.MODELS, Models)
+
+
+def to_node(node: Node, models: Models, fresh: set[str] | None, *, now_s: float) -> cluster_pb2.Node:
+    """A node, its age as of now. `fresh` are the ids of details that it must carry; None: without its models."""
     facts = _section(node.sections, Section.FACTS, discovery_pb2.HostFacts)
     return cluster_pb2.Node(
         id=node.node_id,
@@ -121,7 +115,8 @@ def _to_node(node: Node, models: Models, fresh: set[str], *, now_s: float) -> cl
         models_free_bytes=facts.models_free_bytes,
         models_total_bytes=facts.models_total_bytes,
         devices=_section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices,
-        models=models.with_details(fresh) if fresh else models.brief.models,
+        models=() if fresh is None else models.with_details(fresh) if fresh else models.brief.models,
+        models_version=models.version,
         runners=_section(node.sections, Section.RUNNERS, discovery_pb2.RunnerList).runners,
         suspect=node.suspect,
         report_age_ms=max(0, round((now_s - node.reported_at_s) * 1000)),

@@ -8,11 +8,11 @@ from grpc import aio
 
 from common.clock import Clock
 from common.errors import InvalidRequest, PlacementMismatch, QueueFull
-from common.model_details import SentDetails
 from discovery import metrics
-from discovery.converters import to_inventory, to_report
+from discovery.converters import to_report
 from discovery.core.membership import IncompleteReport, ReplacedByNewer, TooManyNodes
 from discovery.registry import Registry
+from discovery.sending import Sending
 from protos import discovery_pb2, discovery_pb2_grpc
 
 REPORT_INTERVAL_MS = 1000
@@ -58,17 +58,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     ) -> AsyncIterator[discovery_pb2.Inventory]:
         """The newest inventory on connect and after changes."""
         registry = self._registry
-        sent = SentDetails()
+        sending = Sending(changes_only=request.changes_only, started_at_s=registry.started_at_s)
         metrics.WATCHERS.inc()
         try:
             while True:
                 seen, heard = registry.changes.version, registry.news.version
-                inventory = to_inventory(
-                    registry.membership,
-                    now_s=self._clock.now_s(),
-                    started_at_s=registry.started_at_s,
-                    sent=sent,
-                )
+                inventory = sending.next(registry.membership, self._clock.now_s())
                 inventory.metrics_address = registry.metrics_address
                 yield inventory
                 await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)

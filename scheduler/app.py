@@ -2,15 +2,17 @@
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 from common.clock import Clock, SystemClock
+from common.collector import Collector
 from common.grpc_server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.model_details import KeptDetails
 from common.network import reachable
-from discovery.client import watch_inventory
+from discovery.client import watch_changes
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
 from scheduler import metrics
@@ -18,6 +20,7 @@ from scheduler.callers import Callers
 from scheduler.constraint_file import read_constraints_file
 from scheduler.core.events import InventoryLost
 from scheduler.core.state import SchedulerCore
+from scheduler.gauges import promised_bytes, reserved_bytes, samples
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.performer import Performer
@@ -37,7 +40,7 @@ FORGET_HOST_S = 60.0
 class SchedulerApp:
     """Everything of one scheduler process."""
 
-    def __init__(self, settings: SchedulerSettings, clock: Clock) -> None:
+    def __init__(self, settings: SchedulerSettings, clock: Clock, collector: Collector | None = None) -> None:
         """Binds the listener, connects to nothing yet.
 
         Raises:
@@ -50,8 +53,10 @@ class SchedulerApp:
         callers = Callers()
         constraints = read_constraints_file(settings.placements)
         self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()), constraints)
-        self._loop = CoreLoop(self.core, clock, board)
+        self._loop = CoreLoop(self.core, clock, board, collector)
         metrics.INVENTORY_GAUGES.read_from(self._loop.inventory_age)
+        metrics.BOOK_GAUGES.read_from(lambda: samples(self.core.books))
+        board.read_promises(lambda: (promised_bytes(self.core.books), reserved_bytes(self.core.books)))
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,
@@ -107,12 +112,12 @@ class SchedulerApp:
 
     async def _watch_inventory(self) -> None:
         seen_at_s: dict[str, float] = {}
-        inventories = watch_inventory(
+        inventories = watch_changes(
             self._settings.discovery_address, on_connection=self._on_connection, details=self._details
         )
         async for inventory in inventories:
-            inventory.metrics_address = reachable(inventory.metrics_address, self._settings.discovery_address)
-            await self._loop.post_inventory(inventory)
+            address = reachable(inventory.metrics_address, self._settings.discovery_address)
+            await self._loop.post_inventory(replace(inventory, metrics_address=address))
             now_s = self._clock.now_s()
             seen_at_s |= {node.address: now_s for node in inventory.nodes}
             for address in [one for one, at_s in seen_at_s.items() if now_s >= at_s + FORGET_HOST_S]:
@@ -134,7 +139,8 @@ async def serve(settings: SchedulerSettings, stop: asyncio.Event) -> None:
     Raises:
         StartupError: an address is taken, or a setting is of no use.
     """
-    app = SchedulerApp(settings, SystemClock())
+    clock = SystemClock()
+    app = SchedulerApp(settings, clock, Collector(clock.now_s()))
     metrics_address = app.board.metrics_address = serve_metrics(settings.metrics_listen, service="scheduler")
     log.info("scheduler.metrics", metrics_address=metrics_address)
     await app.run(stop)

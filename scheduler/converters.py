@@ -1,14 +1,15 @@
 """Protos to the core's values and back. Unknown enum values of a newer peer become the harmless one."""
 
 from common.errors import PunaError, error_types
-from protos import cluster_pb2, discovery_pb2, scheduler_pb2
+from common.seen_inventory import SeenInventory
+from protos import cluster_pb2, scheduler_pb2
 from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.routing_table import ReplicaRoute
 from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
-from scheduler.known_files import KnownFiles
+from scheduler.known_nodes import KnownNodes
 
 _KINDS = {
     cluster_pb2.DEVICE_TYPE_CPU: DeviceKind.CPU,
@@ -48,20 +49,18 @@ _SPLITS = {cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER, cluster_pb2.SPLIT_MODE
 _SPLITS_BACK = {split: number for number, split in _SPLITS.items()}
 
 
-def to_nodes(inventory: discovery_pb2.Inventory, known: KnownFiles | None = None) -> tuple[NodeView, ...]:
-    """An inventory as the core sees it; `known` is what was there before."""
-    known = known or KnownFiles()
-    known.forget_others(inventory)
-    return tuple(_to_node(node, known) for node in inventory.nodes)
+def to_nodes(inventory: SeenInventory, known: KnownNodes) -> tuple[tuple[NodeView, ...], frozenset[str]]:
+    """An inventory as the core sees it, and who has not reported since the one before, which `known` has seen."""
+    return known.views(inventory, lambda node: _to_node(node, inventory.epoch, known))
 
 
-def _to_node(node: cluster_pb2.Node, known: KnownFiles) -> NodeView:
+def _to_node(node: cluster_pb2.Node, epoch: int, known: KnownNodes) -> NodeView:
     return NodeView(
         id=node.id,
         address=node.address,
         engine_build=node.engine_build,
         devices=tuple(_to_device(device) for device in node.devices),
-        models=known.of(node, _to_model),
+        models=known.files(node, epoch, _to_model),
         runners=tuple(to_runner(runner) for runner in node.runners),
         suspect=node.suspect,
         report_age_s=node.report_age_ms / 1000,
@@ -109,6 +108,7 @@ def _to_model(model: cluster_pb2.Model) -> ModelFile:
         facts=to_facts(model.description) if model.description.HasField("memory") else None,
         projector_digest=model.projector_digest,
         projector_size_bytes=model.projector_size_bytes,
+        manifest_digest=model.manifest_digest,
     )
 
 

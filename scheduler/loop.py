@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from common.clock import Clock
+from common.collector import Collector
 from common.metrics import Sample
-from protos import discovery_pb2
+from common.seen_inventory import SeenInventory
 from scheduler import metrics
 from scheduler.converters import to_nodes
 from scheduler.core.effects import Effect
 from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
-from scheduler.core.ledger import overhead_bytes
-from scheduler.core.promises import promises
 from scheduler.core.state import SchedulerCore
-from scheduler.gauges import show_promised, show_replicas, show_sizes
-from scheduler.known_files import KnownFiles
+from scheduler.known_nodes import KnownNodes
 from scheduler.routes import RouteBoard
 
 EVENTS_MAX = 4096
@@ -36,14 +34,18 @@ class Term(Protocol):
 class CoreLoop:
     """The core and its queue of events."""
 
-    def __init__(self, core: SchedulerCore, clock: Clock, board: RouteBoard) -> None:
+    def __init__(
+        self, core: SchedulerCore, clock: Clock, board: RouteBoard, collector: Collector | None = None
+    ) -> None:
+        """`collector` is told when there is nothing to do; None: Python looks for cycles when it likes."""
         self._core = core
         self._clock = clock
         self._board = board
         self._events: asyncio.Queue[Event | None] = asyncio.Queue(maxsize=EVENTS_MAX)
-        self._inventory: discovery_pb2.Inventory | None = None
+        self._inventory: SeenInventory | None = None
         self._inventory_at_s: float | None = None
-        self._files = KnownFiles()
+        self._nodes = KnownNodes()
+        self._collector = collector
         self._posts: set[asyncio.Task[None]] = set()
 
     async def post(self, event: Event) -> None:
@@ -59,7 +61,7 @@ class CoreLoop:
             self._posts.add(task)
             task.add_done_callback(self._posts.discard)
 
-    async def post_inventory(self, inventory: discovery_pb2.Inventory) -> None:
+    async def post_inventory(self, inventory: SeenInventory) -> None:
         """Newest-only: an inventory that has not been looked at is replaced."""
         waiting = self._inventory is not None
         self._inventory = inventory
@@ -81,9 +83,7 @@ class CoreLoop:
             metrics.EVENT_QUEUE.set(self._events.qsize())
             metrics.LOADS_RUNNING.set(len(self._core.books.jobs))
             if isinstance(event, InventorySeen):
-                self._show_promises()
-                show_sizes(self._core.books)
-                show_replicas(self._core.books)
+                self._collect()
 
     def _handle(self, event: Event, perform: Callable[[Effect], None]) -> None:
         now_s = self._clock.now_s()
@@ -107,26 +107,16 @@ class CoreLoop:
         assert inventory is not None, "announced when it was put there"
         self._inventory_at_s = self._clock.now_s()
         self._board.see_inventory(inventory)
-        return InventorySeen(nodes=to_nodes(inventory, self._files), uptime_s=inventory.uptime_ms / 1000)
+        nodes, silent = to_nodes(inventory, self._nodes)
+        return InventorySeen(nodes=nodes, uptime_s=inventory.uptime_ms / 1000, silent=silent)
+
+    def _collect(self) -> None:
+        """With every inventory: in a cluster there is one twice a second."""
+        now_s, is_idle = self._clock.now_s(), self._events.empty() and not self._core.books.jobs
+        if self._collector is not None and self._collector.due(now_s, idle=is_idle):
+            self._collector.collect(now_s)
 
     def inventory_age(self) -> Iterator[Sample]:
         """For the Prometheus page: how old the newest inventory is; nothing before the first."""
         if self._inventory_at_s is not None:
             yield Sample(metrics.INVENTORY_AGE, self._clock.now_s() - self._inventory_at_s)
-
-    def _show_promises(self) -> None:
-        promised: dict[tuple[str, str], int] = {}
-        for node in self._core.books.observed.nodes.values():
-            promised |= {(node.id, device.id): 0 for device in node.devices}
-        for promise in promises(self._core.books):
-            for device_id, count in promise.device_bytes.items():
-                key = (promise.node_id, device_id)
-                promised[key] = promised.get(key, 0) + count
-        policy = self._core.books.policy
-        reserves = {
-            (node.id, device.id): overhead_bytes(device, policy)
-            for node in self._core.books.observed.nodes.values()
-            for device in node.devices
-        }
-        self._board.see_promises(promised, reserves)
-        show_promised(promised, reserves)

@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from common.metrics import Family, ScrapedGauges
 
-_BYTES_LABELS = ["node", "device"]
+_BYTES_LABELS = ("node", "device")
 
 LEADER = Gauge("puna_scheduler_leader", "1 while this scheduler leads")
 FENCE = Gauge("puna_scheduler_fence", "Fence of this scheduler's leadership; 0 without")
@@ -48,20 +48,21 @@ REPLICAS_LOST = Counter(
     "puna_scheduler_replicas_lost_total", "Replicas whose runner died unasked, by model and the error's reason",
     ["model", "reason"],
 )  # fmt: skip
-REPLICAS = Gauge("puna_scheduler_replicas", "Replicas as hosts report them", ["node", "model", "state"])
-PROMISED_BYTES = Gauge("puna_scheduler_promised_bytes", "Bytes promised on a device", _BYTES_LABELS)
-RESERVED_BYTES = Gauge("puna_scheduler_reserved_bytes", "Bytes of a device that are never promised", _BYTES_LABELS)
-PLANNED_BYTES = Gauge(
+REPLICAS = Family("puna_scheduler_replicas", "Replicas as hosts report them", ("node", "model", "state"))
+PROMISED_BYTES = Family("puna_scheduler_promised_bytes", "Bytes promised on a device", _BYTES_LABELS)
+RESERVED_BYTES = Family("puna_scheduler_reserved_bytes", "Bytes of a device that are never promised", _BYTES_LABELS)
+PLANNED_BYTES = Family(
     "puna_scheduler_planned_bytes",
     "Bytes that loaded replicas were predicted to take, by class: weights, cache, graph, projector",
-    [*_BYTES_LABELS, "class"],
+    (*_BYTES_LABELS, "class"),
 )
-ALLOCATED_BYTES = Gauge(
+ALLOCATED_BYTES = Family(
     "puna_scheduler_allocated_bytes",
     "Bytes that loaded replicas hold, by class, as their engines count them",
-    [*_BYTES_LABELS, "class"],
+    (*_BYTES_LABELS, "class"),
 )
-RESIDUAL_BYTES = Gauge("puna_scheduler_residual_bytes", "Allocated minus planned, all classes", _BYTES_LABELS)
+RESIDUAL_BYTES = Family("puna_scheduler_residual_bytes", "Allocated minus planned, all classes", _BYTES_LABELS)
+BOOK_GAUGES = ScrapedGauges((REPLICAS, PROMISED_BYTES, RESERVED_BYTES, PLANNED_BYTES, ALLOCATED_BYTES, RESIDUAL_BYTES))
 EVENT_QUEUE = Gauge("puna_scheduler_event_queue", "Events that wait for the core")
 EVENT_SECONDS = Histogram(
     "puna_scheduler_event_seconds",

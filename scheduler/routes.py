@@ -1,16 +1,19 @@
 """The routing table as gateways get it, and everybody who watches it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from common.changes import Changes
 from common.clock import Clock
 from common.model_details import KeptDetails, SentDetails, drop_details, without_details
+from common.seen_inventory import SeenInventory
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import from_replica
 from scheduler.core.effects import PublishRoutes
 from scheduler.core.routing_table import ModelRoute
+from scheduler.core.view import ModelFile
+from scheduler.gauges import DeviceBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,11 @@ class _KnownModel:
     brief: cluster_pb2.Model
 
 
+def _key(model: cluster_pb2.Model | ModelFile) -> tuple[str, str, str]:
+    """The same weights may be found under one name with different things said of them."""
+    return model.name, model.digest, model.manifest_digest
+
+
 class RouteBoard:
     """Holds the newest table. Single owner: the core's loop; watchers only read."""
 
@@ -29,24 +37,31 @@ class RouteBoard:
         """`details` keeps what the inventory carries only once."""
         self._clock = clock
         self._details = details
-        self._models: dict[tuple[str, str], _KnownModel] = {}
+        self._models: dict[tuple[str, str, str], _KnownModel] = {}
         self._changes = Changes()
-        self._inventory = discovery_pb2.Inventory()
-        self._seen_at_s = 0.0
-        self._promised_bytes: Mapping[tuple[str, str], int] = {}
-        self._reserve_bytes: Mapping[tuple[str, str], int] = {}
+        self._inventory: SeenInventory | None = None
+        self._models_changes = 0
+        self._heard_at_s: dict[str, tuple[cluster_pb2.Node, float]] = {}  # each node, and when it came
+        self._read_promises: Callable[[], tuple[DeviceBytes, DeviceBytes]] = lambda: ({}, {})
         self.metrics_address = ""  # of this process's own page
         self.table: scheduler_pb2.RouteTable | None = None
 
-    def see_inventory(self, inventory: discovery_pb2.Inventory) -> None:
+    def see_inventory(self, inventory: SeenInventory) -> None:
         """Keep the models' descriptions, which the core does not carry. Those of a node that just left stay known."""
-        self._inventory, self._seen_at_s = inventory, self._clock.now_s()
-        shown: dict[tuple[str, str], cluster_pb2.Model] = {}  # of several nodes the first one whose file is usable
+        now_s, before = self._clock.now_s(), self._heard_at_s
+        self._inventory, self._heard_at_s = inventory, {}
+        for node in inventory.nodes:
+            known = before.get(node.id)
+            self._heard_at_s[node.id] = known if known is not None and known[0] is node else (node, now_s)
+        if inventory.models_changes == self._models_changes:
+            return
+        self._models_changes = inventory.models_changes
+        shown: dict[tuple[str, str, str], cluster_pb2.Model] = {}  # of several nodes the first one whose file is usable
         for node in inventory.nodes:
             for model in node.models:
-                other = shown.get((model.name, model.digest))
+                other = shown.get(_key(model))
                 if other is None or (other.error and not model.error):
-                    shown[model.name, model.digest] = model
+                    shown[_key(model)] = model
         for key, model in shown.items():
             if key not in self._models or self._models[key].seen != model:
                 self._models[key] = self._known(model)
@@ -59,25 +74,27 @@ class RouteBoard:
         self._details.complete(full)
         return _KnownModel(seen=seen, full=full, brief=without_details(full) if full.description.details_id else full)
 
-    def see_promises(
-        self, promised_bytes: Mapping[tuple[str, str], int], reserve_bytes: Mapping[tuple[str, str], int]
-    ) -> None:
-        """What is promised and what is kept free, by node and device, to be shown."""
-        self._promised_bytes, self._reserve_bytes = promised_bytes, reserve_bytes
+    def read_promises(self, read: Callable[[], tuple[DeviceBytes, DeviceBytes]]) -> None:
+        """Where what is promised and what is kept free come from, by node and device, when they are to be shown."""
+        self._read_promises = read
 
     def inventory(self) -> discovery_pb2.Inventory:
         """The inventory that decisions are made on, with its age as of now and what is promised on each device."""
-        shown = discovery_pb2.Inventory()
-        shown.CopyFrom(self._inventory)
-        shown.scheduler_metrics_address = self.metrics_address
-        waited_ms = max(0, round((self._clock.now_s() - self._seen_at_s) * 1000))
-        for node in shown.nodes:
-            node.report_age_ms += waited_ms
+        shown = discovery_pb2.Inventory(scheduler_metrics_address=self.metrics_address)
+        if self._inventory is None:
+            return shown
+        shown.version, shown.uptime_ms = self._inventory.version, self._inventory.uptime_ms
+        shown.metrics_address = self._inventory.metrics_address
+        promised, reserved = self._read_promises()
+        for one in self._inventory.nodes:
+            node = shown.nodes.add()
+            node.CopyFrom(one)
+            node.report_age_ms += max(0, round((self._clock.now_s() - self._heard_at_s[one.id][1]) * 1000))
             for model in node.models:
                 drop_details(model)
             for device in node.devices:
-                device.promised_bytes = self._promised_bytes.get((node.id, device.id), 0)
-                device.reserve_bytes = self._reserve_bytes.get((node.id, device.id), 0)
+                device.promised_bytes = promised.get((node.id, device.id), 0)
+                device.reserve_bytes = reserved.get((node.id, device.id), 0)
         return shown
 
     def publish(self, effect: PublishRoutes) -> None:
@@ -85,7 +102,7 @@ class RouteBoard:
         self.table = scheduler_pb2.RouteTable(
             version=effect.version, routes=[self._to_route(route) for route in effect.routes]
         )
-        current = {(route.model.name, route.model.digest) for route in effect.routes}
+        current = {_key(route.model) for route in effect.routes}
         self._models = {key: model for key, model in self._models.items() if key in current}
         metrics.ROUTES_VERSION.set(effect.version)
         self._changes.notify()
@@ -117,11 +134,11 @@ class RouteBoard:
     def _complete(self, route: scheduler_pb2.ModelRoute) -> scheduler_pb2.ModelRoute:
         complete = scheduler_pb2.ModelRoute()
         complete.CopyFrom(route)
-        complete.model.CopyFrom(self._models[route.model.name, route.model.digest].full)
+        complete.model.CopyFrom(self._models[_key(route.model)].full)
         return complete
 
     def _to_route(self, route: ModelRoute) -> scheduler_pb2.ModelRoute:
-        model = self._models.get((route.model.name, route.model.digest))
+        model = self._models.get(_key(route.model))
         assert model is not None, "the core knows models from the same inventory"
         replicas = [
             from_replica(replica, expires_at_unix_ms=self._unix_ms(replica.expires_at_s)) for replica in route.replicas

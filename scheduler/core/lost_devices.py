@@ -11,19 +11,26 @@ from scheduler.core.load_jobs import ON_HOST
 from scheduler.core.splitting import DeviceKey
 from scheduler.core.starting import give_up_start
 from scheduler.core.stopping import order_stop
-from scheduler.core.view import SERVING_STATES
+from scheduler.core.view import SERVING_STATES, NodeView
 
 REASON = "device_lost"
 
 
 def see_lost(books: Books, now_s: float) -> None:
     """Remember since when each device is reported as lost."""
-    lost = {(node.id, device.id) for node in books.observed.nodes.values() for device in node.devices if device.lost}
+    lost = {(node.id, device_id) for node in books.observed.nodes.values() for device_id in _lost_on(node)}
     since_s = books.devices_lost_since_s
     for key in since_s.keys() - lost:
         del since_s[key]
     for key in lost:
         since_s.setdefault(key, now_s)
+
+
+def _lost_on(node: NodeView) -> tuple[str, ...]:
+    found: tuple[str, ...] | None = node.memo.get("lost")
+    if found is None:
+        found = node.memo["lost"] = tuple(device.id for device in node.devices if device.lost)
+    return found
 
 
 def leave_lost(books: Books, now_s: float) -> None:

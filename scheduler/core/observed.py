@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from scheduler.core.policy import Policy
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerView
 
+# Hosts report once a second: figures of one that has not reported for so long are older than they look.
+LATE_S = 1.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Started:
@@ -31,6 +34,8 @@ class Observed:
     received_at_s: float = 0.0
     uptime_s: float = 0.0
     frozen_since_s: float | None = None
+    silent: frozenset[str] = frozenset()  # nodes that had nothing to say in the last inventory
+    _heard_s: dict[str, float] = field(default_factory=dict)  # node id → when a report of it was received
     _missing: dict[str, float] = field(default_factory=dict)  # node id → when it left the inventory
     _asked: dict[str, float] = field(default_factory=dict)  # node id → when its runners were asked last
     _answered: dict[tuple[str, int], float] = field(default_factory=dict)  # placement, generation → when it answered
@@ -38,8 +43,12 @@ class Observed:
     _hosting: list[NodeView] | None = None  # nodes that have runners; None: to be made from `nodes`
     _index: dict[str, tuple[str, RunnerView]] | None = None  # by placement id; None: to be made from `nodes`
 
-    def see_inventory(self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float) -> None:
-        """Take in an inventory."""
+    def see_inventory(
+        self, nodes: tuple[NodeView, ...], uptime_s: float, now_s: float, *, silent: frozenset[str] = frozenset()
+    ) -> None:
+        """Take in an inventory; `silent` nodes have not reported since the one before."""
+        self.silent = silent
+        self._heard_s = {node.id: self._heard_s.get(node.id, now_s) if node.id in silent else now_s for node in nodes}
         present = {node.id: node for node in nodes}
         self._see_deaths(present)
         for node_id, node in self.nodes.items():
@@ -47,8 +56,9 @@ class Observed:
                 self._missing.setdefault(node_id, now_s)
                 present[node_id] = replace(node, suspect=True)
         for node in nodes:
-            self._missing.pop(node.id, None)
-            self._asked.pop(node.id, None)
+            if self._missing or self._asked:
+                self._missing.pop(node.id, None)
+                self._asked.pop(node.id, None)
             for runner in node.runners:
                 self._catch_up(runner)
                 self._answered.pop((runner.placement_id, runner.generation), None)
@@ -143,10 +153,15 @@ class Observed:
 
     def node_views(self, now_s: float) -> tuple[NodeView, ...]:
         """The nodes with the ages that their figures have by now."""
-        frozen_s = 0.0 if self.frozen_since_s is None else now_s - self.frozen_since_s
-        if frozen_s == 0.0:
+        if self.frozen_since_s is None and self.received_at_s - min(self._heard_s.values(), default=0.0) < LATE_S:
             return tuple(self.nodes.values())
-        return tuple(replace(node, report_age_s=node.report_age_s + frozen_s) for node in self.nodes.values())
+        frozen_s = 0.0 if self.frozen_since_s is None else now_s - self.frozen_since_s
+        return tuple(self._aged(node, frozen_s) for node in self.nodes.values())
+
+    def _aged(self, node: NodeView, frozen_s: float) -> NodeView:
+        unheard_s = self.received_at_s - self._heard_s.get(node.id, self.received_at_s)
+        more_s = frozen_s + (unheard_s if unheard_s >= LATE_S else 0.0)
+        return replace(node, report_age_s=node.report_age_s + more_s) if more_s else node
 
     def replicas(self) -> Iterator[tuple[str, RunnerView]]:
         """Every runner and its node. What a start reported counts until the inventory has caught up."""

@@ -52,9 +52,9 @@ def gain(books: Books, event: LeadershipGained) -> None:
 def see_replicas(books: Books, now_s: float) -> None:
     """Remember since when each replica serves and idles; forget those that are gone."""
     present = set()
-    for _, runner in books.observed.replicas():
+    for node_id, runner in books.observed.replicas():
         present.add((runner.placement_id, runner.generation))
-        if runner.state in SERVING_STATES:
+        if runner.state in SERVING_STATES and node_id not in books.observed.silent:
             see_replica(books, runner, now_s)
     for placement_id, memo in list(books.memos.items()):
         if (placement_id, memo.generation) not in present:

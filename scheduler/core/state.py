@@ -106,7 +106,7 @@ class SchedulerCore:
         books = self.books
         match event:
             case InventorySeen():
-                books.observed.see_inventory(event.nodes, event.uptime_s, now_s)
+                books.observed.see_inventory(event.nodes, event.uptime_s, now_s, silent=event.silent)
                 reconcile.see_replicas(books, now_s)
                 see_requests(books, now_s)
                 reconcile.follow_loads(books, now_s)

@@ -3,9 +3,9 @@
 import pytest
 
 from common.errors import InvalidRequest
-from common.model_details import SentDetails
-from discovery.converters import ID_LENGTH_MAX, to_inventory, to_report
+from discovery.converters import ID_LENGTH_MAX, to_report
 from discovery.core.membership import Membership, Section, apply_report
+from discovery.sending import Sending
 from protos import cluster_pb2, discovery_pb2
 
 
@@ -41,7 +41,7 @@ def test_the_inventory_shows_nodes_by_id_with_the_age_of_their_last_report() -> 
         message = host_report()
         message.node_id = node_id
         membership = apply_report(membership, to_report(message, stream=stream), now_s=10.0)
-    inventory = to_inventory(membership, now_s=10.5, started_at_s=4.0, sent=SentDetails())
+    inventory = Sending(changes_only=False, started_at_s=4.0).next(membership, 10.5)
     assert [node.id for node in inventory.nodes] == ["a", "b"]
     assert inventory.nodes[0].report_age_ms == 500
     assert inventory.nodes[0].devices == [cluster_pb2.Device(id="cpu")]
@@ -56,11 +56,11 @@ def test_what_is_long_about_a_model_comes_once_to_each_watcher() -> None:
         message.models.models.add(name="m:latest", digest="d").description.chat_template = "{{ messages }}"
         membership = apply_report(membership, to_report(message, stream=stream), now_s=10.0)
 
-    def templates(sent: SentDetails) -> list[str]:
-        inventory = to_inventory(membership, now_s=10.5, started_at_s=4.0, sent=sent)
+    def templates(sending: Sending) -> list[str]:
+        inventory = sending.next(membership, 10.5)
         return [model.description.chat_template for node in inventory.nodes for model in node.models]
 
-    first, late = SentDetails(), SentDetails()
+    first, late = (Sending(changes_only=False, started_at_s=4.0) for _ in range(2))
     assert templates(first) == ["{{ messages }}", ""]  # two nodes with one file
     assert templates(first) == ["", ""]
     assert templates(late) == ["{{ messages }}", ""]

@@ -4,6 +4,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.model_details import KeptDetails, name_details, without_details
+from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from scheduler.core.effects import PublishRoutes
 from scheduler.core.routing_table import ModelRoute
@@ -24,8 +25,8 @@ def test_devices_are_shown_with_what_is_promised_on_them_and_ages_as_of_now() ->
     board = RouteBoard(clock, KeptDetails())
     device = cluster_pb2.Device(id="GPU-1", total_bytes=100, free_bytes=60)
     received = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", devices=[device], report_age_ms=200)])
-    board.see_inventory(received)
-    board.see_promises({("n", "GPU-1"): 40}, {("n", "GPU-1"): 7})
+    board.see_inventory(Laid().take(received))
+    board.read_promises(lambda: ({("n", "GPU-1"): 40}, {("n", "GPU-1"): 7}))
     clock.time_s += 1.5
     (node,) = board.inventory().nodes
     assert node.report_age_ms == 1700
@@ -42,7 +43,7 @@ def described(template: str) -> cluster_pb2.Model:
 
 
 async def test_routes_carry_a_models_template_once_and_whoever_comes_later_gets_it_too() -> None:
-    details = KeptDetails()
+    details, laid = KeptDetails(), Laid()
     board = RouteBoard(SystemClock(), details)
     full = described("{{ messages }}")
     file = ModelFile(
@@ -51,7 +52,7 @@ async def test_routes_carry_a_models_template_once_and_whoever_comes_later_gets_
 
     def receive(model: cluster_pb2.Model) -> None:
         details.take([model])
-        board.see_inventory(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", models=[model])]))
+        board.see_inventory(laid.take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", models=[model])])))
 
     receive(full)
     board.publish(PublishRoutes(version=1, routes=(ModelRoute(model=file, replicas=()),)))

@@ -3,6 +3,7 @@
 import pytest
 
 from common.errors import InternalError, ModelUnavailable, error_types
+from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from scheduler.converters import (
     error_of,
@@ -19,7 +20,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.view import DeviceKind, NodeView, RunnerState, Trust
-from scheduler.known_files import KnownFiles
+from scheduler.known_nodes import KnownNodes
 from scheduler.records import decode, encode
 
 LAYOUT = Layout(
@@ -123,7 +124,8 @@ def test_enum_values_of_a_newer_build_become_the_harmless_one() -> None:
     device.state = 99  # type: ignore[assignment]
     record = cluster_pb2.RunnerRecord()
     record.status.state = 99  # type: ignore[assignment]
-    (node,) = to_nodes(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", devices=[device], runners=[record])]))
+    inventory = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", devices=[device], runners=[record])])
+    ((node,), _) = to_nodes(Laid().take(inventory), KnownNodes())
     (seen,) = node.devices
     assert (seen.kind, seen.trust, seen.usable, seen.pool_id) == (DeviceKind.UNKNOWN, Trust.UNKNOWN, False, "d")
     assert node.runners[0].state is RunnerState.UNKNOWN
@@ -145,7 +147,9 @@ def test_a_runners_error_keeps_its_reason_and_the_sizes_that_failed() -> None:
 
 def test_a_model_without_a_header_cannot_be_used() -> None:
     models = [cluster_pb2.Model(name="m:latest", digest="d")]
-    (node,) = to_nodes(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", models=models)]))
+    ((node,), _) = to_nodes(
+        Laid().take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="a", models=models)])), KnownNodes()
+    )
     assert node.models[0].error
 
 
@@ -153,9 +157,9 @@ def test_files_are_made_anew_only_where_they_changed() -> None:
     def seen(*nodes: tuple[str, str]) -> dict[str, NodeView]:
         models = {name: [cluster_pb2.Model(name="m:latest", digest=digest)] for name, digest in nodes}
         inventory = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id=name, models=models[name]) for name in models])
-        return {node.id: node for node in to_nodes(inventory, known)}
+        return {node.id: node for node in to_nodes(laid.take(inventory), known)[0]}
 
-    known = KnownFiles()
+    known, laid = KnownNodes(), Laid()
     first, second = seen(("a", "1"), ("b", "1")), seen(("a", "1"), ("b", "2"))
     assert second["a"].models is first["a"].models
     assert second["b"].models[0].digest == "2"

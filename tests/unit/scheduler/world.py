@@ -115,6 +115,7 @@ class World:
     questions: int = 0
     answers_due: list[RunnerAnswered] = field(default_factory=list)
     cut_off: set[str] = field(default_factory=set)  # nodes whose runners cannot be reached
+    _sized: dict[tuple[ModelFile, ...], tuple[ModelFile, ...]] = field(default_factory=dict)
     core: SchedulerCore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -291,8 +292,15 @@ class World:
         for device in node.devices:
             used = sum(self._used(one, device.id, node) for one in mine)
             devices.append(replace(device, free_bytes=max(0, device.free_bytes - used)))
-        files = tuple(replace(one, size_bytes=int(self.sizes_gib.get(one.digest, 8) * GIB)) for one in node.models)
-        return replace(node, runners=tuple(runners), devices=tuple(devices), models=files)
+        return replace(node, runners=tuple(runners), devices=tuple(devices), models=self._files(node))
+
+    def _files(self, node: NodeView) -> tuple[ModelFile, ...]:
+        """The same object for as long as the files are the same, as converters have it."""
+        if node.models not in self._sized:
+            self._sized[node.models] = tuple(
+                replace(one, size_bytes=int(self.sizes_gib.get(one.digest, 8) * GIB)) for one in node.models
+            )
+        return self._sized[node.models]
 
     def _used(self, one: FakeRunner, device_id: str, node: NodeView) -> int:
         memory = one.view.memory

@@ -1,0 +1,46 @@
+"""Nodes of an inventory as values. Most of it is as it was: what a node has not told anew is kept."""
+
+from collections.abc import Callable
+
+from common.seen_inventory import SeenInventory
+from protos import cluster_pb2
+from scheduler.core.view import ModelFile, NodeView
+
+
+class KnownNodes:
+    """What every node had in the inventory before."""
+
+    def __init__(self) -> None:
+        self._views: dict[str, tuple[cluster_pb2.Node, NodeView]] = {}
+        self._files: dict[str, tuple[tuple[int, int], list[cluster_pb2.Model], tuple[ModelFile, ...]]] = {}
+
+    def views(
+        self, inventory: SeenInventory, convert: Callable[[cluster_pb2.Node], NodeView]
+    ) -> tuple[tuple[NodeView, ...], frozenset[str]]:
+        """Every node, and the ids of those that have not reported since: their views are the same objects."""
+        views: list[NodeView] = []
+        silent: set[str] = set()
+        for node in inventory.nodes:
+            before = self._views.get(node.id)
+            if before is not None and before[0] is node:
+                silent.add(node.id)
+                views.append(before[1])
+            else:
+                views.append(convert(node))
+        self._views = {node.id: (node, view) for node, view in zip(inventory.nodes, views, strict=True)}
+        for gone in self._files.keys() - self._views.keys():
+            del self._files[gone]  # it comes back as a new one
+        return tuple(views), frozenset(silent)
+
+    def files(
+        self, node: cluster_pb2.Node, epoch: int, convert: Callable[[cluster_pb2.Model], ModelFile]
+    ) -> tuple[ModelFile, ...]:
+        """The files of a node: the same object for as long as nothing about them changes."""
+        version = epoch, node.models_version
+        before = self._files.get(node.id)
+        if before is not None and node.models_version and before[0] == version:
+            return before[2]
+        models = list(node.models)
+        files = before[2] if before is not None and before[1] == models else tuple(convert(model) for model in models)
+        self._files[node.id] = version, models, files
+        return files
