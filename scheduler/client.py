@@ -1,16 +1,17 @@
 """How gateways and the command line speak to the scheduler: any of several addresses, domain errors only."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
 from google.protobuf.message import Message
-from grpc import aio
 
+from common.addresses import Channels
 from common.errors import ModelUnavailable, PunaError
-from common.grpc_client import call_metadata, open_channel
+from common.grpc_client import call_metadata
 from common.grpc_errors import domain_errors, received
 from common.logs import get_logger
 from common.model_details import KeptDetails
@@ -30,12 +31,13 @@ class SchedulerClient:
     """Commands go to the scheduler that leads: the others refuse, and then the next address is tried."""
 
     def __init__(self, addresses: str, *, on_routes: Callable[[bool], None] = lambda _connected: None) -> None:
-        """`addresses`: one, or several with commas between them. Channels connect when first used.
+        """`addresses`: one, or several with commas between them; a name may stand for several, too.
 
+        Channels connect when first used.
         `on_routes` hears True with every table of `watch_routes`, and False when its stream breaks.
         """
         self._on_routes = on_routes
-        self._channels: list[aio.Channel] = [open_channel(one.strip()) for one in addresses.split(",")]
+        self._channels = Channels(addresses)
         self._preferred = 0
 
     async def __aenter__(self) -> Self:
@@ -48,7 +50,7 @@ class SchedulerClient:
 
     async def close(self) -> None:
         """Close the connections; running calls end."""
-        await asyncio.gather(*(channel.close() for channel in self._channels))
+        await self._channels.close()
 
     async def ensure_model(
         self, request: scheduler_pb2.EnsureModelRequest
@@ -59,15 +61,16 @@ class SchedulerClient:
             ModelNotFound, BadModelFile, InsufficientMemory: it will not work.
             ModelUnavailable, QueueFull: not now; try again after `retry_after_s`.
         """
-        for attempt in range(len(self._channels)):
-            call = self._stub().EnsureModel(request, metadata=call_metadata())
+        for attempt in itertools.count():
+            stub, others = await self._stub()
+            call = stub.EnsureModel(request, metadata=call_metadata())
             heard = False
             try:
                 async for event in received(call):
                     heard = True
                     yield event
             except ModelUnavailable:
-                if heard or not self._try_next(attempt):
+                if heard or not self._try_next(attempt, others):
                     raise
             else:
                 return
@@ -79,7 +82,8 @@ class SchedulerClient:
         pause_s = RECONNECT_S_MIN
         while True:
             details = KeptDetails()  # of this stream
-            call = self._stub().WatchRoutes(scheduler_pb2.WatchRoutesRequest(), metadata=call_metadata())
+            stub, _ = await self._stub()
+            call = stub.WatchRoutes(scheduler_pb2.WatchRoutesRequest(), metadata=call_metadata())
             try:
                 async for table in received(call):
                     pause_s = RECONNECT_S_MIN
@@ -90,7 +94,7 @@ class SchedulerClient:
                     yield table
             except PunaError as error:
                 log.info("routes.stream_lost", reason=error.reason, text=error.message)
-                self._preferred = (self._preferred + 1) % len(self._channels)
+                self._preferred += 1
             finally:
                 call.cancel()
                 self._on_routes(False)
@@ -162,7 +166,7 @@ class SchedulerClient:
         Raises:
             ModelUnavailable: none of them is there.
         """
-        stubs = [scheduler_pb2_grpc.SchedulerStub(channel) for channel in self._channels]
+        stubs = [scheduler_pb2_grpc.SchedulerStub(channel) for channel in await self._channels.get()]
         calls = [stub.ReportQueues(request, timeout=CALL_TIMEOUT_S, metadata=call_metadata()) for stub in stubs]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         if all(isinstance(outcome, BaseException) for outcome in outcomes):
@@ -172,26 +176,30 @@ class SchedulerClient:
         """One call to whoever leads; the others refuse."""
         attempt = 0
         while True:
+            stub, others = await self._stub()
             try:
                 with domain_errors():
-                    return await getattr(self._stub(), method)(request, timeout=timeout_s, metadata=call_metadata())
+                    return await getattr(stub, method)(request, timeout=timeout_s, metadata=call_metadata())
             except ModelUnavailable:
-                if not self._try_next(attempt):
+                if not self._try_next(attempt, others):
                     raise
                 attempt += 1
 
     async def list_nodes(self) -> discovery_pb2.Inventory:
         """The inventory as the scheduler sees it."""
+        stub, _ = await self._stub()
         with domain_errors():
-            inventory: discovery_pb2.Inventory = await self._stub().ListNodes(
+            inventory: discovery_pb2.Inventory = await stub.ListNodes(
                 scheduler_pb2.ListNodesRequest(), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
             )
         return inventory
 
-    def _stub(self) -> "scheduler_pb2_grpc.SchedulerAsyncStub":
-        return scheduler_pb2_grpc.SchedulerStub(self._channels[self._preferred])
+    async def _stub(self) -> "tuple[scheduler_pb2_grpc.SchedulerAsyncStub, int]":
+        """Whom to ask now, and how many others there are."""
+        channels = await self._channels.get()
+        return scheduler_pb2_grpc.SchedulerStub(channels[self._preferred % len(channels)]), len(channels) - 1
 
-    def _try_next(self, attempt: int) -> bool:
+    def _try_next(self, attempt: int, others: int) -> bool:
         """Turn to the next address; False: all were tried."""
-        self._preferred = (self._preferred + 1) % len(self._channels)
-        return attempt + 1 < len(self._channels)
+        self._preferred += 1
+        return attempt < others

@@ -5,6 +5,8 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from grpc import aio
+
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
 from common.errors import PlacementMismatch, StartupError
@@ -14,7 +16,7 @@ from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
-from protos import discovery_pb2, host_pb2, host_pb2_grpc
+from protos import discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.environment import limits_set
 from runner.host import metrics
 from runner.host.borrowing import Borrower
@@ -26,9 +28,12 @@ from runner.host.home import Home
 from runner.host.lending import Lender
 from runner.host.measurements import Measurements
 from runner.host.model_files import ModelFiles
-from runner.host.reporter import Identity, Reporter, Sections
+from runner.host.registrations import Registrations
+from runner.host.reporter import Identity, Sections
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
+from runner.host.store.servicer import ModelStoreServicer
+from runner.host.store.store import Store
 from runner.host.store_gauges import store_samples
 from runner.host.supervisor import Supervisor
 from runner.host.tunnel import open_tunnel, run_tunnel
@@ -94,10 +99,21 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         borrower=borrower,
     )
     servicer = HostServicer(supervisor, Measurements(models, borrower, devices), devices, tunnel)
+    store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
+    store.uploads.remove_leftovers()
+    stores = ModelStoreServicer(store)
+
+    def register(grpc_server: aio.Server) -> None:
+        host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
+        store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server)
+
     server = bind_server(
         settings.node_listen,
-        register=lambda grpc_server: host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server),
-        services=[host_pb2.DESCRIPTOR.services_by_name["Host"].full_name],
+        register=register,
+        services=[
+            host_pb2.DESCRIPTOR.services_by_name["Host"].full_name,
+            store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name,
+        ],
         insecure=settings.insecure,
     )
     metrics.DEVICES.read_from(lambda: map(to_row, devices.devices()))
@@ -117,7 +133,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     try:
         await asyncio.gather(devices.start(), _first_scan(models))
         await server.start()
-        reporter = Reporter(settings.discovery_address, identity, snapshot, changes)
+        registrations = Registrations(settings.discovery_address, identity, snapshot, changes)
         tasks += [
             asyncio.create_task(run_tunnel(tunnel)),
             *(
@@ -125,7 +141,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
                 for source in (devices, models, supervisor, lender)
             ),
         ]
-        reporting = asyncio.create_task(reporter.run())
+        reporting = asyncio.create_task(registrations.run())
         tasks.append(reporting)
         log.info("host.ready", node=identity.node_id, address=server.address, metrics_address=metrics_address)
         await _until(stop, reporting)
@@ -166,6 +182,7 @@ def _snapshot(
         current = discovery_pb2.HostFacts()
         current.CopyFrom(facts)
         current.engine_build = devices.engine_build
+        current.models_free_bytes, current.models_total_bytes = models.free_bytes, models.total_bytes
         return Sections(
             facts=current,
             devices=discovery_pb2.DeviceList(devices=devices.devices()),

@@ -18,7 +18,7 @@ MEASURES = Counter(
     "puna_host_measures_total", "Measure commands by where the answer came from: engine, cache, failed", ["source"]
 )
 MODELS = Gauge("puna_host_models", "Model files by state: usable, unusable", ["state"])
-CONNECTED = Gauge("puna_host_discovery_connected", "1 while registered at discovery")
+CONNECTED = Gauge("puna_host_discovery_connected", "Discoveries that this host is registered at")
 DEVICES = DeviceGauges("puna_host", ["device"])
 STORE_BYTES = Family("puna_host_store_bytes", "Size of the model files of this node together")
 STORE_FREE = Family("puna_host_store_free_bytes", "Free bytes of the file system that model files lie on")

@@ -11,7 +11,6 @@ from common.grpc_client import call_metadata, open_channel
 from common.grpc_errors import received
 from common.logs import get_logger
 from protos import discovery_pb2, discovery_pb2_grpc
-from runner.host import metrics
 
 log = get_logger()
 
@@ -50,6 +49,7 @@ class Reporter:
         self._snapshot = snapshot
         self._changes = changes
         self._interval_s = REPORT_INTERVAL_S
+        self.is_registered = False
 
     async def run(self) -> None:
         """Register, and again whenever the stream breaks; runs for ever unless a newer host has replaced this one.
@@ -67,7 +67,7 @@ class Reporter:
                         told_of_loss = False
                         pause_s = RECONNECT_S_MIN
                         self._interval_s = max(REPORT_INTERVAL_S_MIN, ack.report_interval_ms / 1000)
-                        metrics.CONNECTED.set(1)
+                        self.is_registered = True
                         log.info("discovery.registered", address=self._address)
                 except PlacementMismatch:
                     raise
@@ -76,7 +76,7 @@ class Reporter:
                         log.warning("discovery.lost", address=self._address, text=error.message)
                     told_of_loss = True
                 finally:
-                    metrics.CONNECTED.set(0)
+                    self.is_registered = False
                     call.cancel()
                 await asyncio.sleep(random.uniform(0, pause_s))
                 pause_s = min(2 * pause_s, RECONNECT_S_MAX)
