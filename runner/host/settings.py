@@ -13,6 +13,7 @@ from runner.core.device_settings import (
     parse_device_ids,
     parse_rpc_servers,
 )
+from runner.core.registry.allowed import DEFAULT_REGISTRIES, parse_registries
 
 
 class HostSettings(PunaSettings):
@@ -23,6 +24,12 @@ class HostSettings(PunaSettings):
     node_id: str = ""  # default: a random one, kept in `home`
     node_listen: str = "127.0.0.1:7603"
     node_advertise: str = ""  # how others reach the host; default: what it listens on
+    noprune: bool = False  # keep blobs that no model of the store needs any more
+    blob_max_bytes: int = Field(default=2**40, gt=0)  # the longest blob that is taken in
+    # Registries that pulls may name: "host", "http://host:port" (plain HTTP where a pull asks for it),
+    # "host=other" (the other host gives its tokens).
+    registries: str = DEFAULT_REGISTRIES
+    registry_auth_file: Path | None = None  # user names and passwords by registry, as container tools write them
     # What runners listen on: "unix:" = a socket for each under `home`, or host:0.
     runner_listen: str = "unix:"
     runner_advertise: str = ""  # the host name under which others reach runners that listen on TCP
@@ -69,6 +76,12 @@ class HostSettings(PunaSettings):
     @classmethod
     def _check_amounts(cls, text: str) -> str:
         parse_amounts(text)
+        return text
+
+    @field_validator("registries")
+    @classmethod
+    def _check_registries(cls, text: str) -> str:
+        parse_registries(text)
         return text
 
     @field_validator("rpc_devices")

@@ -4,12 +4,20 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from common.changes import Changes
 from common.clock import Clock
-from common.errors import DeviceLost, DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, ShuttingDown
+from common.errors import (
+    DeviceLost,
+    DeviceMemoryExhausted,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+)
 from common.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.core import model_files as core_files
@@ -22,11 +30,13 @@ from runner.host import converters, metrics
 from runner.host.borrowing import Borrower
 from runner.host.devices import Devices
 from runner.host.fence_store import FenceStore
+from runner.host.fetch_progress import FetchFiles
 from runner.host.home import Home
 from runner.host.lease import Lease
 from runner.host.lending import Lender
 from runner.host.model_files import ModelFiles
 from runner.host.process import RunnerProcess, find_runners_of
+from runner.host.registry.origin import Origins
 from runner.host.runner import Runner
 from runner.host.runner_notes import read_notes
 from runner.host.runner_spec import RunnerSpec
@@ -54,6 +64,7 @@ class Supervisor:
         runner_advertise: str,
         lender: Lender,
         borrower: Borrower,
+        origins: Origins,
     ) -> None:
         self.changes = Changes()
         self._home = home
@@ -65,6 +76,7 @@ class Supervisor:
         self._advertise = runner_advertise
         self._lender = lender
         self._borrower = borrower
+        self._origins = origins
         self._runners: dict[str, Runner] = {}
         # Fair, and therefore the queue of commands: held while one is decided and noted, never while a runner loads.
         self._commands = asyncio.Lock()
@@ -97,6 +109,7 @@ class Supervisor:
             ShuttingDown: nothing was started.
         """
         fence, placement_id, generation = _checked(request.fence, request.placement)
+        await self._models.verify(request.model_digest, request.layout)  # may take long, so others do not wait for it
         async with self._commands:
             self._refuse_if_closing()
             await asyncio.to_thread(self._fences.accept, fence)
@@ -211,9 +224,14 @@ class Supervisor:
         await asyncio.gather(*self._watches, return_exceptions=True)
 
     def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
-        files = self._models.files_of(spec.model_digest, spec.layout)
-        spec = converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
         spec = replace(spec, environment=self._devices.environment(_own_devices(spec)))
+        fetch: FetchFiles | None = None
+        try:
+            spec = self._with_files(spec)
+        except ModelNotFound:
+            if not request.HasField("origin"):
+                raise
+            fetch = partial(self._fetch, spec, request.origin)
         if predecessor is None and len(self._runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
         self._check_servers(_own_devices(spec), replaced=predecessor)
@@ -221,9 +239,18 @@ class Supervisor:
         self._home.prune_logs()
         runner = Runner(spec, self._home, self._clock, self._borrower)
         self._enter(runner)
-        runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise)
+        runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise, fetch=fetch)
         metrics.RUNNER_STARTS.labels(result="spawned").inc()
         return runner
+
+    def _with_files(self, spec: RunnerSpec) -> RunnerSpec:
+        files = self._models.files_of(spec.model_digest, spec.layout)
+        return converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
+
+    async def _fetch(self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, told: Callable[[int, int], None]) -> RunnerSpec:
+        """Have the files from the nodes that have them."""
+        await self._origins.fetch(origin, told)
+        return self._with_files(spec)
 
     def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: Runner | None) -> None:
         """The host's own look before it acts.

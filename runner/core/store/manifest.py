@@ -13,6 +13,7 @@ from runner.core.store.digests import parse_digest, qualified
 MANIFEST_BYTES_MAX = 4 * 1024 * 1024
 LAYERS_MAX = 1024
 SIZE_BYTES_MAX = 2**50
+PARENT_CHARACTERS_MAX = 1024
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
@@ -35,12 +36,13 @@ class MediaType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One blob of a model. `digest` is 64 hex digits; `scale` counts for adapters alone."""
+    """One blob of a model. `digest` is 64 hex digits, `parent` the model it comes from, `scale` that of an adapter."""
 
     media_type: str
     digest: str
     size_bytes: int
     scale: float = 1.0
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ def _to_json(layer: Layer) -> dict[str, object]:
         "digest": qualified(layer.digest),
         "size": layer.size_bytes,
     }
+    if layer.parent:
+        written["from"] = layer.parent
     if layer.scale != 1.0:
         written["annotations"] = {SCALE_ANNOTATION: repr(layer.scale)}
     return written
@@ -132,7 +136,14 @@ def _layer(read: object) -> Layer:
         raise BadModelFile("the manifest has a layer without a digest")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= SIZE_BYTES_MAX:
         raise BadModelFile(f"the manifest gives the layer {digits[:12]} the impossible size {str(size)[:40]}")
-    return Layer(media_type=media_type, digest=digits, size_bytes=size, scale=_scale(read.get("annotations")))
+    parent = read.get("from")
+    return Layer(
+        media_type=media_type,
+        digest=digits,
+        size_bytes=size,
+        scale=_scale(read.get("annotations")),
+        parent=parent if isinstance(parent, str) and len(parent) <= PARENT_CHARACTERS_MAX else "",
+    )
 
 
 def _scale(annotations: object) -> float:

@@ -1,7 +1,9 @@
 """Blobs on disk: files named by their sha256, read-only once they are complete."""
 
+import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from common.errors import DiskFull
@@ -11,14 +13,17 @@ PARTIAL_SUFFIX = ".puna-partial"  # others mark theirs otherwise; those are left
 # Left free for everybody else on the disk: logs, Redis, the system.
 HEADROOM_BYTES = 256 * 1024 * 1024
 HEADROOM_SHARE = 0.01
+STEP_BYTES_MIN = 64 * 1024 * 1024
+STEPS = 1024
 
 
 class BlobStore:
     """`directory` is made when something is first written."""
 
-    def __init__(self, directory: Path) -> None:
-        """`directory` is blobs/ of the store."""
+    def __init__(self, directory: Path, on_commit: Callable[[str], None] = lambda _digest: None) -> None:
+        """`directory` is blobs/ of the store; `on_commit` hears the digest of each blob that is complete."""
         self.directory = directory
+        self.on_commit = on_commit
 
     def path(self, digest: str) -> Path:
         """Where the blob lies, if it is here.
@@ -58,11 +63,22 @@ class BlobStore:
         free, total = self.room()
         return max(0, free - _headroom(total))
 
-    def room(self) -> tuple[int, int]:
-        """Free and total bytes of the file system that the blobs lie on."""
+    def offered(self) -> tuple[int, int]:
+        """Free and total bytes as others are told: in steps, so that not every written byte is news."""
+        total = self.room()[1]
+        step = max(STEP_BYTES_MIN, total // STEPS)
+        free = self.free_bytes() if os.access(self._existing(), os.W_OK) else 0
+        return free // step * step, total
+
+    def _existing(self) -> Path:
         directory = self.directory
         while not directory.exists() and directory != directory.parent:
             directory = directory.parent
+        return directory
+
+    def room(self) -> tuple[int, int]:
+        """Free and total bytes of the file system that the blobs lie on."""
+        directory = self._existing()
         try:
             status = os.statvfs(directory)
         except OSError:
@@ -93,6 +109,28 @@ class BlobStore:
             os.close(descriptor)
         partial.replace(self.path(digest))
         sync_directory(self.directory)
+        self.on_commit(digest)
+
+    def open(self, digest: str) -> int:
+        """A descriptor to read it from. Links are not followed.
+
+        Raises:
+            OSError: it is not here, or is no file.
+        """
+        descriptor = os.open(self.path(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "no file", str(self.path(digest)))
+        return descriptor
+
+    def read(self, digest: str) -> bytes:
+        """All of a small blob.
+
+        Raises:
+            OSError: it is not here, or is no file.
+        """
+        with os.fdopen(self.open(digest), "rb") as file:
+            return file.read()
 
     def digests(self) -> list[str]:
         """Every complete blob, sorted. Files of other names are not ours."""

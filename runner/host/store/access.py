@@ -1,0 +1,26 @@
+"""What the disk says, in words that a caller understands."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.errors import DiskFull, PermissionDenied
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Around everything that changes a store.
+
+    Raises:
+        DiskFull: no room.
+        PermissionDenied: the store is read-only, or somebody else's.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(f"no room in {directory}: {error.strerror}") from error
+        raise PermissionDenied(f"the model store {directory} cannot be written: {error.strerror}") from error

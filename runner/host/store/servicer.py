@@ -1,0 +1,144 @@
+"""puna.v1.ModelStore over gRPC."""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Any
+
+from grpc import aio
+
+from common.errors import InvalidRequest, ModelNotFound, NotSupported
+from protos import store_pb2, store_pb2_grpc
+from runner.core.store.names import StoreName
+from runner.host.store.create import Creation, Wish
+from runner.host.store.store import Store, parse_wanted
+
+# Name, whether plain HTTP is asked for, addresses of other hosts.
+Puller = Callable[[str, bool, Sequence[str]], AsyncGenerator[store_pb2.StoreProgress, None]]
+
+
+class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
+    """Requests to the store's own words and back."""
+
+    def __init__(self, store: Store, pull: Puller | None = None) -> None:
+        """Without `pull` models come in by other ways only."""
+        self._store = store
+        self._pull = pull
+
+    async def Pull(
+        self,
+        request: store_pb2.PullRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Fetch a model."""
+        if self._pull is None:
+            raise NotSupported("this node pulls no models")
+        async with contextlib.aclosing(self._pull(request.name, request.insecure, list(request.sources))) as steps:
+            async for progress in steps:
+                yield progress
+
+    async def Create(
+        self,
+        request: store_pb2.CreateRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Make a model."""
+        async for status in Creation(self._store, to_wish(request)).run():
+            yield store_pb2.StoreProgress(status=status)
+
+    async def Copy(
+        self,
+        request: store_pb2.CopyRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> store_pb2.CopyResponse:
+        """A second name."""
+        source, target = StoreName.parse(request.source), StoreName.parse(request.destination)
+        try:
+            content = await self._store.manifest(source)
+        except ModelNotFound:
+            async for _ in Creation(self._store, Wish(name=target, from_model=source)).run():
+                pass  # a plain file has no manifest yet
+        else:
+            await self._store.write_manifest(target, content)
+        return store_pb2.CopyResponse()
+
+    async def Delete(
+        self,
+        request: store_pb2.DeleteRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> store_pb2.DeleteResponse:
+        """Forget a name."""
+        return store_pb2.DeleteResponse(freed_bytes=await self._store.delete(StoreName.parse(request.name)))
+
+    async def StatBlob(
+        self,
+        request: store_pb2.StatBlobRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> store_pb2.StatBlobResponse:
+        """Whether a blob is here."""
+        found = self._store.find_blob(parse_wanted(request.digest))
+        return store_pb2.StatBlobResponse(present=found is not None, size_bytes=found[1] if found is not None else 0)
+
+    async def PutBlob(
+        self,
+        request_iterator: AsyncIterator[store_pb2.PutBlobRequest],
+        context: aio.ServicerContext[Any, Any],
+    ) -> store_pb2.PutBlobResponse:
+        """Receive a blob."""
+        first = await anext(aiter(request_iterator), None)
+        if first is None:
+            raise InvalidRequest("the first message names a digest", param="digest")
+        digest = parse_wanted(first.digest)
+        size = self._store.blobs.size(digest)
+        if size is not None:
+            return store_pb2.PutBlobResponse(existed=True, size_bytes=size)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            if first.data:
+                yield first.data
+            async for request in request_iterator:
+                yield request.data
+
+        written = await self._store.uploads.receive(digest, first.size_bytes, pieces())
+        return store_pb2.PutBlobResponse(existed=False, size_bytes=written)
+
+    async def ReadBlob(
+        self,
+        request: store_pb2.ReadBlobRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[store_pb2.BlobChunk]:
+        """The content of a blob."""
+        digest = parse_wanted(request.digest)
+        total = True
+        async for piece, size in self._store.read(digest, offset=request.offset, max_bytes=request.max_bytes):
+            yield store_pb2.BlobChunk(data=piece, size_bytes=size if total else 0)
+            total = False
+
+    async def ReadManifest(
+        self,
+        request: store_pb2.ReadManifestRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> store_pb2.ReadManifestResponse:
+        """A manifest as received."""
+        return store_pb2.ReadManifestResponse(manifest=await self._store.manifest(StoreName.parse(request.name)))
+
+
+def to_wish(request: store_pb2.CreateRequest) -> Wish:
+    """What a Create asks for.
+
+    Raises:
+        InvalidRequest: a bad name.
+    """
+    return Wish(
+        name=StoreName.parse(request.name),
+        from_model=StoreName.parse(request.from_model) if request.from_model else None,
+        files=dict(request.files),
+        adapters=dict(request.adapters),
+        adapter_scales=dict(request.adapter_scales),
+        template=request.template if request.HasField("template") else None,
+        system=request.system if request.HasField("system") else None,
+        licenses=tuple(request.licenses),
+        parameters_json=request.parameters_json,
+        messages_json=request.messages_json,
+        renderer=request.renderer,
+        parser=request.parser,
+    )

@@ -1,0 +1,216 @@
+"""The store of a node as one thing: what changes it, one change at a time, and nothing is lost that a name needs."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.errors import BadModelFile, InvalidRequest, ModelNotFound, PunaError
+from common.logs import get_logger
+from runner.core.store.digests import parse_digest, qualified
+from runner.core.store.manifest import parse_manifest
+from runner.core.store.names import StoreName
+from runner.host.model_files import ModelFile, ModelFiles
+from runner.host.store.access import writing
+from runner.host.store.blobs import sync_directory
+from runner.host.store.uploads import Uploads
+
+log = get_logger()
+
+CHUNK_BYTES = 1024 * 1024
+
+
+class Store:
+    """Around the models of a node. `turn` is held by whatever writes or deletes a name."""
+
+    def __init__(self, models: ModelFiles, *, blob_bytes_max: int, prunes: bool) -> None:
+        """Without `prunes` blobs stay when nothing names them any more."""
+        self.models = models
+        self.blobs = models.blobs
+        self.manifests = models.manifests
+        self.uploads = Uploads(self.blobs, bytes_max=blob_bytes_max)
+        self.turn = asyncio.Lock()
+        self._prunes = prunes
+        self._pinned: Counter[str] = Counter()
+
+    @contextmanager
+    def pinned(self, digests: Iterable[str]) -> Iterator[None]:
+        """These blobs stay although no manifest names them yet."""
+        held = list(digests)
+        self._pinned.update(held)
+        try:
+            yield
+        finally:
+            self._pinned.subtract(held)
+            self._pinned += Counter()  # what is no longer held leaves
+
+    async def write_manifest(self, name: StoreName, content: bytes) -> None:
+        """Have a name stand for this from now on, and drop what only its former content needed.
+
+        Raises:
+            DiskFull, PermissionDenied: the name is as it was.
+        """
+        async with self.turn:
+            with writing(self.models.directory):
+                former = await asyncio.to_thread(self._former, name)
+                await asyncio.to_thread(self.manifests.write, name, content)
+                if former is not None and former != content:
+                    await asyncio.to_thread(self._prune, former)
+        await self.models.rescan()
+
+    async def replaced(self, name: StoreName, former: bytes | None) -> None:
+        """Somebody wrote the manifest of a name: show the model, and drop what only the former one needed."""
+        async with self.turn:
+            if former is not None and former != await asyncio.to_thread(self._former, name):
+                with writing(self.models.directory):
+                    await asyncio.to_thread(self._prune, former)
+        await self.models.rescan()
+
+    async def inspect(self, digest: str) -> None:
+        """Look at a GGUF of this store in a throw-away process.
+
+        Raises:
+            BadModelFile: nothing that the engine can read.
+            ModelUnavailable: the look failed.
+        """
+        await self.models.inspector.describe_part(self.blobs.path(digest), digest)
+
+    async def delete(self, name: StoreName) -> int:
+        """Forget a name; the bytes that this freed. A plain file that has the name goes itself.
+
+        Raises:
+            ModelNotFound: nothing has this name.
+            DiskFull, PermissionDenied: the store cannot be written.
+        """
+        async with self.turn:
+            with writing(self.models.directory):
+                freed = await asyncio.to_thread(self._delete_stored, name)
+                if freed is None:
+                    freed = await asyncio.to_thread(self._delete_plain, name)
+        if freed is None:
+            raise not_found(name)
+        log.info("model.deleted", model=name.short(), freed_bytes=freed)
+        await self.models.rescan()
+        return freed
+
+    def find_blob(self, digest: str) -> tuple[Path, int] | None:
+        """Where a content lies, as a blob or as a plain file, and its size."""
+        size = self.blobs.size(digest)
+        if size is not None:
+            return self.blobs.path(digest), size
+        path = self.models.plain_file(digest)
+        try:
+            return (path, path.stat().st_size) if path is not None else None
+        except OSError:
+            return None
+
+    async def read(self, digest: str, *, offset: int, max_bytes: int) -> AsyncIterator[tuple[bytes, int]]:
+        """Pieces of a blob from an offset on, and its whole size. An empty blob is one empty piece.
+
+        Raises:
+            ModelNotFound: it is not here.
+            InvalidRequest: the offset lies beyond its end.
+        """
+        found = await asyncio.to_thread(self.find_blob, digest)
+        if found is None:
+            raise ModelNotFound(f"blob {qualified(digest)} is not here")
+        path, size = found
+        if offset > size:
+            raise InvalidRequest(f"the blob has {size} bytes, nothing lies at {offset}", param="offset")
+        stop = min(size, offset + max_bytes) if max_bytes else size
+        is_blob = path.parent == self.blobs.directory
+        descriptor = self.blobs.open(digest) if is_blob else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if offset == stop:
+                yield b"", size
+            while offset < stop:
+                piece = await asyncio.to_thread(os.pread, descriptor, min(CHUNK_BYTES, stop - offset), offset)
+                if not piece:
+                    raise BadModelFile(f"blob {qualified(digest)} ends at {offset} bytes, {size} were announced")
+                yield piece, size
+                offset += len(piece)
+        finally:
+            os.close(descriptor)
+
+    async def manifest(self, name: StoreName) -> bytes:
+        """As received.
+
+        Raises:
+            ModelNotFound: nothing of this name, or a plain file.
+        """
+        content = await asyncio.to_thread(self._former, name)
+        if content is None:
+            raise not_found(name)
+        return content
+
+    def plain(self, name: StoreName) -> ModelFile | None:
+        """A plain file that has the name."""
+        found = self.models.named(name)
+        return found if found is not None and found.stored is None else None
+
+    def _former(self, name: StoreName) -> bytes | None:
+        try:
+            return self.manifests.read(name)
+        except OSError:
+            return None
+
+    def _delete_stored(self, name: StoreName) -> int | None:
+        content = self._former(name)
+        if not self.manifests.delete(name):
+            return None
+        return self._prune(content) if content is not None else 0
+
+    def _delete_plain(self, name: StoreName) -> int | None:
+        found = self.plain(name)
+        if found is None:
+            return None
+        freed = 0
+        for path in found.paths:
+            size = path.lstat().st_size
+            path.unlink()
+            freed += size
+        for folder in {path.parent for path in found.paths}:
+            sync_directory(folder)
+        return freed
+
+    def _prune(self, content: bytes) -> int:
+        """Delete the blobs of a manifest that is gone, those that nothing else names. Bytes that are free again."""
+        if not self._prunes:
+            return 0
+        try:
+            candidates = {layer.digest for layer in parse_manifest(content).blobs()}
+        except BadModelFile:
+            return 0
+        listing = self.manifests.listing()
+        if listing.strange:
+            log.warning("store.not_pruned", reason="not every manifest can be read", path=str(listing.strange[0]))
+            return 0
+        needed = set(self._pinned)
+        for name in listing.names:
+            try:
+                other = self.manifests.read(name)
+                if other is not None:
+                    needed |= {layer.digest for layer in parse_manifest(other).blobs()}
+            except (OSError, PunaError):
+                log.warning("store.not_pruned", reason="not every manifest can be read", model=name.short())
+                return 0
+        return sum(self.blobs.delete(digest) for digest in candidates - needed)
+
+
+def not_found(name: StoreName) -> ModelNotFound:
+    """What to say of a name that nothing has."""
+    return ModelNotFound(f"model '{name.short()}' not found", param="model")
+
+
+def parse_wanted(digest: str) -> str:
+    """The digest that a caller named.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    try:
+        return parse_digest(digest)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid digest: {error}", param="digest") from error

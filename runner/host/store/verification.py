@@ -1,0 +1,82 @@
+"""Blobs are what their names say, or they are never loaded: each is read once, and the verdict kept by content."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from common.errors import BadModelFile
+from common.logs import get_logger
+from runner.core.store.digests import file_name, qualified
+from runner.host.file_digests import FileDigests
+from runner.host.plain_files import FileStamp
+from runner.host.store.blobs import BlobStore, sync_directory
+
+log = get_logger()
+
+
+class Verifier:
+    """Reads each blob once for each content. Those that lie are moved to `quarantine`."""
+
+    def __init__(
+        self, blobs: BlobStore, digests: FileDigests, quarantine: Path, on_mismatch: Callable[[], None]
+    ) -> None:
+        """`on_mismatch` hears that a blob is gone."""
+        self._blobs = blobs
+        self._digests = digests
+        self.quarantine = quarantine
+        self._on_mismatch = on_mismatch
+        # One blob at a time for everybody: reading several would only make each of them later.
+        self._turn = asyncio.Lock()
+
+    def is_verified(self, digest: str) -> bool:
+        """Whether the blob as it lies there was checked already."""
+        try:
+            stamp = FileStamp.of(self._blobs.path(digest), follow=False)
+        except OSError:
+            return False
+        return self._digests.known(stamp) == digest
+
+    def written(self, digest: str) -> None:
+        """A blob was committed by somebody who computed its digest."""
+        with contextlib.suppress(OSError):
+            self._digests.note(FileStamp.of(self._blobs.path(digest), follow=False), digest)
+
+    async def verify(self, digest: str) -> None:
+        """Read the blob unless that was done.
+
+        Raises:
+            BadModelFile: it is not here, cannot be read, or has another digest; then it is in quarantine.
+        """
+        if self.is_verified(digest):
+            return
+        async with self._turn:
+            if not self._blobs.has(digest):
+                raise BadModelFile(self.why_missing(digest))
+            path = self._blobs.path(digest)
+            found = await self._digests.of(FileStamp.of(path, follow=False))
+            if found == digest:
+                log.info("blob.verified", digest=digest[:12])
+                return
+            where = await asyncio.to_thread(self._put_away, digest)
+            log.error("blob.mismatch", digest=digest, found=found, path=str(path), quarantine=where)
+            self._on_mismatch()
+            raise BadModelFile(f"digest mismatch, expected {qualified(digest)!r}, got {qualified(found)!r}{where}")
+
+    def why_missing(self, digest: str) -> str:
+        """What to say of a blob that a manifest names and that is not here."""
+        if (self.quarantine / file_name(digest)).exists():
+            return f"blob {qualified(digest)} had another digest and is in quarantine: {self.quarantine}"
+        return f"blob {qualified(digest)} is missing"
+
+    def _put_away(self, digest: str) -> str:
+        """Where it lies now, for the message. Empty if it could not be moved: it is not loaded all the same."""
+        target = self.quarantine / file_name(digest)
+        try:
+            self.quarantine.mkdir(mode=0o700, exist_ok=True)
+            self._blobs.path(digest).replace(target)
+            sync_directory(self.quarantine)
+        except OSError as error:
+            log.warning("blob.not_moved", digest=digest[:12], text=str(error))
+            return ""
+        return f"; moved to {target}"
