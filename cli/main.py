@@ -8,6 +8,7 @@ import typer
 
 from cli.commands import cluster, listings
 from cli.commands import keys as key_commands
+from cli.commands import models as model_commands
 from cli.commands import placements as placement_commands
 from cli.commands import run as run_command
 from cli.core.conversation import RunOptions
@@ -83,6 +84,60 @@ def nodes(as_json: Json = False) -> None:
 def models(as_json: Json = False) -> None:
     """List the models that can be used."""
     listings.models(as_json=as_json)
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="[HOST/][NAMESPACE/]MODEL[:TAG], hf.co/USER/REPOSITORY:QUANTIZATION")],
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP, if the server allows it there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each line of news as JSON.")] = False,
+) -> None:
+    """Fetch a model from its registry. Ctrl-C stops; the next pull goes on from there."""
+    sys.exit(model_commands.pull(name, insecure=insecure, as_json=as_json))
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    file: Annotated[Path, typer.Option("--file", "-f", help="A Modelfile.")] = Path("Modelfile"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print each line of news as JSON.")] = False,
+) -> None:
+    """Make a model from a Modelfile: from another model, or from GGUF files of this machine, which are sent."""
+    sys.exit(model_commands.create(name, file, as_json=as_json))
+
+
+@app.command()
+def show(  # every argument is an option of the command line
+    model: Annotated[str, typer.Argument(help="Name of a model; see `puna models`.")],
+    modelfile: Annotated[bool, typer.Option("--modelfile", help="Only the Modelfile that makes it anew.")] = False,
+    parameters: Annotated[bool, typer.Option("--parameters", help="Only its parameters.")] = False,
+    template: Annotated[bool, typer.Option("--template", help="Only its template.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Only its system message.")] = False,
+    licence: Annotated[bool, typer.Option("--license", help="Only its license.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Long arrays, too; with --json.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a model is and what it says of itself."""
+    wanted = (modelfile, parameters, template, system, licence)
+    if sum(wanted) > 1:
+        raise typer.BadParameter("only one of the texts can be shown at a time")
+    only = next((text for text, wish in zip(model_commands.TEXTS, wanted, strict=True) if wish), None)
+    model_commands.show(model, only=only, verbose=verbose, as_json=as_json)
+
+
+@app.command("rm")
+def remove(models: Annotated[list[str], typer.Argument(help="Names of models.")]) -> None:
+    """Delete models. What they share with others stays; replicas that are busy finish first."""
+    model_commands.remove(models)
+
+
+@app.command("cp")
+def copy(
+    source: Annotated[str, typer.Argument(help="Name of a model.")],
+    destination: Annotated[str, typer.Argument(help="Its second name.")],
+) -> None:
+    """Give a model a second name."""
+    model_commands.copy(source, destination)
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """The gateway as the commands see it: Ollama's dialect and Puna's own pages over HTTP."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,36 @@ class Server:
         if not response.is_success:
             raise CommandFailed(_error_text(response))
         return _object(response.text)
+
+    def order(self, method: str, path: str, body: dict[str, Any]) -> None:
+        """A command that is answered with its status alone."""
+        try:
+            response = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if not response.is_success:
+            raise CommandFailed(_error_text(response))
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether the server has a file."""
+        try:
+            response = self._client.head(f"/api/blobs/{digest}")
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if response.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
+            raise CommandFailed(_error_text(response))
+        return response.is_success
+
+    def put_blob(self, digest: str, content: Iterator[bytes], size_bytes: int) -> None:
+        """Send a file, however long that takes."""
+        timeout = httpx.Timeout(None, connect=_CONNECT_WITHIN_S)
+        headers = {"content-length": str(size_bytes), "content-type": "application/octet-stream"}
+        try:
+            response = self._client.post(f"/api/blobs/{digest}", content=content, headers=headers, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if not response.is_success:
+            raise CommandFailed(_error_text(response))
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """The JSON objects of a streamed answer, as they come. The first may take as long as a model takes to load."""

@@ -1,0 +1,142 @@
+"""`puna pull`, `create`, `show`, `rm` and `cp`."""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cli.core.model_sources import looks_like_path, models_in, with_other_parts
+from cli.core.modelfile import ModelfileInvalid, create_body, parse_modelfile
+from cli.core.shown_model import sections
+from cli.errors import CommandFailed
+from cli.output import print_json
+from cli.progress import Teller, teller
+from cli.server import Server
+from cli.settings import CliSettings
+from cli.uploads import send_file
+from common.modelfile import Modelfile
+
+INTERRUPTED = 130
+# Texts of POST /api/show that can be printed alone.
+TEXTS = ("modelfile", "parameters", "template", "system", "license")
+
+
+def pull(name: str, *, insecure: bool, as_json: bool) -> int:
+    """Fetch a model; the exit status."""
+    news = _server().stream("/api/pull", {"model": name, "insecure": insecure})
+    try:
+        with closing(news), teller(as_json=as_json) as where:
+            for one in news:
+                where.tell(one)
+    except KeyboardInterrupt:
+        print(f"\nstopped; what has come stays, and `puna pull {name}` goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def create(name: str, path: Path, *, as_json: bool) -> int:
+    """Make a model of a Modelfile; the exit status."""
+    server = _server()
+    try:
+        modelfile = parse_modelfile(path.read_text(encoding="utf-8"))
+        body = dict(create_body(name, modelfile))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{path} cannot be read") from error
+    except ModelfileInvalid as error:
+        raise CommandFailed(f"{path}: {error}") from error
+    try:
+        with teller(as_json=as_json) as where:
+            body |= _origin(server, modelfile, path.parent, where)
+            for one in server.stream("/api/create", body):
+                where.tell(one)
+    except KeyboardInterrupt:
+        print("\nstopped; files that were sent whole stay for the next try", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def show(name: str, *, only: str | None, verbose: bool, as_json: bool) -> None:
+    """What is known of a model."""
+    shown = _server().send("POST", "/api/show", {"model": name, "verbose": verbose})
+    if as_json:
+        print_json(shown)
+    elif only is not None:
+        text = str(shown.get(only) or "")
+        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
+    else:
+        _print_sections(sections(name, shown))
+
+
+def remove(names: list[str]) -> None:
+    """Forget models."""
+    server = _server()
+    for name in names:
+        server.order("DELETE", "/api/delete", {"model": name})
+        print(f"deleted {name}", flush=True)
+
+
+def copy(source: str, destination: str) -> None:
+    """Give a model a second name."""
+    _server().order("POST", "/api/copy", {"source": source, "destination": destination})
+    print(f"copied {source} to {destination}")
+
+
+def _origin(server: Server, modelfile: Modelfile, directory: Path, where: Teller) -> dict[str, Any]:
+    """`from`, or `files` and `adapters`, which the server has then."""
+    files: dict[str, Path] = {}
+    names: list[str] = []
+    for source in modelfile.sources:
+        found = _files(source, directory)
+        files |= found
+        if not found:
+            names.append(source)
+    if len(names) > 1 or (names and files):
+        raise CommandFailed("FROM is either one model or files")
+    adapters: dict[str, Path] = {}
+    for adapter in modelfile.adapters:
+        found = _files(adapter, directory)
+        if not found:
+            raise CommandFailed(f"ADAPTER {adapter}: there is no such file")
+        adapters |= found
+    body: dict[str, Any] = {"from": names[0]} if names else {}
+    if files:
+        body["files"] = {name: send_file(server, path, where) for name, path in files.items()}
+    if adapters:
+        body["adapters"] = {name: send_file(server, path, where) for name, path in adapters.items()}
+    return body
+
+
+def _files(source: str, directory: Path) -> dict[str, Path]:
+    """Name and path of the files that a source means; none: it is the name of a model."""
+    path = (directory / Path(source).expanduser()).resolve()
+    try:
+        if path.is_dir():
+            names = models_in([one.name for one in path.iterdir()])
+            if not names:
+                raise CommandFailed(f"{source}: there is no GGUF file in it")
+            return {name: path / name for name in names}
+        if path.is_file():
+            names = with_other_parts(path.name, [one.name for one in path.parent.iterdir()])
+            return {name: path.parent / name for name in names}
+    except (OSError, ValueError) as error:
+        raise CommandFailed(str(error)) from error
+    if looks_like_path(source):
+        raise CommandFailed(f"{source}: there is no such file")
+    return {}
+
+
+def _print_sections(found: list[tuple[str, list[tuple[str, str]]]]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for position, (title, rows) in enumerate(found):
+        if position:
+            console.print()
+        console.print(title, style="bold", markup=False)
+        width = max(len(label) for label, _ in rows)
+        for label, value in rows:
+            console.print(f"  {label.ljust(width)}  {value}".rstrip(), markup=False)
+
+
+def _server() -> Server:
+    return Server.of(CliSettings.load())

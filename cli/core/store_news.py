@@ -1,0 +1,51 @@
+"""What a pull or create says, as lines and bars. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cli.core.formatting import format_bytes
+
+_DIGEST_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """How far one blob is."""
+
+    key: str
+    text: str
+    done_bytes: int
+    total_bytes: int
+
+
+def bar_of(news: Mapping[str, Any]) -> Bar | None:
+    """The bar that a line is about; None: it is about no blob, or its size is not known."""
+    total = int(news.get("total") or 0)
+    if not news.get("digest") or total == 0:
+        return None
+    done = min(int(news.get("completed") or 0), total)
+    return Bar(key=str(news["digest"]), text=str(news.get("status", "")), done_bytes=done, total_bytes=total)
+
+
+@dataclass(slots=True)
+class PlainNews:
+    """Lines for a pipe: each status once, and each blob when it begins and when it is there."""
+
+    _said: str = ""
+    _whole: set[str] = field(default_factory=set)
+
+    def lines(self, news: Mapping[str, Any]) -> Iterable[str]:
+        """What is to be printed of one line of the server's."""
+        status, bar = str(news.get("status", "")), bar_of(news)
+        if status != self._said and (bar is None or bar.key not in self._whole):
+            self._said = status
+            yield f"{status} ({format_bytes(bar.total_bytes)})" if bar is not None else status
+        if bar is not None and bar.done_bytes == bar.total_bytes and bar.key not in self._whole:
+            self._whole.add(bar.key)
+            yield f"{short_digest(bar.key)} is there"
+
+
+def short_digest(digest: str) -> str:
+    """As people compare digests."""
+    return digest.removeprefix("sha256:")[:_DIGEST_DIGITS]

@@ -1,0 +1,85 @@
+"""How far long work is: bars on a terminal, lines in a pipe, JSON on demand."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from cli.core.store_news import PlainNews, bar_of
+
+
+class Teller(Protocol):
+    """Who hears news in the form of POST /api/pull: status, digest, total, completed."""
+
+    def tell(self, news: Mapping[str, Any]) -> None:
+        """Something happened."""
+
+
+class _Bars:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._said = ""
+
+    def tell(self, news: Mapping[str, Any]) -> None:
+        """A bar for each blob, a line for everything else."""
+        bar, status = bar_of(news), str(news.get("status", ""))
+        if bar is None:
+            if status != self._said:
+                self._progress.console.print(status, markup=False, highlight=False)
+            self._said = status
+            return
+        key = bar.key, bar.text
+        if key not in self._tasks:
+            self._tasks[key] = self._progress.add_task(bar.text, total=bar.total_bytes)
+        self._progress.update(self._tasks[key], completed=bar.done_bytes)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._plain = PlainNews()
+
+    def tell(self, news: Mapping[str, Any]) -> None:
+        """A line for each step."""
+        for line in self._plain.lines(news):
+            print(line, flush=True)
+
+
+class _Json:
+    @staticmethod
+    def tell(news: Mapping[str, Any]) -> None:
+        """As the server said it."""
+        print(json.dumps(news), flush=True)
+
+
+@contextmanager
+def teller(*, as_json: bool) -> Iterator[Teller]:
+    """Where news go, for as long as the work takes."""
+    if as_json:
+        yield _Json()
+        return
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield _Bars(progress)
