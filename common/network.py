@@ -47,7 +47,11 @@ def is_taken(address: str) -> bool:
 
 
 def reachable(address: str, known_as: str) -> str:
-    """A listener's `host:port` as others dial it: "any host" becomes that of `known_as`, another of its addresses."""
+    """A listener's `host:port` as others dial it: "any host" becomes that of `known_as`, another of its addresses.
+
+    Of several with commas between them the first is taken.
+    """
+    known_as = known_as.partition(",")[0]
     if not address or not known_as or known_as.startswith(UNIX_PREFIX):
         return address
     host, port = split_host_port(address)

@@ -5,8 +5,9 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from common.addresses import Channels
 from common.errors import PunaError
-from common.grpc_client import call_metadata, open_channel
+from common.grpc_client import call_metadata
 from common.grpc_errors import received
 from common.logs import get_logger
 from common.model_details import KeptDetails
@@ -21,21 +22,22 @@ RECONNECT_S_MAX = 2.0
 
 
 async def watch_inventory(
-    address: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
+    addresses: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
     """Yield the inventory on connect and after every change; ends only when the caller stops iterating.
 
+    `addresses` as in common/addresses.py: one of them is watched, another one when it is gone.
     While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
     Models come with their details once (common/model_details.py).
     `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
     """
-    async with aclosing(_messages(address, discovery_pb2.WatchInventoryRequest(), on_connection)) as messages:
+    async with aclosing(_messages(addresses, discovery_pb2.WatchInventoryRequest(), on_connection)) as messages:
         async for message in messages:
             yield message
 
 
 async def watch_changes(
-    address: str,
+    addresses: str,
     *,
     on_connection: Callable[[bool], None] = lambda _connected: None,
     details: KeptDetails,
@@ -43,7 +45,7 @@ async def watch_changes(
     """The same for whoever keeps the inventory: only news come over the wire. `details` keeps what comes once."""
     laid, known_models = Laid(), 0
     request = discovery_pb2.WatchInventoryRequest(changes_only=True)
-    async with aclosing(_messages(address, request, on_connection)) as messages:
+    async with aclosing(_messages(addresses, request, on_connection)) as messages:
         async for message in messages:
             seen = laid.take(message)
             if seen.models_changes != known_models:
@@ -53,13 +55,15 @@ async def watch_changes(
 
 
 async def _messages(
-    address: str, request: discovery_pb2.WatchInventoryRequest, on_connection: Callable[[bool], None]
+    addresses: str, request: discovery_pb2.WatchInventoryRequest, on_connection: Callable[[bool], None]
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
-    pause_s, told_of_loss = RECONNECT_S_MIN, False
-    async with open_channel(address) as channel:
-        stub = discovery_pb2_grpc.DiscoveryStub(channel)
+    pause_s, told_of_loss, turn = RECONNECT_S_MIN, False, 0
+    channels = Channels(addresses)
+    try:
         while True:
             connected = False
+            known = await channels.get()
+            stub = discovery_pb2_grpc.DiscoveryStub(known[turn % len(known)])
             call = stub.WatchInventory(request, metadata=call_metadata())
             try:
                 async for inventory in received(call):
@@ -69,11 +73,14 @@ async def _messages(
                     yield inventory
             except PunaError as error:
                 if not told_of_loss:  # once per outage, not once per attempt
-                    log.warning("inventory.lost", address=address, text=error.message)
+                    log.warning("inventory.lost", address=addresses, text=error.message)
                 told_of_loss = True
+                turn += 1
             finally:
                 call.cancel()
                 if connected:
                     on_connection(False)
             await asyncio.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, RECONNECT_S_MAX)
+    finally:
+        await channels.close()

@@ -44,7 +44,7 @@ async def test_a_host_registers_with_every_discovery_and_again_with_one_that_ret
         one.process.kill()
         await one.process.wait()
         await until(lambda: any(event.get("event") == "discovery.lost" for event in host.events), what="the loss")
-        await _sees(addresses[1], "a")
+        await _sees(",".join(addresses), "a")
         one = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": addresses[0]})
         await _sees(addresses[0], "a")
         assert host.process.returncode is None

@@ -61,4 +61,5 @@ def test_addresses_that_mean_any_host_are_dialled_where_the_process_is_known() -
     assert reachable("127.0.0.1:4001", "host:7603") == "127.0.0.1:4001"
     assert reachable("page.example:4001", "host:7603") == "page.example:4001"
     assert reachable("0.0.0.0:9100", "unix:/run/x.sock") == "0.0.0.0:9100"
+    assert reachable("0.0.0.0:9100", "a:7602,b:7602") == "a:9100"
     assert reachable("", "host:7603") == ""
