@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from common.errors import InvalidRequest
 from common.grpc_client import call_metadata, open_channel
-from common.grpc_errors import received
-from protos import inference_pb2, inference_pb2_grpc, runner_pb2
+from common.grpc_errors import domain_errors, received
+from protos import inference_pb2, inference_pb2_grpc, runner_pb2, scheduler_pb2, store_pb2
 
 Messages = str | Sequence[inference_pb2.ChatMessage]
 _LEVELS = {
@@ -169,9 +169,69 @@ class Client:
             if think not in _LEVELS:
                 raise InvalidRequest(f"think must be true, false or one of {', '.join(_LEVELS)}", param="think")
             request.think_level = _LEVELS[think]
-        metadata = (*call_metadata(), *self._credentials)
-        async for event in received(self.stub.Chat(request, timeout=self._timeout_s, metadata=metadata)):
+        async for event in received(self.stub.Chat(request, **self._call())):
             yield event
+
+    async def list_models(self) -> list[scheduler_pb2.ModelRoute]:
+        """Every model that this caller may see, newest first.
+
+        Raises:
+            PunaError: the service refused.
+        """
+        with domain_errors():
+            answer = await self.stub.ListModels(inference_pb2.ListModelsRequest(), **self._call())
+        return list(answer.models)
+
+    async def show_model(self, model: str) -> scheduler_pb2.ModelRoute:
+        """One model and its replicas.
+
+        Raises:
+            ModelNotFound: there is none of this name.
+        """
+        with domain_errors():
+            found: scheduler_pb2.ModelRoute = await self.stub.ShowModel(
+                inference_pb2.ShowModelRequest(model=model), **self._call()
+            )
+        return found
+
+    async def load_model(
+        self, model: str, *, context_tokens: int | None = None, keep_alive_ms: int | None = None
+    ) -> AsyncIterator[inference_pb2.InferenceEvent]:
+        """Have a replica; how that goes, the last event is `done`.
+
+        Raises:
+            PunaError: it cannot be loaded.
+        """
+        request = inference_pb2.LoadModelRequest(
+            model=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms
+        )
+        async for event in received(self.stub.LoadModel(request, **self._call())):
+            yield event
+
+    async def unload_model(self, model: str) -> int:
+        """Stop a model's replicas once they are idle; how many were told to.
+
+        Raises:
+            ModelNotFound: there is none of this name.
+        """
+        with domain_errors():
+            answer = await self.stub.UnloadModel(scheduler_pb2.UnloadModelRequest(model_name=model), **self._call())
+        return int(answer.replicas)
+
+    async def pull_model(self, model: str, *, insecure: bool = False) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Fetch a model from its registry; how that goes, the last status is "success", and the model can be used.
+
+        Raises:
+            PermissionDenied: the registry is not on the server's list.
+            PunaError: it cannot be fetched.
+        """
+        request = inference_pb2.PullModelRequest(model=model, insecure=insecure)
+        call = self.stub.PullModel(request, metadata=(*call_metadata(), *self._credentials))
+        async for step in received(call):
+            yield step
+
+    def _call(self) -> dict[str, Any]:
+        return {"timeout": self._timeout_s, "metadata": (*call_metadata(), *self._credentials)}
 
 
 def user(text: str, *images: bytes) -> inference_pb2.ChatMessage:
