@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
+from common.errors import InvalidRequest
 from common.ids import new_request_id
 from gateway.authorizer import Authorizer
 from gateway.core.keys import Scope
@@ -59,14 +61,16 @@ class KeyInterceptor(aio.ServerInterceptor):
             else self._guard_unary(handler.unary_unary, scope)
         )
         guarded: Handler = make(
-            guard, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+            guard,
+            request_deserializer=_forgiving(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
         )
         return guarded
 
     def _guard_unary(self, behaviour: Any, scope: Scope) -> Any:
         async def guarded(request: Any, context: Any) -> Any:
             async with self._authorizer.visit(scope, **_credentials(context)):
-                return await behaviour(request, context)
+                return await behaviour(_read(request), context)
 
         return guarded
 
@@ -74,12 +78,34 @@ class KeyInterceptor(aio.ServerInterceptor):
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             async with (
                 self._authorizer.visit(scope, **_credentials(context)),
-                closing(behaviour(request, context)) as messages,
+                closing(behaviour(_read(request), context)) as messages,
             ):
                 async for message in messages:
                     yield message
 
         return guarded
+
+
+class _Unreadable:
+    """In the place of a message whose bytes are none."""
+
+
+def _forgiving(read: Any) -> Any:
+    """A reader whose failure is answered by us: gRPC's own answer, UNKNOWN, reads like a bug of the server."""
+
+    def forgiving(message: bytes) -> Any:
+        try:
+            return read(message)
+        except DecodeError:
+            return _Unreadable()
+
+    return forgiving
+
+
+def _read(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise InvalidRequest("the message cannot be read")
+    return request
 
 
 def _credentials(context: Any) -> dict[str, Any]:

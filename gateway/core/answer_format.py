@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidRequest
+from gateway.core.schema_limits import check_schema
 
 SCHEMA_BYTES_MAX = 128 * 1024
 _ANY_OBJECT = '{"type":"object"}'
@@ -95,4 +96,5 @@ def _schema_text(schema: dict[str, Any], field: str) -> str:
     text = orjson.dumps(schema)
     if len(text) > SCHEMA_BYTES_MAX:
         raise InvalidRequest(f"the schema in {field} is longer than {SCHEMA_BYTES_MAX} bytes", param=field)
+    check_schema(schema, field)
     return text.decode()

@@ -2,6 +2,7 @@
 
 from common.errors import BadModelFile, UnsupportedCapability
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Think, images_of
+from gateway.core.conversation import check_conversation
 from gateway.core.images import check_images
 from gateway.core.routes import ModelInfo
 
@@ -27,6 +28,8 @@ def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
     Raises:
         UnsupportedCapability, InvalidRequest: tell the client.
     """
+    if isinstance(request.prompt, Chat):
+        check_conversation(request.prompt)
     # A model without any capability was not inspected for them: let the runner judge.
     if model.capabilities and _COMPLETION not in model.capabilities:
         raise _lacks(request.model, "chat" if isinstance(request.prompt, Chat) else "generate")

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
+from gateway.core.image_headers import image_size
 
 IMAGES_MAX = 8  # of one request
 IMAGE_BYTES_MAX = 10 * 1024 * 1024
+PIXELS_MAX = 32 * 1024 * 1024  # by its header: a bomb is refused before anybody decodes it
 # Models that take one image are older than those that the engine runs; the check costs nothing.
 ONE_IMAGE_ARCHITECTURES = frozenset({"mllama"})
 URLS_REFUSED = "image URLs are not currently supported, please use base64 encoded data instead"
@@ -52,6 +54,9 @@ def decode_image(image: Image) -> bytes:
         raise InvalidRequest("an image is not valid base64", param="images") from None
     if not (data.startswith(_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")):
         raise InvalidRequest("an image is none of PNG, JPEG, BMP, GIF, WebP", param="images")
+    width, height = image_size(data) or (1, 1)
+    if width * height > PIXELS_MAX:
+        raise InvalidRequest(f"an image has more than {PIXELS_MAX} pixels", param="images")
     return data
 
 

@@ -3,6 +3,7 @@
 A boolean is no integer, "5" is no number, 5.0 counts as 5, null means absent.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,6 +26,10 @@ _TYPE_NAMES = {
     "model_type": "object",
     "model_attributes_type": "object",
 }
+
+
+_NAMES = ("model", "name", "source", "destination", "from")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class Body(BaseModel):
@@ -81,6 +86,11 @@ def validated(body_type: type[BodyType], data: object) -> BodyType:
     """
     if not isinstance(data, dict):
         raise InvalidRequest("the request body must be a JSON object")
+    for name in _NAMES:
+        text = data.get(name)
+        # Such a name reaches logs and error texts, and no model can have it.
+        if isinstance(text, str) and _CONTROL.search(text):
+            raise InvalidRequest(f"{name} must not have control characters", param=name)
     names = {field.alias or name for name, field in body_type.model_fields.items()}
     metrics.IGNORED_FIELDS.inc(sum(1 for key in data if key not in names))
     try:

@@ -1,0 +1,336 @@
+"""The catalogue of bad input, as a table: what is sent in each dialect, and exactly what comes back.
+
+A row is read as: number, what it is, the body for each dialect (a function of the dialect, or bytes for all), the
+status, and the text. `param` is the field that OpenAI's dialect names.
+"""
+# ruff: noqa: E501  # a table is read by its lines
+
+import base64
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OPENAI, ANTHROPIC, OLLAMA = "/v1/chat/completions", "/v1/messages", "/api/chat"
+DIALECTS = (OPENAI, ANTHROPIC, OLLAMA)
+Send = Callable[[str], Any]
+HELLO = [{"role": "user", "content": "Hello"}]
+DEPTH, ITEMS = 100_000, 50_000
+GOOD = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One input of the catalogue in one dialect. No text: the status alone, with a whole answer."""
+
+    number: str
+    what: str
+    path: str
+    send: Any  # bytes, or what becomes JSON
+    status: int
+    text: str = ""
+    param: str | None = None
+    code: str = "invalid_value"
+
+    def __str__(self) -> str:
+        """As tests name it."""
+        return f"{self.number} {self.what} {self.path}"
+
+
+def chat(path: str, **more: Any) -> dict[str, Any]:
+    """A good request of a dialect, and more."""
+    body: dict[str, Any] = {"model": "demo", "messages": HELLO}
+    if path == ANTHROPIC:
+        body["max_tokens"] = 9
+    if path == OLLAMA:
+        body["stream"] = False
+    return {**body, **more}
+
+
+def option(**values: Any) -> Send:
+    return lambda path: chat(path, options=values)
+
+
+def said(content: Any, role: str = "user", times: int = 1) -> Send:
+    return lambda path: chat(path, messages=[{"role": role, "content": content}] * times)
+
+
+def with_image(data: Any, *, plain: bool = False) -> Send:
+    """An image as each dialect carries it. `plain`: as it is, without the beginning of a data URI."""
+    text = base64.b64encode(data).decode() if isinstance(data, bytes) else data
+
+    def send(path: str) -> dict[str, Any]:
+        if path == OPENAI:
+            url = text if plain else f"data:image/png;base64,{text}"
+            content: Any = [{"type": "image_url", "image_url": {"url": url}}]
+        elif path == ANTHROPIC:
+            source = {"type": "base64", "media_type": "image/png", "data": text}
+            content = [{"type": "image", "source": source}]
+        else:
+            return chat(path, model="seer", messages=[{"role": "user", "content": "x", "images": [text]}])
+        return chat(path, model="seer", messages=[{"role": "user", "content": content}])
+
+    return send
+
+
+def with_tools(count: int = 1, name: str = "look", parameters: Any = None) -> Send:
+    schema = {"type": "object", "properties": {}} if parameters is None else parameters
+    names = [name] if count == 1 else [f"look{number}" for number in range(count)]
+
+    def send(path: str) -> dict[str, Any]:
+        if path == ANTHROPIC:
+            return chat(path, tools=[{"name": one, "input_schema": schema} for one in names])
+        functions = [{"type": "function", "function": {"name": one, "parameters": schema}} for one in names]
+        return chat(path, tools=functions)
+
+    return send
+
+
+def with_schema(schema: Any) -> Send:
+    def send(path: str) -> dict[str, Any]:
+        if path == OPENAI:
+            wrapped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+            return chat(path, response_format=wrapped)
+        return chat(path, format=schema)
+
+    return send
+
+
+def with_grammar(text: str) -> Send:
+    return lambda path: chat(path, grammar=text)
+
+
+def with_result(path: str) -> dict[str, Any]:
+    """The result of a call that nobody made."""
+    if path == ANTHROPIC:
+        block = {"type": "tool_result", "tool_use_id": "call_1", "content": "x"}
+        return chat(path, messages=[{"role": "user", "content": [block]}])
+    return chat(path, messages=[*HELLO, {"role": "tool", "content": "x", "tool_call_id": "call_1"}])
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def nested_lists(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def png(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header + b"\0\0\0\0"
+
+
+def gif(width: int, height: int) -> bytes:
+    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0" * 8
+
+
+def row(
+    number: str,
+    what: str,
+    send: Send | bytes,
+    status: int,
+    text: str | Mapping[str, str] = "",
+    *,
+    param: str | None = None,
+    code: str = "invalid_value",
+    only: tuple[str, ...] = DIALECTS,
+) -> list[Row]:
+    """A row for each dialect. `text`: the same for all, or by dialect."""
+    rows = []
+    for path in only:
+        mine = text if isinstance(text, str) else text[path]
+        rows.append(
+            Row(
+                number=number,
+                what=what,
+                path=path,
+                send=send if isinstance(send, bytes) else send(path),
+                status=status,
+                text=mine,
+                param=param,
+                code=code,
+            )
+        )
+    return rows
+
+
+JSON = "invalid JSON in request body: "
+NO_BASE64, NO_IMAGE = "an image is not valid base64", "an image is none of PNG, JPEG, BMP, GIF, WebP"
+NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
+TOO_MANY_PIXELS = "an image has more than 33554432 pixels"
+NOT_ANTHROPIC = (OPENAI, OLLAMA)
+
+
+def not_found(name: str) -> dict[str, Any]:
+    return {"text": f"model '{name}' not found", "param": "model", "code": "model_not_found"}
+
+
+def named(name: str) -> Send:
+    return lambda path: chat(path, model=name)
+
+
+def in_schema(text: str) -> dict[str, str]:
+    return {OPENAI: text.format("response_format"), OLLAMA: text.format("format")}
+
+
+# fmt: off
+TABLE: list[Row] = [row for rows in (
+    row("IN1", "brackets", b"[" * DEPTH, 400, JSON + "depth limit exceeded: line 1 column 1026 (char 1025)"),
+    row("IN1", "objects", b'{"a":' * ITEMS, 400, JSON + "depth limit exceeded: line 1 column 5122 (char 5121)"),
+    row("IN2", "5,000 digits", b'{"model":"demo","seed":' + b"1" * 5000 + b"}", 400,
+        JSON + "number is infinity when parsed as double: line 1 column 24 (char 23)"),
+    row("IN2", "20 digits", b'{"model":"demo","seed":' + b"1" * 20 + b"}", 400, JSON + "integer with more than 19 digits"),
+    row("IN3", "NaN", b'{"temperature":NaN}', 400,
+        JSON + "unexpected character, expected a JSON value: line 1 column 16 (char 15)"),
+    row("IN3", "Infinity", b'{"temperature":Infinity}', 400,
+        JSON + "unexpected character, expected a JSON value: line 1 column 16 (char 15)"),
+    row("IN3", "1e400", b'{"temperature":1e400}', 400,
+        JSON + "number is infinity when parsed as double: line 1 column 16 (char 15)"),
+    row("IN4", "lone surrogate", b'{"model":"\\ud800"}', 400,
+        JSON + "no low surrogate in string: line 1 column 11 (char 10)"),
+    row("IN5", "Latin-1", b'{"model":"\xff"}', 400,
+        JSON + "str is not valid UTF-8: surrogates not allowed: line 1 column 1 (char 0)"),
+    row("IN5", "UTF-16", '{"model":"demo"}'.encode("utf-16"), 400,
+        JSON + "str is not valid UTF-8: surrogates not allowed: line 1 column 1 (char 0)"),
+    row("IN6", "model twice", b'{"model":"demo","model":"demo"}', 400, JSON + "duplicate key"),
+    row("IN7", "NUL in content", said("a\0b"), GOOD),
+    row("IN7", "bidi marks in content", said("a\u202eb\u2066c"), GOOD),
+    row("IN7", "1 MiB of one grapheme", said("e" + "\u0301" * 500_000), GOOD),
+    row("IN7", "NUL in a name", named("de\0mo"), 400, "model must not have control characters", param="model"),
+    row("IN7", "bidi mark in a name", named("de\u202emo"), 400, "model must not have control characters", param="model"),
+    row("IN7", "NFD name", named("de\u0301mo"), 404, **not_found("de\u0301mo")),
+    row("IN8", "true for an integer", option(seed=True), 400, 'option "seed" must be of type integer', param="seed"),
+    row("IN8", "text for an integer", option(seed="5"), 400, 'option "seed" must be of type integer', param="seed"),
+    row("IN8", "5.0 for an integer", option(seed=5.0), GOOD),
+    row("IN8", "messages is text", lambda path: chat(path, messages="x"), 400, "messages must be of type array",
+        param="messages"),
+    row("IN8", "messages is null", lambda path: chat(path, messages=None), 400, "messages is required",
+        param="messages", only=(OPENAI, ANTHROPIC)),
+    row("IN8", "no model", lambda _: {"messages": HELLO, "max_tokens": 9}, 400, "model is required", param="model"),
+    row("IN8", "a field of nobody", lambda path: chat(path, unheard_of=[1]), GOOD),
+    row("IN8", "nothing", b"", 400, "missing request body"),
+    row("IN8", "an array", b"[]", 400, "the request body must be a JSON object", only=NOT_ANTHROPIC),
+    row("IN9", "n", lambda path: chat(path, n=10**9), 400, "n must be between 1 and 8", param="n", only=(OPENAI,)),
+    row("IN9", "num_predict 2^63", option(num_predict=2**63), 400, 'option "num_predict" must be -1 or at least 1',
+        param="num_predict", only=NOT_ANTHROPIC),
+    row("IN9", "num_predict -2", option(num_predict=-2), 400, 'option "num_predict" must be -1 or at least 1',
+        param="num_predict", only=NOT_ANTHROPIC),
+    row("IN9", "num_ctx 2^31 is clamped", option(num_ctx=2**31), GOOD),
+    row("IN9", "num_batch 0", option(num_batch=0), 400, 'option "num_batch" must be at least 1', param="num_batch"),
+    row("IN9", "seed 2^63", option(seed=2**63), 400, 'option "seed" must be a 64-bit integer', param="seed"),
+    row("IN9", "temperature", option(temperature=1e30), 400, 'option "temperature" must be between 0 and 10',
+        param="temperature"),
+    row("IN10", "knobs of engines", option(n_discard=-1, slot_id=0, n_keep=-5, rpc="x"), GOOD),
+    row("IN11", "no messages", lambda path: chat(path, messages=[]), 400,
+        {OPENAI: "[] is too short - 'messages'",
+         ANTHROPIC: "messages: List should have at least 1 item after validation, not 0"},
+        param="messages", only=(OPENAI, ANTHROPIC)),
+    row("IN11", "no messages: load", lambda path: chat(path, messages=[]), GOOD, only=(OLLAMA,)),
+    row("IN11", "system alone", said("x", "system"), GOOD, only=NOT_ANTHROPIC),
+    row("IN11", "unknown role", said("x", "wizard"), 400,
+        {OPENAI: 'invalid message role: "wizard"', OLLAMA: 'invalid message role: "wizard"',
+         ANTHROPIC: 'messages: role "wizard" must be user or assistant'}, param="messages"),
+    row("IN11", "100,000 tiny ones", said("x", times=100_000), 400, "request body has more than 200000 values"),
+    row("IN11", "2,049", said("x", times=2049), 400,
+        {OLLAMA: "a request can have 2048 messages"}
+        | dict.fromkeys((OPENAI, ANTHROPIC), "messages: List should have at most 2048 items after validation, not 2049"),
+        param="messages"),
+    row("IN11", "2,048", said("x", times=2048), GOOD),
+    row("IN11", "result without call", with_result, 400, "a message with the result of a tool must follow a call of it",
+        param="messages"),
+    row("IN13", "junk", with_image("!!!!"), 400, NO_BASE64, param="images"),
+    row("IN13", "bad padding", with_image("AAA"), 400, NO_BASE64, param="images"),
+    row("IN13", "no comma", with_image("data:image/png;base64", plain=True), 400, NO_BASE64, param="images"),
+    row("IN13", "0 bytes", with_image(""), 400, NO_IMAGE, param="images"),
+    row("IN13", "wrong type", with_image(5, plain=True), 400,
+        {OPENAI: "content parts must be of type text, image_url or refusal",
+         ANTHROPIC: "images must have a base64 source", OLLAMA: "messages[0].images[0] must be of type string"},
+        param="messages"),
+    row("IN14", "65,535² PNG", with_image(png(65_535, 65_535)), 400, TOO_MANY_PIXELS, param="images"),
+    row("IN14", "65,535² GIF", with_image(gif(65_535, 65_535)), 400, TOO_MANY_PIXELS, param="images"),
+    row("IN14", "SVG", with_image(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), 400, NO_IMAGE, param="images"),
+    row("IN14", "JPEG 2000", with_image(b"\0\0\0\x0cjP  \r\n\x87\n"), 400, NO_IMAGE, param="images"),
+    *(
+        row("IN16", url, with_image(url, plain=True), 400, NO_URLS, param="messages", only=(OPENAI,))
+        for url in ("http://169.254.169.254/latest", "https://[::ffff:127.0.0.1]/", "http://0x7f.1/")
+    ),
+    row("IN16", "HTTP:", with_image("HTTP://localhost/", plain=True), 400, NO_URLS, param="images", only=(OPENAI,)),
+    row("IN16", "file:", with_image("file:///etc/passwd", plain=True), 400, NO_BASE64, param="images"),
+    row("IN17", "nesting", with_grammar("root ::= " + "(" * 101 + '"a"' + ")" * 101), 400, only=(OPENAI, ANTHROPIC)),
+    row("IN17", "left recursion", with_grammar('root ::= root "a"'), 400, only=(OPENAI, ANTHROPIC)),
+    row("IN17", "no root", with_grammar('a ::= "a"'), 400, only=(OPENAI, ANTHROPIC)),
+    row("IN17", "2,001 times", with_grammar('root ::= "a"{2001}'), 400, only=(OPENAI, ANTHROPIC)),
+    row("IN17", "1 MiB", with_grammar('root ::= "' + "a" * 2**20 + '"'), 400, only=(OPENAI, ANTHROPIC)),
+    row("IN18", "depth", with_schema(nested(33)), 400,
+        in_schema("the schema in {} is nested deeper than 32 levels"), param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "URL", with_schema({"$ref": "https://example.com/x"}), 400,
+        in_schema("the schema in {} refers to something outside itself"), param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "cycle", with_schema({"$ref": "#"}), 400, param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "enum", with_schema({"enum": list(range(10_001))}), 400,
+        in_schema("the schema in {} has an enum of more than 10000 values"), param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "nested pattern", with_schema({"type": "string", "pattern": "(" * 17 + "a" + ")" * 17}), 400,
+        in_schema("the schema in {} has a pattern nested deeper than 16 groups"), param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "long pattern", with_schema({"type": "string", "pattern": "a" * 513}), 400,
+        in_schema("the schema in {} has a pattern of more than 512 characters"), param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "type 5", with_schema({"type": 5}), 400,
+        in_schema("the schema in {} has a type that is none of JSON's"), param="response_format", only=NOT_ANTHROPIC),
+    row("IN19", "10,000 tools", with_tools(10_000), 400,
+        {OLLAMA: "a request can have 128 tools"}
+        | dict.fromkeys((OPENAI, ANTHROPIC), "tools: List should have at most 128 items after validation, not 10000"),
+        param="tools"),
+    row("IN19", "128 tools", with_tools(128), GOOD),
+    row("IN19", "name", with_tools(name="../x"), 400,
+        {OPENAI: "tools[0] is no function with a valid name", OLLAMA: "tools[0] is no function with a valid name",
+         ANTHROPIC: "tools must have names of 1 to 64 letters, digits, _ and -"}, param="tools[0]"),
+    row("IN19", "type: 5", with_tools(parameters={"type": 5}), 400,
+        "the schema in tools[0] has a type that is none of JSON's", param="tools[0]"),
+    row("IN19", "recursive parameters", with_tools(parameters={"$ref": "#"}), 400,
+        "the schema in tools[0] is nothing but itself", param="tools[0]"),
+    row("IN20", "kwargs beyond scalars", lambda path: chat(path, chat_template_kwargs={"a": {"b": 1}}), 400,
+        "chat_template_kwargs must be scalars", param="chat_template_kwargs.a", only=(OPENAI, ANTHROPIC)),
+    row("IN20", "a client's template", lambda path: chat(path, chat_template="{{ x }}"), GOOD),
+    row("IN22", "user of 1 MiB", lambda path: chat(path, user="u" * 2**20), 400,
+        "user: String should have at most 512 characters", param="user", only=(OPENAI,)),
+    row("IN22", "cache key of odd bytes", lambda path: chat(path, prompt_cache_key="\r\n\0\x1b[31m"), GOOD),
+    row("IN22", "cache key of 1 MiB", lambda path: chat(path, prompt_cache_key="k" * 2**20), 400,
+        "prompt_cache_key: String should have at most 512 characters", param="prompt_cache_key", only=(OPENAI,)),
+    *(
+        row("IN23", repr(name[:16]), named(name), 404, **not_found(name))
+        for name in ("../../etc/passwd", "a%2fb", "C:\\x", "//x", "d\u0435mo", "a" * 10_240, ".", "demo:..")
+    ),
+    row("IN33", "stream yes", lambda path: chat(path, stream="yes"), 400, "stream must be of type boolean", param="stream"),
+    row("IN33", "stream_options alone", lambda path: chat(path, stream_options={"include_usage": True}), 400,
+        "stream_options needs stream to be true", param="stream_options", only=(OPENAI,)),
+    row("IN35", "keep_alive 1e9h is clamped", lambda path: chat(path, keep_alive="1e9h"), GOOD),
+    row("IN35", "num_gpu 999", option(num_gpu=999), GOOD),
+    row("IN35", "main_gpu 99", option(main_gpu=99), GOOD),
+    row("8.1", "17 stop strings", option(stop=["a"] * 17), 400, 'option "stop" must have at most 16 strings', param="stop"),
+    row("8.1", "16 stop strings", option(stop=[f"a{number}" for number in range(16)]), GOOD),
+    row("8.1", "1,600 stop strings", option(stop=["a"] * 1600), 400, 'option "stop" must have at most 16 strings',
+        param="stop"),
+    row("8.1", "257 bytes of stop", option(stop=["a" * 257]), 400, 'option "stop" must have strings of 1 to 256 bytes',
+        param="stop"),
+    row("8.1", "1,025 biases", option(logit_bias={str(number): 1 for number in range(1025)}), 400,
+        'option "logit_bias" must have at most 1024 entries', param="logit_bias"),
+    row("8.1", "1,024 biases", option(logit_bias={str(number): 1 for number in range(1024)}), GOOD),
+    row("8.1", "21 logprobs", lambda path: chat(path, logprobs=True, top_logprobs=21), 400,
+        "top_logprobs must be between 0 and 20", param="top_logprobs", only=NOT_ANTHROPIC),
+    row("8.1", "65 parts", said([{"type": "text", "text": "x"}] * 65), 400,
+        {OPENAI: "content must be a string or at most 64 parts", ANTHROPIC: "content must be a string or at most 64 blocks"},
+        param="messages", only=(OPENAI, ANTHROPIC)),
+    row("8.1", "64 parts", said([{"type": "text", "text": "x"}] * 64), GOOD, only=(OPENAI, ANTHROPIC)),
+    row("8.1", "11 MiB of text", said("x" * (11 * 2**20)), 413, "request body without images exceeds 10485760 bytes",
+        code="request_too_large"),
+    row("8.1", "33 MiB", b"x" * (33 * 2**20), 413, "request body exceeds 33554432 bytes", code="request_too_large"),
+    row("8.1", "64 levels", lambda path: chat(path, unheard_of=nested_lists(63)), GOOD),
+    row("8.1", "65 levels", lambda path: chat(path, unheard_of=nested_lists(64)), 400,
+        "request body is nested deeper than 64 levels"),
+) for row in rows]
+# fmt: on
