@@ -225,7 +225,10 @@ async def look_at(
     """
     manifest = parse_manifest(content)
     row.total_size_bytes = manifest.total_bytes()
-    row.size_bytes = sum(layer.size_bytes for layer in manifest.of(MediaType.MODEL))
+    model = manifest.of(MediaType.MODEL)
+    row.size_bytes = sum(layer.size_bytes for layer in model)
+    if len(model) == 1 and not manifest.of(MediaType.ADAPTER):
+        row.digest = model[0].digest  # known whatever becomes of the file, so that a load says what is wrong with it
     texts = await asyncio.to_thread(read_texts, manifest, blobs)
     row.system, row.template = texts.system, texts.template
     row.parameters_json, row.messages_json = texts.parameters_json, texts.messages_json

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.errors import BadModelFile
 from common.logs import get_logger
-from runner.core.store.digests import file_name, qualified
+from runner.core.store.digests import file_name, parse_digest, qualified
 from runner.host.file_digests import FileDigests
 from runner.host.plain_files import FileStamp
 from runner.host.store.blobs import BlobStore, sync_directory
@@ -48,6 +48,7 @@ class Verifier:
         Raises:
             BadModelFile: it is not here, cannot be read, or has another digest; then it is in quarantine.
         """
+        digest = parse_digest(digest)  # in any spelling: a wrong verdict would put the blob away
         if self.is_verified(digest):
             return
         async with self._turn:
