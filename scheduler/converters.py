@@ -2,11 +2,12 @@
 
 from common.errors import PunaError, error_types
 from common.seen_inventory import SeenInventory
-from protos import cluster_pb2, scheduler_pb2
+from protos import cluster_pb2, host_pb2, scheduler_pb2
 from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.origins import Origin
 from scheduler.core.routing_table import ReplicaRoute
 from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
 from scheduler.known_nodes import KnownNodes
@@ -66,6 +67,7 @@ def _to_node(node: cluster_pb2.Node, epoch: int, known: KnownNodes) -> NodeView:
         report_age_s=node.report_age_ms / 1000,
         rpc_enabled=node.rpc_enabled,
         tunnel_certificate=node.tunnel_certificate,
+        models_free_bytes=node.models_free_bytes,
     )
 
 
@@ -108,6 +110,8 @@ def _to_model(model: cluster_pb2.Model) -> ModelFile:
         facts=to_facts(model.description) if model.description.HasField("memory") else None,
         projector_digest=model.projector_digest,
         projector_size_bytes=model.projector_size_bytes,
+        blob_digests=tuple(model.blob_digests),
+        total_size_bytes=model.total_size_bytes,
         manifest_digest=model.manifest_digest,
     )
 
@@ -199,6 +203,19 @@ def to_layout(layout: cluster_pb2.Layout) -> Layout:
         main_device=layout.main_device,
         op_offload=layout.op_offload if layout.HasField("op_offload") else None,
         ubatch_tokens=layout.ubatch_tokens,
+    )
+
+
+def from_origin(origin: Origin | None) -> host_pb2.ModelOrigin | None:
+    """Where a node gets a model, for its host."""
+    if origin is None:
+        return None
+    return host_pb2.ModelOrigin(
+        addresses=origin.addresses,
+        name=origin.name,
+        manifest_digest=origin.manifest_digest,
+        blob_digests=origin.blob_digests,
+        projector_digest=origin.projector_digest,
     )
 
 

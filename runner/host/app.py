@@ -29,6 +29,7 @@ from runner.host.lending import Lender
 from runner.host.measurements import Measurements
 from runner.host.model_files import ModelFiles
 from runner.host.registrations import Registrations
+from runner.host.registry.opening import open_fetching
 from runner.host.reporter import Identity, Sections
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
@@ -84,6 +85,9 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     )
     _warn_of_limits()
     models = ModelFiles(settings.models_directory, home.cache_directory)
+    store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
+    store.uploads.remove_leftovers()
+    fetching = open_fetching(settings, store, home.cache_directory)
     lender = Lender(home, clock, environment=devices.environment)
     tunnel = open_tunnel(settings, home, node_id=identity.node_id, lender=lender)
     borrower = Borrower(tunnel.identity if tunnel is not None else None)
@@ -97,11 +101,11 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         runner_advertise=settings.runner_advertise,
         lender=lender,
         borrower=borrower,
+        origins=fetching.origins,
     )
-    servicer = HostServicer(supervisor, Measurements(models, borrower, devices), devices, tunnel)
-    store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
-    store.uploads.remove_leftovers()
-    stores = ModelStoreServicer(store)
+    measurements = Measurements(models, borrower, devices, fetching.origins)
+    servicer = HostServicer(supervisor, measurements, devices, tunnel)
+    stores = ModelStoreServicer(store, fetching.pulls.pull)
 
     def register(grpc_server: aio.Server) -> None:
         host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
@@ -146,6 +150,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         log.info("host.ready", node=identity.node_id, address=server.address, metrics_address=metrics_address)
         await _until(stop, reporting)
     finally:
+        await fetching.pulls.close()
         await supervisor.close()
         for task in tasks:
             task.cancel()

@@ -32,6 +32,7 @@ class HostClient:
         model_digest: str,
         layout: cluster_pb2.Layout,
         peers: Sequence[host_pb2.Peer] = (),
+        origin: host_pb2.ModelOrigin | None = None,
     ) -> cluster_pb2.MemoryReport:
         """Count the memory that a model with a layout takes on that node and on those that lend to it.
 
@@ -40,7 +41,7 @@ class HostClient:
             BadModelFile: the engine refuses the file; no node will take it.
             ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
         """
-        request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers)
+        request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers, origin=origin)
         with domain_errors():
             response: host_pb2.MeasureResponse = await self._stub(address).Measure(
                 request, timeout=MEASURE_TIMEOUT_S, metadata=call_metadata()

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from google.protobuf import json_format
 
-from common.errors import BadModelFile, InvalidRequest, ModelUnavailable
+from common.errors import BadModelFile, InvalidRequest, ModelNotFound, ModelUnavailable
 from protos import cluster_pb2, host_pb2
+from runner.core import model_files as core_files
 from runner.core.tunnel import Purpose
 from runner.host import metrics
 from runner.host.borrowing import Borrower, addressed, renamed
 from runner.host.children import run_child
 from runner.host.devices import Devices
 from runner.host.model_files import ModelFiles
+from runner.host.registry.origin import Origins
 from runner.host.runner_spec import file_arguments, without_addresses
 
 MEASURE_TIMEOUT_S = 20.0
@@ -23,8 +25,9 @@ REPORTS_MAX = 512
 class Measurements:
     """A cache by everything that the figures depend on. Failures are not kept."""
 
-    def __init__(self, models: ModelFiles, borrower: Borrower, devices: Devices) -> None:
+    def __init__(self, models: ModelFiles, borrower: Borrower, devices: Devices, origins: Origins) -> None:
         self._models = models
+        self._origins = origins
         self._borrower = borrower
         self._devices = devices
         self._reports: OrderedDict[bytes, cluster_pb2.MemoryReport] = OrderedDict()
@@ -38,17 +41,19 @@ class Measurements:
         layout: cluster_pb2.Layout,
         engine_build: str,
         peers: Sequence[host_pb2.Peer] = (),
+        origin: host_pb2.ModelOrigin | None = None,
     ) -> cluster_pb2.MemoryReport:
         """Bytes that the model takes with the layout, with the devices that the peers lend.
 
         Raises:
             ModelNotFound, BadModelFile: no usable file here, of the model, its projector or an adapter.
+            RegistryFailed: nor at its origin.
             InvalidRequest: no engine can have this layout.
             ModelUnavailable: the measurement crashed or ran over its time, or a peer does not lend; estimate instead.
             NotSupported: this node uses no devices of other nodes.
         """
         key = _cache_key(model_digest, layout, engine_build)
-        files = self._models.files_of(model_digest, layout)
+        files = await self._files(model_digest, layout, origin)
         async with self._turn:
             known = self._reports.get(key)
             if known is not None:
@@ -82,6 +87,17 @@ class Measurements:
             if len(self._reports) > REPORTS_MAX:
                 self._reports.popitem(last=False)
             return report
+
+    async def _files(
+        self, model_digest: str, layout: cluster_pb2.Layout, origin: host_pb2.ModelOrigin | None
+    ) -> core_files.ModelFiles:
+        """The files that are here, else their headers from where they are."""
+        try:
+            return self._models.files_of(model_digest, layout)
+        except ModelNotFound:
+            if origin is None:
+                raise
+        return await self._origins.headers(origin, projector_digest=layout.projector_digest)
 
 
 def _failure(exit_code: int | None, text: str) -> BadModelFile | InvalidRequest | ModelUnavailable:

@@ -22,6 +22,7 @@ from runner.core.tunnel import Purpose
 from runner.host import metrics
 from runner.host.borrowing import Borrowed, Borrower, addressed, renamed
 from runner.host.children import runner_command
+from runner.host.fetch_progress import FetchFiles, FetchProgress
 from runner.host.home import Home
 from runner.host.process import RunnerProcess, read_log_tail, spawn_runner, start_ticks, take_lock
 from runner.host.runner_link import is_placement, watch_pings, watch_status
@@ -72,6 +73,7 @@ class Runner:
         self._heard = False  # since the last look at the silence
         self._silence_s = 0.0
         self._was_ready = False
+        self._progress = FetchProgress()
         self._drain = Drain(clock)
         self._stopping: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
@@ -83,6 +85,7 @@ class Runner:
         record = cluster_pb2.RunnerRecord()
         record.CopyFrom(self._record)
         status = record.status
+        self._progress.show(status)
         if status.state == cluster_pb2.RUNNER_STATE_READY and not status.slots_busy and not status.queued:
             status.idle_ms += max(0, round((self._clock.now_s() - self._status_at_s) * MS_PER_S))
         if self._is_silent() and status.state in (
@@ -119,9 +122,11 @@ class Runner:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self, *, predecessor: "Runner | None", listen: str, advertise: str) -> None:
-        """Spawn the process once `predecessor` is gone, and follow it."""
-        self._life = asyncio.create_task(self._live(predecessor, listen, advertise))
+    def start(
+        self, *, predecessor: "Runner | None", listen: str, advertise: str, fetch: FetchFiles | None = None
+    ) -> None:
+        """Spawn the process once its files are here and `predecessor` is gone, and follow it."""
+        self._life = asyncio.create_task(self._live(predecessor, listen, advertise, fetch))
         self._life.add_done_callback(_log_bug)
 
     def adopt(self, process: RunnerProcess, note: RunnerNote) -> None:
@@ -147,8 +152,12 @@ class Runner:
             self._stopping = asyncio.create_task(stop_process(self._process, self._drain))
         await self.ended.wait()
 
-    async def _live(self, predecessor: "Runner | None", listen: str, advertise: str) -> None:
+    async def _live(self, predecessor: "Runner | None", listen: str, advertise: str, fetch: FetchFiles | None) -> None:
         try:
+            if fetch is not None:
+                self._progress.fetching()
+                self.spec = await fetch(self._tell_fetched)
+                self._progress.fetched()
             if predecessor is not None:
                 await predecessor.stop(drain_s=0)
             await self._spawn(listen, advertise)
@@ -306,6 +315,10 @@ class Runner:
 
     def _hear(self) -> None:
         self._heard = True
+
+    def _tell_fetched(self, done_bytes: int, total_bytes: int) -> None:
+        self._progress.tell(done_bytes, total_bytes)
+        self.changes.notify()
 
     def _is_silent(self) -> bool:
         return self._silence_s > SILENT_AFTER_S

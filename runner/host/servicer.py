@@ -6,6 +6,7 @@ from typing import Any
 
 from grpc import aio
 
+from common import tracing
 from common.errors import NotSupported
 from protos import host_pb2, host_pb2_grpc
 from runner.host.devices import Devices
@@ -35,12 +36,14 @@ class HostServicer(host_pb2_grpc.HostServicer):
         context: aio.ServicerContext[Any, Any],
     ) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
-        report = await self._measurements.measure(
-            model_digest=request.model_digest,
-            layout=request.layout,
-            engine_build=self._devices.engine_build,
-            peers=request.peers,
-        )
+        with tracing.begin("measure", {"puna.digest": request.model_digest}, kind=tracing.SpanKind.SERVER):
+            report = await self._measurements.measure(
+                model_digest=request.model_digest,
+                layout=request.layout,
+                engine_build=self._devices.engine_build,
+                peers=request.peers,
+                origin=request.origin if request.HasField("origin") else None,
+            )
         return host_pb2.MeasureResponse(report=report)
 
     async def Start(
@@ -49,15 +52,23 @@ class HostServicer(host_pb2_grpc.HostServicer):
         context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[host_pb2.StartEvent]:
         """Start or attach, and report until the load is over. The runner does not notice who listens."""
-        runner = await self._supervisor.start(request)
-        while True:
-            seen = runner.changes.version
-            settled = runner.is_settled
-            yield host_pb2.StartEvent(runner=runner.record())
-            if settled:
-                return
-            await asyncio.sleep(EVENT_INTERVAL_S_MIN)
-            await runner.changes.beyond(seen)
+        attributes = {
+            "gen_ai.request.model": request.model_name,
+            "puna.placement": request.placement.placement_id,
+        }
+        with tracing.begin("start", attributes, kind=tracing.SpanKind.SERVER) as span:
+            runner = await self._supervisor.start(request)
+            while True:
+                seen = runner.changes.version
+                settled = runner.is_settled
+                record = runner.record()
+                if settled and record.status.HasField("error"):
+                    span.fail(record.status.error.reason)
+                yield host_pb2.StartEvent(runner=record)
+                if settled:
+                    return
+                await asyncio.sleep(EVENT_INTERVAL_S_MIN)
+                await runner.changes.beyond(seen)
 
     async def ResetDevice(
         self,

@@ -20,34 +20,56 @@ class HostSettings(PunaSettings):
     """Environment names are PUNA_ and the field's name in capitals."""
 
     home: Path = Path("~/.puna")
-    models: Path | None = None  # default: models/ in `home`
-    node_id: str = ""  # default: a random one, kept in `home`
+    """State of the node."""
+    models: Path | None = None
+    """Its models: `*.gguf` files, or the directory of an Ollama store; `models` in `PUNA_HOME` if unset."""
+    node_id: str = ""
+    """How the node is known; empty: a random id, kept in `PUNA_HOME`."""
     node_listen: str = "127.0.0.1:7603"
-    node_advertise: str = ""  # how others reach the host; default: what it listens on
-    noprune: bool = False  # keep blobs that no model of the store needs any more
-    blob_max_bytes: int = Field(default=2**40, gt=0)  # the longest blob that is taken in
-    # Registries that pulls may name: "host", "http://host:port" (plain HTTP where a pull asks for it),
-    # "host=other" (the other host gives its tokens).
+    """Where schedulers, gateways and other hosts ask."""
+    node_advertise: str = ""
+    """How others dial it; empty: as it listens."""
+    noprune: bool = False
+    """Keep blobs that no model of the store needs any more."""
+    blob_max_bytes: int = Field(default=2**40, gt=0)
+    """The longest blob that is taken in."""
     registries: str = DEFAULT_REGISTRIES
-    registry_auth_file: Path | None = None  # user names and passwords by registry, as container tools write them
-    # What runners listen on: "unix:" = a socket for each under `home`, or host:0.
+    """Registries that pulls may name: `host`, `http://host:port` (plain HTTP where a pull asks for it), `host=other`
+    (the other host gives its tokens)."""
+    registry_auth_file: Path | None = None
+    """User names and passwords by registry, as container tools write them."""
     runner_listen: str = "unix:"
-    runner_advertise: str = ""  # the host name under which others reach runners that listen on TCP
+    """What runners listen on: `unix:`, a socket for each under `PUNA_HOME`, or a host with port 0, where gateways are
+    on other machines."""
+    runner_advertise: str = ""
+    """The host name under which others reach runners that listen on TCP."""
     discovery_address: str = "127.0.0.1:7601"
-    # RPC servers whose devices belong to this node: "host:port,host:port=own" (auto, host or own memory).
+    """Where to register: several with commas between them, or a name with several addresses. A host registers with
+    each."""
     rpc_devices: str = ""
-    # Amounts by device: "5%", "512MiB", "GPU-1=1GiB,GPU-2=10%". Without a device: all but the CPU.
-    device_overhead: str = ""  # never promised
-    device_max_bytes: str = ""  # the most that placements may take together
-    device_env: dict[str, dict[str, str]] = Field(default_factory=dict)  # by device id, "*" for all
-    excluded_devices: str = ""  # ids, comma separated
+    """llama.cpp RPC servers whose devices belong to this node, `127.0.0.1:5001,127.0.0.1:5002=own` (memory: auto,
+    host or own); only addresses of this machine, because the protocol asks nobody who they are."""
+    device_overhead: str = ""
+    """Memory of a device that is never promised: `512MiB`, `5%`, or by device `GPU-5e1f…=2GiB,10%`. Without a device
+    it is for all but the CPU."""
+    device_max_bytes: str = ""
+    """The most that models may take of a device together, written likewise."""
+    device_env: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Environment of processes on a device, as JSON: `{"GPU-5e1f…": {"HSA_OVERRIDE_GFX_VERSION": "10.3.0"}}`; `"*"`
+    for all devices."""
+    excluded_devices: str = ""
+    """Ids of devices that are not used, comma separated."""
     integrated_gpus: IntegratedGpus = IntegratedGpus.AUTO
+    """`auto`: only where a node has no discrete GPU; `on`, `off`."""
     reprobe_s: float = Field(default=60.0, gt=0)
-    # Lend devices to runners of other nodes, and let runners here use theirs.
+    """How often a host looks for drivers where it found none, and repeats what failed."""
     rpc: bool = False
-    # Where other hosts reach what is lent: TLS, and nobody without a lease. Default: beside node_listen, any free port.
+    """Lend devices to models that no single node holds, and use those of others."""
     tunnel_listen: str = ""
-    tunnel_advertise: str = ""  # the host name for that; default: that of node_advertise, else what it listens on
+    """Where other hosts reach lent devices: TLS 1.3, open to the certificate of a lease only; empty: a free port
+    beside `PUNA_NODE_LISTEN`."""
+    tunnel_advertise: str = ""
+    """The host name for that; empty: that of `PUNA_NODE_ADVERTISE`."""
 
     @property
     def home_directory(self) -> Path:

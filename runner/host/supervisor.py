@@ -247,7 +247,9 @@ class Supervisor:
         files = self._models.files_of(spec.model_digest, spec.layout)
         return converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
 
-    async def _fetch(self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, told: Callable[[int, int], None]) -> RunnerSpec:
+    async def _fetch(
+        self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, told: Callable[[int, int], None]
+    ) -> RunnerSpec:
         """Have the files from the nodes that have them."""
         await self._origins.fetch(origin, told)
         return self._with_files(spec)

@@ -17,10 +17,12 @@ from scheduler.core.crashes import broken_nodes
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
+from scheduler.core.fetching import plan_anywhere
 from scheduler.core.layouts import Layout, slot_steps
 from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
-from scheduler.core.placement import BAD_FILE, plan_placement
+from scheduler.core.origins import origin_for
+from scheduler.core.placement import BAD_FILE
 from scheduler.core.projectors import choose_projector
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.starving import drain_cheapest
@@ -84,7 +86,7 @@ def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFi
         failed_nodes=broken_nodes(books, job.model_digest, now_s) | job.failed_nodes,
         replicas=_other_replicas(books, job),
     )
-    return plan_placement(request, view, {**books.reports, **job.measure_faults, **job.attempted}, policy)
+    return plan_anywhere(request, view, {**books.reports, **job.measure_faults, **job.attempted}, policy)
 
 
 def _other_replicas(books: Books, job: LoadJob) -> frozenset[tuple[str, str]]:
@@ -146,7 +148,17 @@ def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> 
         )
     job.measuring = wanted.key
     books.measuring[wanted.node_id] = wanted.key
-    books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout, loans=loans))
+    books.emit(
+        Measure(
+            node_id=node.id,
+            address=node.address,
+            key=wanted.key,
+            layout=wanted.layout,
+            loans=loans,
+            caller_id=job.first_caller,
+            origin=origin_for(books.observed.nodes.values(), node, job.model_digest, wanted.layout.projector_digest),
+        )
+    )
 
 
 def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) -> None:

@@ -86,6 +86,13 @@ class ModelFile:
     projector_digest: str = ""  # of the vision projector beside it; empty: none
     projector_size_bytes: int = 0
     manifest_digest: str = ""  # of what is said of it besides; empty: a plain file
+    blob_digests: tuple[str, ...] = ()  # of everything that a runner needs; empty: other nodes cannot fetch it
+    total_size_bytes: int = 0  # of everything that the name holds; 0: the file and its projector
+
+    @property
+    def fetched_bytes(self) -> int:
+        """What a node takes into its store that fetches it."""
+        return self.total_size_bytes or self.size_bytes + self.projector_size_bytes
 
     @property
     def sees(self) -> bool:
@@ -137,6 +144,7 @@ class NodeView:
     report_age_s: float = 0.0  # when the inventory was received
     rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
     tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
+    models_free_bytes: int = 0  # what its store may still take; 0: nothing, or it is read-only
 
     memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of what follows from it
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -57,10 +57,12 @@ class PullJobs:
         self._blob_jobs = blob_jobs
         self._jobs: dict[StoreName, _Job] = {}
         timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=settings.pace.stall_s, pool=None)
-        self._http = httpx.AsyncClient(timeout=timeout, headers={"User-Agent": USER_AGENT}, follow_redirects=False)
+        self.http = httpx.AsyncClient(timeout=timeout, headers={"User-Agent": USER_AGENT}, follow_redirects=False)
         self._closed = False
 
-    async def pull(self, name: str, insecure: bool, sources: Sequence[str]) -> AsyncIterator[store_pb2.StoreProgress]:
+    async def pull(
+        self, name: str, insecure: bool, sources: Sequence[str]
+    ) -> AsyncGenerator[store_pb2.StoreProgress, None]:
         """Join or start the pull of a name; yields its progress, "success" last.
 
         Raises:
@@ -103,7 +105,7 @@ class PullJobs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._http.aclose()
+        await self.http.aclose()
 
     def _join(self, name: StoreName, *, insecure: bool, sources: Sequence[str]) -> _Job:
         key = name.key
@@ -120,7 +122,7 @@ class PullJobs:
         if self._closed or len(self._jobs) >= JOBS_MAX:
             raise ShuttingDown("this node takes no more pulls now", retry_after_s=1.0)
         registry = find_registry(self._settings.registries, name.host)
-        client = RegistryClient(self._http, registry, name, self._settings.secrets, insecure=insecure)
+        client = RegistryClient(self.http, registry, name, self._settings.secrets, insecure=insecure)
         changes = Changes()
         stores = StoreClient()
         peers = [PeerSource(stores, address) for address in dict.fromkeys(sources)]

@@ -1,0 +1,73 @@
+"""Puts together what fetches models for a node, from its settings."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import StartupError
+from runner.core.registry.allowed import find_registry, parse_registries
+from runner.core.registry.credentials import Credentials, parse_credentials
+from runner.core.store.names import StoreName
+from runner.host.registry.blob_download import Pace
+from runner.host.registry.blob_jobs import BlobJobs
+from runner.host.registry.client import RegistryClient, Secrets
+from runner.host.registry.headers import HeaderFiles
+from runner.host.registry.jobs import PullJobs, PullSettings
+from runner.host.registry.origin import Origins
+from runner.host.registry.pull import StoreParts
+from runner.host.registry.sources import RegistrySource
+from runner.host.settings import HostSettings
+from runner.host.store.store import Store
+
+HUB_TOKEN_NAME = "HF_TOKEN"  # noqa: S105  # the name of a variable; the hub's own tools read it, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """Pulls by name, and models that other nodes have."""
+
+    pulls: PullJobs
+    origins: Origins
+
+
+def open_fetching(settings: HostSettings, store: Store, cache_directory: Path, *, pace: Pace | None = None) -> Fetching:
+    """Both share the blobs that are on their way.
+
+    Raises:
+        StartupError: the file with credentials cannot be used.
+    """
+    pace = pace or Pace()
+    secrets = Secrets(
+        by_host=_credentials(settings.registry_auth_file), hub_token=os.environ.get(HUB_TOKEN_NAME, "").strip()
+    )
+    pulling = PullSettings(registries=parse_registries(settings.registries), secrets=secrets, pace=pace)
+    parts = StoreParts(
+        blobs=store.blobs,
+        manifests=store.manifests,
+        inspect=store.inspect,
+        write_manifest=store.write_manifest,
+        pinned=store.pinned,
+    )
+    jobs = BlobJobs(store.blobs, pace)
+    pulls = PullJobs(pulling, parts, jobs)
+
+    def registry(name: StoreName) -> RegistrySource:
+        found = find_registry(pulling.registries, name.host)
+        return RegistrySource(RegistryClient(pulls.http, found, name, secrets, insecure=False))
+
+    origins = Origins(
+        parts, jobs, HeaderFiles(cache_directory / "headers"), registry=registry, appeared=store.models.scan
+    )
+    return Fetching(pulls=pulls, origins=origins)
+
+
+def _credentials(path: Path | None) -> Mapping[str, Credentials]:
+    if path is None:
+        return {}
+    try:
+        return parse_credentials(path.expanduser().read_bytes())
+    except OSError as error:
+        raise StartupError(f"PUNA_REGISTRY_AUTH_FILE: {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise StartupError(f"PUNA_REGISTRY_AUTH_FILE: {path}: {error}") from error
