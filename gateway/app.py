@@ -23,6 +23,7 @@ from gateway.core.browser import BrowserPolicy
 from gateway.dispatch import Dispatcher
 from gateway.grpc_keys import KeyInterceptor
 from gateway.http.edge import HEADER_BYTES_MAX, Edge
+from gateway.http.limited_connections import LimitedProtocol
 from gateway.http.router import Router
 from gateway.http.routes import make_routes
 from gateway.http.service import Service
@@ -33,6 +34,7 @@ from gateway.key_store import KeyStore
 from gateway.made_keys import MadeKeys
 from gateway.model_store import ModelStores
 from gateway.ports import ConnectRunner, Scheduler
+from gateway.pressure import PRESSURE, watch_pressure
 from gateway.queue_reports import report_queues
 from gateway.quota_book import QuotaBook
 from gateway.route_gauges import route_samples
@@ -132,6 +134,7 @@ async def running_gateway(
         asyncio.create_task(watch_routes(routes, scheduler), name="routes"),
         asyncio.create_task(report_queues(dispatcher, scheduler), name="queues"),
         asyncio.create_task(dispatcher.pool.watch_silence(), name="silence"),
+        asyncio.create_task(watch_pressure(PRESSURE), name="pressure"),
     ]
     if store is not None:
         watches.append(asyncio.create_task(store.watch(), name="keys"))
@@ -260,7 +263,7 @@ def _http_server(app: Edge) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         loop="none",
-        http="h11",
+        http=LimitedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

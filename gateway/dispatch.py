@@ -15,6 +15,7 @@ from gateway.core.admission import (
     BUSY_TEXT,
     DrainRate,
     Waiter,
+    check_bytes,
     check_room,
     needs_load,
     plan_grants,
@@ -41,6 +42,7 @@ class SlotRequest:
     keep_alive_ms: int | None = None
     options: LoadOptions = NO_LOAD_OPTIONS
     claim: Claim = NO_CLAIM
+    body_bytes: int = 0  # of the prompt that is kept meanwhile
     was_admitted: bool = False  # its replica was lost: it has waited its turn already
 
     @property
@@ -107,6 +109,7 @@ class Dispatcher:
         self._queue_wait_s = queue_wait_s
         self._queues: dict[str, _ModelQueue] = {}
         self._next_number = 0
+        self._waiting_bytes = 0
         self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
         self.pool = ReplicaPool(connect=connect, on_change=self._dispatch_all)
         routes.subscribe(self._on_routes)
@@ -215,20 +218,24 @@ class Dispatcher:
             joined_s=self._clock.now_s(),
         )
         queue.waiting.append(waiting)
+        self._waiting_bytes += request.body_bytes
         return waiting
 
     def _check_room(self, queue: _ModelQueue, request: SlotRequest, candidates: list[Candidate]) -> None:
+        retry_s = self._retry_after_s(queue, candidates)
+        check_bytes(waiting=self._waiting_bytes, more=request.body_bytes, retry_after_s=retry_s)
         elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
         check_room(
             waiting=len(queue.waiting),
             slots_total=sum(candidate.slots_total for candidate in candidates),
             queue_max=self._queue_max - elsewhere,
-            retry_after_s=self._retry_after_s(queue, candidates),
+            retry_after_s=retry_s,
             of_tenant=_waiting_of_tenant(queue, request.claim.tenant),
         )
 
     def _leave(self, waiting: _Waiting) -> None:
         request = waiting.request
+        self._waiting_bytes -= request.body_bytes
         queue = self._queue(request.key)
         if waiting in queue.waiting:
             queue.waiting.remove(waiting)

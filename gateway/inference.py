@@ -8,6 +8,7 @@ from dataclasses import replace
 from common.clock import Clock
 from common.errors import (
     InternalError,
+    InsufficientMemory,
     InvalidRequest,
     ModelLoading,
     ModelNotFound,
@@ -50,6 +51,8 @@ log = get_logger()
 # How long an answer that has begun waits for another replica while none is being loaded, and how often it asks.
 RESUME_WAIT_S = 300.0
 RESUME_AGAIN_S = 1.0
+# And how long while there is no memory for one: that of a runner which has just died is not free at once.
+RESUME_SETTLED_S = 30.0
 
 
 class Inference:
@@ -192,6 +195,7 @@ class Inference:
     async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
         """After a failed try: return if there may be another one.
 
+            body_bytes=work.prompt.size_bytes,
         Raises:
             PunaError: what the client gets.
         """
@@ -239,8 +243,9 @@ class Inference:
                     self.dispatcher.release(slot, step)
                     raise RunnerLost("the model's file has changed")
                 break
-            except (ModelUnavailable, ModelLoading, QueueFull) as error:
-                if not attempts.cause or self._clock.now_s() - joined_s > self._resume_wait_s:
+            except (ModelUnavailable, ModelLoading, QueueFull, InsufficientMemory) as error:
+                longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else self._resume_wait_s
+                if not attempts.cause or self._clock.now_s() - joined_s > longest_s:
                     raise attempts.fail(error) from error
                 log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=error.message)
                 await generation.within(asyncio.sleep(RESUME_AGAIN_S))

@@ -1,6 +1,6 @@
 """What the gateway needs of the other services, as their clients offer it (`scheduler.client`, `runner.client`)."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from typing import Protocol
 
 from common.errors import ModelUnavailable
@@ -68,7 +68,7 @@ class Runner(Protocol):
     async def detokenize(self, ids: list[int]) -> bytes:
         """Bytes of token ids."""
 
-    def watch_load(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+    def watch_load(self) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
         """Status on connect and on change, until the connection breaks."""
 
     async def close(self) -> None:

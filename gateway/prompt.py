@@ -26,6 +26,7 @@ class Prompt:
     segments: tuple[runner_pb2.Segment, ...]
     stop: tuple[str, ...] = ()
     end: str = ""  # the last of the template's text: it may have opened the answer's reasoning
+    size_bytes: int = 0  # as it is sent
     bytes_max: float = 0  # text bytes plus ready tokens: no prompt has more tokens than this; infinite with images
 
 
@@ -87,6 +88,7 @@ async def _prompt(token_ids: tuple[int, ...], segments: Sequence[Segment], stop:
     read = await asyncio.to_thread(_to_protos, segments) if has_images else _to_protos(segments)
     return Prompt(
         segments=(*head, *read),
+        size_bytes=sum(segment.ByteSize() for segment in (*head, *read)),
         stop=stop,
         end=_text_of(segments[-1]) if segments else "",
         bytes_max=text_bytes + len(token_ids),

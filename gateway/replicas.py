@@ -32,11 +32,16 @@ BAN_S_MIN = 5.0
 BAN_S_MAX = 60.0
 
 
+# What one that is silent has for an answer when it is asked.
+ASKED_S = 1.0
+
+
 @dataclass(slots=True, eq=False)
 class Connection:
     """One replica: its client, how busy it is, and what streams."""
 
     info: ReplicaInfo
+    model_name: str
     runner: Runner
     load: ReplicaLoad
     reported_s: float
@@ -48,6 +53,7 @@ class Connection:
     banned_until_s: float = 0.0
     ban_s: float = BAN_S_MIN
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    question: asyncio.Task[None] | None = None  # whether it lives, while it is silent
 
     @property
     def is_draining(self) -> bool:
@@ -73,18 +79,23 @@ class ReplicaPool:
 
     def sync(self, routes: Iterable[RouteInfo]) -> None:
         """Connect to replicas that are new, let go of those that left."""
-        wanted = {replica.key: replica for route in routes for replica in route.replicas if replica.address}
+        wanted = {
+            replica.key: (route.model.name, replica)
+            for route in routes
+            for replica in route.replicas
+            if replica.address
+        }
         for key in self._connections.keys() - wanted.keys():
             connection = self._connections.pop(key)
             connection.retired = True
             self._retired.add(connection)
             self._close_if_unused(connection)
-        for key, info in wanted.items():
+        for key, (model_name, info) in wanted.items():
             if known := self._connections.get(key):
                 known.info = info
                 self._end_if_hung(known)
             else:
-                self._connections[key] = self._open(info)
+                self._connections[key] = self._open(info, model_name)
 
     def candidates(self, route: RouteInfo) -> list[Candidate]:
         """The replicas of a route that are ready and reachable, busy ones included."""
@@ -158,6 +169,8 @@ class ReplicaPool:
             now_s = asyncio.get_running_loop().time()
             for connection in [*self._connections.values(), *self._retired]:
                 self._end_if_hung(connection)
+                if connection.streams.calls and connection.question is None and self._is_silent(connection):
+                    connection.question = asyncio.create_task(self._ask(connection), name="silent replica")
                 if connection.streams.end_stalled(now_s):
                     log.warning("replica.stalled", replica=connection.info.key)
             self._on_change()
@@ -176,6 +189,28 @@ class ReplicaPool:
         """Silence towards its host is a suspicion; silence towards this gateway as well is enough to go elsewhere."""
         if connection.info.state is ReplicaState.BROKEN and self._is_silent(connection):
             connection.streams.end_all(RunnerLost("the model runner does not answer"))
+
+    async def _ask(self, connection: Connection) -> None:
+        """Ask a silent replica itself. While another one could take its answers, they need not wait for more proof."""
+        try:
+            async with asyncio.timeout(ASKED_S), contextlib.aclosing(connection.runner.watch_load()) as statuses:
+                self._hear(connection, await anext(statuses))
+        except (TimeoutError, PunaError, StopAsyncIteration) as error:
+            log.warning("replica.silent", replica=connection.info.key, error=type(error).__name__)
+            if self._has_other(connection):
+                connection.streams.end_all(RunnerLost("the model runner does not answer"))
+        finally:
+            connection.question = None
+
+    def _has_other(self, connection: Connection) -> bool:
+        return any(
+            one.model_name == connection.model_name
+            and one is not connection
+            and one.load.state is ReplicaState.READY
+            and one.load.reachable
+            and not self._is_silent(one)
+            for one in self._connections.values()
+        )
 
     def _is_silent(self, connection: Connection) -> bool:
         return self._clock.now_s() - connection.reported_s > REPORT_AGE_S_MAX
@@ -201,12 +236,16 @@ class ReplicaPool:
         while self._closing:
             await asyncio.gather(*self._closing)
 
-    def _open(self, info: ReplicaInfo) -> Connection:
+    def _open(self, info: ReplicaInfo, model_name: str) -> Connection:
         load = ReplicaLoad(
             state=info.state, slots_total=info.slots_total, slots_busy=info.slots_busy, queued=info.queued
         )
         connection = Connection(
-            info=info, runner=self._connect(info.address), load=load, reported_s=self._clock.now_s()
+            info=info,
+            model_name=model_name,
+            runner=self._connect(info.address),
+            load=load,
+            reported_s=self._clock.now_s(),
         )
         self._watch_anew(connection)
         return connection
@@ -255,7 +294,8 @@ class ReplicaPool:
 
 
 async def _close(connection: Connection) -> None:
-    if connection.watch is not None:
-        connection.watch.cancel()
-        await asyncio.gather(connection.watch, return_exceptions=True)
+    for task in (connection.watch, connection.question):
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
     await connection.runner.close()

@@ -1,6 +1,6 @@
 """A runner as other services call it. Domain errors come out, gRPC ones do not."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -100,7 +100,7 @@ class RunnerClient:
         with domain_errors():
             return await self._stub.GetInfo(runner_pb2.GetInfoRequest(), timeout=timeout_s, metadata=call_metadata())
 
-    async def watch_load(self, *, timeout_s: float | None = None) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+    async def watch_load(self, *, timeout_s: float | None = None) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
         """Status on connect and on every change; ends after an error status.
 
         Raises:

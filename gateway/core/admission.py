@@ -11,6 +11,8 @@ from gateway.core.replica_choice import Candidate, Need, choose_replica, is_able
 _SLOTS_ASSUMED = 8
 _WAITING_MIN = 16
 _WAITING_PER_SLOT = 4
+# Prompts that are kept while they wait, images included, over all models of a gateway.
+_WAITING_BYTES_MAX = 64 * 1024 * 1024
 # Of a queue's places, this part is never one tenant's alone.
 _KEPT_FOR_OTHERS = 0.25
 _RETRY_AFTER_S_MIN = 1.0
@@ -58,6 +60,16 @@ def check_room(
     """
     places = waiting_max(slots_total=slots_total, queue_max=queue_max)
     if waiting >= places or (of_tenant is not None and of_tenant >= tenant_waiting_max(places)):
+        raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
+
+
+def check_bytes(*, waiting: int, more: int, retry_after_s: float) -> None:
+    """Let one more prompt wait, of any model; a single one may always.
+
+    Raises:
+        QueueFull: those that wait fill their share of memory.
+    """
+    if waiting and waiting + more > _WAITING_BYTES_MAX:
         raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
 
 

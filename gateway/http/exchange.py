@@ -14,6 +14,7 @@ from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, Reque
 from gateway.core.answers import Dialect
 from gateway.http.json_body import BODY_BYTES_MAX, parse_json
 from gateway.http.rate_headers import rate_headers
+from gateway.pressure import PRESSURE
 from gateway.record import RequestRecord
 from gateway.visits import current_visit
 
@@ -69,6 +70,7 @@ class Exchange:
             InvalidRequest: missing or malformed.
             UnsupportedMediaType: compressed, or a media type that the dialect does not take.
             RequestTooLarge: over the limit.
+            QueueFull: the gateway has too much to do for a body of this size.
             RequestCanceled: the client left before it was complete.
         """
         self._check_media_type()
@@ -95,6 +97,7 @@ class Exchange:
         too_large = RequestTooLarge(f"request body exceeds {BODY_BYTES_MAX} bytes")
         if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
             raise too_large
+        PRESSURE.check_body(int(announced) if announced.isdecimal() else 0)
         body = bytearray()
         while True:
             message = await self.receive()
@@ -103,6 +106,7 @@ class Exchange:
             body += message.get("body", b"")
             if len(body) > BODY_BYTES_MAX:
                 raise too_large
+            PRESSURE.check_body(len(body))
             if not message.get("more_body", False):
                 break
         self.body_read = True

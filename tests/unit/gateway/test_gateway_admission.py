@@ -7,6 +7,7 @@ from gateway.core.admission import (
     BUSY_TEXT,
     DrainRate,
     Waiter,
+    check_bytes,
     check_room,
     needs_load,
     plan_grants,
@@ -111,3 +112,17 @@ def test_retry_after_is_work_ahead_over_the_drain_rate(
 ) -> None:
     drain = DrainRate(interval_s=interval_s, last_end_s=1.0)
     assert retry_after_s(work_ahead=work, drain=drain, jitter=jitter) == pytest.approx(expected_s)
+
+
+def test_prompts_that_wait_have_a_bound_in_bytes_and_a_single_one_may_always_wait() -> None:
+    check_bytes(waiting=0, more=100 * 1024 * 1024, retry_after_s=1.0)
+    check_bytes(waiting=32 * 1024 * 1024, more=32 * 1024 * 1024, retry_after_s=1.0)
+    with pytest.raises(QueueFull):
+        check_bytes(waiting=32 * 1024 * 1024, more=32 * 1024 * 1024 + 1, retry_after_s=1.0)
+
+
+def test_two_suspects_never_share_a_replica() -> None:
+    suspects = [Waiter(number=number, need=Need(is_suspect=True)) for number in range(3)]
+    grants = plan_grants([*suspects, waiter(9)], [candidate("a", free=4), candidate("b", free=4)])
+    assert [grant.number for grant in grants] == [0, 1, 9]
+    assert {grant.replica_key for grant in grants[:2]} == {"a", "b"}
