@@ -8,16 +8,17 @@ from common.settings import PunaSettings
 class CliSettings(PunaSettings):
     """None: not said, so that a command can look elsewhere (its options, the state of a running cluster)."""
 
-    # `puna up` listens there, every other command dials it.
     host: str | None = None
+    """`puna up` listens there, every other command dials it; 127.0.0.1:11434."""
     grpc_host: str | None = None
-    # What every command but `puna up` and `puna keys` shows the gateway.
+    """Where `puna up` serves gRPC; 127.0.0.1:11435."""
     api_key: str | None = None
-    # State, sockets, logs and models of the one-machine cluster.
+    """The key that commands show the gateway."""
     home: Path = Path("~/.puna")
-    # A directory with GGUF files instead of $PUNA_HOME/models.
+    """State, sockets, logs and models of the cluster on one machine."""
     models: Path | None = None
-    # The file of API keys that `puna keys` edits and gateways read.
+    """A directory of models instead of `$PUNA_HOME/models`."""
     api_keys_file: str = ""
-    # A Redis of one's own instead of the embedded one.
+    """The file of API keys that `puna keys` edits and gateways read."""
     redis_url: str | None = None
+    """A Redis of your own instead of the embedded one."""

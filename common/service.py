@@ -1,6 +1,7 @@
 """The life of a service process: start, run until a signal, stop; failures to start in one line."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,9 @@ import uvloop
 
 from common.errors import StartupError
 from common.logs import configure_logs, get_logger
+from common.ollama_environment import without_meaning
 from common.settings import PunaSettings
+from common.tracing import start_tracing, stop_tracing
 
 log = get_logger()
 
@@ -25,11 +28,25 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
     try:
         settings = settings_type.load()
         configure_logs(service=name, debug=settings.debug)
-        uvloop.run(_until_stopped(serve, settings))
+        _tell_of_ollama(settings_type)
+        start_tracing(name)
+        try:
+            uvloop.run(_until_stopped(serve, settings))
+        finally:
+            stop_tracing()
     except StartupError as error:
         print(f"puna {name}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _tell_of_ollama(settings_type: type[PunaSettings]) -> None:
+    """Where values came from, and which names of the environment mean nothing here."""
+    for name, value in settings_type.taken_over().items():
+        log.info("setting.from_ollama", setting=name, value=value)
+    ignored = without_meaning(os.environ)
+    if ignored:
+        log.info("settings.of_ollama_ignored", names=ignored)
 
 
 async def _until_stopped(serve: Callable[[S, asyncio.Event], Awaitable[None]], settings: S) -> None:

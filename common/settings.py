@@ -4,12 +4,16 @@ pydantic-settings does not notice a misspelt environment name, so the names are 
 """
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Self
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from common.errors import StartupError
+from common.ollama_environment import from_ollama
 
 PREFIX = "PUNA_"
 
@@ -52,6 +56,7 @@ KNOWN_NAMES = frozenset(
         "NODE_LISTEN",
         "NOPRUNE",
         "NUM_PARALLEL",
+        "OLLAMA_ENV",
         "ORIGINS",
         "PLACEMENTS",
         "PREFETCH",
@@ -81,13 +86,16 @@ KNOWN_NAMES = frozenset(
 class PunaSettings(BaseSettings):
     """What every process reads. Subclasses add their own fields; the environment name is PUNA_ + the field's name."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     debug: bool = False
-    # Listeners that other machines can reach need TLS or this explicit consent.
+    """More log events."""
     insecure: bool = False
-    # Where this process serves its Prometheus page; port 0 takes any free one.
+    """Consent to listeners that other machines can reach without TLS, and to a gateway there that asks for no keys."""
     metrics_listen: str = "127.0.0.1:0"
+    """Where the process serves its Prometheus page; port 0 takes any free one."""
+    ollama_env: bool = True
+    """Where a name is not set, its `OLLAMA_` equivalent counts; `false`: never."""
 
     @classmethod
     def load(cls) -> Self:
@@ -98,9 +106,11 @@ class PunaSettings(BaseSettings):
         """
         unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in KNOWN_NAMES)
         if unknown:
-            raise StartupError(f"unknown setting {unknown[0]}")
+            nearest = get_close_matches(unknown[0], KNOWN_NAMES, n=1)
+            raise StartupError(f"unknown setting {unknown[0]}" + "".join(f"; did you mean {name}?" for name in nearest))
         try:
-            return cls()
+            with _filled_in(cls.taken_over()):
+                return cls()
         except SettingsError as error:  # a value that should be JSON and is none
             field = str(error).split('"')[1] if '"' in str(error) else ""
             raise StartupError(f"{PREFIX}{field.upper()} is not valid JSON") from error
@@ -108,3 +118,22 @@ class PunaSettings(BaseSettings):
             first = error.errors()[0]
             name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
             raise StartupError(f"{name}: {first['msg']}") from error
+
+    @classmethod
+    def taken_over(cls) -> dict[str, str]:
+        """By name: what stands in the environment under OLLAMA_ names only. PUNA_OLLAMA_ENV=0: nothing."""
+        if os.environ.get(f"{PREFIX}OLLAMA_ENV", "1").strip().lower() in ("0", "false"):
+            return {}
+        names = frozenset(PREFIX + field.upper() for field in cls.model_fields)
+        return from_ollama(os.environ, names, prefix=PREFIX)
+
+
+@contextmanager
+def _filled_in(values: Mapping[str, str]) -> Iterator[None]:
+    """The environment with these names in it, for as long as settings are read."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[name]

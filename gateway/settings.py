@@ -14,32 +14,37 @@ class GatewaySettings(PunaSettings):
     """The fields' environment names are PUNA_ + name."""
 
     host: str = "127.0.0.1:11434"
+    """Where HTTP is served."""
     grpc_host: str = "127.0.0.1:11435"
+    """Where gRPC is served."""
     scheduler_address: str = "127.0.0.1:7602"
-    # Origins of web pages that may call from a browser, comma separated; loopback ones always may.
+    """Where schedulers are: several with commas between them, or a name with several addresses."""
     origins: str = ""
-    # The file of API keys; empty: everybody who reaches a listener may do everything.
+    """Origins of web pages that may call from a browser, comma separated; loopback ones always may."""
     api_keys_file: str = ""
-    # Keys made through the API and shared quotas; empty: keys of the file alone, and the whole quota at each gateway.
+    """The file of API keys; empty: everybody who reaches a listener may do everything."""
     redis_url: str = ""
-    # Longest keep_alive that callers may ask for without the right to manage models.
+    """Keys made through the API, and quotas that gateways share; empty: keys of the file alone, and the whole quota
+    at each gateway. `redis+sentinel://host:26379,host:26379/name/0` names sentinels."""
     keep_alive_max: str = "24h"
-    # Requests that wait for a slot, all models of this gateway together.
+    """Longest `keep_alive` that callers may ask for without the right to manage models."""
     max_queue: int = 512
-    # How long one waits while every slot is taken; loading does not count.
+    """Requests that wait for a slot, all models of this gateway together."""
     queue_wait_s: float = 30.0
-    # Answers whose replica is lost go on at another one; a client can refuse that with `x-puna-resume: 0`.
+    """How long one of them waits while every slot is taken; loading does not count."""
     resume: bool = True
-    # One request from its first byte to its last.
+    """Answers whose replica is lost go on at another one; a client can refuse that with `x-puna-resume: 0`."""
     request_timeout_s: float = 3600.0
-    # A server-sent stream without an answer so far is committed with 200 and kept alive by comments; 0: never.
+    """One request from its first byte to its last."""
     stream_commit_s: float = 15.0
-    # For models without a chat template: "auto" takes the closest family's, "gguf" none; else the path of a Jinja file.
+    """A server-sent stream that waits longer is opened with 200 and kept alive by comments; 0: never."""
     template: str = "auto"
-    # Longest blob that callers may send.
+    """For models without a chat template: `auto` takes that of the closest family and warns, `gguf` refuses, a path
+    names a Jinja file that is used instead."""
     blob_max_bytes: int = 2**40
-    # A load that makes no progress for so long is given up; 0 or less: never.
+    """The longest file that callers may send."""
     load_timeout: str = "5m"
+    """A load that makes no progress for so long is given up; 0 or less: never."""
 
     @field_validator("host", "grpc_host")
     @classmethod
@@ -51,11 +56,7 @@ class GatewaySettings(PunaSettings):
 
 
 def template_policy(setting: str) -> TemplatePolicy:
-    """What PUNA_TEMPLATE means.
-
-    Raises:
-        StartupError: it names no file that can be read.
-    """
+    """What PUNA_TEMPLATE means. Raises: StartupError: it names no file that can be read."""
     match setting:
         case "auto":
             return TemplatePolicy()

@@ -16,8 +16,6 @@ def parse_duration_ms(value: object) -> int:
     Raises:
         ValueError: neither.
     """
-    if isinstance(value, int):
-        return value  # a default, in milliseconds already
     text = str(value).strip()
     try:
         return parse_go_duration_ms(text)
@@ -36,20 +34,37 @@ class SchedulerSettings(PunaSettings):
     """The fields' environment names are PUNA_ + name."""
 
     scheduler_listen: str = "127.0.0.1:7602"
+    """Where gateways ask."""
     discovery_address: str = "127.0.0.1:7601"
+    """Where the inventory is: several with commas between them, or a name with several addresses."""
     redis_url: str = "redis://127.0.0.1:6379/0"
-    keep_alive: DurationMs = 300_000
-    load_timeout: DurationMs = 300_000  # without any progress
-    context_length: int = Field(default=0, ge=0)  # 0: automatic
-    num_parallel: int = Field(default=0, ge=0, le=256)  # 0: automatic
-    max_queue: int = Field(default=512, ge=1)  # callers that wait for loads
+    """Desired state and leadership; `redis+sentinel://host:26379,host:26379/name/0` names sentinels."""
+    keep_alive: DurationMs = Field(default="5m", validate_default=True)
+    """How long an idle model stays; negative: for ever. A request may say otherwise."""
+    load_timeout: DurationMs = Field(default="5m", validate_default=True)
+    """A load that makes no progress for so long is given up; 0 or less: never."""
+    context_length: int = Field(default=0, ge=0)
+    """Context of a replica in tokens, where nobody asks for one; 0: chosen by placement."""
+    num_parallel: int = Field(default=0, ge=0, le=256)
+    """Slots of a replica; 0: chosen by placement."""
+    max_queue: int = Field(default=512, ge=1)
+    """Callers that wait for loads."""
     engine: str = ""
-    placements: str = ""  # path of a TOML file of constraints
-    measure: bool = True  # False: layouts are chosen by estimates
+    """The engine of runners: `batched`, `pooled` (embeddings, chosen by itself), `reference` (the oracle of tests,
+    one sequence), `fake` (timed, for tests of scale); empty: as the model needs it."""
+    placements: str = ""
+    """A TOML file of constraints on models, read at the start."""
+    measure: bool = True
+    """Layouts are counted by the engine before a model is placed; `false`: by formulas, with twice the margin."""
     evict_for_speed: bool = True
+    """Idle models go before a model is split over nodes or put into host RAM; `false`: only when nothing fits
+    otherwise."""
     auto_kv: bool = False
+    """A cache whose type nobody asked for may be q8_0 before a slower layout is taken."""
     rpc_nodes_max: int = Field(default=4, ge=1)
-    max_loaded_models: int = Field(default=0, ge=0)  # per node; 0: bytes alone decide
+    """Nodes that may hold one model together; 1: never more than one."""
+    max_loaded_models: int = Field(default=0, ge=0)
+    """Replicas that a node may have loaded; 0: memory alone decides."""
 
     def policy(self) -> Policy:
         """What of it the core decides with."""

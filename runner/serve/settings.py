@@ -7,7 +7,12 @@ from runner.prefetch import PrefetchMode
 class RunnerSettings(PunaSettings):
     """The fields' environment names are PUNA_ + name."""
 
-    engine: str = ""  # for models whose layout names none
-    engine_options: str = "{}"  # of the fake engine, as JSON
-    reserve_check: bool = True  # try the sizes of a layout before its weights are read
-    prefetch: PrefetchMode = PrefetchMode.AUTO  # read files ahead while they load
+    engine: str = ""
+    """The engine for models whose layout names none."""
+    engine_options: str = "{}"
+    """Options of the engine `fake`, as JSON."""
+    reserve_check: bool = True
+    """The sizes of a layout are tried on every device before a weight is read; `false` leaves it to the load."""
+    prefetch: PrefetchMode = PrefetchMode.AUTO
+    """Model files on network file systems are read ahead by several readers while they load; `on` for every file,
+    `off` for none."""

@@ -1,8 +1,8 @@
 """Settings are read strictly."""
 
 import importlib
+import os
 import pkgutil
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +12,10 @@ import gateway
 import runner
 import scheduler
 from common.errors import StartupError
+from common.ollama_environment import without_meaning
 from common.settings import KNOWN_NAMES, PREFIX, PunaSettings
+from gateway.settings import GatewaySettings
+from tools.settings_table import DOCUMENT, EXAMPLE, document, example
 
 SERVICES = (cli, discovery, gateway, runner, scheduler)
 
@@ -35,15 +38,65 @@ def test_the_known_names_are_those_of_the_settings_classes() -> None:
     assert fields == KNOWN_NAMES
 
 
-def test_operators_find_every_setting_in_their_page() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "operators.md").read_text(encoding="utf-8")
-    assert [name for name in sorted(KNOWN_NAMES) if name not in page] == []
+def test_the_page_of_settings_and_the_example_are_those_of_the_code() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == document()
+    assert EXAMPLE.read_text(encoding="utf-8") == example()
+    assert {name for name in KNOWN_NAMES if f"`{name}`" not in document()} == set()
+
+
+def test_the_example_with_everything_switched_on_starts_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in example().splitlines():
+        if line.startswith("#PUNA_"):
+            name, _, value = line[1:].partition("=")
+            if value:
+                monkeypatch.setenv(name, value)
+    for kind in settings_classes():
+        kind.load()
 
 
 def test_a_misspelt_name_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_DEBGU", "1")
-    with pytest.raises(StartupError, match="unknown setting PUNA_DEBGU"):
+    with pytest.raises(StartupError, match=r"unknown setting PUNA_DEBGU; did you mean PUNA_DEBUG\?"):
         PunaSettings.load()
+
+
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [
+        ("0.0.0.0", "0.0.0.0:11434"),
+        (":8080", "127.0.0.1:8080"),
+        (" 'http://10.0.0.1' ", "10.0.0.1:80"),
+        ("https://10.0.0.1:1", "10.0.0.1:1"),
+        ("[::1]:5", "[::1]:5"),
+    ],
+)
+def test_an_address_of_ollama_is_read_as_ollama_reads_it(
+    monkeypatch: pytest.MonkeyPatch, given: str, host: str
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", given)
+    assert GatewaySettings.load().host == host
+    monkeypatch.setenv("PUNA_OLLAMA_ENV", "0")
+    assert GatewaySettings.load().host == "127.0.0.1:11434"
+
+
+def test_our_own_name_wins_and_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_MAX_QUEUE", "7")
+    monkeypatch.setenv("OLLAMA_DEBUG", "yes, please")
+    settings = GatewaySettings.load()
+    assert (settings.max_queue, settings.debug) == (7, True)
+    assert "PUNA_MAX_QUEUE" not in os.environ
+    monkeypatch.setenv("PUNA_MAX_QUEUE", "8")
+    assert GatewaySettings.load().max_queue == 8
+
+
+def test_a_bad_number_of_ollama_leaves_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_MAX_QUEUE", "many")
+    monkeypatch.setenv("OLLAMA_ORIGINS", "")
+    assert GatewaySettings.load().max_queue == 512
+
+
+def test_names_of_ollama_that_mean_nothing_are_known() -> None:
+    assert without_meaning({"OLLAMA_NO_CLOUD": "1", "OLLAMA_HOST": "x"}) == ["OLLAMA_NO_CLOUD"]
 
 
 def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
