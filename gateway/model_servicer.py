@@ -55,7 +55,7 @@ class ModelServicer(VectorServicer):
         name = new_name(request.model)
         check_visible(name)
         record = RequestRecord(dialect=Dialect.GRPC, route="PullModel", method="grpc", stream=True)
-        async with self._service.work_feed(self._service.stores.pull(name, insecure=request.insecure)) as feed:
+        async with self._service.work_feed(self._service.stores.pull(name, insecure=request.insecure), record) as feed:
             async for step in recorded(aiter(feed), record):
                 yield step
 

@@ -69,21 +69,20 @@ class ModelStores:
             ModelNotFound: no node has the model that it is made from.
             InvalidRequest: a blob was never sent, or something is no GGUF.
         """
-        nodes = await self._nodes()
-        if request.from_model:
-            nodes = holders(nodes, parse_model_name(request.from_model).key)
-            if not nodes:
-                raise model_not_found(request.from_model)
-            everywhere = await self._nodes() if request.adapters else nodes
-        else:
-            everywhere = nodes
+        nodes: Sequence[StoreNode] = await self._nodes()
+        able = holders(nodes, parse_model_name(request.from_model).key) if request.from_model else nodes
+        if not able and request.from_model:
+            raise model_not_found(request.from_model)
         digests = sorted({*request.files.values(), *request.adapters.values()})
-        blobs = await self._blobs(everywhere, digests)
-        node = _found(node_to_create(nodes, blobs))
+        blobs = await self._blobs(nodes, digests)
+        node = _found(node_to_create(able, blobs))
+        known = {digest for sizes in blobs.values() for digest in sizes}
+        if lost := [digest for digest in digests if digest not in known]:
+            raise InvalidRequest(f"blob sha256:{lost[0]} was not found; send it first", param="files")
         for digest in digests:
             if digest not in blobs.get(node.id, {}):
                 yield store_pb2.StoreProgress(status=f"copying {digest[:12]}", digest=f"sha256:{digest}")
-                await self._bring(digest, everywhere, blobs, node)
+                await self._bring(digest, nodes, blobs, node)
         async with closing(self.stores.create(node.address, request)) as steps:
             async for step in self._shown_before_the_end(steps, node, request.name):
                 yield step
@@ -163,9 +162,7 @@ class ModelStores:
     async def _bring(
         self, digest: str, nodes: Sequence[StoreNode], blobs: Mapping[str, Mapping[str, int]], target: StoreNode
     ) -> None:
-        source = next((node for node in nodes if digest in blobs.get(node.id, {})), None)
-        if source is None:
-            raise InvalidRequest(f"blob sha256:{digest} was not found; send it first", param="files")
+        source = next(node for node in nodes if digest in blobs.get(node.id, {}))
 
         async def content() -> AsyncIterator[bytes]:
             async with closing(self.stores.read_blob(source.address, digest)) as chunks:

@@ -1,5 +1,6 @@
 """Values of PARAMETER instructions as the types that options have. Pure."""
 
+import math
 from collections.abc import Iterable
 
 from gateway.core.option_table import PLACEMENT_RULES, SAMPLING_RULES, Kind
@@ -25,6 +26,17 @@ def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]
     return values
 
 
+def _number(name: str, word: str) -> int | float:
+    """As it is written: 0 stays 0."""
+    try:
+        number = float(word)
+        if not math.isfinite(number):
+            raise ValueError(word)
+    except ValueError as error:
+        raise ValueError(f"parameter {name} is a number, not {word[:40]!r}") from error
+    return int(word) if word.lstrip("+-").isdecimal() else number
+
+
 def _value(name: str, text: str, kind: Kind | None) -> object:
     word = text.strip().lower()
     match kind:
@@ -34,10 +46,7 @@ def _value(name: str, text: str, kind: Kind | None) -> object:
             except ValueError as error:
                 raise ValueError(f"parameter {name} is a whole number, not {text[:40]!r}") from error
         case Kind.FLOAT:
-            try:
-                return float(word)
-            except ValueError as error:
-                raise ValueError(f"parameter {name} is a number, not {text[:40]!r}") from error
+            return _number(name, word)
         case Kind.BOOLEAN:
             if word not in _TRUE | _FALSE:
                 raise ValueError(f"parameter {name} is true or false, not {text[:40]!r}")

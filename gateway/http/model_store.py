@@ -21,6 +21,7 @@ from gateway.http.service import Service
 from gateway.http.store_bodies import CopyBody, CreateBody, DeleteBody, NamedBody, PullBody
 from gateway.http.streaming import stream_ndjson
 from gateway.model_access import check_visible
+from gateway.record import RequestRecord
 from protos import store_pb2
 
 log = get_logger()
@@ -37,14 +38,14 @@ class ModelStore:
         body = validated(PullBody, await exchange.json())
         name = _new_name(body)
         check_visible(name)
-        feed = self.service.work_feed(self.service.stores.pull(name, insecure=body.insecure))
+        feed = self.service.work_feed(self.service.stores.pull(name, insecure=body.insecure), exchange.record)
         await _tell(exchange, feed, stream=body.stream)
 
     async def create(self, exchange: Exchange) -> None:
         """POST /api/create."""
         body = validated(CreateBody, await exchange.json())
         request = await self._creation(body)
-        feed = self.service.work_feed(self.service.stores.create(request))
+        feed = self.service.work_feed(self.service.stores.create(request), exchange.record)
         await _tell(exchange, feed, stream=body.stream)
 
     async def copy(self, exchange: Exchange) -> None:
@@ -60,7 +61,7 @@ class ModelStore:
         except ModelNotFound as error:
             raise ModelNotFound(f'model "{body.source}" not found', param="source") from error
         exchange.record.model = route.model.name
-        await self.service.whole(self.service.stores.copy(route, destination))
+        await self.service.whole(self.service.stores.copy(route, destination), exchange.record)
         await exchange.respond(200, b"", {})
 
     async def delete(self, exchange: Exchange) -> None:
@@ -71,7 +72,7 @@ class ModelStore:
             raise InvalidRequest("model is required", param="model")
         route = self.service.inference.models.known_route(name)
         exchange.record.model = route.model.name
-        await self.service.whole(self.service.stores.delete(route))
+        await self.service.whole(self.service.stores.delete(route), exchange.record)
         await exchange.respond(200, b"", {})
 
     async def has_blob(self, exchange: Exchange) -> None:
@@ -86,7 +87,7 @@ class ModelStore:
         is_new = False
         if await self.service.stores.stat_blob(digest) is None:
             async with body:
-                is_new = await self._stored(digest, body)
+                is_new = await self._stored(digest, body, exchange.record)
         headers: dict[str, str] = {}
         if not exchange.body_read:
             await exchange.discard_body()
@@ -97,10 +98,11 @@ class ModelStore:
         """POST /api/push, /api/me, /api/signout and experiments: never."""
         raise NotSupported("this server sends models to nobody and has no accounts")
 
-    async def _stored(self, digest: str, body: BlobBody) -> bool:
+    async def _stored(self, digest: str, body: BlobBody, record: RequestRecord) -> bool:
         stores = self.service.stores
         try:
-            return await self.service.whole(stores.put_blob(digest, body.pieces(), size_bytes=body.size_bytes))
+            sent = stores.put_blob(digest, body.pieces(), size_bytes=body.size_bytes)
+            return await self.service.whole(sent, record)
         except (PunaError, asyncio.CancelledError):
             # Why the pieces ended is the reason; that the call then broke off is not.
             if body.error is not None:

@@ -99,9 +99,9 @@ class Service:
         )
         return Feed(self._guarded(_with_end(load), record), self.feeds)
 
-    def work_feed(self, events: AsyncIterator[Item]) -> Feed[Item]:
+    def work_feed(self, events: AsyncIterator[Item], record: RequestRecord) -> Feed[Item]:
         """Start other work that tells how it goes; use as a context."""
-        return Feed(self._guarded(events), self.feeds)
+        return Feed(self._guarded(events, record), self.feeds)
 
     async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
         """A vector for each input.

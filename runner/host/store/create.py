@@ -175,6 +175,10 @@ class Creation:
     async def _gguf(self, name: str, digest: str) -> tuple[Layer, str]:
         """A blob as a layer, and what kind of file it is."""
         digits = parse_wanted(digest)
+        plain = self._store.models.plain_file(digits)
+        if plain is not None:
+            with writing(self._store.models.directory):
+                await asyncio.to_thread(_adopt, self._store, plain, digits)
         size = self._store.blobs.size(digits)
         if size is None:
             raise ModelNotFound(f"{name!r}: blob {qualified(digits)} is not here", param="files")

@@ -89,6 +89,7 @@ def test_a_mistake_is_named_with_its_line(text: str, why: str) -> None:
     [
         ("num_ctx", "many", "parameter num_ctx is a whole number, not 'many'"),
         ("temperature", "hot", "parameter temperature is a number, not 'hot'"),
+        ("temperature", "nan", "parameter temperature is a number, not 'nan'"),
         ("use_mmap", "perhaps", "parameter use_mmap is true or false, not 'perhaps'"),
     ],
 )
