@@ -65,14 +65,14 @@ export function makeLegend() {
 }
 
 export function drawLegend(list, device) {
-  const items = device.holds.map((held) => ({
+  const other = piecesOf(device).find((piece) => piece.kind === "other");
+  const items = other ? [{ id: "other", hue: "", name: "Other programs", parts: [["other", other.bytes]] }] : [];
+  for (const held of device.holds) items.push({
     id: held.placement ?? `${held.model}`,
     hue: hueOf(held.model),
     name: held.model ?? "another model",
     parts: CLASSES.map((name) => [name, held[`${name}_bytes`]]).filter(([, count]) => count),
-  }));
-  const other = piecesOf(device).find((piece) => piece.kind === "other");
-  if (other) items.push({ id: "other", hue: "", name: "Other programs", parts: [["other", other.bytes]] });
+  });
   sync(
     list,
     items,
@@ -90,5 +90,5 @@ export function drawLegend(list, device) {
       );
     },
   );
-  if (!list.childElementCount) list.append(Object.assign(h("li", { className: "faint" }, "Nothing lies here"), { part: { key: "" } }));
+  if (!list.childElementCount) list.append(Object.assign(h("li", { className: "faint" }, "Nothing lies here"), { made: { key: "" } }));
 }

@@ -7,6 +7,8 @@ import { sorted, watch } from "./store.js";
 import { go, onView, viewParameter } from "./tabs.js";
 import { candidateCard } from "./why_candidate.js";
 
+const AGAIN_MS = 1000;
+const AGAIN_MAX = 20;
 const parts = {};
 let asked = 0;
 
@@ -50,7 +52,7 @@ function arrive() {
   ask();
 }
 
-async function ask() {
+async function ask(again = 0) {
   const model = parts.model.value;
   if (!model) return;
   parts.asked = model;
@@ -58,7 +60,10 @@ async function ask() {
   mark(parts.answer, "aria-busy", "true");
   try {
     const explanation = await json("/puna/v1/explain", { method: "POST", body: question(model) });
-    if (number === asked) show(explanation);
+    if (number !== asked) return;
+    show(explanation);
+    // A report that is missing is being counted: the answer follows by itself.
+    if (explanation.outcome === "measuring" && again < AGAIN_MAX) setTimeout(() => number === asked && ask(again + 1), AGAIN_MS);
   } catch (error) {
     if (number === asked) parts.answer.replaceChildren(h("p", { className: "problem", role: "alert" }, error instanceof ApiError ? error.message : "The gateway does not answer."));
   } finally {
