@@ -163,6 +163,19 @@ def running_hosts(directory: Path, models: Path, *, names: Sequence[str], device
         yield cluster
 
 
+@contextmanager
+def running_stores(directory: Path, *, names: Sequence[str]) -> Iterator[Machines]:
+    """Hosts on loopback without devices of their own, each with models of its own in `<directory>/<name>-models`."""
+    with ExitStack() as stack:
+        found = [Machine(name=name, namespace="", link="", address="") for name in names]
+        cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
+        _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}")
+        for machine in found:
+            _start_host(stack, cluster, machine, directory / f"{machine.name}-models")
+        wait_until(lambda: len(cluster.nodes()) == len(found), deadline_s=START_DEADLINE_S, what="every host is there")
+        yield cluster
+
+
 def _all_usable(cluster: Machines) -> bool:
     usable = [
         device
