@@ -5,6 +5,7 @@ from typing import Any
 import structlog
 from grpc import aio
 
+from common import tracing
 from common.grpc_server import MESSAGE_BYTES_MAX, REQUEST_ID_KEY
 
 # Silent loss of a peer is noticed within 8 s, also on a channel without calls.
@@ -27,6 +28,7 @@ def open_channel(address: str) -> aio.Channel:
 
 
 def call_metadata() -> tuple[tuple[str, str], ...]:
-    """Metadata for an outgoing call: the id of the request that is being served, if any."""
+    """Metadata for an outgoing call: the id of the request that is being served, if any, and its trace."""
     request_id = structlog.contextvars.get_contextvars().get("request_id")
-    return ((REQUEST_ID_KEY, request_id),) if isinstance(request_id, str) else ()
+    headers = tracing.current().headers()
+    return ((REQUEST_ID_KEY, request_id), *headers) if isinstance(request_id, str) else headers

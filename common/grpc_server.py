@@ -11,6 +11,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from common import tracing
 from common.errors import InternalError, PunaError, RequestCanceled, StartupError
 from common.grpc_errors import to_status
 from common.ids import new_request_id
@@ -138,6 +139,7 @@ def _request_id(details: grpc.HandlerCallDetails) -> str:
 def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
     async def guarded(request: Any, context: ServicerContext) -> Any:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
+            tracing.use_caller(context.invocation_metadata())
             try:
                 return await behaviour(request, context)
             except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
@@ -149,6 +151,7 @@ def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
 def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
     async def guarded(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
+            tracing.use_caller(context.invocation_metadata())
             try:
                 answers = behaviour(request, context)
                 if inspect.isawaitable(answers):  # it calls context.write itself, as the health service's Watch does

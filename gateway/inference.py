@@ -5,10 +5,11 @@ import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from common import tracing
 from common.clock import Clock
 from common.errors import (
-    InternalError,
     InsufficientMemory,
+    InternalError,
     InvalidRequest,
     ModelLoading,
     ModelNotFound,
@@ -50,9 +51,9 @@ log = get_logger()
 
 # How long an answer that has begun waits for another replica while none is being loaded, and how often it asks.
 RESUME_WAIT_S = 300.0
-RESUME_AGAIN_S = 1.0
 # And how long while there is no memory for one: that of a runner which has just died is not free at once.
 RESUME_SETTLED_S = 30.0
+RESUME_AGAIN_S = 1.0
 
 
 class Inference:
@@ -121,12 +122,14 @@ class Inference:
         asked = request.options.get("num_ctx")
         if asked is not None and asked != plan.context_tokens:
             log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
+        with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
+            prompt = await make_prompt(self._prompts, route.model, request)
         return Work(
             request=request,
             route=route,
             plan=plan,
             output=plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser),
-            prompt=await make_prompt(self._prompts, route.model, request),
+            prompt=prompt,
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
             deadline_s=deadline_s,
@@ -153,17 +156,20 @@ class Inference:
             spent = Spent()
             connection: Connection | None = None
             try:
-                async with closing(self._acquire(slot, generation)) as steps:
-                    async for step in steps:
-                        if isinstance(step, Connection):
-                            connection = step
-                        else:
-                            yield step
+                with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
+                    async with closing(self._acquire(slot, generation)) as steps:
+                        async for step in steps:
+                            if isinstance(step, Connection):
+                                connection = step
+                                queue.set(_place(connection))
+                            else:
+                                yield step
                 assert connection is not None
-                async with closing(generation.run_on(connection, spent)) as events:
-                    async for event in events:
-                        attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
-                        yield event
+                with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
+                    async with closing(generation.run_on(connection, spent)) as events:
+                        async for event in events:
+                            attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
+                            yield event
                 return
             except PunaError as error:
                 await self._recover(error, connection, generation)
@@ -189,13 +195,13 @@ class Inference:
             keep_alive_ms=work.request.keep_alive_ms,
             options=options,
             claim=claim(answer_tokens(work.request)),
+            body_bytes=work.prompt.size_bytes,
             was_admitted=attempts.lost + attempts.drained > 0,
         )
 
     async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
         """After a failed try: return if there may be another one.
 
-            body_bytes=work.prompt.size_bytes,
         Raises:
             PunaError: what the client gets.
         """
@@ -263,6 +269,10 @@ class Inference:
         """Whether the name has come to mean another file since the request began."""
         route = self.dispatcher.routes.by_key(parse_model_name(work.route.model.name).key)
         return route is not None and route.model.digest != work.route.model.digest
+
+
+def _place(connection: Connection) -> dict[str, tracing.Value]:
+    return {"puna.placement": connection.info.placement_id, "puna.node": connection.info.node_id}
 
 
 def _body(request: AnswerRequest) -> str:

@@ -126,6 +126,7 @@ class InferenceServicer(ModelServicer):
         """Load a model; ends when it is ready."""
         started_ns = time.monotonic_ns()
         record = RequestRecord(dialect=Dialect.GRPC, route="LoadModel", method="grpc")
+        record.begin_trace()
         load = self._service.inference.models.load(
             checked_model(request.model),
             keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
@@ -142,6 +143,7 @@ class InferenceServicer(ModelServicer):
         self, request: AnswerRequest, method: str, context: Context
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         record = RequestRecord(dialect=Dialect.GRPC, route=method, method="grpc", stream=True)
+        record.begin_trace()
         record.may_resume = (RESUME_KEY, "0") not in (context.invocation_metadata() or ())
         async with self._service.feed(request, record) as feed:
             async for event in recorded(aiter(feed), record):

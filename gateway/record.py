@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from common import tracing
 from common.clock import Clock, SystemClock
 from common.errors import RequestCanceled
 from common.logs import get_logger
@@ -43,10 +44,20 @@ class RequestRecord:
     prompt_tokens: int = 0  # as a runner began to read them
     answer_tokens: int = 0  # as they arrived
     vector_tokens: int = 0  # of embeddings and rankings
+    span: tracing.Span = tracing.NO_SPAN
     _last_token_s: float | None = None
 
     def __post_init__(self) -> None:
         self.started_s = self.clock.now_s()
+
+    def begin_trace(self) -> None:
+        """From here on this task, and those that it starts, work for this request."""
+        self.span = tracing.begin(
+            "request",
+            {"http.route": self.route, "http.request.method": self.method, "puna.dialect": str(self.dialect)},
+            kind=tracing.SpanKind.SERVER,
+        )
+        tracing.use(self.span)
 
     def token_arrived(self, token_count: int) -> None:
         """Tokens came from the runner."""
@@ -74,6 +85,7 @@ class RequestRecord:
         metrics.REQUESTS.labels(self.dialect, self.route, model, status, self._outcome(status)).inc()
         if self.model is not None:
             metrics.REQUEST_S.labels(self.dialect, model).observe(duration_s)
+        self._end_trace(status)
         fields: dict[str, object] = {
             "dialect": str(self.dialect),
             "route": self.route,
@@ -106,6 +118,23 @@ class RequestRecord:
             "load_ms": _ms(self.load_s),
             "resumes": self.resumes,
         }
+
+    def _end_trace(self, status: str) -> None:
+        outcome = self._outcome(status)
+        self.span.set(
+            {
+                "http.response.status_code": int(status) if status.isdecimal() else None,
+                "rpc.grpc.status": None if status.isdecimal() else status,
+                "puna.outcome": outcome,
+                "puna.retries": self.retries,
+                "gen_ai.request.model": self.model,
+                "gen_ai.usage.input_tokens": sum(done.usage.prompt_tokens for done in self.dones) or None,
+                "gen_ai.usage.output_tokens": sum(done.usage.completion_tokens for done in self.dones) or None,
+            }
+        )
+        if outcome not in ("ok", CANCELED):
+            self.span.fail(outcome)
+        self.span.end()
 
     def _outcome(self, status: str) -> str:
         """From a closed set: how it ended, as far as anybody heard of it."""

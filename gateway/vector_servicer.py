@@ -100,6 +100,7 @@ def _check(model: str, texts: list[str], param: str) -> None:
 async def _recorded(route: str, answer: Callable[[RequestRecord], Awaitable[Answer]]) -> Answer:
     """Run a unary answer with a record of its own."""
     record = RequestRecord(dialect=Dialect.GRPC, route=route, method="grpc")
+    record.begin_trace()
     status = "CANCELLED"
     try:
         numbers = await answer(record)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from common import tracing
 from common.clock import NS_PER_S, Clock
 from common.errors import EmbeddingsUnsupported, RequestTimeout, UnsupportedCapability
 from gateway import metrics
@@ -148,7 +149,9 @@ class Vectors:
                 while True:
                     async with self._slot(question, route, record, attempts) as connection:
                         try:
-                            return await call(connection, max(deadline_s - self._clock.now_s(), 0.0))
+                            with tracing.begin("attempt", kind=tracing.SpanKind.CLIENT) as attempt:
+                                attempt.set({"puna.placement": record.replica, "puna.node": record.node})
+                                return await call(connection, max(deadline_s - self._clock.now_s(), 0.0))
                         except RETRYABLE as error:
                             attempts.judge(error, connection)
         except TimeoutError as error:
@@ -168,9 +171,10 @@ class Vectors:
         )
         joined_s = self._clock.now_s()
         connection: Connection | None = None
-        async with closing(self._dispatcher.acquire(slot)) as steps:
-            async for step in steps:
-                connection = step if isinstance(step, Connection) else None
+        with tracing.begin("queue", {"gen_ai.request.model": name}):
+            async with closing(self._dispatcher.acquire(slot)) as steps:
+                async for step in steps:
+                    connection = step if isinstance(step, Connection) else None
         assert connection is not None  # acquire() ends in a connection or raises
         try:
             waited_s = self._clock.now_s() - joined_s

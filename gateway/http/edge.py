@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from common import tracing
 from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.logs import get_logger
@@ -72,6 +73,10 @@ class Edge:
         exchange.record.route = match.route.path
         exchange.record.quiet = match.route.quiet
         exchange.path_value = match.path_value
+        if not match.route.quiet:
+            tracing.use_caller(exchange.headers.items())
+            exchange.record.begin_trace()
+            exchange.record.span.set({"puna.request_id": exchange.request_id})
         # Before the body is read: who may not ask is not listened to.
         async with self.authorizer.visit(
             match.route.scope,

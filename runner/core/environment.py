@@ -63,7 +63,13 @@ class VisibleDevice:
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of the host's environment that a runner gets, and what every runner needs."""
     allowed = {name: value for name, value in environment.items() if name in _NAMES or name.startswith(_PREFIXES)}
-    return {**allowed, **_ALWAYS}
+    traced = {name: value for name, value in environment.items() if name.startswith("OTEL_") and not _is_secret(name)}
+    return {**allowed, **traced, **_ALWAYS}
+
+
+def _is_secret(name: str) -> bool:
+    """Names of OpenTelemetry that carry credentials: a runner sends its spans without."""
+    return name.endswith(("_HEADERS", "_CLIENT_KEY"))
 
 
 def limit_visibility(devices: Iterable[VisibleDevice], *, backends: Iterable[str]) -> dict[str, str]:

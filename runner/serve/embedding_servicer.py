@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from common import tracing
 from common.clock import NS_PER_MS
 from common.errors import InvalidRequest, PunaError, UnsupportedCapability
 from common.logs import get_logger
@@ -105,7 +106,9 @@ class PooledService:
         outcome = "cancelled"
         computed: Computed | None = None
         try:
-            computed = await self._table.compute(inputs)
+            attributes = {"gen_ai.usage.input_tokens": sum(len(tokens) for tokens in inputs)}
+            with tracing.begin("compute", attributes, kind=tracing.SpanKind.SERVER):
+                computed = await self._table.compute(inputs)
             outcome = "done"
         except PunaError:
             outcome = "error"

@@ -8,6 +8,7 @@ from typing import Any
 
 from grpc import aio
 
+from common import tracing
 from common.clock import NS_PER_MS, NS_PER_S
 from common.errors import PlacementMismatch, UnsupportedCapability
 from common.logs import get_logger
@@ -23,6 +24,7 @@ from runner.serve.converters import (
 )
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
 from runner.serve.prompts import TokenizedPrompt, check_ids, tokenize_prompt
+from runner.serve.spans import trace_times
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Finished, Stream, StreamTable
 
@@ -67,29 +69,31 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Stream one sequence."""
-        self._admit(request)
-        stops = check_stop_strings(request.stop)
-        prompt = await self._tokenize(request.prompt, add_bos=request.add_bos)
-        constraints = await self._constraints.read(request, self._engine.vocabulary)
-        # Another caller may have taken the last place while this one tokenized.
-        self._board.check_accepting()
-        generation = request_from_proto(request, prompt, constraints)
-        stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
-        outcome = "cancelled"
-        finished: Finished | None = None
-        try:
-            async for event in stream.events():
-                if isinstance(event, Finished):
-                    finished = event
-                    outcome = event.ending.reason.value
-                yield self._to_proto(event)
-                self._streams.drained(stream)
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            self._streams.close(stream)
-            self._account(stream, outcome, finished)
+        attributes = {"puna.placement": self._identity.placement.placement_id}
+        with tracing.begin("generate", attributes, kind=tracing.SpanKind.SERVER) as span:
+            self._admit(request)
+            stops = check_stop_strings(request.stop)
+            prompt = await self._tokenize(request.prompt, add_bos=request.add_bos)
+            constraints = await self._constraints.read(request, self._engine.vocabulary)
+            # Another caller may have taken the last place while this one tokenized.
+            self._board.check_accepting()
+            generation = request_from_proto(request, prompt, constraints)
+            stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
+            outcome = "cancelled"
+            finished: Finished | None = None
+            try:
+                async for event in stream.events():
+                    if isinstance(event, Finished):
+                        finished = event
+                        outcome = event.ending.reason.value
+                    yield self._to_proto(event)
+                    self._streams.drained(stream)
+            except Exception:
+                outcome = "error"
+                raise
+            finally:
+                self._streams.close(stream)
+                self._account(stream, outcome, finished, span)
 
     async def Embed(
         self, request: runner_pb2.EmbedRequest, context: aio.ServicerContext[Any, Any]
@@ -203,8 +207,8 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
                     self._board.evaluated(tokens=evaluated, duration_ns=times.prompt_ns)
                 return runner_pb2.GenerateEvent(final=_final(event))
 
-    def _account(self, stream: Stream, outcome: str, finished: Finished | None) -> None:
-        """Metrics and the one line that each request leaves in the log; never a prompt."""
+    def _account(self, stream: Stream, outcome: str, finished: Finished | None, span: tracing.Span) -> None:
+        """Metrics, spans, and the one line that each request leaves in the log; never a prompt."""
         metrics.REQUESTS.labels(reason=outcome).inc()
         times = stream.times
         if times is not None:
@@ -213,6 +217,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             metrics.REQUEST_QUEUE_S.observe(times.queue_ns / NS_PER_S)
             metrics.REQUEST_PROMPT_S.observe(times.prompt_ns / NS_PER_S)
             metrics.REQUEST_GENERATE_S.observe(times.generate_ns / NS_PER_S)
+            trace_times(span, times, outcome=outcome, generated_tokens=stream.text.counted)
         log.info(
             "request.done",
             reason=outcome,
