@@ -11,7 +11,7 @@ from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
-from scheduler.converters import fault_of, from_layout, to_report, to_runner
+from scheduler.converters import fault_of, from_layout, from_origin, to_report, to_runner
 from scheduler.core.effects import (
     AnswerConstraints,
     AnswerExplained,
@@ -201,6 +201,7 @@ class Performer:
     async def _save_constraints(self, effect: SaveConstraints) -> None:
         try:
             self._check(effect.fence)
+            origin=from_origin(effect.origin),
             await self._store.save_constraints(effect.fence, effect.model_name, effect.constraints)
         except StoreUnavailableError as error:
             fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
@@ -235,7 +236,11 @@ class Performer:
             peers = await self._borrow(loans)
             try:
                 report = await self._hosts.measure(
-                    effect.address, model_digest=effect.key.model_digest, layout=from_layout(effect.layout), peers=peers
+                    effect.address,
+                    model_digest=effect.key.model_digest,
+                    layout=from_layout(effect.layout),
+                    peers=peers,
+                    origin=from_origin(effect.origin),
                 )
             finally:
                 await self._give_back(loans)

@@ -11,6 +11,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.lending import Loans
 from scheduler.core.margins import Margins
+from scheduler.core.origins import Origin
 from scheduler.core.routing_table import ModelRoute
 
 
@@ -102,6 +103,8 @@ class RemoveDesired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveConstraints:
+    origin: Origin | None = None  # where the file's header is, if the node lacks it
+    caller_id: str = ""  # the first who waits for it; empty: nobody
     """Write down, or forget, what is wanted of a model; the caller hears of it afterwards."""
 
     fence: int
@@ -147,6 +150,8 @@ class ClearDevice:
     leader_id: str
     address: str
     caller_id: str
+    origin: Origin | None = None  # where the file is, if the node lacks it
+    caller_id: str = ""  # the first who waits for it; empty: nobody
     node_id: str
     device_id: str
 

@@ -28,6 +28,7 @@ from scheduler.core.ledger import Promise
 from scheduler.core.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.memory import GIB
+from scheduler.core.origins import origin_for
 from scheduler.core.residuals import learn
 from scheduler.core.stopping import order_blind_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerView
@@ -95,6 +96,10 @@ def _send_start(books: Books, job: LoadJob, now_s: float) -> None:
             address=node.address,
             record=job.record,
             loans=loans,
+            caller_id=job.first_caller,
+            origin=origin_for(
+                books.observed.nodes.values(), node, job.record.model_digest, job.record.layout.projector_digest
+            ),
         )
     )
 
