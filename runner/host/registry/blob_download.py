@@ -127,8 +127,10 @@ class BlobDownload:
         for source in self._sources:
             if source.name not in self._refused and await self._fetch_from(source, index):
                 return
-        if len(self._refused) == 1:
-            raise next(iter(self._refused.values()))
+        errors = list(self._refused.values())
+        if len(errors) == 1 and isinstance(errors[0], (*FINAL, RegistryFailed)):
+            raise errors[0]
+        # Others would be taken for those of this node: that it cannot be reached, or is busy.
         raise RegistryFailed(describe(self._digest, self._refused))
 
     async def _fetch_from(self, source: BlobSource, index: int) -> bool:
