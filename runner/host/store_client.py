@@ -12,6 +12,8 @@ from protos import store_pb2, store_pb2_grpc
 CALL_TIMEOUT_S = 30.0
 # A blob of this size or less goes in one message.
 CHUNK_BYTES = 1024 * 1024
+# In the initial metadata of PutBlob: the node wants the content.
+TAKES_KEY = "puna-takes"
 
 
 class StoreClient:
@@ -93,18 +95,28 @@ class StoreClient:
             DiskFull, RequestTooLarge: as they say.
             ModelUnavailable: the node cannot be reached.
         """
+        begun = asyncio.Event()
 
         async def requests() -> AsyncIterator[store_pb2.PutBlobRequest]:
             yield store_pb2.PutBlobRequest(digest=digest, size_bytes=size_bytes)
+            # What the node refuses, or has already, is not sent: its answer would be lost among what is on its way.
+            await begun.wait()
             async for piece in content:
                 for start in range(0, len(piece), CHUNK_BYTES):
+                    if call.done():
+                        return
                     yield store_pb2.PutBlobRequest(data=piece[start : start + CHUNK_BYTES])
 
-        with domain_errors():
-            response: store_pb2.PutBlobResponse = await self._stub(address).PutBlob(
-                requests(), metadata=call_metadata()
-            )
-        return response
+        call = self._stub(address).PutBlob(requests(), metadata=call_metadata())
+        try:
+            with domain_errors():
+                if (TAKES_KEY, "1") in tuple(await call.initial_metadata()):
+                    begun.set()
+                response: store_pb2.PutBlobResponse = await call
+            return response
+        finally:
+            begun.set()
+            call.cancel()
 
     async def read_blob(
         self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0

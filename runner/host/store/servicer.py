@@ -1,16 +1,21 @@
 """puna.v1.ModelStore over gRPC."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 from grpc import aio
 
-from common.errors import InvalidRequest, ModelNotFound, NotSupported
+from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError
 from protos import store_pb2, store_pb2_grpc
 from runner.core.store.names import StoreName
 from runner.host.store.create import Creation, Wish
 from runner.host.store.store import Store, parse_wanted
+from runner.host.store_client import TAKES_KEY
+
+DRAINED_BYTES_MAX = 64 * 1024 * 1024
+DRAIN_S = 2.0
 
 # Name, whether plain HTTP is asked for, addresses of other hosts.
 Puller = Callable[[str, bool, Sequence[str]], AsyncGenerator[store_pb2.StoreProgress, None]]
@@ -92,13 +97,21 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         if size is not None:
             return store_pb2.PutBlobResponse(existed=True, size_bytes=size)
 
+        await self._store.uploads.check(first.size_bytes)
+        # The sender waits for this word before it sends the content.
+        await context.send_initial_metadata(((TAKES_KEY, "1"),))
+
         async def pieces() -> AsyncIterator[bytes]:
             if first.data:
                 yield first.data
             async for request in request_iterator:
                 yield request.data
 
-        written = await self._store.uploads.receive(digest, first.size_bytes, pieces())
+        try:
+            written = await self._store.uploads.receive(digest, first.size_bytes, pieces())
+        except PunaError:
+            await _drain(request_iterator)
+            raise
         return store_pb2.PutBlobResponse(existed=False, size_bytes=written)
 
     async def ReadBlob(
@@ -120,6 +133,17 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
     ) -> store_pb2.ReadManifestResponse:
         """A manifest as received."""
         return store_pb2.ReadManifestResponse(manifest=await self._store.manifest(StoreName.parse(request.name)))
+
+
+async def _drain(request_iterator: AsyncIterator[store_pb2.PutBlobRequest]) -> None:
+    """Read on for a moment: an answer amidst what somebody still sends would not reach them."""
+    left = DRAINED_BYTES_MAX
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            async for request in request_iterator:
+                left -= len(request.data)
+                if left < 0:
+                    return
 
 
 def to_wish(request: store_pb2.CreateRequest) -> Wish:

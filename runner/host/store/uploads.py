@@ -31,6 +31,17 @@ class Uploads:
             with contextlib.suppress(OSError):
                 path.unlink()
 
+    async def check(self, announced_bytes: int) -> None:
+        """Refuse at once what cannot be taken in.
+
+        Raises:
+            RequestTooLarge, DiskFull, PermissionDenied: as `receive`.
+        """
+        self._check_length(announced_bytes)
+        await asyncio.to_thread(self._blobs.check_room, announced_bytes)
+        with writing(self._blobs.directory):
+            await asyncio.to_thread(self._blobs.make_directory)
+
     async def receive(self, digest: str, announced_bytes: int, pieces: AsyncIterator[bytes]) -> int:
         """Take in a blob; its size.
 
@@ -40,10 +51,8 @@ class Uploads:
             DiskFull: no room for it.
             PermissionDenied: the store cannot be written.
         """
-        self._check_length(announced_bytes)
-        await asyncio.to_thread(self._blobs.check_room, announced_bytes)
+        await self.check(announced_bytes)
         with writing(self._blobs.directory):
-            await asyncio.to_thread(self._blobs.make_directory)
             path = self._blobs.directory / f"{PREFIX}{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
             try:
                 return await self._write(path, digest, announced_bytes, pieces)
