@@ -1,0 +1,192 @@
+"""Nodes that lack a model: after those that have it, unless a fetch brings what those cannot."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from scheduler.core.candidates import (
+    ClusterView,
+    MeasureFirst,
+    MeasureKey,
+    Placement,
+    PlacementRequest,
+    Refusal,
+    RefusalKind,
+)
+from scheduler.core.constraints import Constraints, Shape
+from scheduler.core.eviction import Evictable
+from scheduler.core.faults import Fault
+from scheduler.core.fetching import plan_anywhere
+from scheduler.core.ledger import Promise
+from scheduler.core.memory import GIB, MemoryReport
+from scheduler.core.origins import Origin, origin_for
+from scheduler.core.policy import Policy
+from scheduler.core.view import ModelFile, NodeView
+from tests.unit.scheduler.builders import cpu, gpu, model, node
+from tests.unit.scheduler.test_placement import REQUEST, engine
+from tests.unit.scheduler.world import World
+
+FILE = replace(model(), blob_digests=("b" * 64,))
+OTHER = model("other:latest")
+
+
+def holder(name: str, *, file: ModelFile = FILE, **more: object) -> NodeView:
+    return replace(node(name, models=(file,)), **more)  # type: ignore[arg-type]
+
+
+def without(name: str, *, room_gib: float = 100, **more: object) -> NodeView:
+    return replace(node(name, models=(OTHER,)), models_free_bytes=int(room_gib * GIB), **more)  # type: ignore[arg-type]
+
+
+def decide(
+    nodes: tuple[NodeView, ...],
+    request: PlacementRequest = REQUEST,
+    *,
+    counts: Callable[[MeasureFirst], MemoryReport] = engine(10),  # noqa: B008  # a function without state
+    **view: object,
+) -> Placement | Refusal:
+    reports: dict[MeasureKey, MemoryReport | Fault] = {}
+    while True:
+        outcome = plan_anywhere(request, ClusterView(nodes=nodes, **view), reports, Policy())  # type: ignore[arg-type]
+        if not isinstance(outcome, MeasureFirst):
+            return outcome
+        assert outcome.key not in reports
+        reports[outcome.key] = counts(outcome)
+
+
+def pinned(*names: str) -> PlacementRequest:
+    return replace(REQUEST, constraints=Constraints(nodes=names))
+
+
+def test_a_node_that_has_the_file_comes_first_however_roomy_others_are() -> None:
+    placed = decide((holder("a", devices=(gpu(free=12), cpu())), without("b", devices=(gpu(total=80, free=80), cpu()))))
+    assert isinstance(placed, Placement)
+    assert placed.node_id == "a"
+
+
+def test_a_model_that_is_kept_on_a_node_without_the_file_goes_there() -> None:
+    placed = decide((holder("a"), without("b")), pinned("b"))
+    assert isinstance(placed, Placement)
+    assert placed.node_id == "b"
+    assert placed.shape is Shape.ONE_DEVICE
+
+
+def test_what_does_not_fit_where_its_file_is_is_fetched_to_where_it_fits() -> None:
+    placed = decide((holder("a", devices=(gpu(free=2, total=2), cpu(free=2, total=2))), without("b")))
+    assert isinstance(placed, Placement)
+    assert placed.node_id == "b"
+
+
+def test_a_gpu_elsewhere_is_worth_a_fetch_where_there_is_only_a_processor() -> None:
+    placed = decide((holder("a", devices=(cpu(),)), without("b")))
+    assert isinstance(placed, Placement)
+    assert placed.node_id == "b"
+    placed = decide((holder("a", devices=(cpu(),)), without("b", devices=(cpu(),))))
+    assert isinstance(placed, Placement)
+    assert placed.node_id == "a"
+
+
+def test_nobody_goes_for_a_model_that_has_a_free_place_elsewhere() -> None:
+    idle = Promise(
+        placement_id="p", node_id="a", device_bytes={"gpu-0": 20 * GIB}, starting=False, freed_bytes={"gpu-0": 20 * GIB}
+    )
+    may_go = Evictable(placement_id="p", idle_s=60.0, pool_bytes={("a", "gpu-0"): 20 * GIB})
+    full = holder("a", devices=(gpu(free=4), cpu(free=9)))
+    placed = decide((full, without("b")), promises=(idle,), evictable=(may_go,))
+    assert isinstance(placed, Placement)
+    assert (placed.node_id, placed.victims) == ("b", ())
+    placed = decide((full, without("b", room_gib=0.5)), promises=(idle,), evictable=(may_go,))
+    assert isinstance(placed, Placement)
+    assert (placed.node_id, placed.victims) == ("a", ("p",))
+
+
+def test_one_replica_more_goes_to_another_node_even_if_it_has_to_be_fetched() -> None:
+    more = replace(REQUEST, replicas=frozenset({("a", "gpu-0")}))
+    both = (holder("a", devices=(gpu(total=80, free=60), cpu())), without("b"))
+    placed = decide(both, more)
+    assert isinstance(placed, Placement)
+    assert placed.node_id == "b"
+
+
+def test_a_store_without_room_is_no_place_and_the_explanation_says_so() -> None:
+    refused = decide((holder("a"), without("b", room_gib=0.5)), pinned("b"))
+    assert isinstance(refused, Refusal)
+    assert refused.kind is RefusalKind.NO_DEVICE
+    assert "its store has room for 512.0 MiB, 1.0 GiB are needed" in refused.message
+    assert any("its store has room" in one.reason for one in refused.candidates if one.node_id == "b")
+
+
+def test_a_file_that_nobody_can_hand_over_stays_where_it_is() -> None:
+    for nodes in (
+        (holder("a", file=model()), without("b")),
+        (holder("a", suspect=True), without("b")),
+    ):
+        assert isinstance(decide(nodes, pinned("b")), Refusal)
+
+
+def test_a_node_is_told_of_all_who_have_the_same_files() -> None:
+    stored = replace(FILE, manifest_digest="c" * 64)
+    nodes = (
+        without("b"),
+        holder("a", file=stored),
+        holder("d", file=stored),
+        holder("e", file=stored, suspect=True),
+        holder("f", file=replace(FILE, manifest_digest="d" * 64)),
+    )
+    assert origin_for(nodes, nodes[0], FILE.digest, "") == Origin(
+        addresses=("a:1", "d:1"),
+        name=FILE.name,
+        manifest_digest="c" * 64,
+        blob_digests=FILE.blob_digests,
+        projector_digest="",
+    )
+    assert origin_for(nodes, nodes[1], FILE.digest, "") is None
+    assert origin_for(nodes[:1], nodes[0], FILE.digest, "") is None
+
+
+def test_a_model_without_its_projector_is_as_good_as_none() -> None:
+    seeing = replace(FILE, projector_digest="e" * 64)
+    nodes = (holder("a", file=seeing), holder("b"))
+    found = origin_for(nodes, nodes[1], FILE.digest, "e" * 64)
+    assert found is not None
+    assert found.addresses == ("a:1",)
+    assert found.projector_digest == "e" * 64
+
+
+def test_the_host_that_fetches_hears_from_whom() -> None:
+    world = World()
+    world.nodes = {one.id: one for one in (holder("a"), without("b"))}
+    world.lead()
+    world.report()
+    world.want("m", nodes=["b"])
+    world.ensure("c")
+    assert [effect.origin.addresses for effect in world.measures if effect.origin is not None] == [("a:1",)]
+    world.settle()
+    assert world.is_ready("c")
+    (started,) = world.all_starts
+    assert started.record.node_id == "b"
+    assert started.origin is not None
+    assert started.origin.addresses == ("a:1",)
+    assert started.origin.blob_digests == FILE.blob_digests
+
+
+def test_a_node_with_the_file_is_not_told_of_others() -> None:
+    world = World()
+    world.nodes = {one.id: one for one in (holder("a"), holder("b"))}
+    world.lead()
+    world.report()
+    world.ensure("c")
+    assert all(effect.origin is None for effect in world.measures)
+    world.settle()
+    assert [started.origin for started in world.all_starts] == [None]
+
+
+def test_an_explanation_names_the_store_that_is_too_small() -> None:
+    world = World()
+    world.nodes = {one.id: one for one in (holder("a", devices=(cpu(),)), without("b", room_gib=1))}
+    world.lead()
+    world.report()
+    world.ensure("c")
+    world.settle()
+    reasons = [one.reason for one in world.explain().candidates if one.node_id == "b"]
+    assert reasons
+    assert all("its store has room for 1.0 GiB, 8.0 GiB are needed" in reason for reason in reasons)
