@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import yaml
 from tests.cluster import Cluster, metric_sum, start_cluster
 from tests.prometheus import PROMETHEUS, ROOT, Prometheus, grouping, selectors, start_prometheus
 from tests.waiting import wait_until
+from tools.metrics_catalogue import MODULES, entries
 
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (make deps-system)"
@@ -29,6 +31,11 @@ DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 DATA_DEADLINE_S = 40.0
 QUESTION = [{"role": "user", "content": "What is Puna?"}]
 # Labels that are there only while something is wrong or busy, or that an expression merely leaves out.
+# Metrics with labels that nothing has happened to yet in such a cluster.
+SILENT = {
+    "puna_gateway_retries_total",  # a replica that refuses, or dies before its first event
+    "puna_gateway_key_store_up",
+}
 ABSENT_UNLESS_WRONG = {("ALERTS", "alertname"), ("ALERTS", "alertstate")}
 
 
@@ -227,3 +234,28 @@ def test_scraping_wakes_no_model(watched: Watched) -> None:
     wait_until(lambda: watched.prometheus.value(scrapes) >= seen + 4, deadline_s=20, what="four scrapes later")
     assert not watched.cluster.runners()
     assert watched.prometheus.value(loads) == before
+
+
+def test_every_metric_of_the_catalogue_is_told_by_a_process_that_has_it(watched: Watched) -> None:
+    """Those of SILENT need a fault or a setting that this cluster has not."""
+    silent = []
+    for module in MODULES.values():
+        for entry in entries(module):
+            name = f"{entry.name}_count" if entry.kind == "histogram" else entry.name
+            if not watched.prometheus.query(f'last_over_time({{__name__="{name}"}}[10m])'):
+                silent.append(entry.name)
+    assert set(silent) <= SILENT
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (make deps-system)")
+def test_no_page_breaks_a_convention(watched: Watched) -> None:
+    watched.cluster.post("/api/chat", {"model": "demo", "messages": QUESTION, "stream": False})
+    groups = httpx.get(watched.cluster.url + "/puna/v1/targets", timeout=10).json()
+    assert {group["labels"]["service"] for group in groups} == {"gateway", "scheduler", "discovery", "host", "runner"}
+    for group in groups:
+        page = httpx.get(f"http://{group['targets'][0]}/metrics", timeout=10).text
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=30
+        )
+        said = [line for line in (checked.stdout + checked.stderr).splitlines() if line.startswith("puna_")]
+        assert said == [], group
