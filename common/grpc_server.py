@@ -70,10 +70,11 @@ def bind_server(
     services: Iterable[str],
     insecure: bool = False,
     interceptors: Iterable[aio.ServerInterceptor] = (),
+    credentials: grpc.ServerCredentials | None = None,
 ) -> GrpcServer:
     """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
 
-    `interceptors` run within the one that translates errors.
+    `interceptors` run within the one that translates errors. `credentials` None: no TLS.
 
     Raises:
         StartupError: the address is taken or unusable, or other machines could reach it and `insecure` is not set.
@@ -90,7 +91,7 @@ def bind_server(
     if not listen.startswith(UNIX_PREFIX) and is_taken(listen):
         raise StartupError(f"{listen} is already in use")
     try:
-        port = server.add_insecure_port(listen)
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError as error:
         raise StartupError(f"cannot listen on {listen}: {error}") from error
     address = listen if listen.startswith(UNIX_PREFIX) else f"{split_host_port(listen)[0]}:{port}"

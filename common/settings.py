@@ -77,6 +77,8 @@ KNOWN_NAMES = frozenset(
         "SCHEDULER_LISTEN",
         "STREAM_COMMIT_S",
         "TEMPLATE",
+        "TLS_CERT",
+        "TLS_KEY",
         "TUNNEL_ADVERTISE",
         "TUNNEL_LISTEN",
     )

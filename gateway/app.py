@@ -43,6 +43,7 @@ from gateway.scrape_targets import OwnAddresses
 from gateway.settings import GatewaySettings, template_policy
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.pool import TemplatePool
+from gateway.tls import Certificate
 from protos import inference_pb2_grpc
 from runner.client import RunnerClient
 from runner.host.store_client import StoreClient
@@ -104,6 +105,7 @@ async def running_gateway(
     book = QuotaBook(SystemClock(), redis)
     authorizer = Authorizer(store, SystemClock(), book)
     made = MadeKeys(store=store, redis=redis, book=book, clock=SystemClock()) if store and redis else None
+    certificate = Certificate.open(settings.tls_cert, settings.tls_key)
     listener = _bind_http(settings)
     routes = RouteCache()
     templates = TemplatePool()
@@ -126,7 +128,7 @@ async def running_gateway(
         trusts_strangers=is_private_listener(settings.host),
         made_keys=made,
     )
-    grpc_server = _bind_grpc(settings, service, authorizer)
+    grpc_server = _bind_grpc(settings, service, authorizer, certificate)
     metrics.QUEUE_LIMIT.set(settings.max_queue)
     metrics.ROUTE_GAUGES.read_from(lambda: route_samples(dispatcher))
     await templates.start()
@@ -141,7 +143,9 @@ async def running_gateway(
     if made is not None:
         watches.append(asyncio.create_task(made.watch(), name="made keys"))
         watches.append(asyncio.create_task(book.watch(), name="quotas"))
-    server = _http_server(_make_edge(settings, service, authorizer))
+    if certificate is not None:
+        watches.append(asyncio.create_task(certificate.watch(), name="certificate"))
+    server = _http_server(_make_edge(settings, service, authorizer), certificate)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     await grpc_server.start()
     host, port = listener.getsockname()[:2]
@@ -238,13 +242,16 @@ def _bind_http(settings: GatewaySettings) -> socket.socket:
     return listener
 
 
-def _bind_grpc(settings: GatewaySettings, service: Service, authorizer: Authorizer) -> GrpcServer:
+def _bind_grpc(
+    settings: GatewaySettings, service: Service, authorizer: Authorizer, certificate: Certificate | None
+) -> GrpcServer:
     return bind_server(
         settings.grpc_host,
         register=lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server),
         services=[SERVICE_NAME],
         insecure=settings.insecure or authorizer.asks_for_keys,
         interceptors=[KeyInterceptor(authorizer)],
+        credentials=certificate.grpc_credentials() if certificate is not None else None,
     )
 
 
@@ -257,7 +264,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _http_server(app: Edge) -> uvicorn.Server:
+def _http_server(app: Edge, certificate: Certificate | None) -> uvicorn.Server:
     # It says each time what strangers do wrong in their framing; that is answered with 400 and no news.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
@@ -272,6 +279,7 @@ def _http_server(app: Edge) -> uvicorn.Server:
         proxy_headers=False,
         timeout_keep_alive=IDLE_CONNECTION_S,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        ssl_context_factory=(lambda _config, _default: certificate.context) if certificate is not None else None,
     )
     return _Server(config)
 

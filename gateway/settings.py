@@ -17,6 +17,10 @@ class GatewaySettings(PunaSettings):
     """Where HTTP is served."""
     grpc_host: str = "127.0.0.1:11435"
     """Where gRPC is served."""
+    tls_cert: Path | None = None
+    """A certificate chain in PEM, for both listeners; read again when the file changes. None: no TLS."""
+    tls_key: Path | None = None
+    """Its key in PEM."""
     scheduler_address: str = "127.0.0.1:7602"
     """Where schedulers are: several with commas between them, or a name with several addresses."""
     origins: str = ""
