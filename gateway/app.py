@@ -12,6 +12,7 @@ import uvicorn
 
 from common.clock import MS_PER_S, SystemClock
 from common.durations import parse_go_duration_ms
+from common.effective_settings import effective_settings
 from common.errors import ShuttingDown, StartupError
 from common.grpc_server import GrpcServer, bind_server
 from common.logs import get_logger
@@ -127,6 +128,7 @@ async def running_gateway(
         keep_alive_max_ms=_duration_ms("PUNA_KEEP_ALIVE_MAX", settings.keep_alive_max),
         trusts_strangers=is_private_listener(settings.host),
         made_keys=made,
+        settings=tuple(effective_settings(settings)),
     )
     grpc_server = _bind_grpc(settings, service, authorizer, certificate)
     metrics.QUEUE_LIMIT.set(settings.max_queue)

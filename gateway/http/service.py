@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from common.effective_settings import EffectiveSetting
 from common.errors import InternalError, ModelUnavailable, PunaError
 from common.logs import get_logger
 from gateway.choices import ChoiceEvent, merge_choices
@@ -70,6 +71,7 @@ class Service:
     made_keys: MadeKeys | None = None  # where keys can be made: with a file of keys and a Redis
     draining: bool = False
     addresses: OwnAddresses = NO_ADDRESSES
+    settings: tuple[EffectiveSetting, ...] = ()  # of this process, without secrets
     feeds: set[Feed[Any]] = field(default_factory=set)
     live: LiveRequests = field(default_factory=LiveRequests)
 

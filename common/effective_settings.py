@@ -1,0 +1,69 @@
+"""What is in effect: each setting of a process with its value and where that came from. Secrets are not shown."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from common.ollama_environment import EQUIVALENTS
+from common.ollama_environment import PREFIX as OLLAMA
+from common.settings import PREFIX, PunaSettings
+
+# The end of a name that says that its value is nobody's business.
+_SECRET = ("_key", "_token", "_password", "_secret")
+_NOT_SECRET = frozenset({"tls_key"})  # a path
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+HIDDEN = "(hidden)"
+
+
+class Source(StrEnum):
+    """Where a value came from."""
+
+    DEFAULT = "default"
+    ENVIRONMENT = "environment"
+    OLLAMA = "ollama"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveSetting:
+    """One line. `variable` is the name that set it, empty for a default."""
+
+    name: str
+    value: str
+    source: Source
+    variable: str
+    text: str
+
+
+def effective_settings(
+    settings: PunaSettings, environment: Mapping[str, str] | None = None
+) -> Iterator[EffectiveSetting]:
+    """By name. `environment` is what the settings were read from; None: that of this process."""
+    environment = os.environ if environment is None else environment
+    taken_over = settings.taken_over()
+    for field, info in sorted(type(settings).model_fields.items()):
+        name = PREFIX + field.upper()
+        if name in environment:
+            source, variable = Source.ENVIRONMENT, name
+        elif name in taken_over:
+            source, variable = Source.OLLAMA, OLLAMA + EQUIVALENTS[field.upper()][0]
+        else:
+            source, variable = Source.DEFAULT, ""
+        yield EffectiveSetting(
+            name=name,
+            value=_shown(field, getattr(settings, field)),
+            source=source,
+            variable=variable,
+            text=" ".join((info.description or "").split()),
+        )
+
+
+def _shown(field: str, value: object) -> str:
+    if value is None or value == "":
+        return ""
+    if field.endswith(_SECRET) and field not in _NOT_SECRET:
+        return HIDDEN
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return _CREDENTIALS.sub(f"{HIDDEN}@", str(value))
