@@ -9,6 +9,7 @@ import typer
 from cli.commands import cluster, listings
 from cli.commands import keys as key_commands
 from cli.commands import models as model_commands
+from cli.commands import nodes as node_commands
 from cli.commands import placements as placement_commands
 from cli.commands import run as run_command
 from cli.core.conversation import RunOptions
@@ -177,6 +178,22 @@ def load(
 def unload(model: Annotated[str, typer.Argument(help="Name of a model; see `puna ps`.")]) -> None:
     """Stop the replicas of a model once they are idle; those that `puna placements` keeps stay."""
     placement_commands.unload(model)
+
+
+@app.command()
+def drain(
+    node: Annotated[str, typer.Argument(help="Id of a node; see `puna nodes`.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when nothing runs there any more.")] = False,
+    budget: Annotated[int | None, typer.Option(help="Seconds for running requests; 300 if not given.")] = None,
+) -> None:
+    """Take a node out of use: nothing new is placed there, and what runs there moves elsewhere or ends."""
+    node_commands.drain(node, wait=wait, budget_s=budget)
+
+
+@app.command()
+def undrain(node: Annotated[str, typer.Argument(help="Id of a node.")]) -> None:
+    """Put a drained node into use again."""
+    node_commands.undrain(node)
 
 
 devices_app = typer.Typer(help="What can be done about devices; `puna nodes` lists them.", no_args_is_help=True)

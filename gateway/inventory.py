@@ -44,9 +44,11 @@ def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str,
         "id": node.id,
         "address": node.address,
         "state": _node_state(node),
+        "draining_replicas": node.draining_replicas if node.draining else None,
         "build": node.engine_build,
         "report_age_ms": node.report_age_ms,
         "ram": ram,
+        "store": {"free_bytes": node.models_free_bytes, "total_bytes": node.models_total_bytes},
         "devices": [
             {**_device(device, node.report_age_ms), "holds": shares.get((node.id, device.id), [])}
             for device in node.devices
@@ -58,6 +60,8 @@ def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str,
 def _node_state(node: cluster_pb2.Node) -> str:
     if node.suspect:
         return "suspect"
+    if node.draining:
+        return "draining" if node.draining_replicas else "drained"
     lost = any(device.state == cluster_pb2.DEVICE_STATE_LOST for device in node.devices)
     return "degraded" if lost else "ready"
 

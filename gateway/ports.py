@@ -40,6 +40,12 @@ class Scheduler(Protocol):
     async def clear_device(self, device: str) -> scheduler_pb2.ClearDeviceResponse:
         """Have an excluded device tested again."""
 
+    async def drain(self, node_id: str, *, budget_s: float | None = None) -> int:
+        """Take a node out of use; how many replicas are still there."""
+
+    async def undrain(self, node_id: str) -> None:
+        """Put it into use again."""
+
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
         """How long requests wait here for a slot."""
 
@@ -102,6 +108,9 @@ class Stores(Protocol):
         self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0
     ) -> AsyncIterator[store_pb2.BlobChunk]:
         """The content of a blob."""
+
+    async def read_header(self, address: str, digest: str) -> bytes:
+        """Everything that the header of a model or blob says, as JSON."""
 
     async def read_manifest(self, address: str, name: str) -> bytes:
         """The manifest of a name."""

@@ -18,6 +18,7 @@ from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_file import read_constraints_file
+from scheduler.core.draining import replicas_on_drained
 from scheduler.core.events import InventoryLost
 from scheduler.core.state import SchedulerCore
 from scheduler.gauges import promised_bytes, reserved_bytes, samples
@@ -28,6 +29,7 @@ from scheduler.redis_store import RedisStore
 from scheduler.routes import RouteBoard
 from scheduler.servicer import SchedulerServicer
 from scheduler.settings import SchedulerSettings
+from scheduler.writer import Writer
 
 log = get_logger()
 
@@ -57,6 +59,7 @@ class SchedulerApp:
         metrics.INVENTORY_GAUGES.read_from(self._loop.inventory_age)
         metrics.BOOK_GAUGES.read_from(lambda: samples(self.core.books))
         board.read_promises(lambda: (promised_bytes(self.core.books), reserved_bytes(self.core.books)))
+        board.read_drains(lambda: replicas_on_drained(self.core.books))
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,
@@ -75,10 +78,11 @@ class SchedulerApp:
             on_change=self._loop.post_soon,
             on_end=self._stop_commanding,
         )
+        self._writer = Writer(self._loop, self._store, self._leadership.check)
         self._performer = Performer(
             loop=self._loop,
             hosts=self._hosts,
-            store=self._store,
+            writer=self._writer,
             leadership=self._leadership,
             callers=callers,
             board=board,
@@ -89,7 +93,7 @@ class SchedulerApp:
         core = asyncio.create_task(self._loop.run(self._performer.perform, self._leadership), name="core")
         tasks = [
             core,
-            asyncio.create_task(self._performer.run_writes(), name="writes"),
+            asyncio.create_task(self._writer.run(), name="writes"),
             asyncio.create_task(self._leadership.run(), name="leadership"),
             asyncio.create_task(self._watch_inventory(), name="inventory"),
         ]

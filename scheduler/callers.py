@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from common import tracing
 from common.errors import PunaError
 from common.ids import random_id
 from protos import scheduler_pb2
@@ -14,6 +15,7 @@ from scheduler.converters import error_of
 from scheduler.core.constraints import ModelConstraints
 from scheduler.core.effects import (
     AnswerConstraints,
+    AnswerDrain,
     AnswerExplained,
     AnswerFailed,
     AnswerLoading,
@@ -33,6 +35,7 @@ class Caller(Generic[Outcome]):
     progress: scheduler_pb2.EnsureModelEvent | None = None
     outcome: asyncio.Future[Outcome] = field(default_factory=asyncio.Future)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    span: tracing.Span = field(default_factory=tracing.current)  # of the call
 
     def tell(self, progress: scheduler_pb2.EnsureModelEvent) -> None:
         """Something newer to say."""
@@ -81,6 +84,11 @@ class Callers:
             metrics.WAITERS.set(len(self._loads))
             _settle(caller)
 
+    def span_of(self, caller_id: str) -> tracing.Span:
+        """What is done for a caller belongs to its call; for nobody, or one that has left, to no call."""
+        caller = self._loads.get(caller_id)
+        return caller.span if caller is not None else tracing.NO_SPAN
+
     @contextmanager
     def waiting_for_unload(self) -> Iterator[Caller[int]]:
         """As `waiting_for_load`."""
@@ -100,6 +108,11 @@ class Callers:
     def waiting_for_device(self) -> Iterator[Caller[scheduler_pb2.ClearDeviceResponse]]:
         """As `waiting_for_load`."""
         yield from self._waiting(Caller[scheduler_pb2.ClearDeviceResponse](id=random_id("call-", 16)))
+
+    @contextmanager
+    def waiting_for_drain(self) -> Iterator[Caller[int]]:
+        """As `waiting_for_load`; the answer is how many replicas are still there."""
+        yield from self._waiting(Caller[int](id=random_id("call-", 16)))
 
     def _waiting(self, caller: Caller[Outcome]) -> Iterator[Caller[Outcome]]:
         self._questions[caller.id] = caller
@@ -150,7 +163,7 @@ class Callers:
         else:
             caller.answer(outcome)
 
-    def answer_question(self, effect: AnswerConstraints | AnswerExplained) -> None:
+    def answer_question(self, effect: AnswerConstraints | AnswerExplained | AnswerDrain) -> None:
         """What was asked."""
         if (caller := self._questions.get(effect.caller_id)) is None:
             return
@@ -159,6 +172,8 @@ class Callers:
                 caller.answer((effect.models, effect.was_set))
             case AnswerExplained():
                 caller.answer(effect.explanation)
+            case AnswerDrain():
+                caller.answer(effect.replicas)
 
 
 def _settle(caller: Caller[Outcome]) -> None:

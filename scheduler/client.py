@@ -160,6 +160,22 @@ class SchedulerClient:
         )
         return response
 
+    async def drain(self, node_id: str, *, budget_s: float | None = None) -> int:
+        """Take a node out of use; how many replicas are still there.
+
+        Raises:
+            InvalidRequest: no node has this id.
+            ModelUnavailable: nobody leads now, or it cannot be written down.
+        """
+        budget_ms = None if budget_s is None else round(budget_s * 1000)
+        request = scheduler_pb2.DrainRequest(node_id=node_id, budget_ms=budget_ms)
+        response: scheduler_pb2.DrainResponse = await self._ask_leader("Drain", request)
+        return response.replicas
+
+    async def undrain(self, node_id: str) -> None:
+        """Put a node into use again; raises as `drain`."""
+        await self._ask_leader("Undrain", scheduler_pb2.UndrainRequest(node_id=node_id))
+
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
         """Tell every scheduler how long requests wait here: whoever leads needs it, and who leads may change.
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from common.clock import Clock
+from common.errors import StaleFence
 from common.logs import get_logger
 from scheduler import metrics
 from scheduler.core.events import LeadershipGained, LeadershipLost
@@ -56,6 +57,15 @@ class Leadership:
             self._poke.set()
             return self._end_term("the lease was not renewed in time")
         return None
+
+    def check(self, fence: int) -> None:
+        """Before every command. Between the check and its arrival only the host's own check protects.
+
+        Raises:
+            StaleFence: this scheduler does not lead with this fence any more.
+        """
+        if not self.may_act(fence):
+            raise StaleFence(f"this scheduler does not lead with fence {fence} any more")
 
     def check_now(self) -> None:
         """Ask the store at once."""
@@ -110,6 +120,7 @@ class Leadership:
         desired = await self._store.load()
         constraints = await self._store.load_constraints()
         margins = await self._store.load_margins()
+        drains = await self._store.load_drains()
         self._valid_until_s = asked_at_s + SELF_STOP_S
         log.info("leadership.gained", fence=lease.fence, before=self.fence, placements=len(desired))
         self.fence, self._why = lease.fence, ""
@@ -123,6 +134,7 @@ class Leadership:
                 desired=desired,
                 constraints=constraints,
                 margins=margins,
+                drains=drains,
             )
         )
 

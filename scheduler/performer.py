@@ -1,10 +1,11 @@
 """Does what the core asks for. Everything that waits runs as a task; its outcome comes back as an event."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import assert_never
 
-from common.errors import ModelUnavailable, PunaError, StaleFence
+from common import tracing
+from common.errors import ModelUnavailable, PunaError
 from common.logs import get_logger
 from protos import cluster_pb2, host_pb2, scheduler_pb2
 from runner.host.client import HostClient
@@ -14,6 +15,7 @@ from scheduler.callers import Callers
 from scheduler.converters import fault_of, from_layout, from_origin, to_report, to_runner
 from scheduler.core.effects import (
     AnswerConstraints,
+    AnswerDrain,
     AnswerExplained,
     AnswerFailed,
     AnswerLoading,
@@ -31,15 +33,12 @@ from scheduler.core.effects import (
     RemoveDesired,
     SaveConstraints,
     SaveDesired,
+    SaveDrain,
     SaveMargins,
     StartRunner,
     StopRunner,
 )
 from scheduler.core.events import (
-    ConstraintsSaved,
-    ConstraintsSaveFailed,
-    DesiredSaved,
-    DesiredSaveFailed,
     LendFailed,
     Measured,
     MeasureFailed,
@@ -55,14 +54,10 @@ from scheduler.core.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.probes import is_runner_there
-from scheduler.redis_store import RedisStore, StoreUnavailableError
 from scheduler.routes import RouteBoard
+from scheduler.writer import Writer
 
 log = get_logger()
-
-WRITES_MAX = 4096
-
-Write = SaveDesired | RemoveDesired | SaveConstraints | SaveMargins
 
 
 class Performer:
@@ -73,35 +68,41 @@ class Performer:
         *,
         loop: CoreLoop,
         hosts: HostClient,
-        store: RedisStore,
+        writer: Writer,
         leadership: Leadership,
         callers: Callers,
         board: RouteBoard,
     ) -> None:
         self._loop = loop
         self._hosts = hosts
-        self._store = store
+        self._writer = writer
         self._leadership = leadership
         self._callers = callers
         self._board = board
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writes: asyncio.Queue[Write] = asyncio.Queue(maxsize=WRITES_MAX)
 
     def perform(self, effect: Effect) -> None:
         """Begin one effect."""
         match effect:
             case Measure():
-                self._spawn(self._measure(effect))
+                attributes = {"puna.node": effect.node_id, "puna.digest": effect.key.model_digest}
+                self._spawn(self._traced("measure", effect.caller_id, attributes, lambda: self._measure(effect)))
             case StartRunner():
-                self._spawn(self._start(effect))
+                record = effect.record
+                attributes = {
+                    "puna.node": record.node_id,
+                    "puna.placement": record.placement_id,
+                    "gen_ai.request.model": record.model_name,
+                }
+                self._spawn(self._traced("load", effect.caller_id, attributes, lambda: self._start(effect)))
             case StopRunner():
                 self._spawn(self._stop(effect))
             case AskRunner():
                 self._spawn(self._ask(effect))
             case ClearDevice():
                 self._spawn(self._clear(effect))
-            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins():
-                self._enqueue_write(effect)
+            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain():
+                self._writer.put(effect)
             case DropLeadership():
                 self._leadership.drop(effect.high_water)
             case CheckLeadership():
@@ -118,6 +119,7 @@ class Performer:
         | AnswerUnloading
         | AnswerConstraints
         | AnswerExplained
+        | AnswerDrain
         | PublishRoutes
         | Note,
     ) -> None:
@@ -131,7 +133,7 @@ class Performer:
                 self._callers.answer_failed(effect)
             case AnswerUnloading():
                 self._callers.answer_unloading(effect)
-            case AnswerConstraints() | AnswerExplained():
+            case AnswerConstraints() | AnswerExplained() | AnswerDrain():
                 self._callers.answer_question(effect)
             case PublishRoutes():
                 self._board.publish(effect)
@@ -139,20 +141,6 @@ class Performer:
                 _note(effect)
             case _:
                 assert_never(effect)
-
-    async def run_writes(self) -> None:
-        """One write at a time, in order; until cancelled."""
-        while True:
-            effect = await self._writes.get()
-            match effect:
-                case SaveDesired():
-                    await self._save(effect)
-                case RemoveDesired():
-                    await self._remove(effect)
-                case SaveConstraints():
-                    await self._save_constraints(effect)
-                case SaveMargins():
-                    await self._save_margins(effect)
 
     def stop_commanding(self) -> None:
         """Leadership is over: whatever is still on its way is dropped. Loads go on at their hosts."""
@@ -169,66 +157,18 @@ class Performer:
         self._tasks.add(task)
         task.add_done_callback(self._forget)
 
+    async def _traced(
+        self, name: str, caller_id: str, attributes: Mapping[str, tracing.Value], work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Do it as a part of the call of whoever waits for it."""
+        parent = self._callers.span_of(caller_id)
+        with tracing.begin(name, attributes, parent=parent, kind=tracing.SpanKind.CLIENT):
+            await work()
+
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("effect.bug", exc_info=task.exception())
-
-    def _enqueue_write(self, effect: Write) -> None:
-        try:
-            self._writes.put_nowait(effect)
-        except asyncio.QueueFull:
-            fault = Fault(reason=ModelUnavailable.reason, message="state store unreachable: too many writes wait")
-            if isinstance(effect, SaveDesired):
-                self._loop.post_soon(_save_failed(effect, fault))
-            elif isinstance(effect, SaveConstraints):
-                self._loop.post_soon(_constraints_failed(effect, fault))
-
-    async def _save(self, effect: SaveDesired) -> None:
-        record = effect.record
-        try:
-            self._check(effect.fence)
-            await self._store.save(effect.fence, record)
-        except StoreUnavailableError as error:
-            fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
-            await self._loop.post(_save_failed(effect, fault))
-        except StaleFence as error:
-            await self._loop.post(_save_failed(effect, fault_of(error)))
-        else:
-            saved = DesiredSaved(placement_id=record.placement_id, generation=record.generation, phase=record.phase)
-            await self._loop.post(saved)
-
-    async def _save_constraints(self, effect: SaveConstraints) -> None:
-        try:
-            self._check(effect.fence)
-            origin=from_origin(effect.origin),
-            await self._store.save_constraints(effect.fence, effect.model_name, effect.constraints)
-        except StoreUnavailableError as error:
-            fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
-            await self._loop.post(_constraints_failed(effect, fault))
-        except StaleFence as error:
-            await self._loop.post(_constraints_failed(effect, fault_of(error)))
-        else:
-            saved = ConstraintsSaved(
-                caller_id=effect.caller_id, model_name=effect.model_name, constraints=effect.constraints
-            )
-            await self._loop.post(saved)
-
-    async def _remove(self, effect: RemoveDesired) -> None:
-        try:
-            self._check(effect.fence)
-            await self._store.remove(effect.fence, effect.placement_id)
-        except (StoreUnavailableError, StaleFence) as error:
-            # The next leader finds a record without a runner, and drops it.
-            log.warning("store.remove_failed", placement=effect.placement_id, text=str(error))
-
-    async def _save_margins(self, effect: SaveMargins) -> None:
-        try:
-            self._check(effect.fence)
-            await self._store.save_margins(effect.fence, effect.margins)
-        except (StoreUnavailableError, StaleFence) as error:
-            # The next load of the same kind writes all that is known of it.
-            log.warning("store.margins_not_saved", text=str(error))
 
     async def _measure(self, effect: Measure) -> None:
         loans = effect.loans
@@ -261,12 +201,13 @@ class Performer:
             model_digest=record.model_digest,
             layout=from_layout(record.layout),
             planned=planned_on(record) if record.planned is not None else None,
+            origin=from_origin(effect.origin),
         )
         reference = (record.placement_id, record.generation)
         state = RunnerState.UNKNOWN
         fault = Fault(reason=ModelUnavailable.reason, message="the host ended the call before the load was over")
         try:
-            self._check(effect.fence)
+            self._leadership.check(effect.fence)
             request.peers.extend(await self._borrow(effect.loans))
             async for reported in self._hosts.start(effect.address, request):
                 runner = to_runner(reported)
@@ -287,7 +228,7 @@ class Performer:
             await self._loop.post(failed)
 
     async def _borrow(self, loans: Loans | None) -> list[host_pb2.Peer]:
-        return [] if loans is None else await borrow(self._hosts, loans, check=self._check)
+        return [] if loans is None else await borrow(self._hosts, loans, check=self._leadership.check)
 
     async def _give_back(self, loans: Loans | None) -> None:
         if loans is not None:
@@ -300,7 +241,7 @@ class Performer:
             drain_ms=effect.drain_ms,
         )
         try:
-            self._check(effect.fence)
+            self._leadership.check(effect.fence)
             await self._hosts.stop(effect.address, request)
         except PunaError as error:
             fault = fault_of(error)
@@ -319,7 +260,7 @@ class Performer:
         )
         outcome: scheduler_pb2.ClearDeviceResponse | PunaError
         try:
-            self._check(effect.fence)
+            self._leadership.check(effect.fence)
             device = await self._hosts.reset_device(effect.address, request)
             outcome = scheduler_pb2.ClearDeviceResponse(node_id=effect.node_id, device=device)
         except PunaError as error:
@@ -329,22 +270,6 @@ class Performer:
             self._callers.answer_cleared(effect.caller_id, ended)
             raise
         self._callers.answer_cleared(effect.caller_id, outcome)
-
-    def _check(self, fence: int) -> None:
-        """Before every command. Between the check and its arrival only the host's own check protects."""
-        if not self._leadership.may_act(fence):
-            raise StaleFence(f"this scheduler does not lead with fence {fence} any more")
-
-
-def _save_failed(effect: SaveDesired, fault: Fault) -> DesiredSaveFailed:
-    record = effect.record
-    return DesiredSaveFailed(
-        placement_id=record.placement_id, generation=record.generation, phase=record.phase, fault=fault
-    )
-
-
-def _constraints_failed(effect: SaveConstraints, fault: Fault) -> ConstraintsSaveFailed:
-    return ConstraintsSaveFailed(caller_id=effect.caller_id, model_name=effect.model_name, fault=fault)
 
 
 def _note(note: Note) -> None:

@@ -158,3 +158,17 @@ def _bytes(fields: dict[str, Any]) -> DeviceBytes:
         projector_bytes=int(fields.get("projector_bytes", 0)),
         node_id=str(fields.get("node_id", "")),
     )
+
+
+def encode_drain(budget_s: float) -> str:
+    """A drain as JSON."""
+    return orjson.dumps({"budget_s": budget_s}).decode()
+
+
+def decode_drain(text: str | bytes) -> float:
+    """How long sequences may go on.
+
+    Raises:
+        ValueError, KeyError, TypeError: this is no record of a drain.
+    """
+    return float(orjson.loads(text)["budget_s"])

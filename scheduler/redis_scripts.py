@@ -5,6 +5,7 @@
 {sched}:placements  hash: placement id → {"version": n, "record": {…}}
 {sched}:constraints hash: model name → {"version": n, "record": {…}}
 {sched}:margins     hash: what it was learned about → {"version": n, "record": {…}}
+{sched}:drains      hash: node id → {"version": n, "record": {"budget_s": n}}
 {sched}:schema      version of all of this
 """
 
@@ -13,6 +14,7 @@ FENCE = "{sched}:fence"
 PLACEMENTS = "{sched}:placements"
 CONSTRAINTS = "{sched}:constraints"
 MARGINS = "{sched}:margins"
+DRAINS = "{sched}:drains"
 SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"

@@ -19,9 +19,11 @@ from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.records import (
     decode,
     decode_constraints,
+    decode_drain,
     decode_margins,
     encode,
     encode_constraints,
+    encode_drain,
     encode_margins,
 )
 
@@ -100,6 +102,10 @@ class RedisStore:
             margins = margins.with_all(piece)
         return margins
 
+    async def load_drains(self) -> dict[str, float]:
+        """How long sequences may go on, by drained node. What cannot be read is left where it is."""
+        return await self._load(redis_scripts.DRAINS, decode_drain)
+
     async def _load(self, key: str, read: Callable[[bytes], Result]) -> dict[str, Result]:
         stored: dict[str, str] = await self._ask("load", lambda: self._redis.hgetall(key))
         self._versions = {known: version for known, version in self._versions.items() if known[0] != key}
@@ -135,6 +141,10 @@ class RedisStore:
         """Write what was learned; raises as `save`."""
         for name, text in encode_margins(margins).items():
             await self._put(fence, redis_scripts.MARGINS, name, text)
+
+    async def save_drain(self, fence: int, node_id: str, budget_s: float | None) -> None:
+        """Write that a node is out of use, or forget it; raises as `save`."""
+        await self._put(fence, redis_scripts.DRAINS, node_id, "" if budget_s is None else encode_drain(budget_s))
 
     async def _put(self, fence: int, key: str, name: str, text: str) -> None:
         keys = [redis_scripts.FENCE, key]

@@ -42,6 +42,7 @@ class RouteBoard:
         self._inventory: SeenInventory | None = None
         self._models_changes = 0
         self._heard_at_s: dict[str, tuple[cluster_pb2.Node, float]] = {}  # each node, and when it came
+        self._read_drains: Callable[[], dict[str, int]] = dict
         self._read_promises: Callable[[], tuple[DeviceBytes, DeviceBytes]] = lambda: ({}, {})
         self.metrics_address = ""  # of this process's own page
         self.table: scheduler_pb2.RouteTable | None = None
@@ -78,6 +79,10 @@ class RouteBoard:
         """Where what is promised and what is kept free come from, by node and device, when they are to be shown."""
         self._read_promises = read
 
+    def read_drains(self, read: Callable[[], dict[str, int]]) -> None:
+        """Where the replicas that are left come from, by drained node."""
+        self._read_drains = read
+
     def inventory(self) -> discovery_pb2.Inventory:
         """The inventory that decisions are made on, with its age as of now and what is promised on each device."""
         shown = discovery_pb2.Inventory(scheduler_metrics_address=self.metrics_address)
@@ -86,10 +91,12 @@ class RouteBoard:
         shown.version, shown.uptime_ms = self._inventory.version, self._inventory.uptime_ms
         shown.metrics_address = self._inventory.metrics_address
         promised, reserved = self._read_promises()
+        drains = self._read_drains()
         for one in self._inventory.nodes:
             node = shown.nodes.add()
             node.CopyFrom(one)
             node.report_age_ms += max(0, round((self._clock.now_s() - self._heard_at_s[one.id][1]) * 1000))
+            node.draining, node.draining_replicas = node.id in drains, drains.get(node.id, 0)
             for model in node.models:
                 drop_details(model)
             for device in node.devices:

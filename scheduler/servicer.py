@@ -5,6 +5,7 @@ from typing import Any
 
 from grpc import aio
 
+from common import tracing
 from common.errors import InvalidRequest
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler import metrics
@@ -15,6 +16,7 @@ from scheduler.core.events import (
     ConstraintsAsked,
     ConstraintsPut,
     DeviceClearAsked,
+    DrainAsked,
     EnsureRequested,
     ExplainAsked,
     QueuesReported,
@@ -43,7 +45,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
         """Wait for a replica; leaving changes nothing for the others."""
         name = _checked_name(request.model_name)
-        with self._callers.waiting_for_load() as caller:
+        with (
+            tracing.begin("ensure", kind=tracing.SpanKind.SERVER) as span,
+            self._callers.waiting_for_load() as caller,
+        ):
             event = EnsureRequested(
                 caller_id=caller.id,
                 model_name=name,
@@ -56,6 +61,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                 async for progress in caller.news():
                     yield progress
                 route = await caller.outcome
+                span.set({"gen_ai.request.model": route.model.name})  # not before it is known to exist
             finally:
                 if not caller.outcome.done() or caller.outcome.cancelled():
                     self._loop.post_soon(CallerLeft(caller_id=caller.id))
@@ -164,6 +170,27 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
             raise InvalidRequest("device is required", param="device")
         with self._callers.waiting_for_device() as caller:
             await self._loop.post(DeviceClearAsked(caller_id=caller.id, label=request.device))
+            return await caller.outcome
+
+    async def Drain(
+        self, request: scheduler_pb2.DrainRequest, context: aio.ServicerContext[Any, Any]
+    ) -> scheduler_pb2.DrainResponse:
+        """Take a node out of use."""
+        budget_s = request.budget_ms / 1000 if request.HasField("budget_ms") else None
+        return scheduler_pb2.DrainResponse(replicas=await self._drain(request.node_id, drain=True, budget_s=budget_s))
+
+    async def Undrain(
+        self, request: scheduler_pb2.UndrainRequest, context: aio.ServicerContext[Any, Any]
+    ) -> scheduler_pb2.UndrainResponse:
+        """Put it into use again."""
+        await self._drain(request.node_id, drain=False)
+        return scheduler_pb2.UndrainResponse()
+
+    async def _drain(self, node_id: str, *, drain: bool, budget_s: float | None = None) -> int:
+        if not node_id:
+            raise InvalidRequest("node_id is required", param="node_id")
+        with self._callers.waiting_for_drain() as caller:
+            await self._loop.post(DrainAsked(caller_id=caller.id, node_id=node_id, drain=drain, budget_s=budget_s))
             return await caller.outcome
 
     async def ReportQueues(

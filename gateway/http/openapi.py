@@ -86,7 +86,7 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         operation["requestBody"] = {"required": True, "content": content}
     if route.prefix is not None:
-        name = route.path.partition("{")[2].removesuffix("}")
+        name = route.path.partition("{")[2].partition("}")[0]
         operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]
     return operation
 

@@ -41,11 +41,11 @@ class Placements:
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements: every replica in the routes, and every model that something is set for."""
-        asked = exchange.query.get("model")
-        name = "" if asked is None else self._known_name(asked)
-        placements = self._placements(asked)
+        named = exchange.query.get("model")
+        name = "" if named is None else self._known_name(named)
+        placements = self._placements(named)
         try:
-            found = await _asked(self.service.scheduler.list_constraints(name))
+            found = await asked(self.service.scheduler.list_constraints(name))
         except ModelUnavailable:
             models = None  # nobody is there to say; what runs is known all the same
         else:
@@ -55,7 +55,7 @@ class Placements:
     async def get(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""
         name = self._known_name(exchange.path_value)
-        (model,) = await _asked(self.service.scheduler.list_constraints(name))
+        (model,) = await asked(self.service.scheduler.list_constraints(name))
         known = self.service.inference.models.routes.find(name) is not None
         placements = self._placements(name) if known else []
         await exchange.respond_json({**constraints_from_proto(model), "placements": placements})
@@ -69,13 +69,13 @@ class Placements:
             raise InvalidRequest(f'"{str(strange[0])[:64]}" is no constraint', param=str(strange[0])[:64])
         body = validated(ConstraintsBody, data)
         model = constraints_to_proto(self._known_name(exchange.path_value), body)
-        answer = await _asked(self.service.scheduler.put_constraints(model))
+        answer = await asked(self.service.scheduler.put_constraints(model))
         await exchange.respond_json(constraints_from_proto(answer))
 
     async def delete(self, exchange: Exchange) -> None:
         """DELETE /puna/v1/placements/{model}: forget what was set."""
         name = self._known_name(exchange.path_value)
-        was_set = await _asked(self.service.scheduler.remove_constraints(name))
+        was_set = await asked(self.service.scheduler.remove_constraints(name))
         await exchange.respond_json({"model": name, "was_set": was_set})
 
     async def explain_get(self, exchange: Exchange) -> None:
@@ -127,7 +127,7 @@ class Placements:
     async def clear_device(self, exchange: Exchange) -> None:
         """POST /puna/v1/devices/clear: have an excluded device tested again."""
         body = validated(ClearDeviceBody, await exchange.json())
-        answer = await _asked(self.service.scheduler.clear_device(body.device))
+        answer = await asked(self.service.scheduler.clear_device(body.device))
         await exchange.respond_json(cleared_device(answer))
 
     async def _explain(
@@ -142,7 +142,7 @@ class Placements:
             wait_ms=EXPLAIN_WAIT_MS,
             slots=slots or 0,
         )
-        explanation = await _asked(self.service.scheduler.explain(request))
+        explanation = await asked(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name
         await exchange.respond_json(explanation_from_proto(explanation))
 
@@ -204,7 +204,7 @@ def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
             }
 
 
-async def _asked(answer: Awaitable[Answer]) -> Answer:
+async def asked(answer: Awaitable[Answer]) -> Answer:
     """An answer of the scheduler; what it does not reach is no business of clients.
 
     Raises:

@@ -14,7 +14,10 @@ PATH_LENGTH_MAX = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method of one path. A path that ends in `{name}` takes the rest of the URL, slashes included."""
+    """One method of one path.
+
+    A path that ends in `{name}` takes the rest of the URL, slashes included; where more comes after it, a piece of one.
+    """
 
     method: str
     path: str
@@ -31,8 +34,13 @@ class Route:
 
     @property
     def prefix(self) -> str | None:
-        """What a path must start with, for a route that takes the rest."""
-        return self.path.partition("{")[0] if self.path.endswith("}") else None
+        """What a path must start with, for a route that takes something from it."""
+        return self.path.partition("{")[0] if "{" in self.path else None
+
+    @property
+    def suffix(self) -> str:
+        """What it must end with."""
+        return self.path.partition("}")[2]
 
     @property
     def dialect(self) -> Dialect:
@@ -63,10 +71,12 @@ class Router:
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
         self._exact: dict[str, dict[str, Route]] = {}
-        self._prefixed: dict[str, dict[str, Route]] = {}
+        self._around: dict[tuple[str, str], dict[str, Route]] = {}  # what comes before and after the name
         for route in routes:
-            table, path = (self._exact, route.path) if route.prefix is None else (self._prefixed, route.prefix)
-            table.setdefault(path, {})[route.method] = route
+            if route.prefix is None:
+                self._exact.setdefault(route.path, {})[route.method] = route
+            else:
+                self._around.setdefault((route.prefix, route.suffix), {})[route.method] = route
 
     def match(self, method: str, path: str) -> Match:
         """The route of a method and path.
@@ -89,7 +99,9 @@ class Router:
     def _methods_of(self, path: str) -> tuple[dict[str, Route], str]:
         if exact := self._exact.get(path):
             return exact, ""
-        for prefix, methods in self._prefixed.items():
-            if path.startswith(prefix) and len(path) > len(prefix):
-                return methods, path.removeprefix(prefix)
+        for (prefix, suffix), methods in self._around.items():
+            value = path.removeprefix(prefix).removesuffix(suffix)
+            is_piece = not suffix or "/" not in value
+            if value and is_piece and len(path) == len(prefix) + len(value) + len(suffix):
+                return methods, value
         return {}, ""

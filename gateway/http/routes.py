@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from gateway.core.keys import Scope
 from gateway.http.anthropic_answers import AnthropicAnswers
 from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
+from gateway.http.config import Config
 from gateway.http.exchange import Exchange
 from gateway.http.key_routes import key_routes
+from gateway.http.nodes import Nodes
 from gateway.http.ollama_answers import OllamaAnswers
 from gateway.http.ollama_bodies import (
     ChatBody,
@@ -274,6 +276,14 @@ def _operation_routes(service: Service) -> list[Route]:
         ),
         Route(
             method="GET",
+            path="/puna/v1/config",
+            scope=Scope.ADMIN_CLUSTER,
+            endpoint=Config(service).respond,
+            summary="The settings of this gateway as they are in effect, without secrets",
+            quiet=True,
+        ),
+        Route(
+            method="GET",
             path="/puna/v1/nodes",
             scope=Scope.MODELS_READ,
             endpoint=operations.nodes,
@@ -283,7 +293,7 @@ def _operation_routes(service: Service) -> list[Route]:
 
 
 def _placement_routes(service: Service) -> list[Route]:
-    placements = Placements(service)
+    placements, nodes = Placements(service), Nodes(service)
     one = "/puna/v1/placements/{model}"
     return [
         Route(
@@ -354,5 +364,18 @@ def _placement_routes(service: Service) -> list[Route]:
             endpoint=placements.clear_device,
             summary="Test an excluded device again",
             body=ClearDeviceBody,
+        ),
+        *(
+            Route(
+                method="POST",
+                path=f"/puna/v1/nodes/{{node}}/{name}",
+                scope=Scope.ADMIN_CLUSTER,
+                endpoint=endpoint,
+                summary=summary,
+            )
+            for name, endpoint, summary in (
+                ("drain", nodes.drain, "Take a node out of use"),
+                ("undrain", nodes.undrain, "Put a node into use again"),
+            )
         ),
     ]

@@ -76,6 +76,20 @@ class Question:
 
 
 @dataclass(slots=True, kw_only=True)
+class Drain:
+    """A node that is taken out of use."""
+
+    since_s: float
+    budget_s: float  # so long its sequences may go on
+    tried: set[str] = field(default_factory=set)  # digests of models for which a replica elsewhere was asked for
+
+    @property
+    def over_s(self) -> float:
+        """When nothing is waited for any more."""
+        return self.since_s + self.budget_s
+
+
+@dataclass(slots=True, kw_only=True)
 class Failures:
     """How often a model's load failed lately, and until when the next one waits."""
 
@@ -112,6 +126,7 @@ class Books:
     file_constraints: Mapping[str, Constraints] = field(default_factory=dict)  # likewise: the operator's file
     questions: dict[str, Question] = field(default_factory=dict)  # caller id → what waits for a measurement
     refused_measures: dict[MeasureKey, Fault] = field(default_factory=dict)  # the last ones, for those who ask why
+    drains: dict[str, Drain] = field(default_factory=dict)  # by node id
     preloaded: set[str] = field(default_factory=set)  # model names whose preload has been ordered
     demand: dict[str, Demand] = field(default_factory=dict)  # by model digest
     # Gateway id → when it told, and the longest wait by model name.

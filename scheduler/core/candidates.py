@@ -51,6 +51,7 @@ class ClusterView:
     evictable: Sequence[Evictable] = ()
     loading_pools: frozenset[PoolKey] = frozenset()
     loads_per_node: Mapping[str, int] = field(default_factory=dict)
+    drained: frozenset[str] = frozenset()  # nodes that operators have taken out of use
     margins: Margins = NO_MARGINS
     decoding: Mapping[DeviceKey, float] = field(default_factory=dict)  # replicas that decode on a device, mean of 60 s
 
@@ -65,6 +66,7 @@ class Verdict(StrEnum):
     SHORT_BYTES = "short_bytes"
     DEVICE_EXCLUDED = "device_excluded"
     NODE_SUSPECT = "node_suspect"
+    NODE_DRAINED = "node_drained"
     FILE_MISSING = "file_missing"
     FIGURES_UNUSABLE = "figures_unusable"
     MEASURE_FAILED = "measure_failed"

@@ -18,6 +18,7 @@ def wake_at_s(books: Books, now_s: float) -> float | None:
     if books.leadership is not None:
         moments += [*_loads(books, now_s), *_stops(books), *_expiries(books)]
         moments += [since_s + books.policy.node_forgotten_s for since_s in books.desired_unseen_since_s.values()]
+        moments += [drain.over_s for drain in books.drains.values()]
         moments += [since_s + books.policy.device_lost_s for since_s in books.devices_lost_since_s.values()]
         moments += [question.until_s for question in books.questions.values()]
         moments += [since_s + books.policy.scale_up_after_s for since_s in books.waits_since_s.values()]

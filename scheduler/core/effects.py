@@ -67,6 +67,26 @@ class AnswerConstraints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDrain:
+    """Final: it is written down, and so many replicas are still there."""
+
+    caller_id: str
+    node_id: str
+    drains: bool
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveDrain:
+    """Write down that a node is out of use, or in use again (`budget_s` None); the caller hears of it afterwards."""
+
+    fence: int
+    caller_id: str
+    node_id: str
+    budget_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerExplained:
     """Final: why."""
 
@@ -83,6 +103,8 @@ class Measure:
     key: MeasureKey
     layout: Layout
     loans: Loans | None = None  # what other nodes lend meanwhile
+    origin: Origin | None = None  # where the file's header is, if the node lacks it
+    caller_id: str = ""  # the first who waits for it; empty: nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +125,6 @@ class RemoveDesired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveConstraints:
-    origin: Origin | None = None  # where the file's header is, if the node lacks it
-    caller_id: str = ""  # the first who waits for it; empty: nobody
     """Write down, or forget, what is wanted of a model; the caller hears of it afterwards."""
 
     fence: int
@@ -130,6 +150,8 @@ class StartRunner:
     address: str
     record: DesiredPlacement
     loans: Loans | None = None  # what other nodes lend to it first
+    origin: Origin | None = None  # where the file is, if the node lacks it
+    caller_id: str = ""  # the first who waits for it; empty: nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +172,6 @@ class ClearDevice:
     leader_id: str
     address: str
     caller_id: str
-    origin: Origin | None = None  # where the file is, if the node lacks it
-    caller_id: str = ""  # the first who waits for it; empty: nobody
     node_id: str
     device_id: str
 
@@ -204,6 +224,8 @@ Effect = (
     | AnswerUnloading
     | AnswerConstraints
     | AnswerExplained
+    | AnswerDrain
+    | SaveDrain
     | SaveConstraints
     | SaveMargins
     | ClearDevice

@@ -109,6 +109,34 @@ class DeviceClearAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """A caller wants a node to be taken out of use, or to come back."""
+
+    caller_id: str
+    node_id: str
+    drain: bool
+    budget_s: float | None = None  # so long its sequences may go on; None: as long as the policy says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSaved:
+    """The store has it; `budget_s` None: the node is in use again."""
+
+    caller_id: str
+    node_id: str
+    budget_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSaveFailed:
+    """It is not written down."""
+
+    caller_id: str
+    node_id: str
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuesReported:
     """A gateway told how long the oldest request waits for a slot of each model. Who is not named has none waiting."""
 
@@ -214,6 +242,7 @@ class LeadershipGained:
     desired: tuple[DesiredPlacement, ...]
     constraints: Mapping[str, Constraints] = field(default_factory=dict)
     margins: Margins = NO_MARGINS
+    drains: Mapping[str, float] = field(default_factory=dict)  # node id → how long its sequences may go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +270,9 @@ Event = (
     | ExplainAsked
     | QueuesReported
     | DeviceClearAsked
+    | DrainAsked
+    | DrainSaved
+    | DrainSaveFailed
     | Measured
     | MeasureFailed
     | DesiredSaved

@@ -49,6 +49,11 @@ def device_not_found(label: str) -> Fault:
     return Fault(reason=errors.DeviceNotFound.reason, message=f"device '{label}' not found")
 
 
+def node_not_found(node_id: str) -> Fault:
+    """Nobody has registered under this name."""
+    return Fault(reason=errors.InvalidRequest.reason, message=f"no node is called {node_id!r}")
+
+
 def invalid_value(message: str) -> Fault:
     """The caller's mistake; the text names what is wrong."""
     return Fault(reason=errors.InvalidRequest.reason, message=message)

@@ -102,6 +102,11 @@ class LoadJob:
     record: DesiredPlacement | None = None
     position: int = 0  # last told to the callers
 
+    @property
+    def first_caller(self) -> str:
+        """Who waits for it longest; empty: nobody."""
+        return next(iter(self.callers), "")
+
     def move(self, state: LoadState, now_s: float) -> None:
         """Change state.
 
@@ -126,6 +131,14 @@ class LoadJob:
         self.progress = Progress(fraction=fraction, bytes_total=bytes_total)
         self.moved_s = now_s
         return True
+
+    def plan_again(self, now_s: float, *, pause_s: float) -> None:
+        """What was planned is of no use any more."""
+        self.placement = None
+        self.resend_at_s = None
+        self.not_before_s = now_s + pause_s
+        self.waits_for = "another attempt"
+        self.move(LoadState.WAITING, now_s)
 
     def take_callers(self) -> tuple[str, ...]:
         """Everybody who waits; they are answered now and wait no longer."""

@@ -75,6 +75,7 @@ class Policy:
     load_deadline_s: float = 600.0  # and
     load_deadline_s_per_gib: float = 120.0  # more, however much it moves
     drain_s: float = 30.0
+    node_drain_s: float = 300.0  # so long sequences may go on on a node that is drained, unless it is said otherwise
     recovery_s: float = 5.0
     recovery_fraction: float = 0.75
     stop_retry_s: float = 1.0

@@ -11,6 +11,8 @@ from scheduler.core.candidates import Placement
 from scheduler.core.crashes import see_crash
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.device_load import see_work
+from scheduler.core.draining import nodes_of
+from scheduler.core.draining import take_over as take_over_drains
 from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
@@ -29,7 +31,7 @@ from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, Runne
 GONE = Fault(reason="runner_lost", message="model runner has unexpectedly stopped")
 
 
-def gain(books: Books, event: LeadershipGained) -> None:
+def gain(books: Books, event: LeadershipGained, now_s: float) -> None:
     """Lead from here on. What this scheduler itself wanted a moment ago outlives a store that forgot it."""
     stored = {record.placement_id: record for record in event.desired if record.placement_id not in books.forgotten}
     for record in event.desired:
@@ -42,6 +44,7 @@ def gain(books: Books, event: LeadershipGained) -> None:
         stored |= books.desired
     books.desired = stored
     books.constraints = dict(event.constraints)
+    take_over_drains(books, event.drains, event.fence, now_s)
     take_over(books, event.margins, event.fence)
     for placement_id, record in stored.items():
         memo = books.memos.get(placement_id)
@@ -200,7 +203,9 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
         return
     node = books.node(record.node_id)
     needs = _needs(books, node, record)
-    if needs is None or record.planned is None or (runner is None and not _has_room(books, node, needs)):
+    is_drained = not books.drains.keys().isdisjoint(nodes_of(record.node_id, record.layout))
+    has_room = runner is not None or (not is_drained and _has_room(books, node, needs or ()))
+    if needs is None or record.planned is None or not has_room:
         _remove(books, record)
         return
     books.jobs_begun += 1

@@ -21,6 +21,7 @@ def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
         evictable=Lazily(lambda: evictable(books, job, now_s)),
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
+        drained=frozenset(books.drains),
         margins=books.margins,
         decoding=decoding(books),
     )

@@ -54,7 +54,7 @@ def on_save_failed(books: Books, event: DesiredSaveFailed, now_s: float) -> None
     if job is None or job.state is not LoadState.PLANNED or event.phase is not Phase.STARTING:
         return
     if event.fault.reason == STALE_FENCE and job.attempts < books.policy.load_attempts_max:
-        _plan_again(job, now_s, pause_s=books.policy.restart_backoff_s)
+        job.plan_again(now_s, pause_s=books.policy.restart_backoff_s)
     else:
         fail(books, job, event.fault, now_s)
 
@@ -174,9 +174,9 @@ def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
     elif fault.reason in MEMORY_REASONS and job.placement is not None:
         _try_otherwise(books, job, fault, now_s, pause_s=pause_s)
     elif fault.reason in (PLACEMENT_MISMATCH, STALE_FENCE) and not last:
-        _plan_again(job, now_s, pause_s=pause_s)
+        job.plan_again(now_s, pause_s=pause_s)
     elif fault.reason == RUNNER_LOST and not last and job.record is not None and lenders_of(job.record.layout):
-        _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S))  # most likely a lender went, not the runner
+        job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))  # most likely a lender went, not the runner
     else:
         fail(books, job, fault, now_s)
 
@@ -201,7 +201,7 @@ def on_lend_failed(books: Books, event: LendFailed, now_s: float) -> None:
             key = (event.node_id, part.device_id)
             job.backoff[key] = job.backoff.get(key, 0.0) + step
     pause_s = books.policy.restart_backoff_s * 2 ** (job.attempts - 1)
-    _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
+    job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
 
 
 def high_water(fault: Fault) -> int:
@@ -225,7 +225,7 @@ def _try_otherwise(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pa
     if len(job.failed_nodes) >= books.policy.load_nodes_max:
         fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
         return
-    _plan_again(job, now_s, pause_s=max(pause_s, FRESH_FIGURES_S) if pause_s else 0.0)
+    job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S) if pause_s else 0.0)
 
 
 def _take_attempted(job: LoadJob, fault: Fault) -> None:
@@ -249,14 +249,6 @@ def _leave_more_free(books: Books, job: LoadJob, fault: Fault) -> None:
     for node_id, device_id in named or [(need.node_id, need.device_id) for need in job.placement.needs]:
         key = (node_id or job.placement.node_id, device_id)
         job.backoff[key] = job.backoff.get(key, 0.0) + books.policy.backoff_step
-
-
-def _plan_again(job: LoadJob, now_s: float, *, pause_s: float) -> None:
-    job.placement = None
-    job.resend_at_s = None
-    job.not_before_s = now_s + pause_s
-    job.waits_for = "another attempt"
-    job.move(LoadState.WAITING, now_s)
 
 
 def _start_again(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float, last: bool) -> None:
@@ -285,7 +277,7 @@ def check_loads(books: Books, now_s: float) -> None:
         elif job.state in ON_HOST and job.record is not None and books.node(job.record.node_id) is None:
             job.attempts += 1
             if job.attempts < books.policy.load_attempts_max:
-                _plan_again(job, now_s, pause_s=0.0)
+                job.plan_again(now_s, pause_s=0.0)
             else:
                 fail(books, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
 
@@ -317,7 +309,7 @@ def give_up_start(books: Books, job: LoadJob, *, reason: str, now_s: float) -> N
     job.attempts += 1
     job.record = None
     job.was_reported = False
-    _plan_again(job, now_s, pause_s=0.0)
+    job.plan_again(now_s, pause_s=0.0)
 
 
 def stop_load(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:

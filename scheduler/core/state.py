@@ -9,7 +9,7 @@
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from scheduler.core import explaining, keeping, model_constraints, reconcile, requests, starting, stopping
+from scheduler.core import draining, explaining, keeping, model_constraints, reconcile, requests, starting, stopping
 from scheduler.core.answers import end_served, fail
 from scheduler.core.books import Books, Leadership
 from scheduler.core.check_time import wake_at_s
@@ -25,6 +25,9 @@ from scheduler.core.events import (
     DesiredSaved,
     DesiredSaveFailed,
     DeviceClearAsked,
+    DrainAsked,
+    DrainSaved,
+    DrainSaveFailed,
     EnsureRequested,
     Event,
     ExplainAsked,
@@ -86,6 +89,7 @@ class SchedulerCore:
         if books.leadership is not None:
             starting.check_loads(books, now_s)
             leave_lost(books, now_s)
+            draining.advance_drains(books, now_s)
             end_served(books, now_s)
             reconcile.expire_idle(books, now_s)
             if not isinstance(event, MESSAGES):
@@ -114,7 +118,7 @@ class SchedulerCore:
             case InventoryLost():
                 books.observed.lose_inventory(now_s)
             case LeadershipGained():
-                reconcile.gain(books, event)
+                reconcile.gain(books, event, now_s)
                 books.leadership = Leadership(fence=event.fence, leader_id=event.leader_id)
             case LeadershipLost():
                 self._lose(event.why, now_s)
@@ -124,6 +128,8 @@ class SchedulerCore:
                 self._take_call(event, now_s)
             case ConstraintsAsked() | ConstraintsPut() | ConstraintsSaved() | ConstraintsSaveFailed():
                 self._take_constraints(event)
+            case DrainAsked() | DrainSaved() | DrainSaveFailed():
+                draining.take_in(books, event, now_s)
             case QueuesReported():
                 keeping.see_queues(books, event.gateway_id, event.waits_s, now_s)
             case _:
@@ -243,6 +249,7 @@ class SchedulerCore:
         books.measuring.clear()
         books.desired.clear()
         books.constraints.clear()
+        books.drains.clear()
         books.queue_waits.clear()
         books.waits_since_s.clear()
         books.desired_unseen_since_s.clear()

@@ -247,6 +247,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
     constraints: dict[str, scheduler_pb2.ModelConstraints] = field(default_factory=dict)
     explained: list[scheduler_pb2.ExplainRequest] = field(default_factory=list)
     queues: list[scheduler_pb2.ReportQueuesRequest] = field(default_factory=list)
+    drained: dict[str, int | None] = field(default_factory=dict)  # node → budget_ms
     server: GrpcServer | None = None
     version: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -355,6 +356,20 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
             raise DeviceNotFound(f"device '{request.device}' not found")
         device = cluster_pb2.Device(id="GPU-1", name="CUDA0", state=cluster_pb2.DEVICE_STATE_OK)
         return scheduler_pb2.ClearDeviceResponse(node_id="node-1", device=device)
+
+    async def Drain(  # noqa: N802
+        self, request: scheduler_pb2.DrainRequest, context: Context
+    ) -> scheduler_pb2.DrainResponse:
+        if request.node_id != "node-1":
+            raise InvalidRequest(f"no node is called '{request.node_id}'")
+        self.drained[request.node_id] = request.budget_ms if request.HasField("budget_ms") else None
+        return scheduler_pb2.DrainResponse(replicas=1)
+
+    async def Undrain(  # noqa: N802
+        self, request: scheduler_pb2.UndrainRequest, context: Context
+    ) -> scheduler_pb2.UndrainResponse:
+        self.drained.pop(request.node_id, None)
+        return scheduler_pb2.UndrainResponse()
 
     async def ReportQueues(  # noqa: N802
         self, request: scheduler_pb2.ReportQueuesRequest, context: Context

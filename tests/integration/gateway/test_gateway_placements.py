@@ -149,3 +149,17 @@ async def test_an_excluded_device_is_given_another_chance(cluster: Cluster) -> N
     refused = await cluster.http.post("/puna/v1/devices/clear", json={"device": "GPU-9"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "device_not_found")
     assert (await cluster.http.post("/puna/v1/devices/clear", json={})).status_code == 400
+
+
+async def test_a_node_is_drained_and_put_back(cluster: Cluster) -> None:
+    drained = await cluster.http.post("/puna/v1/nodes/node-1/drain", params={"budget_s": "20"})
+    assert drained.json() == {"node": "node-1", "state": "draining", "draining_replicas": 1}
+    assert cluster.scheduler.drained == {"node-1": 20_000}
+    assert (await cluster.http.post("/puna/v1/nodes/node-1/undrain")).json() == {"node": "node-1", "state": "ready"}
+    assert cluster.scheduler.drained == {}
+    refused = await cluster.http.post("/puna/v1/nodes/node-9/drain")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no node is called 'node-9'")
+    strange = await cluster.http.post("/puna/v1/nodes/node-1/drain", params={"budget_s": "soon"})
+    assert strange.status_code == 400
+    assert (await cluster.http.get("/puna/v1/nodes/node-1/drain")).status_code == 405
+    assert (await cluster.http.post("/puna/v1/nodes/a/b/drain")).status_code == 404

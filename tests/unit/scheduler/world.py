@@ -12,6 +12,7 @@ from scheduler.core.constraints import NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.effects import (
     AnswerConstraints,
+    AnswerDrain,
     AnswerExplained,
     AnswerFailed,
     AnswerLoading,
@@ -29,6 +30,7 @@ from scheduler.core.effects import (
     RemoveDesired,
     SaveConstraints,
     SaveDesired,
+    SaveDrain,
     SaveMargins,
     StartRunner,
     StopRunner,
@@ -40,6 +42,9 @@ from scheduler.core.events import (
     ConstraintsSaveFailed,
     DesiredSaved,
     DesiredSaveFailed,
+    DrainAsked,
+    DrainSaved,
+    DrainSaveFailed,
     EnsureRequested,
     Event,
     ExplainAsked,
@@ -94,6 +99,7 @@ class World:
     store: dict[str, DesiredPlacement] = field(default_factory=dict)
     stored_constraints: dict[str, Constraints] = field(default_factory=dict)
     stored_margins: Margins = NO_MARGINS
+    stored_drains: dict[str, float] = field(default_factory=dict)
     file_constraints: dict[str, Constraints] = field(default_factory=dict)
     fence: int = 0
     high_fence: int = 0  # the highest that any host has seen
@@ -101,7 +107,7 @@ class World:
     asked: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     measures: list[Measure] = field(default_factory=list)
-    writes: list[SaveDesired | RemoveDesired | SaveConstraints | SaveMargins] = field(default_factory=list)
+    writes: list[SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain] = field(default_factory=list)
     starts: list[StartRunner] = field(default_factory=list)
     stops: list[StopRunner] = field(default_factory=list)
     all_starts: list[StartRunner] = field(default_factory=list)
@@ -146,7 +152,7 @@ class World:
             case AnswerQueued() | AnswerLoading() | AnswerReady() | AnswerFailed():
                 for caller in effect.callers:
                     self.answers.setdefault(caller, []).append(effect)
-            case AnswerUnloading() | AnswerConstraints() | AnswerExplained():
+            case AnswerUnloading() | AnswerConstraints() | AnswerExplained() | AnswerDrain():
                 self.answers.setdefault(effect.caller_id, []).append(effect)
             case PublishRoutes():
                 self.routes = effect.routes
@@ -165,6 +171,7 @@ class World:
         | RemoveDesired
         | SaveConstraints
         | SaveMargins
+        | SaveDrain
         | StartRunner
         | StopRunner
         | AskRunner
@@ -173,7 +180,7 @@ class World:
         match effect:
             case Measure():
                 self.measures.append(effect)
-            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins():
+            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain():
                 self.writes.append(effect)
             case StartRunner():
                 self.starts.append(effect)
@@ -202,6 +209,7 @@ class World:
                 desired=tuple(self.store.values()),
                 constraints=dict(self.stored_constraints),
                 margins=self.stored_margins,
+                drains=dict(self.stored_drains),
             )
         )
 
@@ -238,6 +246,11 @@ class World:
         )
         self.answers.pop(event.caller_id, None)
         self.send(event)
+        self.writes_done()
+
+    def drain(self, node_id: str, *, drain: bool = True, budget_s: float | None = None) -> None:
+        """An operator takes a node out of use, or puts it back; the store takes it."""
+        self.send(DrainAsked(caller_id="operator", node_id=node_id, drain=drain, budget_s=budget_s))
         self.writes_done()
 
     def explain(self, model_name: str = "m", *, last: bool = False, context_tokens: int | None = None) -> Explanation:
@@ -340,6 +353,9 @@ class World:
             if isinstance(effect, SaveConstraints):
                 self._constraints_done(effect)
                 continue
+            if isinstance(effect, SaveDrain):
+                self._drain_done(effect)
+                continue
             if isinstance(effect, SaveMargins):
                 self.stored_margins = self.stored_margins.with_all(effect.margins)
                 continue
@@ -361,10 +377,19 @@ class World:
             ConstraintsSaved(caller_id=effect.caller_id, model_name=effect.model_name, constraints=effect.constraints)
         )
 
+    def _drain_done(self, effect: SaveDrain) -> None:
+        if effect.budget_s is None:
+            self.stored_drains.pop(effect.node_id, None)
+        else:
+            self.stored_drains[effect.node_id] = effect.budget_s
+        self.send(DrainSaved(caller_id=effect.caller_id, node_id=effect.node_id, budget_s=effect.budget_s))
+
     def writes_fail(self, fault: Fault) -> None:
         """The store is away."""
         while self.writes:
             effect = self.writes.pop(0)
+            if isinstance(effect, SaveDrain):
+                self.send(DrainSaveFailed(caller_id=effect.caller_id, node_id=effect.node_id, fault=fault))
             if isinstance(effect, SaveConstraints):
                 self.send(ConstraintsSaveFailed(caller_id=effect.caller_id, model_name=effect.model_name, fault=fault))
             if isinstance(effect, SaveDesired):

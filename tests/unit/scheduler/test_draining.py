@@ -1,0 +1,191 @@
+"""A node that is drained gets nothing new; what runs there goes elsewhere first, then ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core.candidates import Verdict
+from scheduler.core.desired import Phase
+from scheduler.core.effects import AnswerDrain, AnswerFailed, SaveDesired
+from scheduler.core.events import DrainAsked
+from scheduler.core.faults import Fault
+from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.world import World, models, world_with
+
+
+def two_nodes(*, room_gib: float = 24) -> World:
+    near = node("near", devices=(gpu("g0"), cpu()), models=models("m", "other"))
+    far = node("far", devices=(gpu("g0", free=room_gib, total=room_gib), cpu(free=3, total=3)), models=models("m"))
+    return world_with(near, far, m=8, other=3)
+
+
+def loaded_on_near() -> World:
+    world = two_nodes()
+    world.drain("far")
+    world.ensure("c")
+    world.settle()
+    world.drain("far", drain=False)
+    assert [one.node_id for one in world.runners.values()] == ["near"]
+    return world
+
+
+def nodes_in_use(world: World) -> list[str]:
+    return sorted(one.node_id for one in world.runners.values())
+
+
+def test_nothing_is_placed_on_a_drained_node_and_the_explanation_says_so() -> None:
+    world = two_nodes()
+    world.drain("near")
+    world.ensure("c", "other")
+    world.settle()
+    assert world.fault("c").reason == "model_unavailable"
+    assert "drained" in world.fault("c").message
+    world.ensure("d")
+    world.settle()
+    assert nodes_in_use(world) == ["far"]
+    explanation = world.explain()
+    verdicts = {one.node_id: one.verdict for one in explanation.candidates}
+    assert verdicts["near"] is Verdict.NODE_DRAINED
+
+
+def test_a_replica_elsewhere_takes_the_place_of_one_that_goes() -> None:
+    world = loaded_on_near()
+    world.drain("near")
+    assert [one.node_id for one in world.runners.values()] == ["near"]
+    assert world.route() != []
+    world.settle()
+    world.pass_time(10)
+    world.settle()
+    assert nodes_in_use(world) == ["far"]
+    assert len(world.route()) == 1
+    assert world.noted("node.drained")
+
+
+def test_without_room_elsewhere_it_ends_all_the_same_and_a_busy_one_first_finishes() -> None:
+    world = loaded_on_near()
+    world.nodes["far"] = replace(world.nodes["far"], devices=(gpu("g0", free=1, total=1), cpu(free=1, total=1)))
+    world.report()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.report()
+    world.drain("near")
+    world.pass_time(20)
+    world.settle()
+    assert placement_id in world.runners
+    assert world.route() == []  # nobody new is sent there
+    world.work(placement_id, busy=0)
+    world.pass_time(2)
+    world.settle()
+    assert world.runners == {}
+
+
+def test_after_its_budget_nothing_is_waited_for() -> None:
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.report()
+    world.drain("near", budget_s=30)
+    world.pass_time(29)
+    world.settle()
+    assert placement_id in world.runners
+    world.pass_time(3)
+    world.settle()
+    assert placement_id not in world.runners
+
+
+def test_a_load_that_is_only_being_written_down_is_planned_elsewhere() -> None:
+    world = two_nodes(room_gib=20)
+    world.ensure("c")
+    world.measure_all()
+    (write,) = [one for one in world.writes if isinstance(one, SaveDesired)]
+    assert write.record.node_id == "near"
+    world.drain("near")
+    world.pass_time(2)
+    world.settle()
+    assert world.is_ready("c")
+    assert nodes_in_use(world) == ["far"]
+
+
+def test_a_replica_that_uses_what_a_drained_node_lends_goes_too() -> None:
+    world = world_with(
+        replace(node("near", devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True),
+        replace(node("far", devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True),
+        m=16,
+    )
+    world.ensure("c")
+    world.settle()
+    assert world.is_ready("c")
+    (one,) = world.runners.values()
+    (lender,) = {part.node_id for part in one.view.layout.devices if part.node_id}
+    world.drain(lender)
+    world.pass_time(12)
+    world.settle()
+    assert world.runners == {}
+
+
+def test_the_next_leader_keeps_to_it_until_it_is_undone() -> None:
+    world = two_nodes(room_gib=20)
+    world.drain("near")
+    world.lose_leadership()
+    world.restart_scheduler()
+    world.report()
+    world.lead()
+    world.ensure("c")
+    world.settle()
+    assert nodes_in_use(world) == ["far"]
+    world.drain("near", drain=False)
+    world.ensure("d", "other")
+    world.settle()
+    assert nodes_in_use(world) == ["far", "near"]
+
+
+def test_a_store_that_forgot_it_is_told_again_by_the_leader_who_knows() -> None:
+    world = two_nodes()
+    world.drain("near")
+    world.stored_drains.clear()
+    world.lead()
+    world.writes_done()
+    assert world.stored_drains == {"near": world.policy.node_drain_s}
+
+
+def test_a_start_that_a_former_leader_wrote_is_not_begun_on_a_drained_node() -> None:
+    world = two_nodes(room_gib=20)
+    world.ensure("c")
+    world.measure_all()
+    world.writes_done()
+    world.starts.clear()  # never arrived
+    world.stored_drains["near"] = 60.0
+    world.lose_leadership()
+    world.restart_scheduler()
+    world.report()
+    world.lead()
+    world.settle()
+    assert world.runners == {}
+    assert not [one for one in world.store.values() if one.phase is Phase.STARTING]
+
+
+def test_whoever_asks_hears_what_is_left_or_why_not() -> None:
+    world = loaded_on_near()
+    world.drain("near")
+    assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id="near", drains=True, replicas=1)
+    world.drain("nobody")
+    (*_, refused) = world.answers["operator"]
+    assert isinstance(refused, AnswerFailed)
+    assert "nobody" in refused.fault.message
+    world.writes.clear()
+    world.lose_leadership()
+    world.drain("near")
+    (*_, refused) = world.answers["operator"]
+    assert isinstance(refused, AnswerFailed)
+    assert refused.fault.reason == "model_unavailable"
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_what_cannot_be_written_down_does_not_count(drain: bool) -> None:
+    world = two_nodes()
+    if not drain:
+        world.drain("near")
+    world.send(DrainAsked(caller_id="operator", node_id="near", drain=drain))
+    world.writes_fail(Fault(reason="model_unavailable", message="state store unreachable"))
+    assert isinstance(world.answers["operator"][-1], AnswerFailed)
+    assert ("near" in world.core.books.drains) is not drain
