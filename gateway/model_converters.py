@@ -39,6 +39,7 @@ def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
         special_tokens=tuple(description.special_tokens),
         sampling_defaults=sampling_of_metadata(_object(description.metadata_json)),
         metadata_json=description.metadata_json or "{}",
+        projector_digest=model.projector_digest,
         manifest_digest=model.manifest_digest,
         total_size_bytes=model.total_size_bytes,
         system=model.system,

@@ -4,6 +4,9 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError
 from common.logs import get_logger
@@ -116,6 +119,19 @@ class ModelStores:
         await _on_all(self.stores.delete(node.address, name) for node in nodes)
         key, before = parse_model_name(name).key, route.model.manifest_digest
         await self._until(lambda found: found is None or found.model.manifest_digest != before, key)
+
+    async def header(self, name: str, digest: str) -> Mapping[str, Any] | None:
+        """Everything that the header of a file of a model says: "metadata" and "tensors"; None: nobody can say."""
+        try:
+            nodes = holders(await self._nodes(), parse_model_name(name).key)
+            if not nodes:
+                return None
+            text = await self.stores.read_header(nodes[0].address, digest)
+        except PunaError as error:
+            log.warning("store.header_unread", model=name, reason=error.reason)
+            return None
+        header = await asyncio.to_thread(orjson.loads, text)  # a vocabulary is megabytes
+        return header if isinstance(header, dict) else None
 
     async def stat_blob(self, digest: str) -> int | None:
         """The size of a blob that some node has.

@@ -19,17 +19,26 @@ from runner.core.split_files import check_split, check_tensor_count
 from runner.engine.gguf_header import GgufHeader, open_gguf_header, special_tokens
 
 EXIT_BAD_FILE = 3
+# Of an array that is shown: more than any vocabulary has.
+ARRAY_ITEMS_MAX = 4_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of this mode."""
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="all files of a split model, in order")
     parser.add_argument("--part", action="store_true", help="any GGUF: the file need be no whole model")
+    parser.add_argument("--header", action="store_true", help="print the header itself: every key, every tensor")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print puna.v1.ModelDescription as JSON; exit 3 and one JSON line {"reason", "message"} for an unusable file."""
+    """Print puna.v1.ModelDescription as JSON; exit 3 and one JSON line {"reason", "message"} for an unusable file.
+
+    With --header: {"metadata": {key: value}, "tensors": [[name, type, [length...]]...]}.
+    """
     try:
+        if args.header:
+            sys.stdout.buffer.write(orjson.dumps(read_header(*args.paths)) + b"\n")
+            return 0
         description = describe_part(args.paths[0]) if args.part else describe_file(*args.paths)
     except BadModelFile as error:
         print(orjson.dumps({"reason": error.reason, "message": error.message}).decode())
@@ -74,6 +83,21 @@ def describe_part(path: Path) -> cluster_pb2.ModelDescription:
     """
     with open_gguf_header(path) as header:
         return to_proto(_describe(header, header.metadata(), header.tensors()))
+
+
+def read_header(*paths: Path) -> dict[str, object]:
+    """Every key of the first file with its whole value, and the tensors of all of them.
+
+    Raises:
+        BadModelFile: no GGUF that the engine can read.
+    """
+    metadata: Mapping[str, Value] = {}
+    tensors: list[tuple[str, str, list[int]]] = []
+    for position, path in enumerate(paths):
+        with open_gguf_header(path) as header:
+            metadata = header.metadata(items_max=ARRAY_ITEMS_MAX) if position == 0 else metadata
+            tensors += header.shapes()
+    return {"metadata": dict(metadata), "tensors": tensors}
 
 
 def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[TensorFacts]) -> Description:

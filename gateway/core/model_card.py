@@ -42,10 +42,16 @@ def modelfile_of(
     return f"# To make a model based on this one, change what follows and run: puna create NAME -f FILE\n\n{text}"
 
 
-def model_info(metadata_json: str, *, verbose: bool) -> dict[str, object]:
+def model_info(metadata: Mapping[str, object], *, verbose: bool) -> dict[str, object]:
     """Keys of a GGUF. Long arrays are left out unless `verbose`; no value is null."""
-    metadata = orjson.loads(metadata_json or "{}")
     return dict(_shortened(metadata.items(), verbose=verbose))
+
+
+def tensor_rows(tensors: Iterable[object]) -> list[dict[str, object]]:
+    """The tensors of a header as it came: name, type and lengths of each."""
+    return [
+        {"name": row[0], "type": row[1], "shape": row[2]} for row in tensors if isinstance(row, list) and len(row) == 3
+    ]
 
 
 def measured_reports(route: RouteInfo) -> list[dict[str, object]]:

@@ -32,7 +32,7 @@ class ModelInfo:
     special_tokens: tuple[str, ...] = ()
     sampling_defaults: Mapping[str, OptionValue] = field(default_factory=dict)  # from general.sampling.*, our names
     metadata_json: str = "{}"
-    projector_metadata_json: str = ""  # of the vision projector; empty: none, or not known
+    projector_digest: str = ""  # of the vision projector; empty: none
     # What its manifest says besides; all empty for a plain file.
     manifest_digest: str = ""
     total_size_bytes: int = 0

@@ -16,6 +16,7 @@ from gateway.core.upload_pace import UploadPace
 from gateway.http.exchange import Exchange
 
 PIECE_BYTES = 512 * 1024
+FULL_PACE = UploadPace()
 # Pieces that have come and are not taken yet.
 _PIECES_HELD = 4
 
@@ -23,7 +24,7 @@ _PIECES_HELD = 4
 class BlobBody:
     """Reads in a task of its own while used as a context, so that whoever takes the pieces may stop at any time."""
 
-    def __init__(self, exchange: Exchange, *, bytes_max: int) -> None:
+    def __init__(self, exchange: Exchange, *, bytes_max: int, pace: UploadPace = FULL_PACE) -> None:
         """Nothing is read yet.
 
         Raises:
@@ -32,6 +33,7 @@ class BlobBody:
         """
         self._exchange = exchange
         self._bytes_max = bytes_max
+        self._pace = pace
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_PIECES_HELD)
         self.error: PunaError | None = None  # why it ended early
         if exchange.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
@@ -52,6 +54,11 @@ class BlobBody:
             self._pieces.get_nowait()
         self._pieces.put_nowait(None)
 
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is read any more."""
+        return self._reader.done()
+
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body, in order. What ended it early is in `error`; then it must not be taken for whole."""
         while (piece := await self._pieces.get()) is not None:
@@ -67,7 +74,7 @@ class BlobBody:
         await self._pieces.put(None)
 
     async def _read_to_end(self) -> None:
-        pace, seen, held, more = UploadPace(), 0, bytearray(), True
+        pace, seen, held, more = self._pace, 0, bytearray(), True
         while more:
             began_s = time.monotonic()
             try:

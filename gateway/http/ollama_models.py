@@ -1,5 +1,6 @@
 """GET /api/tags, /api/ps, /api/version, POST /api/show, GET /."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ from common.errors import InvalidRequest
 from gateway.core.capabilities import check_usable
 from gateway.core.chat_template import TemplateChoice
 from gateway.core.durations import FOREVER_MS
-from gateway.core.model_card import measured_reports, model_info, modelfile_of, parameters_text, with_overrides
+from gateway.core.model_card import (
+    measured_reports,
+    model_info,
+    modelfile_of,
+    parameters_text,
+    tensor_rows,
+    with_overrides,
+)
 from gateway.core.model_names import parse_model_name
 from gateway.core.model_text import model_details
 from gateway.core.option_table import check_options
@@ -72,7 +80,19 @@ class OllamaModels:
         route = self.service.inference.models.known_route(name)
         check_usable(route.model)
         exchange.record.model = route.model.name
-        await exchange.respond_json(_shown(route, self.service.inference.models.template_of(route.model), body))
+        shown = _shown(route, self.service.inference.models.template_of(route.model), body)
+        await self._add_headers(shown, route.model, verbose=body.verbose)
+        answer = await asyncio.to_thread(orjson.dumps, shown) if body.verbose else orjson.dumps(shown)
+        await exchange.respond(200, answer, {"content-type": "application/json"})
+
+    async def _add_headers(self, shown: dict[str, object], model: ModelInfo, *, verbose: bool) -> None:
+        """What only the files themselves say, as far as a node can be asked."""
+        stores = self.service.stores
+        if verbose and (header := await stores.header(model.name, model.digest)) is not None:
+            shown["model_info"] = model_info(header["metadata"], verbose=True)
+            shown["tensors"] = tensor_rows(header["tensors"])
+        if model.projector_digest and (header := await stores.header(model.name, model.projector_digest)) is not None:
+            shown["projector_info"] = model_info(header["metadata"], verbose=verbose)
 
     def _tag(self, route: RouteInfo, holders: Mapping[str, frozenset[str]]) -> dict[str, object]:
         model = route.model
@@ -150,8 +170,9 @@ def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> d
     template = body.template or model.template or (choice.text if choice is not None else "")
     system = body.system or model.system
     parameters = with_overrides(model, check_options(body.options).values)
-    shown = {
-        "license": "\n".join(model.licenses) or str(orjson.loads(model.metadata_json).get("general.license", "")),
+    metadata = orjson.loads(model.metadata_json)
+    return {
+        "license": "\n".join(model.licenses) or str(metadata.get("general.license", "")),
         "modelfile": modelfile_of(
             model, template=model.template, system=system, parameters=parameters, messages=model.messages
         ),
@@ -160,7 +181,7 @@ def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> d
         "system": system,
         "details": model_details(model),
         "messages": [{"role": message.role, "content": message.content} for message in model.messages],
-        "model_info": model_info(model.metadata_json, verbose=body.verbose),
+        "model_info": model_info(metadata, verbose=body.verbose),
         "capabilities": list(model.capabilities),
         "modified_at": _time(model.modified_at_unix_s * MS_PER_S),
         "puna": {
@@ -169,9 +190,6 @@ def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> d
             "measured": measured_reports(route),
         },
     }
-    if model.projector_metadata_json:
-        shown["projector_info"] = model_info(model.projector_metadata_json, verbose=body.verbose)
-    return shown
 
 
 def _time(unix_ms: int) -> str:

@@ -56,9 +56,9 @@ class GgufHeader:
         self._pointer = pointer
         self._ids = {self._key(index): index for index in range(ggml.gguf_key_count(pointer))}
 
-    def metadata(self) -> dict[str, Value]:
-        """Every key; arrays of more than METADATA_ITEMS_MAX items come as empty."""
-        return {key: self._value(index) for key, index in self._ids.items()}
+    def metadata(self, *, items_max: int = METADATA_ITEMS_MAX) -> dict[str, Value]:
+        """Every key; arrays of more items come as empty."""
+        return {key: self._value(index, items_max) for key, index in self._ids.items()}
 
     def layer_arrays(self) -> dict[str, list[Scalar]]:
         """Arrays of numbers that are short enough to have one for each layer."""
@@ -74,6 +74,17 @@ class GgufHeader:
     def tensors(self) -> list[TensorFacts]:
         """The tensor table."""
         return [self._tensor(index) for index in range(ggml.gguf_tensor_count(self._pointer))]
+
+    def shapes(self) -> list[tuple[str, str, list[int]]]:
+        """Name, type and lengths of every tensor, the innermost dimension first."""
+        return [
+            (
+                _text(ggml.gguf_tensor_name(self._pointer, index)),
+                _text(ggml.type_name(ggml.gguf_tensor_type(self._pointer, index))),
+                [int(length) for length in ggml.gguf_tensor_shape(self._pointer, index)[: facts.dimension_count]],
+            )
+            for index, facts in enumerate(self.tensors())
+        ]
 
     def vocabulary_size(self) -> int:
         """Tokens of the tokenizer; 0 without one."""
@@ -107,18 +118,18 @@ class GgufHeader:
         count: int = ggml.gguf_array_count(self._pointer, index)
         return count
 
-    def _value(self, index: int) -> Value:
+    def _value(self, index: int, items_max: int) -> Value:
         kind = ggml.gguf_value_type(self._pointer, index)
         if kind == ggml.GGUF_STRING:
             return _text(ggml.gguf_value_string(self._pointer, index))
         if kind == ggml.GGUF_ARRAY:
-            return self._short_array(index)
+            return self._short_array(index, items_max)
         scalar: Scalar = ggml.gguf_scalar_readers[kind](self._pointer, index)
         return scalar
 
-    def _short_array(self, index: int) -> list[Scalar]:
+    def _short_array(self, index: int, items_max: int) -> list[Scalar]:
         count = ggml.gguf_array_count(self._pointer, index)
-        if not 0 < count <= METADATA_ITEMS_MAX:
+        if not 0 < count <= items_max:
             return []
         kind = ggml.gguf_array_type(self._pointer, index)
         if kind == ggml.GGUF_STRING:

@@ -50,6 +50,19 @@ class Inspector:
         """
         return await self._look([path], digest, kind="part")
 
+    async def read_header(self, paths: Sequence[Path]) -> bytes:
+        """Everything that the header of a GGUF says, as JSON {"metadata", "tensors"}; it is not kept.
+
+        Raises:
+            BadModelFile: the child refuses the file.
+            ModelUnavailable: the child crashed or ran over its time.
+        """
+        words = ["--header", *(str(path) for path in paths)]
+        result = await run_child("inspect", words, timeout_s=INSPECT_TIMEOUT_S)
+        if result.exit_code == 0:
+            return result.output
+        raise BadModelFile(_refusal(result.output) or f"{paths[0]}: the inspection failed: {result.failure()}")
+
     async def _look(self, paths: Sequence[Path], digest: str, *, kind: str) -> cluster_pb2.ModelDescription:
         cached = self._cache / f"{digest}{'-' if kind else ''}{kind}-v{INSPECTION_VERSION}.json"
         description = cluster_pb2.ModelDescription()

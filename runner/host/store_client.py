@@ -135,6 +135,17 @@ class StoreClient:
         finally:
             call.cancel()
 
+    async def read_header(self, address: str, digest: str) -> bytes:
+        """What the header of a model or blob says, as JSON {"metadata", "tensors"}.
+
+        Raises:
+            ModelNotFound: the node has neither.
+            BadModelFile: it is no GGUF.
+        """
+        request = store_pb2.ReadHeaderRequest(digest=digest)
+        call = self._stub(address).ReadHeader(request, timeout=CALL_TIMEOUT_S, metadata=call_metadata())
+        return b"".join([chunk.json async for chunk in received(call)])
+
     async def read_manifest(self, address: str, name: str) -> bytes:
         """The manifest of a name as the node received it.
 

@@ -1,5 +1,6 @@
 """Models that are made, pulled, shown, copied and forgotten: with the official client, over gRPC, with `puna`."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -20,7 +21,8 @@ from common.errors import PermissionDenied
 from gateway.client import Client
 from tests.cluster import Cluster, start_cluster
 from tests.registry import BINARY, RunningRegistry, needs_registry, push, running_registry
-from tools.model_zoo import build, damage
+from tests.waiting import until
+from tools.model_zoo import build, build_pair, damage
 
 PIRATE = "Arr! Puna be one harbour for a whole fleet of GPUs, "
 QUESTION = "What is Puna?"
@@ -359,3 +361,42 @@ def test_blobs_are_known_by_their_digest_alone(store: Cluster) -> None:
     assert httpx.post(url + "../../etc/passwd", content=b"x").status_code in (400, 404)
     assert httpx.post(url + digest, content=b"x", headers={"content-encoding": "gzip"}).status_code == 415
     assert httpx.post(f"{store.url}/api/push", json={"model": "demo"}).status_code == 501
+
+
+def test_show_tells_every_key_and_tensor_when_all_is_asked_for(store: Cluster) -> None:
+    short = store.post("/api/show", {"model": "demo"}).json()
+    whole = store.post("/api/show", {"model": "demo", "verbose": True}).json()
+    assert short["model_info"]["tokenizer.ggml.tokens"] == []
+    assert "tensors" not in short
+    assert len(whole["model_info"]["tokenizer.ggml.tokens"]) > 100
+    assert whole["model_info"].keys() == short["model_info"].keys()
+    first = next(row for row in whole["tensors"] if row["name"] == "token_embd.weight")
+    width = short["model_info"][f"{short['model_info']['general.architecture']}.embedding_length"]
+    assert first["shape"] == [width, len(whole["model_info"]["tokenizer.ggml.tokens"])]
+    assert "projector_info" not in whole
+
+
+def test_a_model_that_sees_is_made_of_two_files_and_shows_both(
+    store: Cluster, client: ollama.Client, tmp_path: Path
+) -> None:
+    files = {path.name: client.create_blob(path) for path in build_pair("vision", tmp_path)}
+    client.create("sees", files=files)
+    shown = store.post("/api/show", {"model": "sees"}).json()
+    assert "vision" in shown["capabilities"]
+    assert shown["projector_info"]["general.architecture"] == "clip"
+    client.delete("sees")
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(store: Cluster) -> None:
+    digest = hashlib.sha256(b"never whole").hexdigest()
+    reader, writer = await asyncio.open_connection("127.0.0.1", store.port)
+    head = f"POST /api/blobs/sha256:{digest} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n"
+    writer.write(head.encode() + b"x" * 2_000_000)
+    await writer.drain()
+    directory = store.models / "blobs"
+    await until(lambda: any(directory.glob("*partial*")), what="the upload has begun")
+    writer.close()
+    await writer.wait_closed()
+    await until(lambda: not any(directory.glob("*partial*")), what="what had come is gone")
+    assert not (directory / f"sha256-{digest}").exists()
+    assert not await reader.read()

@@ -11,7 +11,7 @@ from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError
 from protos import store_pb2, store_pb2_grpc
 from runner.core.store.names import StoreName
 from runner.host.store.create import Creation, Wish
-from runner.host.store.store import Store, parse_wanted
+from runner.host.store.store import CHUNK_BYTES, Store, parse_wanted
 from runner.host.store_client import TAKES_KEY
 
 DRAINED_BYTES_MAX = 64 * 1024 * 1024
@@ -125,6 +125,16 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         async for piece, size in self._store.read(digest, offset=request.offset, max_bytes=request.max_bytes):
             yield store_pb2.BlobChunk(data=piece, size_bytes=size if total else 0)
             total = False
+
+    async def ReadHeader(
+        self,
+        request: store_pb2.ReadHeaderRequest,
+        context: aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[store_pb2.HeaderChunk]:
+        """What a GGUF says of itself."""
+        content = await self._store.read_header(parse_wanted(request.digest))
+        for start in range(0, len(content), CHUNK_BYTES):
+            yield store_pb2.HeaderChunk(json=content[start : start + CHUNK_BYTES])
 
     async def ReadManifest(
         self,

@@ -106,6 +106,23 @@ class Store:
         except OSError:
             return None
 
+    async def read_header(self, digest: str) -> bytes:
+        """What the header of a model, or of a blob, says, as JSON.
+
+        Raises:
+            ModelNotFound: neither is here.
+            BadModelFile: it is no GGUF that the engine can read.
+        """
+        try:
+            paths = self.models.find(digest).paths
+        except ModelNotFound:
+            found = self.find_blob(digest)
+            beside = found[0] if found is not None else self.models.projector_path(digest)
+            if beside is None:
+                raise
+            paths = (beside,)
+        return await self.models.inspector.read_header(paths)
+
     async def read(self, digest: str, *, offset: int, max_bytes: int) -> AsyncIterator[tuple[bytes, int]]:
         """Pieces of a blob from an offset on, and its whole size. An empty blob is one empty piece.
 

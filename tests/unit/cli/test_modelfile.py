@@ -106,9 +106,7 @@ def can_be_written(value: str) -> bool:
     return not any(unquoted(one) is not None for one in opened)
 
 
-TEXTS = st.text(alphabet=st.characters(exclude_characters="\r", exclude_categories=("Cs",)), max_size=60).filter(
-    can_be_written
-)
+TEXTS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r"), max_size=60).filter(can_be_written)
 VALUES = TEXTS.filter(bool)
 NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 MODELFILES = st.builds(

@@ -183,7 +183,7 @@ def test_the_modelfile_of_a_model_says_everything() -> None:
 
 
 def test_long_arrays_are_left_out_unless_all_is_asked_for() -> None:
-    metadata = '{"a": [1, 2, 3, 4, 5, 6], "b": [1], "c": null}'
+    metadata = {"a": [1, 2, 3, 4, 5, 6], "b": [1], "c": None}
     assert model_info(metadata, verbose=False) == {"a": [], "b": [1], "c": []}
     assert model_info(metadata, verbose=True)["a"] == [1, 2, 3, 4, 5, 6]
 
