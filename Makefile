@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench bench-engine bench-placement placement-grid behaviours deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench bench-engine bench-placement placement-grid behaviours fuzz deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -84,6 +84,10 @@ bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle
 
 placement-grid: setup ## measured placement against real allocations and two formulas (5 minutes)
 	$(BIN)/python -m tools.placement_grid
+
+fuzz: setup ## many thousand cases against every route, HTTP and gRPC (FUZZ_CASES, FUZZ_RAW, FUZZ_GRPC, FUZZ_SEED)
+	FUZZ_CASES=$(or $(FUZZ_CASES),6000) FUZZ_RAW=$(or $(FUZZ_RAW),10000) FUZZ_GRPC=$(or $(FUZZ_GRPC),1000) \
+	  $(PYTEST) tests/fuzz -rP
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
 	$(BIN)/python -m tools.behaviours $(PART)

@@ -184,8 +184,9 @@ async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_bod
 
     async def watch() -> None:
         await body_read.wait()
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        while (message := await receive())["type"] != "http.disconnect":
+            # What stands here is a body that the endpoint does not read; a refusal need not wait for it again.
+            exchange.body_read = exchange.body_read or not message.get("more_body", False)
 
     exchange.receive = noting_receive
     work = asyncio.ensure_future(endpoint(exchange))

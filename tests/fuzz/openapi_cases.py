@@ -1,0 +1,130 @@
+"""Cases that schemathesis makes of the OpenAPI document: counted, and each answer held to the document."""
+
+import contextlib
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import jsonschema
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis.generation import GenerationMode
+
+# What the specification names for requests like these, and why it is no bug: parts that a gateway does not have (501),
+# nothing that could serve them (502, 503, 504), no room (507).
+NAMED_5XX = frozenset({501, 502, 503, 504, 507})
+
+# Streams of news, which end when their reader leaves.
+ENDLESS = frozenset({"/puna/v1/events"})
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run has seen."""
+
+    cases: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    slowest_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+
+def fuzz_openapi(url: str, *, cases_per_route: int, fixed_seed: int) -> Report:
+    """Send about so many cases to each route that takes a body, good ones and bad ones, and a few to the others."""
+    with httpx.Client(base_url=url, timeout=60) as client:
+        document = client.get("/openapi.json").json()
+        schema = schemathesis.openapi.from_dict(document)
+        schema.config.update(base_url=url)
+        report = Report()
+        for result in schema.get_all_operations():
+            operation: Any = result.ok()
+            cases = cases_per_route if operation.body else 10
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                _fuzz_route(operation, mode, client, document, report, cases // 2, fixed_seed)
+    return report
+
+
+def _fuzz_route(
+    operation: Any,
+    mode: GenerationMode,
+    client: httpx.Client,
+    document: dict[str, Any],
+    report: Report,
+    cases: int,
+    fixed_seed: int,
+) -> None:
+    @seed(fixed_seed)
+    @settings(
+        max_examples=max(cases, 1),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data())
+    def run(data: Any) -> None:
+        try:
+            case = data.draw(operation.as_strategy(generation_mode=mode))
+        except schemathesis.errors.SchemathesisError:
+            return
+        _send(case, client, document, report)
+
+    with contextlib.suppress(Unsatisfiable):  # nothing about this route can be wrong
+        run()
+
+
+def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: Report) -> None:
+    arguments = case.as_transport_kwargs(base_url=str(client.base_url))
+    content = arguments.pop("data", None)
+    request: dict[str, Any] = {
+        "method": arguments["method"],
+        "url": arguments["url"],
+        "params": arguments.get("params"),
+        "headers": {name: value for name, value in (arguments.get("headers") or {}).items() if value is not None},
+        "cookies": None,
+    }
+    if "json" in arguments:
+        request["json"] = arguments["json"]
+    elif content is not None:
+        request["content"] = content if isinstance(content, bytes | str) else str(content)
+    try:
+        started_s = time.monotonic()
+        with client.stream(**request) as answer:
+            if case.operation.path not in ENDLESS:
+                answer.read()
+            took_s = time.monotonic() - started_s
+    except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeEncodeError, ValueError):
+        return  # no client can send that
+    report.cases += 1
+    report.statuses[answer.status_code] += 1
+    report.slowest_s = max(report.slowest_s, took_s)
+    fault = _fault(case, answer, document)
+    if fault:
+        body = request.get("json", request.get("content"))
+        report.faults.append(
+            f"{request['method']} {request['url']} {answer.status_code}: {fault}; body {str(body)[:300]}"
+        )
+
+
+def _fault(case: Any, answer: httpx.Response, document: dict[str, Any]) -> str:
+    """What is wrong with an answer; empty: nothing."""
+    if answer.status_code >= 500 and answer.status_code not in NAMED_5XX:
+        return answer.text[:300]
+    if case.method.upper() == "HEAD" or case.operation.path in ENDLESS:
+        return ""
+    responses = document["paths"][case.operation.path][case.method.lower()]["responses"]
+    described = responses.get(str(answer.status_code)) or responses.get("default")
+    if described is None:
+        return "a status that the document does not have"
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    content = described.get("content", {})
+    if answer.content and kind not in content:
+        return f"a media type that the document does not have: {kind!r}"
+    if kind != "application/json":
+        return ""
+    schema = {**content[kind].get("schema", {}), "components": document["components"]}
+    error = next(jsonschema.Draft202012Validator(schema).iter_errors(answer.json()), None)
+    return "" if error is None else f"{error.json_path}: {error.message[:300]}"
