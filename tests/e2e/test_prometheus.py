@@ -204,6 +204,8 @@ def test_every_recorded_figure_is_there_and_no_rule_fails(watched: Watched) -> N
     assert len(loaded) == len(rules())
     assert {rule["name"]: rule["lastError"] for rule in loaded if rule.get("lastError")} == {}
     assert {rule["health"] for rule in loaded} == {"ok"}
+    # What happened here, one lost replica among it, is nothing to call anybody for.
+    assert watched.prometheus.query('ALERTS{alertstate="firing"}') == []
 
 
 def test_figures_of_prometheus_are_those_of_the_processes(watched: Watched) -> None:

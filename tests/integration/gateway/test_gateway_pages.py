@@ -100,6 +100,28 @@ async def test_metrics_count_requests_and_tokens_by_known_models_only(cluster: C
     assert not any("invented" in sample for sample in after)
 
 
+async def test_queues_and_replicas_are_shown_for_every_model_of_the_routes(cluster: Cluster) -> None:
+    shown = await metrics_of(cluster)
+    model = f'model="{MODEL_NAME}"'
+    assert shown[f"puna_gateway_queue_depth{{{model}}}"] == 0
+    assert shown[f"puna_gateway_queue_oldest_seconds{{{model}}}"] == 0
+    states = {state: shown[f'puna_gateway_replicas{{{model},state="{state}"}}'] for state in ("ready", "draining")}
+    assert states == {"ready": 1, "draining": 0}
+    assert shown["puna_gateway_queue_limit"] == 512
+
+
+async def test_prometheus_finds_what_the_scheduler_knows(cluster: Cluster) -> None:
+    answer = await cluster.http.get("/puna/v1/targets")
+    assert answer.headers["content-type"] == "application/json"
+    groups = answer.json()
+    assert all(set(group) == {"targets", "labels"} for group in groups)
+    assert all(isinstance(value, str) for group in groups for value in group["labels"].values())
+    await cluster.scheduler.stop()
+    gone = await cluster.http.get("/puna/v1/targets")
+    assert gone.status_code == 503
+    assert cluster.scheduler.address not in gone.text
+
+
 async def metrics_of(cluster: Cluster) -> dict[str, float]:
     """Every sample of the Prometheus page."""
     page = (await cluster.http.get("/metrics")).text
