@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -150,15 +150,23 @@ def running_machines(directory: Path, models: Path, *, names: Sequence[str], dev
 
 
 @contextmanager
-def running_hosts(directory: Path, models: Path, *, names: Sequence[str], device_mib: float) -> Iterator[Machines]:
-    """The same without namespaces: hosts on loopback, with one device each."""
+def running_hosts(
+    directory: Path,
+    models: Path | Mapping[str, Path],
+    *,
+    names: Sequence[str],
+    device_mib: float,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Machines]:
+    """The same without namespaces: hosts on loopback, with one device each, and a store each if `models` says so."""
     with ExitStack() as stack:
         found = [Machine(name=name, namespace="", link="", address="") for name in names]
         cluster = Machines(url="", machines={one.name: one for one in found}, directory=directory)
         _start_control_plane(stack, cluster, f"127.0.0.1:{free_port()}")
         for machine in found:
             machine.devices.append(stack.enter_context(limited_device(mib=device_mib)))
-            _start_host(stack, cluster, machine, models)
+            own = models if isinstance(models, Path) else models[machine.name]
+            _start_host(stack, cluster, machine, own, **(environment or {}))
         wait_until(lambda: _all_usable(cluster), deadline_s=START_DEADLINE_S, what="every device is tested")
         yield cluster
 
@@ -205,7 +213,7 @@ def _start_control_plane(stack: ExitStack, cluster: Machines, discovery: str) ->
     cluster.url = f"http://127.0.0.1:{port}"
 
 
-def _start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: Path) -> None:
+def _start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: Path, **more: str) -> None:
     environment = {
         "PUNA_HOME": str(cluster.directory / machine.name),
         "PUNA_MODELS": str(models),
@@ -214,6 +222,7 @@ def _start_host(stack: ExitStack, cluster: Machines, machine: Machine, models: P
         "PUNA_DISCOVERY_ADDRESS": cluster.discovery_address,
         "PUNA_RPC": "1",
         "PUNA_RPC_DEVICES": ",".join(device.address for device in machine.devices),
+        **more,
     }
     inside: list[str] = []
     if machine.namespace:
