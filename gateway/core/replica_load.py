@@ -17,6 +17,7 @@ class ReplicaLoad:
     started_since_report: int = 0
     ended_since_report: int = 0
     reachable: bool = True
+    load_fraction: float = 0.0  # how far its load is, as it said itself; routes follow no load that closely
 
     @property
     def work(self) -> int:
@@ -32,7 +33,15 @@ class ReplicaLoad:
         return max(self.slots_total - self.work, 0)
 
 
-def reported(load: ReplicaLoad, *, state: ReplicaState, slots_total: int, slots_busy: int, queued: int) -> ReplicaLoad:
+def reported(
+    load: ReplicaLoad,
+    *,
+    state: ReplicaState,
+    slots_total: int,
+    slots_busy: int,
+    queued: int,
+    load_fraction: float = 0.0,
+) -> ReplicaLoad:
     """The replica spoke: believe it."""
     return replace(
         load,
@@ -40,6 +49,7 @@ def reported(load: ReplicaLoad, *, state: ReplicaState, slots_total: int, slots_
         slots_total=slots_total,
         slots_busy=slots_busy,
         queued=queued,
+        load_fraction=load_fraction,
         started_since_report=0,
         ended_since_report=0,
         reachable=True,

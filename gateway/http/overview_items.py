@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gateway.core.model_text import parameter_size_text
-from gateway.core.routes import ReplicaState, RouteInfo
+from gateway.core.routes import RouteInfo
 from gateway.core.ui_changes import Item
 from gateway.core.ui_figures import Figures
 from gateway.core.ui_pace import LoadPaces
@@ -29,8 +29,8 @@ def model_item(
     replicas = []
     for replica in route.replicas:
         page = placement_of(pool, route, replica)
-        is_loading = page["state"] == ReplicaState.LOADING
-        left_s = paces.seconds_left(replica.key, replica.load_fraction, now_s) if is_loading else None
+        fraction = page["fraction"]
+        left_s = paces.seconds_left(replica.key, fraction, now_s) if isinstance(fraction, float) else None
         replicas.append({**page, "load_seconds_left": left_s, "keep_alive_ms": replica.keep_alive_ms})
     return {
         "name": model.name,

@@ -14,6 +14,7 @@ from gateway.constraint_converters import (
 from gateway.core.answers import LoadEvent, Loading, Queued
 from gateway.core.load_options import load_options
 from gateway.core.option_table import whole_number
+from gateway.core.replica_load import ReplicaLoad
 from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
@@ -172,7 +173,7 @@ def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> d
         "digest": route.model.digest,
         "node": replica.node_id,
         "state": str(state),
-        "fraction": replica.load_fraction if state is ReplicaState.LOADING else None,
+        "fraction": _fraction(replica, load) if state is ReplicaState.LOADING else None,
         "reason": replica.reason or None,
         "layout": [
             {"device": device.device_id, "name": device.name, "layers": device.layer_count}
@@ -187,6 +188,11 @@ def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> d
         "reachable": load.reachable if load else False,
         "expires_at_unix_ms": replica.expires_at_unix_ms,
     }
+
+
+def _fraction(replica: ReplicaInfo, load: ReplicaLoad | None) -> float:
+    """How far its load is; the replica itself knows it sooner than the routes."""
+    return max(replica.load_fraction, load.load_fraction) if load is not None else replica.load_fraction
 
 
 def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:

@@ -6,8 +6,19 @@ import { eventsOf } from "./sse.js";
 const ALTERNATIVES = 5;
 
 export async function* streamAnswer(body, signal) {
-  const asked = { ...body, stream: true, stream_options: { include_usage: true }, logprobs: true, top_logprobs: ALTERNATIVES };
-  const response = await call("/v1/chat/completions", { method: "POST", body: asked, signal, headers: { "x-puna-debug": "1" } });
+  const asked = {
+    ...body,
+    stream: true,
+    stream_options: { include_usage: true },
+    logprobs: true,
+    top_logprobs: ALTERNATIVES,
+  };
+  const response = await call("/v1/chat/completions", {
+    method: "POST",
+    body: asked,
+    signal,
+    headers: { "x-puna-debug": "1" },
+  });
   const id = response.headers.get("x-request-id");
   for await (const event of eventsOf(response)) {
     if (event.comment) yield { waiting: event.comment };

@@ -1,7 +1,6 @@
 // Puts the page together.
 
-import { learn, may, onAccess, startAccess } from "./access.js";
-import { ask } from "./access.js";
+import { ask, learn, may, startAccess } from "./access.js";
 import { announce } from "./announce.js";
 import { say } from "./dom.js";
 import { wait } from "./format.js";
@@ -10,7 +9,7 @@ import { startLive } from "./live.js";
 import { startModels } from "./models.js";
 import { startPlayground } from "./playground.js";
 import { forget, store } from "./store.js";
-import { follow } from "./stream.js";
+import { follow, stop } from "./stream.js";
 import { startTabs } from "./tabs.js";
 import { startTheme } from "./theme.js";
 import { startWhy } from "./why.js";
@@ -24,6 +23,7 @@ function onLink(state, reason) {
   link.dataset.state = state;
   document.body.dataset.link = state;
   link.title = state === "stale" || state === "refused" ? String(reason?.message ?? reason) : "";
+  store.silence = state === "refused" ? `Nothing to show: ${reason.message}.` : "Waiting for the gateway…";
   if (state === "refused") refused(reason);
   if (state !== lastState && lastState && state !== "connecting") announce(`Connection: ${wordsOf(state)}`);
   lastState = state;
@@ -60,7 +60,11 @@ async function begin() {
 }
 
 startTheme(document.getElementById("theme-button"));
-startAccess();
+startAccess(() => {
+  stop();
+  forget();
+  begin();
+});
 for (const [start, name] of [
   [startFleet, "fleet"],
   [startModels, "models"],
@@ -71,9 +75,5 @@ for (const [start, name] of [
   start(document.getElementById(`view-${name}`));
 }
 startTabs(document.getElementById("tabs"));
-onAccess(() => {
-  forget();
-  begin();
-});
 setInterval(showLink, 1000);
 begin();

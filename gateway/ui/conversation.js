@@ -12,11 +12,24 @@ export function addQuestion(log, text) {
 export function addAnswer(log) {
   const began_ms = performance.now();
   const thinking = h("div", { className: "tokens" });
-  const thought = h("details", { className: "thinking", open: true, hidden: true }, h("summary", {}, "Thinking"), thinking);
+  const thought = h(
+    "details",
+    { className: "thinking", open: true, hidden: true },
+    h("summary", {}, "Thinking"),
+    thinking,
+  );
   const text = h("div", { className: "tokens text" });
   const calls = h("div", { className: "calls" });
   const foot = h("p", { className: "foot faint" });
-  const turn = h("div", { className: "turn answer" }, h("h3", { className: "unseen" }, "Answer"), thought, text, calls, foot);
+  const turn = h(
+    "div",
+    { className: "turn answer" },
+    h("h3", { className: "unseen" }, "Answer"),
+    thought,
+    text,
+    calls,
+    foot,
+  );
   const said = { thinking: "", text: "", calls: [], began: false };
   startTokens(thinking);
   startTokens(text);
@@ -42,7 +55,8 @@ export function addAnswer(log) {
     if (atEnd) follow(log);
   };
   const end = (words, failed = false) => {
-    if (words) turn.append(h("p", { className: failed ? "problem" : "foot faint", role: failed ? "alert" : undefined }, words));
+    if (words)
+      turn.append(h("p", { className: failed ? "problem" : "foot faint", role: failed ? "alert" : undefined }, words));
     follow(log);
   };
   return { add, end, message: () => messageOf(said) };
@@ -51,9 +65,15 @@ export function addAnswer(log) {
 function addCall(list, calls, piece) {
   let call = calls[piece.index];
   if (!call) {
-    call = calls[piece.index] = { id: piece.id, type: "function", function: { name: piece.function.name, arguments: "" } };
+    call = calls[piece.index] = {
+      id: piece.id,
+      type: "function",
+      function: { name: piece.function.name, arguments: "" },
+    };
     call.shown = h("code");
-    list.append(h("div", { className: "call" }, h("strong", {}, `Calls ${piece.function.name}`), h("pre", {}, call.shown)));
+    list.append(
+      h("div", { className: "call" }, h("strong", {}, `Calls ${piece.function.name}`), h("pre", {}, call.shown)),
+    );
   }
   call.function.arguments += piece.function.arguments ?? "";
   say(call.shown, call.function.arguments);
@@ -62,7 +82,8 @@ function addCall(list, calls, piece) {
 function messageOf(said) {
   if (!said.began) return null;
   const message = { role: "assistant", content: said.text };
-  if (said.calls.length) message.tool_calls = said.calls.map(({ id, type, function: named }) => ({ id, type, function: named }));
+  if (said.calls.length)
+    message.tool_calls = said.calls.map(({ id, type, function: named }) => ({ id, type, function: named }));
   return message;
 }
 
@@ -73,11 +94,15 @@ function footOf(said, piece, began_ms) {
   return [
     `${number(usage.prompt_tokens)} in${cached ? ` (${number(cached)} held)` : ""}, ${number(usage.completion_tokens)} out`,
     said.first_ms ? `first after ${duration(said.first_ms)}` : "",
-    said.first_ms && usage.completion_tokens > 1 ? `${number((usage.completion_tokens - 1) / seconds, 1)} tokens/s` : "",
+    said.first_ms && usage.completion_tokens > 1
+      ? `${number((usage.completion_tokens - 1) / seconds, 1)} tokens/s`
+      : "",
     said.end === "length" ? "cut at the limit" : "",
     puna?.node,
     piece.id,
-  ].filter(Boolean).join(" · ");
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }
 
 function follow(log) {

@@ -40,7 +40,7 @@ function draw() {
   ]);
   sync(parts.nodes, nodes, (node) => node.id, makeNode, drawNode);
   parts.empty.hidden = nodes.length > 0;
-  say(parts.empty, store.heardAt ? "No node has registered. Start a host, and it appears here." : "Waiting for the gateway…");
+  say(parts.empty, store.heardAt ? "No node has registered. Start a host, and it appears here." : store.silence);
 }
 
 function drawFigures(figures) {
@@ -60,7 +60,13 @@ function makeNode(node) {
     facts: h("p", { className: "facts" }),
     devices: h("div", { className: "devices" }),
   };
-  const card = h("article", { className: "card node", ariaLabel: `Node ${node.id}` }, h("header", { className: "row" }, made.name, made.state), made.facts, made.devices);
+  const card = h(
+    "article",
+    { className: "card node", ariaLabel: `Node ${node.id}` },
+    h("header", { className: "row" }, made.name, made.state),
+    made.facts,
+    made.devices,
+  );
   card.made = made;
   return card;
 }
@@ -70,8 +76,19 @@ function drawNode(card, node) {
   say(state, node.state);
   mark(state, "data-state", node.state);
   mark(state, "title", node.state_reason);
-  say(facts, [node.address, node.build, `heard ${duration(node.report_age_ms)} ago`, node.state_reason].filter(Boolean).join(" · "));
-  sync(devices, node.devices.filter((device) => device.total_bytes), (device) => device.id, makeDevice, drawDevice);
+  say(
+    facts,
+    [node.address, node.build, `heard ${duration(node.report_age_ms)} ago`, node.state_reason]
+      .filter(Boolean)
+      .join(" · "),
+  );
+  sync(
+    devices,
+    node.devices.filter((device) => device.total_bytes),
+    (device) => device.id,
+    makeDevice,
+    drawDevice,
+  );
 }
 
 function makeDevice(device) {
@@ -101,14 +118,23 @@ function makeDevice(device) {
 function drawDevice(card, device) {
   const { name, kind, state, free, source, reason, bar, legend } = card.made;
   say(name, device.name);
-  say(kind, [device.library, device.description, device.class].filter((word, at, all) => word && all.indexOf(word) === at && word !== device.name).join(" · "));
+  say(
+    kind,
+    [device.library, device.description, device.class]
+      .filter((word, at, all) => word && all.indexOf(word) === at && word !== device.name)
+      .join(" · "),
+  );
   mark(kind, "title", [device.id, device.pci_id, device.driver].filter(Boolean).join(" · "));
   say(state, device.state);
   mark(state, "data-state", device.state);
   say(free, `${bytes(device.free_bytes)} free of ${bytes(device.total_bytes)}`);
   say(source, `${device.trust} · ${device.free_source || "no source"} · ${duration(device.free_age_ms)} ago`);
   mark(source, "data-trust", device.trust);
-  const words = [device.state_reason, device.check_last_line, device.max_bytes ? `limit ${bytes(device.max_bytes)}` : ""].filter(Boolean);
+  const words = [
+    device.state_reason,
+    device.check_last_line,
+    device.max_bytes ? `limit ${bytes(device.max_bytes)}` : "",
+  ].filter(Boolean);
   say(reason, words.join(" · "));
   reason.hidden = words.length === 0;
   drawBar(bar, device);

@@ -13,10 +13,36 @@ let root;
 export function startLive(view) {
   root = view;
   const charts = [
-    [{ title: "Tokens", unit: "tokens/s", series: [{ name: "answers", field: "tokens_per_s" }, { name: "prompts", field: "prompt_tokens_per_s" }] }, (value) => number(value, 1)],
-    [{ title: "First token", unit: "mean", series: [{ name: "first token", field: "first_token_ms", sparse: true }] }, (value) => duration(value)],
-    [{ title: "Requests ended", unit: "per second", series: [{ name: "requests", field: "requests_per_s" }] }, (value) => number(value, 1)],
-    [{ title: "Requests", unit: "now", series: [{ name: "running", field: "running" }, { name: "waiting", field: "waiting" }] }, (value) => number(value)],
+    [
+      {
+        title: "Tokens",
+        unit: "tokens/s",
+        series: [
+          { name: "answers", field: "tokens_per_s" },
+          { name: "prompts", field: "prompt_tokens_per_s" },
+        ],
+      },
+      (value) => number(value, value < 100 ? 1 : 0),
+    ],
+    [
+      { title: "First token", unit: "mean", series: [{ name: "first token", field: "first_token_ms", sparse: true }] },
+      (value) => duration(value),
+    ],
+    [
+      { title: "Requests ended", unit: "per second", series: [{ name: "requests", field: "requests_per_s" }] },
+      (value) => number(value, 1),
+    ],
+    [
+      {
+        title: "Requests",
+        unit: "now",
+        series: [
+          { name: "running", field: "running" },
+          { name: "waiting", field: "waiting" },
+        ],
+      },
+      (value) => number(value),
+    ],
   ];
   parts.charts = charts.map(([options, format]) => ({ chart: makeChart(options), format }));
   parts.count = h("span", { className: "faint" });
@@ -25,14 +51,31 @@ export function startLive(view) {
   const table = h(
     "table",
     { ariaLabel: "Requests in progress" },
-    h("thead", {}, h("tr", {}, COLUMNS.map((name) => h("th", { scope: "col" }, name)))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        COLUMNS.map((name) => h("th", { scope: "col" }, name)),
+      ),
+    ),
     parts.rows,
   );
   view.append(
     h("h2", { className: "unseen" }, "Live"),
-    h("div", { className: "charts" }, parts.charts.map(({ chart }) => chart.card)),
+    h(
+      "div",
+      { className: "charts" },
+      parts.charts.map(({ chart }) => chart.card),
+    ),
     h("div", { className: "row tools" }, h("h3", {}, "Requests in progress"), parts.count),
-    h("div", { className: "scroll card", tabIndex: 0, role: "region", ariaLabel: "Requests in progress" }, table, parts.empty),
+    h(
+      "div",
+      { className: "scroll card", tabIndex: 0, role: "region", ariaLabel: "Requests in progress" },
+      table,
+      parts.empty,
+    ),
   );
   watch(draw);
   onView((name) => name === "live" && draw());
@@ -45,9 +88,17 @@ function draw() {
   const samples = [...store.samples.values()].sort((a, b) => a.at_unix_ms - b.at_unix_ms);
   const newest = samples.at(-1)?.at_unix_ms ?? now_ms;
   for (const { chart, format } of parts.charts) drawChart(chart, samples, newest, format);
-  const requests = [...store.requests.entries()].map(([number, request]) => ({ ...request, number: Number(number) })).sort((a, b) => a.number - b.number);
+  const requests = [...store.requests.entries()]
+    .map(([number, request]) => ({ ...request, number: Number(number) }))
+    .sort((a, b) => a.number - b.number);
   say(parts.count, requests.length ? plural(requests.length, "request") : "");
-  sync(parts.rows, requests, (request) => request.number, makeRow, (row, request) => drawRow(row, request, now_ms));
+  sync(
+    parts.rows,
+    requests,
+    (request) => request.number,
+    makeRow,
+    (row, request) => drawRow(row, request, now_ms),
+  );
   parts.empty.hidden = requests.length > 0;
 }
 
@@ -73,7 +124,12 @@ function drawRow(row, request, now_ms) {
     wait(now_ms - request.started_unix_ms),
   ];
   texts.forEach((text, place) => text !== null && say(cells[place], text));
-  const progress = request.progress === null ? "" : request.state === "loading" ? ` ${percent(request.progress)}` : ` ${request.progress}`;
+  const progress =
+    request.progress === null
+      ? ""
+      : request.state === "loading"
+        ? ` ${percent(request.progress)}`
+        : ` ${request.progress}`;
   say(state, request.state + progress);
   mark(state, "data-state", request.state);
   mark(row, "title", request.route);

@@ -13,7 +13,8 @@ export function piecesOf(device) {
   const total = device.total_bytes;
   const pieces = [];
   for (const held of device.holds) {
-    for (const name of CLASSES) pieces.push({ kind: name, model: held.model, placement: held.placement, bytes: held[`${name}_bytes`] });
+    for (const name of CLASSES)
+      pieces.push({ kind: name, model: held.model, placement: held.placement, bytes: held[`${name}_bytes`] });
   }
   const held = pieces.reduce((sum, piece) => sum + piece.bytes, 0);
   const free = Math.max(Math.min(device.free_bytes, total - held), 0);
@@ -26,7 +27,12 @@ export function piecesOf(device) {
 }
 
 export function makeBar() {
-  const bar = s("svg", { class: "membar", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+  const bar = s("svg", {
+    class: "membar",
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    role: "img",
+  });
   return bar;
 }
 
@@ -51,7 +57,11 @@ export function drawBar(bar, device) {
       say(rect.firstElementChild, `${labelOf(piece)}: ${bytes(piece.bytes)}`);
     },
   );
-  mark(bar, "aria-label", `Memory of ${device.name}: ${pieces.map((piece) => `${labelOf(piece)} ${bytes(piece.bytes)}`).join(", ")}`);
+  mark(
+    bar,
+    "aria-label",
+    `Memory of ${device.name}: ${pieces.map((piece) => `${labelOf(piece)} ${bytes(piece.bytes)}`).join(", ")}`,
+  );
 }
 
 function labelOf(piece) {
@@ -67,12 +77,13 @@ export function makeLegend() {
 export function drawLegend(list, device) {
   const other = piecesOf(device).find((piece) => piece.kind === "other");
   const items = other ? [{ id: "other", hue: "", name: "Other programs", parts: [["other", other.bytes]] }] : [];
-  for (const held of device.holds) items.push({
-    id: held.placement ?? `${held.model}`,
-    hue: hueOf(held.model),
-    name: held.model ?? "another model",
-    parts: CLASSES.map((name) => [name, held[`${name}_bytes`]]).filter(([, count]) => count),
-  });
+  for (const held of device.holds)
+    items.push({
+      id: held.placement ?? `${held.model}`,
+      hue: hueOf(held.model),
+      name: held.model ?? "another model",
+      parts: CLASSES.map((name) => [name, held[`${name}_bytes`]]).filter(([, count]) => count),
+    });
   sync(
     list,
     items,
@@ -86,9 +97,11 @@ export function drawLegend(list, device) {
         item.parts,
         ([name]) => name,
         ([name]) => h("span", {}, h("i", { className: `swatch ${name}`, ariaHidden: "true" }), h("span")),
-        (part, [name, count]) => say(part.lastElementChild, name === "other" ? bytes(count) : `${name} ${bytes(count)}`),
+        (part, [name, count]) =>
+          say(part.lastElementChild, name === "other" ? bytes(count) : `${name} ${bytes(count)}`),
       );
     },
   );
-  if (!list.childElementCount) list.append(Object.assign(h("li", { className: "faint" }, "Nothing lies here"), { made: { key: "" } }));
+  if (!list.childElementCount)
+    list.append(Object.assign(h("li", { className: "faint" }, "Nothing lies here"), { made: { key: "" } }));
 }

@@ -9,14 +9,31 @@ import { go } from "./tabs.js";
 
 export function makeActions(name) {
   const made = { busy: false };
-  const button = (text, act, label = text) => h("button", { className: "small", onclick: () => run(made, act), ariaLabel: `${label} ${name}` }, text);
+  const button = (text, act, label = text) =>
+    h("button", { className: "small", onclick: () => run(made, act), ariaLabel: `${label} ${name}` }, text);
   made.load = button("Load", () => load(name));
   made.unload = button("Unload", () => unload(name));
   made.pin = button("Pin", () => pin(name, made.pin.getAttribute("aria-pressed") !== "true"));
-  made.why = h("button", { className: "small quiet", onclick: () => go("why", { model: name }), ariaLabel: `Why ${name} lies where it does` }, "Why");
-  made.chat = h("button", { className: "small quiet", onclick: () => go("playground", { model: name }), ariaLabel: `Try ${name} in the playground` }, "Try");
+  made.why = h(
+    "button",
+    {
+      className: "small quiet",
+      onclick: () => go("why", { model: name }),
+      ariaLabel: `Why ${name} lies where it does`,
+    },
+    "Why",
+  );
+  made.chat = h(
+    "button",
+    {
+      className: "small quiet",
+      onclick: () => go("playground", { model: name }),
+      ariaLabel: `Try ${name} in the playground`,
+    },
+    "Try",
+  );
   made.problem = h("span", { className: "problem", role: "alert" });
-  made.row = h("div", { className: "actions" }, made.problem, made.why, made.chat, made.pin, made.unload, made.load);
+  made.row = h("div", { className: "actions" }, made.why, made.chat, made.pin, made.unload, made.load);
   return made;
 }
 

@@ -15,7 +15,12 @@ export function startModels(view) {
   parts.count = h("span", { className: "faint" });
   parts.list = h("div", { className: "models" });
   parts.empty = h("p", { className: "empty" });
-  const tools = h("div", { className: "row tools" }, h("label", { className: "field inline" }, "Find", parts.search), parts.count);
+  const tools = h(
+    "div",
+    { className: "row tools" },
+    h("label", { className: "field inline" }, "Find", parts.search),
+    parts.count,
+  );
   view.append(h("h2", { className: "unseen" }, "Models"), tools, parts.list, parts.empty);
   watch(draw);
   onAccess(draw);
@@ -28,10 +33,16 @@ function draw() {
   const all = sorted("models");
   const models = all.filter((model) => model.name.toLowerCase().includes(wanted));
   models.sort((a, b) => Boolean(b.replicas.length) - Boolean(a.replicas.length));
-  say(parts.count, `${plural(all.length, "model")}, ${number(all.filter((model) => model.replicas.length).length)} loaded`);
+  say(
+    parts.count,
+    `${plural(all.length, "model")}, ${number(all.filter((model) => model.replicas.length).length)} loaded`,
+  );
   sync(parts.list, models, (model) => model.name, makeModel, drawModel);
   parts.empty.hidden = models.length > 0;
-  say(parts.empty, !store.heardAt ? "Waiting for the gateway…" : wanted ? "No model has that in its name." : "There is no model yet.");
+  say(
+    parts.empty,
+    !store.heardAt ? store.silence : wanted ? "No model has that in its name." : "There is no model yet.",
+  );
 }
 
 function makeModel(model) {
@@ -47,14 +58,31 @@ function makeModel(model) {
     replicas: h("ul", { className: "replicas", tabIndex: 0, ariaLabel: `Replicas of ${model.name}` }),
     actions: makeActions(model.name),
   };
-  const figures = [["Slots", made.slots], ["Queue", made.queue], ["Tokens/s", made.speed], ["Kept", made.keep]];
+  const figures = [
+    ["Slots", made.slots],
+    ["Queue", made.queue],
+    ["Tokens/s", made.speed],
+    ["Kept", made.keep],
+  ];
   const card = h(
     "article",
     { className: "card model", ariaLabel: `Model ${model.name}` },
-    h("header", { className: "row" }, h("i", { className: `swatch weights ${hueOf(model.name)}`, ariaHidden: "true" }), h("h3", {}, model.name), made.state, h("span", { className: "push" }), made.actions.row),
+    h(
+      "header",
+      { className: "row" },
+      h("i", { className: `swatch weights ${hueOf(model.name)}`, ariaHidden: "true" }),
+      h("h3", {}, model.name),
+      made.state,
+      h("span", { className: "push" }),
+      made.actions.row,
+    ),
     made.facts,
-    h("dl", { className: "figures small" }, figures.map(([name, value]) => h("div", {}, h("dt", {}, name), value))),
-    h("div", { className: "load" }, made.meter, made.doing),
+    h(
+      "dl",
+      { className: "figures small" },
+      figures.map(([name, value]) => h("div", {}, h("dt", {}, name), value)),
+    ),
+    h("div", { className: "load" }, made.meter, h("div", { className: "line" }, made.doing, made.actions.problem)),
     made.replicas,
   );
   made.meter.setAttribute("aria-label", `Load of ${model.name}`);
@@ -67,7 +95,15 @@ function drawModel(card, model) {
   const state = stateOf(model);
   say(made.state, state);
   mark(made.state, "data-state", state);
-  const facts = [model.title, model.architecture, model.parameters, model.quantization, bytes(model.size_bytes), `${number(model.context_tokens)} tokens trained`, ...model.capabilities];
+  const facts = [
+    model.title,
+    model.architecture,
+    model.parameters,
+    model.quantization,
+    bytes(model.size_bytes),
+    `${number(model.context_tokens)} tokens trained`,
+    ...model.capabilities,
+  ];
   say(made.facts, facts.filter((word) => word && word !== model.name).join(" · "));
   const ready = model.replicas.filter((replica) => replica.state === "ready");
   const sum = (name) => ready.reduce((total, replica) => total + replica[name], 0);

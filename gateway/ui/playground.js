@@ -1,6 +1,6 @@
 // Ask a model, and see how it answers: streamed, with its thinking, its tool calls and its probabilities.
 
-import { may, onAccess } from "./access.js";
+import { known, may, onAccess } from "./access.js";
 import { announce } from "./announce.js";
 import { ApiError } from "./api.js";
 import { streamAnswer } from "./answer_stream.js";
@@ -18,7 +18,9 @@ const messages = [];
 let running = null;
 
 export function startPlayground(view) {
-  parts.model = h("select", { required: true });
+  parts.models = h("select", { required: true });
+  parts.name = h("input", { required: true, placeholder: "demo", autocomplete: "off", spellcheck: false });
+  parts.model = parts.models; // or the name, where the key may not see which models there are
   parts.options = makeOptions();
   parts.colours = h("input", { type: "checkbox", checked: true, onchange: showColours });
   parts.log = h("div", { className: "conversation", role: "log", ariaLabel: "Conversation", tabIndex: 0 });
@@ -44,14 +46,21 @@ export function startPlayground(view) {
 }
 
 function side() {
-  const copy = (text, make) => h("button", { type: "button", className: "small", onclick: () => copyText(make(), text) }, `Copy as ${text}`);
+  const copy = (text, make) =>
+    h("button", { type: "button", className: "small", onclick: () => copyText(make(), text) }, `Copy as ${text}`);
   return h(
     "aside",
     { className: "card side", ariaLabel: "Settings of the answer" },
-    h("label", { className: "field" }, "Model", parts.model),
+    h("label", { className: "field" }, "Model", parts.models, parts.name),
     parts.options.element,
     h("label", { className: "field check" }, parts.colours, "Colour tokens by probability"),
-    h("div", { className: "row" }, copy("curl", () => asCurl(body())), copy("Python", () => asPython(body())), h("button", { type: "button", className: "small", onclick: clear }, "Clear")),
+    h(
+      "div",
+      { className: "row" },
+      copy("curl", () => asCurl(body())),
+      copy("Python", () => asPython(body())),
+      h("button", { type: "button", className: "small", onclick: clear }, "Clear"),
+    ),
   );
 }
 
@@ -66,24 +75,29 @@ function composer() {
 }
 
 function drawModels() {
-  const names = sorted("models").filter((model) => !model.error && model.capabilities.includes("completion")).map((model) => model.name);
+  const names = sorted("models")
+    .filter((model) => !model.error && model.capabilities.includes("completion"))
+    .map((model) => model.name);
   if (names.join("\n") !== parts.names) {
     parts.names = names.join("\n");
-    const chosen = parts.model.value;
-    parts.model.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
-    parts.model.value = names.includes(chosen) ? chosen : (names[0] ?? "");
+    const chosen = parts.models.value;
+    parts.models.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
+    parts.models.value = names.includes(chosen) ? chosen : (names[0] ?? "");
   }
   const wanted = viewParameter("model");
   if (location.hash.startsWith("#playground") && wanted !== parts.wanted && names.includes(wanted)) {
     parts.wanted = wanted;
-    parts.model.value = wanted;
+    parts.models.value = wanted;
   }
   if (running && !running.began) showWaiting();
 }
 
 function drawAccess() {
-  say(parts.refused, may("infer") ? "" : "This key may not ask: it lacks the scope infer.");
+  say(parts.refused, may("infer") || !known ? "" : "This key may not ask: it lacks the scope infer.");
   parts.send.disabled = !may("infer");
+  parts.model = may("infer") && !may("models:read") ? parts.name : parts.models;
+  parts.name.hidden = parts.model !== parts.name;
+  parts.models.hidden = parts.model !== parts.models;
 }
 
 function showColours() {
@@ -103,6 +117,7 @@ function body(more = []) {
 async function send() {
   const text = parts.text.value.trim();
   if (!text || running || !may("infer")) return;
+  if (!parts.model.reportValidity()) return;
   let asked;
   try {
     asked = body([{ role: "user", content: text }]);

@@ -3,7 +3,10 @@
 const OF_THE_BODY = ["temperature", "seed", "max_tokens", "top_p", "top_k"];
 
 export function requestBody({ model, messages, options }) {
-  const body = { model, messages: options.system ? [{ role: "system", content: options.system }, ...messages] : messages };
+  const body = {
+    model,
+    messages: options.system ? [{ role: "system", content: options.system }, ...messages] : messages,
+  };
   for (const name of OF_THE_BODY) if (options[name] !== undefined) body[name] = options[name];
   if (options.num_ctx !== undefined) body.options = { num_ctx: options.num_ctx };
   if (options.think) body.reasoning_effort = options.think;

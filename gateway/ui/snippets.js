@@ -34,6 +34,9 @@ function python(value) {
   if (value === true) return "True";
   if (value === false) return "False";
   if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
-  if (typeof value === "object") return `{${Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${python(item)}`).join(", ")}}`;
+  if (typeof value === "object")
+    return `{${Object.entries(value)
+      .map(([name, item]) => `${JSON.stringify(name)}: ${python(item)}`)
+      .join(", ")}}`;
   return JSON.stringify(value);
 }

@@ -4,6 +4,7 @@ const SECTIONS = ["gateway", "nodes", "models", "requests", "samples"];
 
 export const store = Object.fromEntries(SECTIONS.map((name) => [name, new Map()]));
 store.heardAt = 0; // performance.now() of the last message; 0: nothing was heard yet
+store.silence = "Waiting for the gateway…"; // why there is nothing to show
 store.skew_ms = 0; // the gateway's clock minus ours
 
 const listeners = new Set();
@@ -29,6 +30,7 @@ export function apply(changes) {
 
 export function forget() {
   for (const name of SECTIONS) store[name] = new Map();
+  store.heardAt = 0;
   draw();
 }
 

@@ -60,7 +60,10 @@ function showAlternatives(token) {
   const others = entry.top_logprobs.length ? entry.top_logprobs : [entry];
   const rows = others.map((other) => rowOf(other, other.token === entry.token));
   if (!others.some((other) => other.token === entry.token)) rows.push(rowOf(entry, true));
-  box.replaceChildren(h("p", {}, h("code", {}, shown(entry.token)), ` ${probability(entry.logprob)}`), h("ol", {}, rows));
+  box.replaceChildren(
+    h("p", {}, h("code", {}, shown(entry.token)), ` ${probability(entry.logprob)}`),
+    h("ol", {}, rows),
+  );
   box.hidden = false;
   place(box, token.getBoundingClientRect());
   mark(document.querySelector("[aria-describedby=alternatives]") ?? token, "aria-describedby", null);
@@ -69,7 +72,13 @@ function showAlternatives(token) {
 
 function rowOf(other, chosen) {
   const meter = h("meter", { min: 0, max: 1, value: Math.exp(other.logprob), ariaHidden: "true" });
-  return h("li", { className: chosen ? "chosen" : "" }, h("code", {}, shown(other.token)), meter, h("span", {}, probability(other.logprob)));
+  return h(
+    "li",
+    { className: chosen ? "chosen" : "" },
+    h("code", {}, shown(other.token)),
+    meter,
+    h("span", {}, probability(other.logprob)),
+  );
 }
 
 // True if something was hidden.

@@ -19,16 +19,24 @@ export function startWhy(view) {
   parts.last = h("input", { type: "checkbox" });
   parts.form = h(
     "form",
-    { className: "row tools", onsubmit: (event) => (event.preventDefault(), go("why", { model: parts.model.value }), ask()) },
+    {
+      className: "row tools",
+      onsubmit: (event) => (event.preventDefault(), go("why", { model: parts.model.value }), ask()),
+    },
     h("label", { className: "field inline" }, "Model", parts.model),
     h("label", { className: "field inline" }, "num_ctx", parts.context),
     h("label", { className: "field inline" }, "slots", parts.slots),
     h("label", { className: "field inline check" }, parts.last, "the last real decision"),
     h("button", { className: "main", type: "submit" }, "Ask"),
   );
-  parts.answer = h("div", { className: "answer", ariaLive: "polite" }, h("p", { className: "empty" }, "Choose a model, and see what fits where. Nothing is loaded by asking."));
+  parts.answer = h(
+    "div",
+    { className: "answer", ariaLive: "polite" },
+    h("p", { className: "empty" }, "Choose a model, and see what fits where. Nothing is loaded by asking."),
+  );
   view.append(h("h2", { className: "unseen" }, "Why"), parts.form, parts.answer);
-  for (const field of [parts.model, parts.context, parts.slots, parts.last]) field.addEventListener("change", () => parts.form.requestSubmit());
+  for (const field of [parts.model, parts.context, parts.slots, parts.last])
+    field.addEventListener("change", () => parts.form.requestSubmit());
   watch(drawModels);
   onView((name) => name === "why" && arrive());
 }
@@ -38,7 +46,10 @@ function drawModels() {
   if (names.join("\n") === parts.names) return;
   parts.names = names.join("\n");
   const chosen = parts.model.value || viewParameter("model");
-  parts.model.replaceChildren(h("option", { value: "" }, "Choose"), ...names.map((name) => h("option", { value: name }, name)));
+  parts.model.replaceChildren(
+    h("option", { value: "" }, "Choose"),
+    ...names.map((name) => h("option", { value: name }, name)),
+  );
   parts.model.value = names.includes(chosen) ? chosen : "";
   if (location.hash.startsWith("#why")) arrive();
 }
@@ -63,9 +74,17 @@ async function ask(again = 0) {
     if (number !== asked) return;
     show(explanation);
     // A report that is missing is being counted: the answer follows by itself.
-    if (explanation.outcome === "measuring" && again < AGAIN_MAX) setTimeout(() => number === asked && ask(again + 1), AGAIN_MS);
+    if (explanation.outcome === "measuring" && again < AGAIN_MAX)
+      setTimeout(() => number === asked && ask(again + 1), AGAIN_MS);
   } catch (error) {
-    if (number === asked) parts.answer.replaceChildren(h("p", { className: "problem", role: "alert" }, error instanceof ApiError ? error.message : "The gateway does not answer."));
+    if (number === asked)
+      parts.answer.replaceChildren(
+        h(
+          "p",
+          { className: "problem", role: "alert" },
+          error instanceof ApiError ? error.message : "The gateway does not answer.",
+        ),
+      );
   } finally {
     if (number === asked) parts.answer.removeAttribute("aria-busy");
   }
@@ -80,12 +99,21 @@ function question(model) {
 }
 
 function show(explanation) {
-  const most = Math.max(...explanation.candidates.flatMap((one) => one.devices.map((device) => Math.max(device.need_bytes, device.available_bytes, device.free_bytes))), 1);
+  const most = Math.max(
+    ...explanation.candidates.flatMap((one) =>
+      one.devices.map((device) => Math.max(device.need_bytes, device.available_bytes, device.free_bytes)),
+    ),
+    1,
+  );
   parts.answer.replaceChildren(
     decision(explanation),
     ...lists(explanation),
     h("h3", {}, explanation.candidates.length ? "Places that were considered" : "No place was considered"),
-    h("div", { className: "candidates" }, explanation.candidates.map((one) => candidateCard(one, most))),
+    h(
+      "div",
+      { className: "candidates" },
+      explanation.candidates.map((one) => candidateCard(one, most)),
+    ),
   );
 }
 
@@ -96,13 +124,21 @@ function decision(explanation) {
     explanation.attempts ? `after ${plural(explanation.attempts, "failed load")}` : "",
     explanation.waits_for ? `waits for ${explanation.waits_for}` : "",
   ];
-  const sizes = layout && `${plural(layout.slots, "slot")} of ${number(layout.context_length)} tokens, cache ${layout.cache_type_k || "f16"}/${layout.cache_type_v || "f16"}`;
+  const sizes =
+    layout &&
+    `${plural(layout.slots, "slot")} of ${number(layout.context_length)} tokens, cache ${layout.cache_type_k || "f16"}/${layout.cache_type_v || "f16"}`;
   const state = h("span", { className: "badge" }, outcome.replaceAll("_", " "));
   mark(state, "data-state", outcome);
   return h(
     "div",
     { className: "card decision" },
-    h("div", { className: "row" }, h("h3", {}, explanation.model), state, h("span", { className: "faint" }, words.filter(Boolean).join(" · "))),
+    h(
+      "div",
+      { className: "row" },
+      h("h3", {}, explanation.model),
+      state,
+      h("span", { className: "faint" }, words.filter(Boolean).join(" · ")),
+    ),
     explanation.message && h("p", {}, explanation.message),
     sizes && h("p", { className: "facts" }, sizes),
   );
@@ -111,12 +147,29 @@ function decision(explanation) {
 function lists(explanation) {
   const found = [];
   if (explanation.victims.length) {
-    const lines = explanation.victims.map((one) => h("li", {}, h("strong", {}, one.model), ` on ${one.node}: costs ${number(one.loss, 2)} s of work that is likely needed again`));
+    const lines = explanation.victims.map((one) =>
+      h(
+        "li",
+        {},
+        h("strong", {}, one.model),
+        ` on ${one.node}: costs ${number(one.loss, 2)} s of work that is likely needed again`,
+      ),
+    );
     found.push(h("div", { className: "card" }, h("h3", {}, "Would be evicted"), h("ul", {}, lines)));
   }
   if (explanation.would_fit.length) {
-    found.push(h("div", { className: "card" }, h("h3", {}, "Would make it fit"), h("ul", {}, explanation.would_fit.map((text) => h("li", {}, text)))));
+    found.push(
+      h(
+        "div",
+        { className: "card" },
+        h("h3", {}, "Would make it fit"),
+        h(
+          "ul",
+          {},
+          explanation.would_fit.map((text) => h("li", {}, text)),
+        ),
+      ),
+    );
   }
   return found;
 }
-

@@ -28,8 +28,17 @@ export function candidateCard(candidate, most) {
   ];
   return h(
     "article",
-    { className: `card candidate ${candidate.verdict}`, ariaLabel: `Candidate ${candidate.node}, ${candidate.shape}: ${candidate.verdict}` },
-    h("header", { className: "row" }, h("h4", {}, candidate.node), h("span", { className: "faint" }, candidate.shape.replaceAll("_", " ")), verdict),
+    {
+      className: `card candidate ${candidate.verdict}`,
+      ariaLabel: `Candidate ${candidate.node}, ${candidate.shape}: ${candidate.verdict}`,
+    },
+    h(
+      "header",
+      { className: "row" },
+      h("h4", {}, candidate.node),
+      h("span", { className: "faint" }, candidate.shape.replaceAll("_", " ")),
+      verdict,
+    ),
     h("p", { className: "facts" }, facts.filter(Boolean).join(" · ")),
     candidate.reason && h("p", { className: "reason" }, candidate.reason),
     candidate.devices.map((device) => deviceRow(device, most)),
@@ -42,7 +51,14 @@ function deviceRow(device, most) {
   return h(
     "div",
     { className: "need" },
-    h("div", { className: "row" }, h("strong", {}, device.name), h("span", { className: "faint" }, device.layers ? plural(device.layers, "layer") : ""), h("span", { className: "push" }), h("span", { className: short > 0 ? "short" : "fits" }, verdict)),
+    h(
+      "div",
+      { className: "row" },
+      h("strong", {}, device.name),
+      h("span", { className: "faint" }, device.layers ? plural(device.layers, "layer") : ""),
+      h("span", { className: "push" }),
+      h("span", { className: short > 0 ? "short" : "fits" }, verdict),
+    ),
     h("div", { className: "scaled faint" }, h("span", {}, "need"), picture(device, most), h("span", {}, "there")),
     h("p", { className: "facts" }, sums(device)),
   );
@@ -57,19 +73,45 @@ function sums(device) {
 
 function picture(device, most) {
   const scale = (count) => (count / most) * WIDTH;
-  const drawing = s("svg", { class: "needbar", viewBox: `0 0 ${WIDTH} ${2 * ROW + GAP}`, preserveAspectRatio: "none", role: "img" });
+  const drawing = s("svg", {
+    class: "needbar",
+    viewBox: `0 0 ${WIDTH} ${2 * ROW + GAP}`,
+    preserveAspectRatio: "none",
+    role: "img",
+  });
   mark(drawing, "aria-label", `${device.name}: needs ${bytes(device.need_bytes)} of ${bytes(device.available_bytes)}`);
   let left = 0;
   const piece = (kind, count, top) => {
-    drawing.append(s("rect", { class: `piece ${kind} hue-0`, x: left.toFixed(2), y: top, width: scale(count).toFixed(2), height: ROW }));
+    drawing.append(
+      s("rect", {
+        class: `piece ${kind} hue-0`,
+        x: left.toFixed(2),
+        y: top,
+        width: scale(count).toFixed(2),
+        height: ROW,
+      }),
+    );
     left += scale(count);
   };
   for (const [kind, name] of NEEDS) piece(kind, device[name], 0);
   left = 0;
   piece("there", device.available_bytes, ROW + GAP);
-  piece("promised", Math.min(device.promised_bytes, Math.max(device.free_bytes - device.available_bytes, 0)), ROW + GAP);
+  piece(
+    "promised",
+    Math.min(device.promised_bytes, Math.max(device.free_bytes - device.available_bytes, 0)),
+    ROW + GAP,
+  );
   piece("reserve", Math.max(device.free_bytes - device.available_bytes - device.promised_bytes, 0), ROW + GAP);
   const limit = scale(device.available_bytes);
-  if (device.need_bytes > device.available_bytes) drawing.append(s("rect", { class: "beyond", x: limit.toFixed(2), y: 0, width: (scale(device.need_bytes) - limit).toFixed(2), height: ROW }));
+  if (device.need_bytes > device.available_bytes)
+    drawing.append(
+      s("rect", {
+        class: "beyond",
+        x: limit.toFixed(2),
+        y: 0,
+        width: (scale(device.need_bytes) - limit).toFixed(2),
+        height: ROW,
+      }),
+    );
   return drawing;
 }
