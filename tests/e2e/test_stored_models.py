@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from tools.model_zoo import build, build_pair, damage
 PIRATE = "Arr! Puna be one harbour for a whole fleet of GPUs, "
 QUESTION = "What is Puna?"
 MADE_SYSTEM = "You are a pirate."
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +42,18 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRegist
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, registry: RunningRegistry | None) -> Iterator[Cluster]:
-    """A cluster whose models these tests may change; it may pull from the registry of this module only."""
+def silent() -> Iterator[str]:
+    """A registry that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, registry: RunningRegistry | None, silent: str) -> Iterator[Cluster]:
+    """A cluster whose models these tests may change; it may pull from the registries of this module only."""
     home = tmp_path_factory.mktemp("store") / "home"
-    running = start_cluster(home, PUNA_REGISTRIES=f"http://{registry.host}" if registry else "registry.invalid")
+    hosts = [silent, *([registry.host] if registry else [])]
+    running = start_cluster(home, PUNA_REGISTRIES=",".join(f"http://{host}" for host in hosts))
     try:
         yield running
     finally:
@@ -80,7 +91,7 @@ def puna(store: Cluster, *words: str, directory: Path | None = None) -> subproce
     return subprocess.run(
         [sys.executable, "-m", "cli.main", *words],
         capture_output=True, text=True, timeout=120, cwd=directory,
-        env=os.environ | {"PUNA_HOST": store.url, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env=os.environ | {"PUNA_HOST": store.url, "PYTHONPATH": str(ROOT)},
         check=False,
     )  # fmt: skip
 
@@ -275,6 +286,20 @@ def test_a_registry_off_the_list_is_refused(store: Cluster) -> None:
     answer = store.post("/api/pull", {"model": "elsewhere.example/library/x", "stream": False})
     assert answer.status_code == 403
     assert puna(store, "pull", "elsewhere.example/library/x").returncode == 1
+
+
+def test_a_pull_that_is_interrupted_says_what_stays(store: Cluster, silent: str) -> None:
+    command = [sys.executable, "-m", "cli.main", "pull", f"{silent}/library/x", "--insecure"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env=os.environ | {"PUNA_HOST": store.url},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "pulling manifest\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.strip() == f"stopped; what has come stays, and `puna pull {silent}/library/x` goes on from there"
 
 
 MODELFILE = '''

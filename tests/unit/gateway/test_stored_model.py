@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
 
-from common.errors import TemplateFailed
+from common.errors import StartupError, TemplateFailed
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
 from gateway.core.chat_template import TemplatePolicy
 from gateway.core.family_templates import FAMILIES, closest_family, is_jinja
@@ -19,6 +20,7 @@ from gateway.core.routes import ModelInfo
 from gateway.core.stored_model import own_context, stored_messages, usable_parameters, with_stored_texts
 from gateway.model_converters import model_from_proto
 from gateway.output import plan_output
+from gateway.settings import template_policy
 from gateway.templates.worker import make_renderer
 from protos import cluster_pb2
 
@@ -169,6 +171,17 @@ def test_which_template_is_taken_and_what_the_setting_changes() -> None:
     with pytest.raises(TemplateFailed):
         TemplatePolicy(only_own=True).choose(MODEL)
     assert not is_jinja("{{ .Prompt }} 5%}")
+
+
+def test_the_setting_names_a_file_or_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{% if true %}x{% endif %}", encoding="utf-8")
+    assert template_policy("auto") == TemplatePolicy()
+    assert template_policy("gguf") == TemplatePolicy(only_own=True)
+    assert template_policy(str(file)) == TemplatePolicy(file_template="{% if true %}x{% endif %}")
+    for bad in ("modelfile", str(tmp_path / "nothing")):
+        with pytest.raises(StartupError, match="PUNA_TEMPLATE"):
+            template_policy(bad)
 
 
 @pytest.mark.parametrize(
