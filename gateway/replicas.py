@@ -275,6 +275,7 @@ class ReplicaPool:
             slots_total=status.slots_total or connection.info.slots_total,
             slots_busy=status.slots_busy,
             queued=status.queued,
+            load_fraction=status.load_fraction,
         )
         connection.reported_s = self._clock.now_s()
         connection.changed.set()
