@@ -1,0 +1,234 @@
+"""Registries that answer badly on purpose: nothing secret leaves, nothing wrong gets a name, everything ends."""
+
+import gzip
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from common.errors import DigestMismatch, InvalidRequest, RegistryFailed
+from runner.core.registry.credentials import Credentials
+from runner.core.store.manifest import CONFIG_TYPE, DOCKER_MANIFEST, MANIFEST_BYTES_MAX
+from runner.host.registry.client import Secrets
+from tests.integration.host.pulling import KIB, open_store, random_bytes
+from tests.registry import MODEL
+
+WEIGHTS = random_bytes(200 * KIB, seed=3)
+DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
+CONFIG = b'{"model_format": "gguf"}'
+READER = Credentials(user="reader", password="open sesame")
+
+Answer = tuple[int, dict[str, str], bytes]
+Respond = Callable[["Asked"], Answer | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+@dataclass(slots=True)
+class ScriptedServer:
+    """Answers as a registry does, unless `respond` answers otherwise."""
+
+    host: str
+    respond: Respond = lambda _: None  # nothing special
+    asked: list[Asked] = field(default_factory=list)
+    manifest: bytes = b""
+
+    def answer(self, asked: Asked) -> Answer:
+        """Status, headers and content."""
+        self.asked.append(asked)
+        said = self.respond(asked)
+        if said is not None:
+            return said
+        if "/manifests/" in asked.path:
+            return 200, {}, self.manifest
+        content = WEIGHTS if DIGEST in asked.path else CONFIG
+        asked_range = asked.headers.get("range", "")
+        if not asked_range:
+            return 200, {}, content
+        start, _, stop = asked_range.removeprefix("bytes=").partition("-")
+        part = content[int(start) : int(stop) + 1]
+        return 206, {"Content-Range": f"bytes {start}-{stop}/{len(content)}"}, part
+
+
+def manifest_of(*, size: int = len(WEIGHTS), media_type: str = MODEL, version: int = 2) -> bytes:
+    config = {"mediaType": CONFIG_TYPE, "digest": f"sha256:{hashlib.sha256(CONFIG).hexdigest()}", "size": len(CONFIG)}
+    layer = {"mediaType": media_type, "digest": f"sha256:{DIGEST}", "size": size}
+    return json.dumps(
+        {"schemaVersion": version, "mediaType": DOCKER_MANIFEST, "config": config, "layers": [layer]}
+    ).encode()
+
+
+@contextmanager
+def scripted(respond: Respond = lambda _: None) -> Iterator[ScriptedServer]:
+    """A server on a port of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            status, more, content = server.answer(Asked(method=self.command, path=self.path, headers=headers))
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(content)), **more}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None:
+            """Silence."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ScriptedServer(f"127.0.0.1:{http.server_port}", respond, manifest=manifest_of())
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+async def pull(tmp_path: Path, server: ScriptedServer, *, allowed: str = "", secrets: Secrets | None = None) -> None:
+    async with open_store(tmp_path, allowed or f"http://{server.host}", secrets=secrets) as store:
+        await store.pull(f"{server.host}/team/model:latest")
+        assert store.blobs.path(DIGEST).read_bytes() == WEIGHTS
+
+
+async def test_credentials_do_not_follow_a_redirect_to_another_host(tmp_path: Path) -> None:
+    with scripted() as elsewhere, scripted() as server:
+
+        def respond(asked: Asked) -> Answer | None:
+            if "authorization" not in asked.headers:
+                return 401, {"WWW-Authenticate": 'Basic realm="x"'}, b""
+            if "/blobs/" in asked.path:
+                return 307, {"Location": f"http://{elsewhere.host}{asked.path}"}, b""
+            return None
+
+        server.respond = respond
+        await pull(tmp_path, server, secrets=Secrets(by_host={server.host: READER}))
+        assert any("authorization" in asked.headers for asked in server.asked)
+        assert elsewhere.asked
+        assert all("authorization" not in asked.headers for asked in elsewhere.asked)
+
+
+async def test_who_was_redirected_to_cannot_ask_for_credentials(tmp_path: Path) -> None:
+    with scripted() as elsewhere, scripted() as server:
+        elsewhere.respond = lambda _: (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+        server.respond = lambda asked: (
+            (302, {"Location": f"http://{elsewhere.host}{asked.path}"}, b"") if "/blobs/" in asked.path else None
+        )
+        secrets = Secrets(by_host={server.host: READER, elsewhere.host: READER})
+        with pytest.raises(RegistryFailed, match="status 401"):
+            await pull(tmp_path, server, secrets=secrets)
+        assert all("authorization" not in asked.headers for asked in elsewhere.asked)
+
+
+async def test_redirects_end(tmp_path: Path) -> None:
+    with scripted(lambda asked: (302, {"Location": asked.path + "x"}, b"")) as server:
+        with pytest.raises(RegistryFailed, match="more than 5 times"):
+            await pull(tmp_path, server)
+        assert len(server.asked) == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "text"),
+    [
+        (b"x" * (MANIFEST_BYTES_MAX + 1), RegistryFailed, "more than"),
+        (b"no json", RegistryFailed, "no JSON"),
+        (manifest_of(version=1), RegistryFailed, "schema version 1"),
+        (b'{"schemaVersion": 2, "manifests": []}', RegistryFailed, "no list of layers"),
+        (manifest_of(media_type="application/x"), InvalidRequest, "no GGUF model"),
+        (manifest_of(media_type="application/vnd.ollama.image.tensor"), InvalidRequest, "safetensors"),
+        (manifest_of(size=17), RegistryFailed, "its manifest says 17"),
+    ],
+)
+async def test_a_manifest_that_is_none_is_refused(
+    tmp_path: Path, content: bytes, error: type[Exception], text: str
+) -> None:
+    with scripted() as server:
+        server.manifest = content
+        with pytest.raises(error, match=text):
+            await pull(tmp_path, server)
+        assert all(asked.method != "GET" or "/manifests/" in asked.path for asked in server.asked)
+
+
+async def test_a_manifest_of_another_digest_than_announced_is_refused(tmp_path: Path) -> None:
+    announced = {"Docker-Content-Digest": "sha256:" + "0" * 64}
+    with (
+        scripted(lambda asked: (200, announced, manifest_of()) if "/manifests/" in asked.path else None) as server,
+        pytest.raises(DigestMismatch, match="expected 'sha256:0000"),
+    ):
+        await pull(tmp_path, server)
+
+
+async def test_the_text_of_a_refusal_is_passed_on_and_made_printable(tmp_path: Path) -> None:
+    said = json.dumps({"error": "The specified tag is a sharded GGUF.\x1b[31m\nUse another."}).encode()
+    with (
+        scripted(lambda _: (400, {}, said)) as server,
+        pytest.raises(InvalidRequest) as caught,
+    ):
+        await pull(tmp_path, server)
+    assert caught.value.message == "The specified tag is a sharded GGUF. [31m Use another."
+
+
+async def test_a_blob_that_changes_on_the_way_is_fetched_anew_and_given_up_in_the_end(tmp_path: Path) -> None:
+    with (
+        scripted(lambda asked: (416, {}, b"") if asked.method == "GET" and DIGEST in asked.path else None) as server,
+        pytest.raises(RegistryFailed, match="changes or breaks off"),
+    ):
+        await pull(tmp_path, server)
+    async with open_store(tmp_path, "hf.co") as store:
+        assert store.partials() == []
+
+
+async def test_compressed_blobs_are_not_taken(tmp_path: Path) -> None:
+    def respond(asked: Asked) -> Answer | None:
+        assert asked.headers.get("accept-encoding") == "identity"
+        if asked.method == "GET" and DIGEST in asked.path:
+            return 200, {"Content-Encoding": "gzip"}, gzip.compress(WEIGHTS)
+        return None
+
+    with scripted(respond) as server, pytest.raises(RegistryFailed, match="compresses"):
+        await pull(tmp_path, server)
+
+
+async def test_a_server_that_is_busy_is_asked_again(tmp_path: Path) -> None:
+    busy = iter([(503, {}, b""), (429, {}, b"")])
+
+    def respond(asked: Asked) -> Answer | None:
+        return next(busy, None) if asked.method == "GET" and DIGEST in asked.path else None
+
+    with scripted(respond) as server:
+        await pull(tmp_path, server)
+
+
+async def test_a_proxy_of_the_environment_is_used_unless_it_is_excepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted() as proxy, scripted() as server:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.host}")
+        monkeypatch.setenv("NO_PROXY", "other.example")
+        await pull(tmp_path / "a", server)
+        assert server.asked == []
+        assert all(asked.path.startswith(f"http://{server.host}/v2/") for asked in proxy.asked)
+        seen = len(proxy.asked)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        await pull(tmp_path / "b", server)
+        assert server.asked
+        assert len(proxy.asked) == seen
