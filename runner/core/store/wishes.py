@@ -65,7 +65,7 @@ def merged_parameters(wanted_json: str, former_json: str) -> bytes:
     Raises:
         InvalidRequest: no object of numbers, texts, truths and lists of texts.
     """
-    wanted = _loaded(wanted_json, dict, "parameters") if wanted_json else {}
+    wanted = _object(wanted_json) if wanted_json else {}
     if len(wanted) > PARAMETERS_MAX:
         raise InvalidRequest(f"more than {PARAMETERS_MAX} parameters", param="parameters")
     for name, value in wanted.items():
@@ -74,8 +74,8 @@ def merged_parameters(wanted_json: str, former_json: str) -> bytes:
                 f"parameter {name[:80]!r} must be a number, a text, true or false, or a list of texts",
                 param="parameters",
             )
-    former = _loaded(former_json, dict, "parameters") if former_json else {}
-    both = {**former, **wanted}
+    former = _object(former_json) if former_json else {}
+    both: dict[str, object] = {**former, **wanted}
     return orjson.dumps(both) if both else b""
 
 
@@ -85,7 +85,7 @@ def checked_messages(messages_json: str) -> bytes:
     Raises:
         InvalidRequest: no list of {role, content}.
     """
-    messages = _loaded(messages_json, list, "messages") if messages_json else []
+    messages = _list(messages_json) if messages_json else []
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"more than {MESSAGES_MAX} messages", param="messages")
     for message in messages:
@@ -130,11 +130,22 @@ def _is_option_value(value: object) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
-def _loaded(text: str, kind: type, param: str) -> "dict[str, object] | list[object] | object":
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, kind):
-        raise InvalidRequest(f"{param} is no JSON {'object' if kind is dict else 'list'}", param=param)
+def _object(text: str) -> dict[str, object]:
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise InvalidRequest("parameters is no JSON object", param="parameters")
     return value
+
+
+def _list(text: str) -> list[object]:
+    value = _json(text)
+    if not isinstance(value, list):
+        raise InvalidRequest("messages is no JSON list", param="messages")
+    return value
+
+
+def _json(text: str) -> object:
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return None

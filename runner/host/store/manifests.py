@@ -132,7 +132,7 @@ class ManifestStore:
                 continue
             if len(parts) == _DEPTH - 1 and entry.is_file(follow_symlinks=False) and len(names) < NAMES_MAX:
                 with contextlib.suppress(InvalidRequest):
-                    names.append(StoreName(*parts, entry.name))
+                    names.append(StoreName(parts[0], parts[1], parts[2], entry.name))
                     continue
             strange.append(Path(entry.path))
 

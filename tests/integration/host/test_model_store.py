@@ -142,7 +142,8 @@ async def test_a_blob_goes_in_and_comes_out_from_any_offset(store: Store, laid: 
 
 
 async def _never() -> AsyncIterator[bytes]:
-    for piece in ():
+    pieces: tuple[bytes, ...] = ()
+    for piece in pieces:
         yield piece
 
 

@@ -29,8 +29,8 @@ def blobs(zoo: Zoo, tmp_path: Path) -> list[Path]:
     return [part.rename(tmp_path / f"blob-{3 - number}") for number, part in enumerate(parts)]
 
 
-def files_of(parts: list[Path], **more: tuple[AdapterFile, ...]) -> ModelFiles:
-    return ModelFiles(model=parts[0], more=tuple(parts[1:]), **more)
+def files_of(parts: list[Path], adapters: tuple[AdapterFile, ...] = ()) -> ModelFiles:
+    return ModelFiles(model=parts[0], more=tuple(parts[1:]), adapters=adapters)
 
 
 @pytest.mark.behaviour("B-153")
