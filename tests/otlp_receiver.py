@@ -29,7 +29,8 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
 
     def __init__(self) -> None:
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
+        register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server  # generated, without types
+        register(self, self._server)
         self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._lock = threading.Lock()
         self._spans: list[Received] = []

@@ -94,8 +94,8 @@ def _entries_of(value: object) -> Iterator[Entry]:
         case DeviceGauges():
             yield from _entries_of(value.gauges)
         case ScrapedGauges():
-            for family in value.families:
-                yield from _entries_of(family)
+            for scraped in value.families:
+                yield from _entries_of(scraped)
         case Family():
             yield Entry(name=value.name, kind="gauge", labels=value.labels, text=value.text)
 
