@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench bench-engine bench-placement placement-grid behaviours fuzz deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench bench-engine bench-placement bench-gateway placement-grid behaviours fuzz deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ bench: setup ## measure against llama-server of the same build
 bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTIONS="--rounds 5 --models 57m")
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m bench.engine $(BENCH_OPTIONS)
+
+bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 3 minutes)
+	$(BIN)/python -m bench.gateway $(BENCH_OPTIONS)
 
 bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle control plane
 	$(BIN)/python -m bench.placement

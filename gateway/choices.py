@@ -20,6 +20,17 @@ class ChoiceEvent:
 
 async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
     """The events of all answers as they come. The first failure ends all of them and is raised."""
+    if len(answers) == 1:  # nothing to merge, so no task and no buffer either: most requests want one answer
+        async with closing(answers[0]) as events:
+            async for event in events:
+                yield ChoiceEvent(0, event)
+        return
+    async with closing(_merged(answers)) as merged:
+        async for choice in merged:
+            yield choice
+
+
+async def _merged(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
     # Bounded per answer, not as a whole: a quick one must not keep the others out of the buffer.
     buffer: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue()
     places = [asyncio.Semaphore(_BUFFERED_MAX) for _ in answers]

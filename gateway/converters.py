@@ -195,14 +195,16 @@ def prompt_progress(event: runner_pb2.PromptProgress) -> PromptProgress:
 
 def delta(chunk: runner_pb2.TokenChunk) -> Delta:
     """A piece of the answer."""
-    return Delta(content=chunk.text, tokens=tuple(_token(token) for token in chunk.tokens))
+    return Delta(content=chunk.text, tokens=tuple([_token(token) for token in chunk.tokens]))
 
 
 def _token(token: runner_pb2.Token) -> GeneratedToken:
+    if not token.HasField("logprob"):  # nearly always, and for every token
+        return GeneratedToken(id=token.id, piece=token.piece)
     return GeneratedToken(
         id=token.id,
         piece=token.piece,
-        logprob=token.logprob if token.HasField("logprob") else None,
+        logprob=token.logprob,
         top=tuple(TokenAlternative(id=t.id, piece=t.piece, logprob=t.logprob) for t in token.top),
     )
 

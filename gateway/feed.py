@@ -1,6 +1,7 @@
 """Run an answer in a task of its own, so that reading it can time out, stop early, or be ended from outside."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -12,6 +13,8 @@ Event = TypeVar("Event")
 
 # What a reader may lag behind before the runner's stream is held up.
 BUFFERED_MAX = 64
+# A pass of the event loop costs a microsecond, a write to a socket ten.
+PASSES = 2
 
 
 class EndOfFeed:
@@ -21,6 +24,61 @@ class EndOfFeed:
 END = EndOfFeed()
 
 
+class _Buffer(Generic[Event]):
+    """A queue between one writer and one reader. Cheaper than asyncio's, which is for any number of both."""
+
+    __slots__ = ("_items", "_loop", "_reader", "_writer")
+
+    def __init__(self) -> None:
+        self._items: deque[Event] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._reader: asyncio.Future[None] | None = None  # waits for an item
+        self._writer: asyncio.Future[None] | None = None  # waits for room
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    async def put(self, item: Event) -> None:
+        """Add an item, once there is room."""
+        while len(self._items) >= BUFFERED_MAX:
+            self._writer = self._loop.create_future()
+            await self._writer
+        self._items.append(item)
+        if self._reader is not None:
+            _resolve(self._reader)
+
+    async def get(self, timeout_s: float | None) -> Event:
+        """The oldest item, once there is one.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        if not self._items:
+            reader = self._reader = self._loop.create_future()
+            # A future that a timer resolves costs less than asyncio.timeout, and this is done for every event.
+            timer = None if timeout_s is None else self._loop.call_later(timeout_s, _resolve, reader)
+            try:
+                await reader
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if not self._items:
+                raise TimeoutError
+        return self.take()
+
+    def take(self) -> Event:
+        """The oldest item, which is there."""
+        item = self._items.popleft()
+        if self._writer is not None:
+            _resolve(self._writer)
+        return item
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 class Feed(Generic[Event]):
     """A stream of events with a bounded buffer. Leaving the context ends the work behind it and waits for that."""
 
@@ -28,7 +86,7 @@ class Feed(Generic[Event]):
         """`feeds` is where open feeds are found by whoever shuts down."""
         self._source = source
         self._feeds = feeds
-        self._buffer: asyncio.Queue[Event | Exception | EndOfFeed] = asyncio.Queue(maxsize=BUFFERED_MAX)
+        self._buffer: _Buffer[Event | Exception | EndOfFeed] = _Buffer()
         self._held: Exception | EndOfFeed | None = None  # taken from the buffer, but not its turn yet
         self._ending: PunaError | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -62,11 +120,10 @@ class Feed(Generic[Event]):
         item: Event | Exception | EndOfFeed
         if self._held is not None:
             item, self._held = self._held, None
-        elif not self._buffer.empty():  # a reader that lags behind pays for no timer
-            item = self._buffer.get_nowait()
+        elif self._buffer:  # a reader that lags behind pays for no timer
+            item = self._buffer.take()
         else:
-            async with asyncio.timeout(timeout_s):
-                item = await self._buffer.get()
+            item = await self._buffer.get(timeout_s)
         if isinstance(item, Exception):
             raise item
         return item
@@ -81,8 +138,11 @@ class Feed(Generic[Event]):
         if isinstance(first, EndOfFeed):
             return first
         batch = [first]
-        while not self._buffer.empty():
-            item = self._buffer.get_nowait()
+        if not self._buffer:
+            for _ in range(PASSES):  # of the event loop: on a busy one the next events are there afterwards
+                await asyncio.sleep(0)
+        while self._buffer:
+            item = self._buffer.take()
             if isinstance(item, Exception | EndOfFeed):
                 self._held = item
                 break

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from prometheus_client import Histogram
+
 from common import tracing
 from common.clock import Clock, SystemClock
 from common.errors import RequestCanceled
@@ -46,6 +48,7 @@ class RequestRecord:
     vector_tokens: int = 0  # of embeddings and rankings
     span: tracing.Span = tracing.NO_SPAN
     _last_token_s: float | None = None
+    _inter_token: Histogram | None = None  # of the model; looked up once
 
     def __post_init__(self) -> None:
         self.started_s = self.clock.now_s()
@@ -62,12 +65,13 @@ class RequestRecord:
     def token_arrived(self, token_count: int) -> None:
         """Tokens came from the runner."""
         now_s = self.clock.now_s()
-        model = self.model or OTHER
         if self._last_token_s is None:
             self.first_token_s = now_s - self.started_s
-            metrics.FIRST_TOKEN_S.labels(self.dialect, model).observe(self.first_token_s)
+            metrics.FIRST_TOKEN_S.labels(self.dialect, self.model or OTHER).observe(self.first_token_s)
         elif token_count:
-            metrics.INTER_TOKEN_S.labels(model).observe((now_s - self._last_token_s) / token_count)
+            if self._inter_token is None:
+                self._inter_token = metrics.INTER_TOKEN_S.labels(self.model or OTHER)
+            self._inter_token.observe((now_s - self._last_token_s) / token_count)
         self._last_token_s = now_s
         self.answer_tokens += token_count
 

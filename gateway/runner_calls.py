@@ -73,22 +73,26 @@ class RunnerCall(Generic[Event]):
         Raises:
             PunaError: as the call raised it, or what `end_with` was given.
         """
-        if self._error is not None:
-            raise self._error
+        if (given := self._given_error()) is not None:
+            raise given
         since_s = self._waiting_since_s = self._loop.time()
         try:
             event = await self._events.__anext__()
         except asyncio.CancelledError:
             # As asyncio.timeout does it: our own cancellation is taken back, anybody else's goes on.
-            if self._error is None or self._task is None or self._task.uncancel() > 0:
+            error = self._given_error()
+            if error is None or self._task is None or self._task.uncancel() > 0:
                 raise
-            raise self._error from None
+            raise error from None
         finally:
             self._waiting_since_s = None
         if self.begun:
             self._open.average_gap_s = average_after(self._open.average_gap_s, self._loop.time() - since_s)
         self.begun = True
         return event
+
+    def _given_error(self) -> PunaError | None:
+        return self._error
 
     def silent_s(self, now_s: float) -> float:
         """How long its reader has waited for an event."""

@@ -42,8 +42,9 @@ class RunnerClient:
         """
         call = self._stub.Generate(request, timeout=timeout_s, metadata=call_metadata())
         try:
-            async for event in received(call):
-                yield event
+            with domain_errors():
+                async for event in call:  # not through `received`: each generator on the way costs every token
+                    yield event
         finally:
             call.cancel()
 

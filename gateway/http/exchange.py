@@ -42,6 +42,11 @@ class Exchange:
     status: int | None = None  # once the status line is out
     complete: bool = False  # the last byte of the response is out
     body_read: bool = False
+    _headers: Headers | None = None
+    _sending_since_s: float | None = None  # on the loop's clock, while a write waits for the client
+    _sender: "asyncio.Task[Any] | None" = None
+    _slow_timer: asyncio.TimerHandle | None = None
+    _is_too_slow: bool = False
 
     @property
     def dialect(self) -> Dialect:
@@ -51,7 +56,9 @@ class Exchange:
     @property
     def headers(self) -> Headers:
         """The request's headers."""
-        return Headers(scope=self.scope)
+        if self._headers is None:
+            self._headers = Headers(scope=self.scope)
+        return self._headers
 
     @property
     def wants_debug(self) -> bool:
@@ -166,11 +173,30 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _send(self, message: Message) -> None:
+        # One timer looks after all writes of a response: a timer for each would cost as much as the write.
+        loop = asyncio.get_running_loop()
+        self._sender = asyncio.current_task()
+        self._sending_since_s = loop.time()
+        if self._slow_timer is None:
+            self._slow_timer = loop.call_later(SLOW_READER_S_MAX / 4, self._look_at_sending, loop)
         try:
-            async with asyncio.timeout(SLOW_READER_S_MAX):
-                await self.send(message)
-        except TimeoutError as error:
-            raise RequestCanceled("the client stopped reading") from error
+            await self.send(message)
+        except asyncio.CancelledError:
+            if not self._is_too_slow or self._sender is None or self._sender.uncancel() > 0:
+                raise
+            raise RequestCanceled("the client stopped reading") from None
+        finally:
+            self._sending_since_s = None
+
+    def _look_at_sending(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._slow_timer = None
+        if self._sending_since_s is None:
+            return  # the next write starts another timer
+        if loop.time() - self._sending_since_s >= SLOW_READER_S_MAX and self._sender is not None:
+            self._is_too_slow = True
+            self._sender.cancel()
+            return
+        self._slow_timer = loop.call_later(SLOW_READER_S_MAX / 4, self._look_at_sending, loop)
 
 
 Endpoint = Callable[[Exchange], Awaitable[None]]

@@ -23,6 +23,11 @@ WAIT_S_MAX = 10.0
 TEMPLATE_BYTES_MAX = 256 * 1024
 
 
+_INLINE_CHARACTERS = 32 * 1024
+# What any value counts for, however short it is.
+_CHARACTERS_PER_VALUE = 16
+
+
 class TemplatePool:
     """Renders templates, at most WORKERS at a time. `start` before use, `stop` after."""
 
@@ -121,5 +126,21 @@ class _Worker:
 
 
 async def _encoded(value: Mapping[str, object]) -> bytes:
-    """JSON; conversations can be megabytes, so it leaves the event loop."""
+    """JSON; conversations can be megabytes, and those leave the event loop."""
+    if _is_small(value):
+        return orjson.dumps(value)
     return await asyncio.to_thread(orjson.dumps, value)
+
+
+def _is_small(value: object) -> bool:
+    """Whether it is encoded in less time than a thread takes to start on it."""
+    left = _INLINE_CHARACTERS
+    found: list[object] = [value]
+    while found and left > 0:
+        one = found.pop()
+        left -= _CHARACTERS_PER_VALUE + (len(one) if isinstance(one, str) else 0)
+        if isinstance(one, Mapping):
+            found += one.values()
+        elif isinstance(one, list | tuple):
+            found += one
+    return left > 0

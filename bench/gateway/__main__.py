@@ -1,0 +1,202 @@
+"""`make bench-gateway`: see METHODOLOGY.md. The gateway has one core to itself, clients and runner the other."""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from grpc import aio
+
+from bench.gateway.clients import GrpcClient, HttpClient, Timed, crowd, open_loop
+from bench.machine import ROOT, describe_commit, describe_machine, load_average
+from cli.cluster.free_port import FreePort
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_READY_WITHIN_S = 30.0
+# The promises.
+ADDED_P50_MS, ADDED_P99_MS, TOKENS_PER_S = 1.5, 8.0, 20_000
+# As published by their makers, on other machines: no comparison, only an order of magnitude.
+PUBLISHED = {
+    "LiteLLM proxy": {
+        "added_p50_ms": 2, "added_p95_ms": 8, "added_p99_ms": 13, "requests_per_s": 1170,
+        "on": "4 instances of 4 CPUs each, not streamed",
+        "source": "docs.litellm.ai/docs/benchmarks",
+    },
+}  # fmt: skip
+
+
+def main() -> int:
+    """Measure, print, write."""
+    options = _options()
+    cores = sorted(os.sched_getaffinity(0))
+    gateway_core, other_core = cores[0], cores[-1]
+    os.sched_setaffinity(0, {other_core})
+    with _running(gateway_core, other_core) as (http, runner, gateway_pid):
+        figures = asyncio.run(_measure(http, runner, gateway_pid, options))
+    outcome = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **describe_commit(),
+        "machine": describe_machine(),
+        "load_average_before": load_average(),
+        "options": vars(options) | {"out": ""},
+        "cores": {"gateway": gateway_core, "runner and clients": other_core},
+        "published_by_others": PUBLISHED,
+        **figures,
+    }
+    path = Path(options.out) / f"{datetime.now(UTC):%Y-%m-%d}-gateway-relay.json"
+    path.write_text(json.dumps(outcome, indent=1) + "\n")
+    print(json.dumps(outcome["summary"], indent=1), f"\n{path}")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each open loop")
+    parser.add_argument("--rate", type=float, default=300.0, help="requests a second")
+    parser.add_argument("--answer", type=int, default=8, help="tokens of an answer in the open loop")
+    parser.add_argument("--streams", type=int, nargs="+", default=[16, 64], help="answers at once")
+    parser.add_argument("--tokens", type=int, default=2000, help="tokens of each of those")
+    parser.add_argument("--out", default=str(ROOT / "bench" / "results"))
+    return parser.parse_args()
+
+
+async def _measure(http: str, runner: str, gateway_pid: int, options: argparse.Namespace) -> dict[str, Any]:
+    host, _, port = http.rpartition(":")
+    through = HttpClient(host, int(port))
+    rounds: list[dict[str, Any]] = []
+    async with aio.insecure_channel(runner) as channel:
+        direct = GrpcClient(channel)
+        for ask in (direct.ask, through.ask):  # warm up: templates, connections, code
+            await open_loop(ask, per_second=100, duration_s=2, tokens=options.answer)
+        for _ in range(options.rounds):
+            entry: dict[str, Any] = {}
+            for name, ask in (("direct", direct.ask), ("gateway", through.ask)):
+                cpu_s = _cpu_s(gateway_pid)
+                timed = await open_loop(ask, per_second=options.rate, duration_s=options.seconds, tokens=options.answer)
+                entry[name] = _percentiles(timed) | {
+                    "gateway_core_share": round((_cpu_s(gateway_pid) - cpu_s) / options.seconds, 3)
+                }
+            entry["relay"] = [
+                await _relay(through, gateway_pid, streams, options.tokens) for streams in options.streams
+            ]
+            rounds.append(entry)
+            print(json.dumps(entry), flush=True)
+    return {"rounds": rounds, "summary": _summary(rounds)}
+
+
+async def _relay(client: HttpClient, pid: int, streams: int, tokens: int) -> dict[str, Any]:
+    """As many tokens as the gateway can pass on, and what each costs it."""
+    cpu_s = _cpu_s(pid)
+    timed = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
+    cpu_s = _cpu_s(pid) - cpu_s
+    count = sum(one.tokens for one in timed)
+    return {
+        "streams": streams,
+        "tokens": count,
+        "tokens_per_s": round(count / max(one.whole_s for one in timed)),
+        "tokens_per_cpu_s": round(count / cpu_s),
+    }
+
+
+def _percentiles(timed: list[Timed]) -> dict[str, Any]:
+    firsts = sorted(one.first_s * 1000 for one in timed)
+    wholes = sorted(one.whole_s * 1000 for one in timed)
+    return {
+        "n": len(timed),
+        "first_token_ms": {"p50": _at(firsts, 0.5), "p99": _at(firsts, 0.99)},
+        "whole_ms": {"p50": _at(wholes, 0.5), "p99": _at(wholes, 0.99)},
+    }
+
+
+def _at(ordered: list[float], share: float) -> float:
+    return round(ordered[min(int(len(ordered) * share), len(ordered) - 1)], 3)
+
+
+def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds; what the gateway adds is the difference of the percentiles of one round."""
+    added = {
+        name: round(
+            statistics.median(
+                entry["gateway"]["first_token_ms"][name] - entry["direct"]["first_token_ms"][name] for entry in rounds
+            ),
+            3,
+        )
+        for name in ("p50", "p99")
+    }
+    relayed = max(
+        statistics.median(entry["relay"][i]["tokens_per_cpu_s"] for entry in rounds)
+        for i in range(len(rounds[0]["relay"]))
+    )
+    return {
+        "added_first_token_ms": added,
+        "relayed_tokens_per_core_s": round(relayed),
+        "holds": {
+            f"added p50 < {ADDED_P50_MS} ms": added["p50"] < ADDED_P50_MS,
+            f"added p99 < {ADDED_P99_MS} ms": added["p99"] < ADDED_P99_MS,
+            f"tokens/s of one core >= {TOKENS_PER_S}": relayed >= TOKENS_PER_S,
+        },
+    }
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of the gateway and of the workers that render for it."""
+    pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in pids]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS_PER_S
+
+
+@contextmanager
+def _running(gateway_core: int, other_core: int) -> Iterator[tuple[str, str, int]]:
+    """The canned cluster and a gateway before it: addresses of gateway and runner, and the gateway's process."""
+    ports = [FreePort().address().rpartition(":")[2] for _ in range(4)]
+    scheduler, runner, http, grpc = ports
+    with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
+        log = (Path(directory) / "log").open("wb")
+        canned = subprocess.Popen(
+            ["taskset", "-c", str(other_core), sys.executable, "-m", "bench.gateway.canned", scheduler, runner],
+            cwd=ROOT, stdout=log, stderr=log,
+        )  # fmt: skip
+        environment = {
+            "PUNA_HOST": f"127.0.0.1:{http}",
+            "PUNA_GRPC_HOST": f"127.0.0.1:{grpc}",
+            "PUNA_SCHEDULER_ADDRESS": f"127.0.0.1:{scheduler}",
+        }
+        gateway = subprocess.Popen(
+            ["taskset", "-c", str(gateway_core), sys.executable, "-m", "gateway"],
+            cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log,
+        )  # fmt: skip
+        try:
+            asyncio.run(_until_ready(f"http://127.0.0.1:{http}/v1/models"))
+            yield f"127.0.0.1:{http}", f"127.0.0.1:{runner}", gateway.pid
+        finally:
+            for process in (gateway, canned):
+                process.kill()
+                process.wait()
+            log.close()
+
+
+async def _until_ready(url: str) -> None:
+    async with asyncio.timeout(_READY_WITHIN_S), httpx.AsyncClient(trust_env=False) as client:
+        while True:
+            try:
+                answer = await client.get(url)
+                if answer.status_code == httpx.codes.OK and answer.json()["data"]:
+                    return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""A cluster that costs next to nothing: a runner whose events are bytes made beforehand, and a scheduler that names it.
+
+    python -m bench.gateway.canned SCHEDULER_PORT RUNNER_PORT
+
+The prompt says how many tokens an answer has, and how many it gets a second; 0: all at once, one message each, as
+quickly as the reader takes them.
+"""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from protos import cluster_pb2, runner_pb2, scheduler_pb2
+
+MODEL = "canned"
+SLOTS = 512
+_PLACEMENT = cluster_pb2.PlacementRef(placement_id="canned", generation=1, incarnation="one")
+_NUMBERS = re.compile(r"answer=(\d+) rate=(\d+)")
+_TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
+_STATUS_S = 1.0
+TEXT = " word"
+
+
+def prompt_text(tokens: int, rate: int) -> str:
+    """What a client asks for."""
+    return f"answer={tokens} rate={rate}"
+
+
+def _event(**fields: Any) -> bytes:
+    return runner_pb2.GenerateEvent(**fields).SerializeToString()
+
+
+_PROGRESS = _event(prompt=runner_pb2.PromptProgress(done_tokens=8, total_tokens=8))
+_TOKEN = _event(tokens=runner_pb2.TokenChunk(text=TEXT, tokens=[runner_pb2.Token(id=7, piece=TEXT.encode())]))
+
+
+async def generate(request: bytes, _context: Any) -> AsyncIterator[bytes]:
+    """One answer."""
+    asked = runner_pb2.GenerateRequest.FromString(request)
+    text = "".join(segment.text + segment.literal for segment in asked.prompt)
+    found = _NUMBERS.search(text)
+    assert found is not None
+    count, rate = int(found[1]), int(found[2])
+    yield _PROGRESS
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    for number in range(count):
+        if rate and (wait_s := begun_s + number / rate - loop.time()) > 0:
+            await asyncio.sleep(wait_s)
+        yield _TOKEN
+    final = runner_pb2.Final(reason=runner_pb2.DONE_REASON_LENGTH, prompt_tokens=8, generated_tokens=count)
+    yield _event(final=final)
+
+
+async def watch_load(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+    """Always ready."""
+    while True:
+        yield _status().SerializeToString()
+        await asyncio.sleep(_STATUS_S)
+
+
+def _status() -> cluster_pb2.RunnerStatus:
+    return cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_READY, load_fraction=1.0, slots_total=SLOTS)
+
+
+def _routes(runner: str) -> scheduler_pb2.RouteTable:
+    description = cluster_pb2.ModelDescription(
+        architecture="llama", context_tokens=4096, vocabulary_size=1024, capabilities=["completion"],
+        chat_template=_TEMPLATE, metadata_json="{}",
+    )  # fmt: skip
+    replica = scheduler_pb2.Replica(
+        placement=_PLACEMENT,
+        node_id="bench",
+        address=runner,
+        layout=cluster_pb2.Layout(context_tokens=4096, slots=SLOTS),
+        status=_status(),
+    )
+    model = cluster_pb2.Model(name=f"{MODEL}:latest", digest="ab" * 32, size_bytes=1, description=description)
+    return scheduler_pb2.RouteTable(routes=[scheduler_pb2.ModelRoute(model=model, replicas=[replica])])
+
+
+async def serve(scheduler_port: int, runner_port: int) -> None:
+    """Both, until killed."""
+    table = _routes(f"127.0.0.1:{runner_port}").SerializeToString()
+
+    async def watch_routes(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        yield table
+        await asyncio.Event().wait()
+
+    handlers: dict[str, dict[str, Any]] = {
+        "puna.v1.Runner": {"Generate": generate, "WatchLoad": watch_load},
+        "puna.v1.Scheduler": {"WatchRoutes": watch_routes},
+    }
+    ports = {"puna.v1.Runner": runner_port, "puna.v1.Scheduler": scheduler_port}
+    servers: list[aio.Server] = []
+    for service, methods in handlers.items():
+        server = aio.server(options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 1000)])
+        made = {name: grpc.unary_stream_rpc_method_handler(method) for name, method in methods.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
+        server.add_insecure_port(f"127.0.0.1:{ports[service]}")
+        await server.start()
+        servers.append(server)
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2])))

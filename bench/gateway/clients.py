@@ -1,0 +1,115 @@
+"""Clients that cost little: raw sockets for HTTP, bytes instead of messages for gRPC; open loop or a fixed crowd."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import orjson
+from grpc import aio
+
+from bench.gateway.canned import MODEL, prompt_text
+from protos import runner_pb2
+
+_END = b"0\r\n\r\n"
+_FIRST = b'"content":" word'
+_ADDRESSES = 200
+_READ_BYTES = 256 * 1024
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One answer: seconds from the moment at which it was due."""
+
+    first_s: float
+    whole_s: float
+    tokens: int
+
+
+Ask = Callable[[int, int, float], Awaitable[Timed]]  # tokens, rate, when it was due
+
+
+@dataclass(slots=True)
+class HttpClient:
+    """Streams chat completions over connections that are kept."""
+
+    host: str
+    port: int
+    path: str = "/v1/chat/completions"
+    model: str = MODEL
+    _connections: int = 0
+    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
+
+    async def ask(self, tokens: int, rate: int, due_s: float) -> Timed:
+        """One answer, read to its end."""
+        body = orjson.dumps(
+            {"model": self.model, "stream": True, "messages": [{"role": "user", "content": prompt_text(tokens, rate)}]}
+        )
+        connection = self._idle.pop() if self._idle else await self._connect()
+        reader, writer = connection
+        head = (
+            f"POST {self.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer none\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        first_s, seen = 0.0, b""
+        pieces: list[bytes] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while not seen.endswith(_END):
+                data = await reader.read(_READ_BYTES)
+                if not data:
+                    raise ConnectionError(b"".join(pieces)[:500])
+                pieces.append(data)
+                seen = (seen + data)[-64:] if first_s else seen + data
+                if not first_s and _FIRST in seen:
+                    first_s = time.perf_counter()
+        whole_s = time.perf_counter()
+        self._idle.append(connection)
+        count = b"".join(pieces).count(b" word")
+        if count != tokens:
+            raise ConnectionError(f"{count} tokens came instead of {tokens}: {b''.join(pieces)[:500]!r}")
+        return Timed(first_s - due_s, whole_s - due_s, tokens)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """From ever other addresses of loopback: a gateway takes only so many connections of one."""
+        self._connections += 1
+        source = f"127.0.1.{self._connections % _ADDRESSES + 1}"
+        return await asyncio.open_connection(self.host, self.port, local_addr=(source, 0))
+
+
+@dataclass(slots=True)
+class GrpcClient:
+    """Calls the runner as the gateway does, and looks only at the bytes."""
+
+    channel: aio.Channel
+
+    async def ask(self, tokens: int, rate: int, due_s: float) -> Timed:
+        """One answer, read to its end."""
+        request = runner_pb2.GenerateRequest(prompt=[runner_pb2.Segment(text=prompt_text(tokens, rate))])
+        first_s, count = 0.0, 0
+        async for event in self.channel.unary_stream("/puna.v1.Runner/Generate")(request.SerializeToString()):
+            if b" word" in event:
+                first_s = first_s or time.perf_counter()
+                count += 1
+        if count != tokens:
+            raise ConnectionError(f"{count} tokens came instead of {tokens}")
+        return Timed(first_s - due_s, time.perf_counter() - due_s, tokens)
+
+
+async def open_loop(ask: Ask, *, per_second: float, duration_s: float, tokens: int) -> list[Timed]:
+    """Requests at a constant rate, whatever becomes of those before; each is timed from when it was due."""
+    begun_s = time.perf_counter()
+    running: list[asyncio.Task[Timed]] = []
+    for number in range(round(per_second * duration_s)):
+        due_s = begun_s + number / per_second
+        if (wait_s := due_s - time.perf_counter()) > 0:
+            await asyncio.sleep(wait_s)
+        running.append(asyncio.ensure_future(ask(tokens, 0, due_s)))
+    return list(await asyncio.gather(*running))
+
+
+async def crowd(ask: Ask, *, streams: int, tokens: int, rate: int) -> list[Timed]:
+    """So many answers at once."""
+    now_s = time.perf_counter()
+    return list(await asyncio.gather(*(ask(tokens, rate, now_s) for _ in range(streams))))
