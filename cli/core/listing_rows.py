@@ -8,7 +8,7 @@ from cli.core.formatting import format_bytes, format_since, format_until
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = (
     *("NODE", "STATE", "DEVICE", "KIND", "DEVICE STATE", "TOTAL", "FREE", "READ FROM"),
-    *("PROMISED", "RESERVED", "RUNNERS", "REASON"),
+    *("PROMISED", "RESERVED", "RUNNERS", "STORE FREE", "REASON"),
 )
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
 CONSTRAINT_HEADINGS = ("MODEL", "SET BY", "CONSTRAINTS")
@@ -55,6 +55,7 @@ def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
             _bytes(device, "promised_bytes"),
             _bytes(device, "reserve_bytes"),
             str(len(node.get("runners") or [])),
+            _bytes(node.get("store") or {}, "free_bytes"),
             str(device.get("state_reason") or ""),
         )
         for node in nodes
