@@ -90,7 +90,7 @@ placement-grid: setup ## measured placement against real allocations and two for
 
 fuzz: setup ## many thousand cases against every route, HTTP and gRPC (FUZZ_CASES, FUZZ_RAW, FUZZ_GRPC, FUZZ_SEED)
 	FUZZ_CASES=$(or $(FUZZ_CASES),6000) FUZZ_RAW=$(or $(FUZZ_RAW),10000) FUZZ_GRPC=$(or $(FUZZ_GRPC),1000) \
-	  $(PYTEST) tests/fuzz -rP
+	  $(PYTEST) tests/fuzz -rP --timeout 0
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
 	$(BIN)/python -m tools.behaviours $(PART)

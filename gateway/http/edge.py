@@ -53,7 +53,10 @@ class Edge:
     async def _serve(self, exchange: Exchange) -> str:
         """Answer; returns the status for log and metrics."""
         try:
+            # Closed after a refusal: where the next request begins is not certain any more.
+            exchange.headers_out["connection"] = "close"
             check_framing(exchange)
+            del exchange.headers_out["connection"]
             self._check_browser(exchange)
             if exchange.scope["method"] == "OPTIONS" and "origin" in exchange.headers:
                 await self._preflight(exchange)

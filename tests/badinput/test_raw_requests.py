@@ -65,7 +65,7 @@ REFUSED = {
     "IN25 chunk size is no number": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
     "IN25 chunk extension flood": HEAD
     + b"Transfer-Encoding: chunked\r\n\r\n1;"
-    + b"a=b;" * 20_000
+    + b"a=b;" * 500_000
     + b"\r\nx\r\n0\r\n\r\n",
     "IN26 no host": GET + b"\r\n",
     "IN26 two hosts": GET + b"Host: localhost\r\nHost: evil\r\n\r\n",
@@ -158,7 +158,7 @@ def test_a_head_that_drips_is_cut(gateway: GatewayProcess) -> None:
 def test_idle_connections_cost_nobody_anything(gateway: GatewayProcess) -> None:
     """IN28: idle ones, and ones that sent half a request."""
     with contextlib.ExitStack() as stack:
-        for number in range(200):
+        for number in range(60):  # fewer than an address may have
             peer = stack.enter_context(connect(gateway))
             if number % 2:
                 peer.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import select
 import socket
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ _PIECES = (
     b"{", b"[", b'"', b"\\ud800", b"1e400", b"-1", b"null", b"/../", b"%2f", b"%00", b"HTTP/9.9", b": ", b" ", b"\t",
 )  # fmt: skip
 ANSWER_S_MAX = 5.0
+WAITS_S = 0.1
 
 
 @dataclass(slots=True)
@@ -58,7 +60,8 @@ def send_raw(host: str, port: int, request: bytes, report: RawReport) -> None:
         answer = b""
         try:
             peer.sendall(request)
-            peer.shutdown(socket.SHUT_WR)
+            if not select.select([peer], [], [], WAITS_S)[0]:
+                peer.shutdown(socket.SHUT_WR)  # it waits for more, which does not come
             while len(answer) < 65536 and (part := peer.recv(65536)):
                 answer += part
         except (BrokenPipeError, ConnectionResetError):
