@@ -3,6 +3,7 @@
 Nobody gives more than they have. Whoever lacks admin:cluster is at home in one tenant: keys of others do not exist.
 """
 
+import ipaddress
 from collections.abc import Iterable
 
 from common.errors import InvalidRequest, PermissionDenied
@@ -30,10 +31,18 @@ def check_gift(who: Key, key: Key) -> None:
         raise PermissionDenied(f"this API key cannot give the scope {beyond[0]}, which it lacks")
     if who.model_keys and not (key.model_keys and key.model_keys <= who.model_keys):
         raise PermissionDenied("this API key is for some models only, and so are those that it makes")
-    if who.networks and not key.networks:
+    if who.networks and not (key.networks and all(_within(one, who.networks) for one in key.networks)):
         raise PermissionDenied("this API key is for some networks only, and so are those that it makes")
     if who.expires_unix_s is not None and (key.expires_unix_s is None or key.expires_unix_s > who.expires_unix_s):
         raise PermissionDenied("this API key makes no key that outlives it")
+
+
+def _within(network: str, others: Iterable[str]) -> bool:
+    inner = ipaddress.ip_network(network)
+    return any(
+        inner.version == outer.version and inner.subnet_of(outer)  # type: ignore[arg-type]  # of one version by now
+        for outer in map(ipaddress.ip_network, others)
+    )
 
 
 def check_room(key: Key, others: Iterable[Key], *, made: int, now_unix_s: float) -> None:
