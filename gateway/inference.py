@@ -53,7 +53,7 @@ log = get_logger()
 RESUME_WAIT_S = 300.0
 # And how long while there is no memory for one: that of a runner which has just died is not free at once.
 RESUME_SETTLED_S = 30.0
-RESUME_AGAIN_S = 1.0
+RESUME_AGAIN_S = 0.5
 
 
 class Inference:

@@ -76,6 +76,8 @@ class LiteralGuard:
 
     def split(self, rendered: str) -> list[Segment]:
         """The rendered prompt as segments, in order; none is empty."""
+        if not self.hidden:  # nearly always; the pattern below is another for each request
+            return [Text(rendered)] if rendered else []
         segments: list[Segment] = []
         position = 0
         for match in re.finditer(f"{_OPEN}{self._nonce_text()}([{_DIGITS}]+){_CLOSE}", rendered):
