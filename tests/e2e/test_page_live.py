@@ -170,21 +170,6 @@ def test_the_page_says_that_it_is_stale_and_comes_back(browser: Browser, slow: C
         assert [text for text in page.problems if "Failed to load resource" not in text] == []
 
 
-def test_without_a_reader_nothing_is_asked_of_the_scheduler(slow: Cluster) -> None:
-    with httpx.stream("GET", slow.url + "/puna/v1/events", timeout=10) as stream:
-        lines = stream.iter_lines()
-        assert next(lines) == "event: snapshot"
-        assert set(json.loads(next(lines).removeprefix("data: "))) == {
-            "gateway",
-            "nodes",
-            "models",
-            "requests",
-            "samples",
-        }
-        change = next(line for line in lines if line.startswith("data: "))
-        assert json.loads(change.removeprefix("data: ")).keys() <= {"gateway", "nodes", "models", "requests", "samples"}
-
-
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser, locked: Locked) -> None:
     with opened(browser, locked.cluster.url) as page:
         dialog = page.page.get_by_role("dialog", name="API key")
