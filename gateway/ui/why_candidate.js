@@ -68,7 +68,8 @@ function sums(device) {
   const need = NEEDS.map(([, name]) => [name.replace("_bytes", ""), device[name]]).filter(([, count]) => count);
   const parts = need.map(([name, count]) => `${name === "reserve" ? "process" : name} ${bytes(count)}`).join(" + ");
   const age = device.free_source ? ` (${device.free_source}, ${duration(device.free_age_ms)} old)` : "";
-  return `Need ${bytes(device.need_bytes)}${parts ? ` = ${parts}` : ""}. There: ${bytes(device.available_bytes)} = free ${bytes(device.free_bytes)}${age} − reserve ${bytes(device.overhead_bytes)} − promised ${bytes(device.promised_bytes)}.`;
+  const asked = device.need_bytes ? `Need ${bytes(device.need_bytes)}${parts ? ` = ${parts}` : ""}. ` : "";
+  return `${asked}There: ${bytes(device.available_bytes)} = free ${bytes(device.free_bytes)}${age} − reserve ${bytes(device.overhead_bytes)} − promised ${bytes(device.promised_bytes)}.`;
 }
 
 function picture(device, most) {
