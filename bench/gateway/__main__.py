@@ -18,6 +18,7 @@ import httpx
 from grpc import aio
 
 from bench.gateway.clients import GrpcClient, HttpClient, Timed, crowd, open_loop
+from bench.gateway.litellm import running_litellm, version_of
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
 from cli.cluster.free_port import FreePort
 
@@ -43,12 +44,21 @@ def main() -> int:
     os.sched_setaffinity(0, {other_core})
     with _running(gateway_core, other_core) as (http, runner, gateway_pid):
         figures = asyncio.run(_measure(http, runner, gateway_pid, options))
+    if options.litellm is not None:
+        with running_litellm(options.litellm, python=sys.executable, core=gateway_core, other_core=other_core) as (
+            proxy,
+            upstream,
+            pid,
+        ):
+            figures["litellm"] = {"version": version_of(options.litellm)} | asyncio.run(
+                _measure_peer(proxy, upstream, pid, options)
+            )
     outcome = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **describe_commit(),
         "machine": describe_machine(),
         "load_average_before": load_average(),
-        "options": vars(options) | {"out": ""},
+        "options": {name: value for name, value in vars(options).items() if name not in ("out", "litellm")},
         "cores": {"gateway": gateway_core, "runner and clients": other_core},
         "published_by_others": PUBLISHED,
         **figures,
@@ -67,6 +77,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--answer", type=int, default=8, help="tokens of an answer in the open loop")
     parser.add_argument("--streams", type=int, nargs="+", default=[16, 64], help="answers at once")
     parser.add_argument("--tokens", type=int, default=2000, help="tokens of each of those")
+    parser.add_argument(
+        "--litellm", type=Path, help="a virtual environment with litellm[proxy], to be measured as well"
+    )
+    parser.add_argument("--litellm-rate", type=float, default=30.0, help="requests a second that it is asked for")
     parser.add_argument("--out", default=str(ROOT / "bench" / "results"))
     return parser.parse_args()
 
@@ -93,6 +107,24 @@ async def _measure(http: str, runner: str, gateway_pid: int, options: argparse.N
             rounds.append(entry)
             print(json.dumps(entry), flush=True)
     return {"rounds": rounds, "summary": _summary(rounds)}
+
+
+async def _measure_peer(proxy: str, upstream: str, pid: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The same client, the same answers; at a rate that it can bear, which `requests_per_core_s` shows."""
+    figures: dict[str, Any] = {"rate": options.litellm_rate}
+    for name, address in (("direct", upstream), ("proxy", proxy)):
+        host, _, port = address.rpartition(":")
+        client = HttpClient(host, int(port))
+        await open_loop(client.ask, per_second=10, duration_s=2, tokens=options.answer)
+        cpu_s = _cpu_s(pid)
+        timed = await open_loop(
+            client.ask, per_second=options.litellm_rate, duration_s=options.seconds, tokens=options.answer
+        )
+        figures[name] = _percentiles(timed)
+        cpu_s = _cpu_s(pid) - cpu_s
+    figures["requests_per_core_s"] = round(options.litellm_rate * options.seconds / cpu_s, 1)
+    figures["relay"] = await _relay(client, pid, options.streams[0], min(options.tokens, 200))
+    return figures
 
 
 async def _relay(client: HttpClient, pid: int, streams: int, tokens: int) -> dict[str, Any]:

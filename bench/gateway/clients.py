@@ -12,7 +12,7 @@ from bench.gateway.canned import MODEL, prompt_text
 from protos import runner_pb2
 
 _END = b"0\r\n\r\n"
-_FIRST = b'"content":" word'
+_FIRST = b" word"
 _ADDRESSES = 200
 _READ_BYTES = 256 * 1024
 DEADLINE_S = 60.0
