@@ -5,6 +5,7 @@ import { probability } from "./format.js";
 
 const LEVELS = [0.9, 0.6, 0.3, 0.1];
 const known = new WeakMap(); // element: its entry of the answer
+const blanks = new WeakMap(); // area: its last pieces, if they are empty
 let box = null;
 
 // Tab goes to one token of a text, arrow keys from there to the others.
@@ -21,15 +22,25 @@ export function addTokens(area, text, entries) {
   let left = text;
   for (const entry of entries) {
     if (!entry.token || !left.startsWith(entry.token)) continue;
-    area.append(tokenOf(entry, area));
+    show(area, tokenOf(entry));
     left = left.slice(entry.token.length);
   }
-  if (left) area.append(left);
+  if (left) show(area, document.createTextNode(left));
 }
 
-function tokenOf(entry, area) {
+// Empty lines are shown once something follows them: at the end they are only the model's way of ending.
+function show(area, piece) {
+  const held = [...(blanks.get(area) ?? []), piece];
+  if (piece.textContent.trim()) {
+    area.append(...held);
+    blanks.delete(area);
+    if (!area.querySelector(".token[tabindex='0']")) area.querySelector(".token")?.setAttribute("tabindex", "0");
+  } else blanks.set(area, held);
+}
+
+function tokenOf(entry) {
   const token = h("span", { className: `token p${levelOf(entry.logprob)}` }, entry.token);
-  token.tabIndex = area.querySelector(".token") ? -1 : 0;
+  token.tabIndex = -1;
   known.set(token, entry);
   return token;
 }

@@ -5,7 +5,7 @@ import { h, mark } from "./dom.js";
 import { duration, number, plural } from "./format.js";
 import { sorted, watch } from "./store.js";
 import { go, onView, viewParameter } from "./tabs.js";
-import { candidateCard } from "./why_candidate.js";
+import { candidateCard, thereBytes } from "./why_candidate.js";
 
 const AGAIN_MS = 1000;
 const AGAIN_MAX = 20;
@@ -101,7 +101,7 @@ function question(model) {
 function show(explanation) {
   const most = Math.max(
     ...explanation.candidates.flatMap((one) =>
-      one.devices.map((device) => Math.max(device.need_bytes, device.available_bytes, device.free_bytes)),
+      one.devices.map((device) => Math.max(device.need_bytes, thereBytes(device))),
     ),
     1,
   );

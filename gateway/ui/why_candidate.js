@@ -69,7 +69,15 @@ function sums(device) {
   const parts = need.map(([name, count]) => `${name === "reserve" ? "process" : name} ${bytes(count)}`).join(" + ");
   const age = device.free_source ? ` (${device.free_source}, ${duration(device.free_age_ms)} old)` : "";
   const asked = device.need_bytes ? `Need ${bytes(device.need_bytes)}${parts ? ` = ${parts}` : ""}. ` : "";
-  return `${asked}There: ${bytes(device.available_bytes)} = free ${bytes(device.free_bytes)}${age} − reserve ${bytes(device.overhead_bytes)} − promised ${bytes(device.promised_bytes)}.`;
+  const rest = device.free_bytes - device.overhead_bytes - device.promised_bytes;
+  const limit =
+    rest - device.available_bytes > 1024 ** 2 ? ", of which a limit leaves " + bytes(device.available_bytes) : "";
+  return `${asked}There: ${bytes(limit ? Math.max(rest, 0) : device.available_bytes)} = free ${bytes(device.free_bytes)}${age} − reserve ${bytes(device.overhead_bytes)} − promised ${bytes(device.promised_bytes)}${limit}.`;
+}
+
+// What is free, as far as it counts: a limit that an operator set makes the rest invisible to placement.
+export function thereBytes(device) {
+  return Math.min(device.free_bytes, device.available_bytes + device.overhead_bytes + device.promised_bytes);
 }
 
 function picture(device, most) {
@@ -97,12 +105,10 @@ function picture(device, most) {
   for (const [kind, name] of NEEDS) piece(kind, device[name], 0);
   left = 0;
   piece("there", device.available_bytes, ROW + GAP);
-  piece(
-    "promised",
-    Math.min(device.promised_bytes, Math.max(device.free_bytes - device.available_bytes, 0)),
-    ROW + GAP,
-  );
-  piece("reserve", Math.max(device.free_bytes - device.available_bytes - device.promised_bytes, 0), ROW + GAP);
+  const kept = thereBytes(device) - device.available_bytes;
+  const promised = Math.min(device.promised_bytes, kept);
+  piece("promised", promised, ROW + GAP);
+  piece("reserve", kept - promised, ROW + GAP);
   const limit = scale(device.available_bytes);
   if (device.need_bytes > device.available_bytes)
     drawing.append(
