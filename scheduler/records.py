@@ -75,11 +75,13 @@ def decode_constraints(text: str | bytes) -> Constraints:
 def encode_margins(margins: Margins) -> dict[str, str]:
     """What was learned, each piece as JSON under a name of its own."""
     pieces: dict[str, dict[str, object]] = {
-        f"loads/{key.build}/{key.architecture}/{key.device_kind}": {
+        f"loads/{key.build}/{key.architecture}/{key.device_kind}{'/split' if key.is_split else ''}": {
             "build": key.build,
             "architecture": key.architecture,
             "device_kind": key.device_kind,
+            "is_split": key.is_split,
             "residuals": residuals,
+            "shares": margins.shares.get(key, ()),
         }
         for key, residuals in margins.residuals.items()
     }
@@ -99,8 +101,15 @@ def decode_margins(text: str | bytes) -> Margins:
         kind = str(fields["device_kind"])
         if "model_digest" in fields:
             return Margins(exhausted={(str(fields["model_digest"]), kind): int(fields["extra_bytes"])})
-        key = MarginKey(build=str(fields["build"]), architecture=str(fields["architecture"]), device_kind=kind)
-        return Margins(residuals={key: tuple(int(count) for count in fields["residuals"])[-LOADS_KEPT:]})
+        key = MarginKey(
+            build=str(fields["build"]),
+            architecture=str(fields["architecture"]),
+            device_kind=kind,
+            is_split=bool(fields.get("is_split", False)),
+        )
+        residuals = tuple(int(count) for count in fields["residuals"])[-LOADS_KEPT:]
+        shares = tuple(float(share) for share in fields.get("shares", ()))[-LOADS_KEPT:]
+        return Margins(residuals={key: residuals}, shares={key: shares})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of margins: {error}") from error
 

@@ -51,7 +51,9 @@ class LayerRooms:
     def beside(self, one: OwnedDevice, beside: Beside) -> int:
         """What a device needs beside layers."""
         node, device = one
-        margin = self.kept.margin_bytes(node, device, beside.origin)
+        most = self.rooms.on(node, device, self.without).available_bytes
+        is_split = len(self.ground.devices) > 1 and self.shape is not Shape.ONE_DEVICE
+        margin = self.kept.margin_bytes(node, device, beside.origin, need_bytes=most, is_split=is_split)
         return beside.graphs.get((node.id, device.id), 0) + reserve_bytes(device, self.kept.policy) + margin
 
     def on_host(self, beside: Beside) -> tuple[int, int]:

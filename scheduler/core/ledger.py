@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.layouts import Layout
-from scheduler.core.margins import NO_MARGINS, MarginKey, Margins
+from scheduler.core.margins import FULL_SIZE_BYTES, NO_MARGINS, MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.view import DeviceKind, DeviceView, NodeView
@@ -79,10 +79,24 @@ class Kept:
     model_digest: str = ""
     architecture: str = ""
 
-    def margin_bytes(self, node: NodeView, device: DeviceView, origin: MemoryOrigin) -> int:
+    def margin_bytes(
+        self, node: NodeView, device: DeviceView, origin: MemoryOrigin, *, need_bytes: int, is_split: bool
+    ) -> int:
         """For one device; twice as much if nothing was measured."""
-        key = MarginKey(build=node.engine_build, architecture=self.architecture, device_kind=device_kind(device))
-        learned = self.margins.of(key, self.model_digest, unlearned_bytes=self.policy.margin_bytes)
+        key = MarginKey(
+            build=node.engine_build,
+            architecture=self.architecture,
+            device_kind=device_kind(device),
+            is_split=is_split,
+        )
+        learned = self.margins.of(
+            key,
+            self.model_digest,
+            unlearned_bytes=self.policy.margin_bytes,
+            need_bytes=need_bytes,
+            # Of RAM only a part is ours to fill, whatever there is of it.
+            total_bytes=FULL_SIZE_BYTES if device.kind is DeviceKind.CPU else device.total_bytes,
+        )
         return learned * (2 if origin is MemoryOrigin.ESTIMATED else 1)
 
 
@@ -101,6 +115,7 @@ def needs_of(
     if len(report.devices) != len(layout.devices):
         return None
     needs: list[Need] = []
+    is_split = len(layout.devices) > 1
     lenders: dict[str, NodeView] = {}
     for layers, counted in zip(layout.devices, report.devices, strict=True):
         owner = node if layers.node_id in ("", node.id) else (others or {}).get(layers.node_id)
@@ -109,16 +124,18 @@ def needs_of(
             return None
         if owner is not node:
             lenders[owner.id] = owner
-        needs.append(_need(owner, device, counted, report.origin, kept))
+        needs.append(_need(owner, device, counted, report.origin, kept, is_split=is_split))
     for owner, counted in [(node, report.host), *((lender, DeviceBytes()) for lender in lenders.values())]:
         host = owner.host_device
         if host is None:
             return None
-        needs.append(_need(owner, host, counted, report.origin, kept))
+        needs.append(_need(owner, host, counted, report.origin, kept, is_split=is_split))
     return tuple(needs)
 
 
-def _need(node: NodeView, device: DeviceView, counted: DeviceBytes, origin: MemoryOrigin, kept: Kept) -> Need:
+def _need(
+    node: NodeView, device: DeviceView, counted: DeviceBytes, origin: MemoryOrigin, kept: Kept, *, is_split: bool
+) -> Need:
     return Need(
         device_id=device.id,
         node_id=node.id,
@@ -127,7 +144,7 @@ def _need(node: NodeView, device: DeviceView, counted: DeviceBytes, origin: Memo
         graph_bytes=counted.graph_bytes,
         projector_bytes=counted.projector_bytes,
         reserve_bytes=reserve_bytes(device, kept.policy),
-        margin_bytes=kept.margin_bytes(node, device, origin),
+        margin_bytes=kept.margin_bytes(node, device, origin, need_bytes=counted.total_bytes, is_split=is_split),
     )
 
 

@@ -29,8 +29,13 @@ def learn(books: Books, record: DesiredPlacement, runner: RunnerView) -> None:
             continue
         file = node.model(record.model_digest)
         architecture = file.facts.architecture if file is not None and file.facts is not None else ""
-        key = MarginKey(build=node.engine_build, architecture=architecture, device_kind=device_kind(device))
-        margins = margins.with_residual(key, found.total_bytes - expected.total_bytes)
+        key = MarginKey(
+            build=node.engine_build,
+            architecture=architecture,
+            device_kind=device_kind(device),
+            is_split=len(planned.devices) > 1,
+        )
+        margins = margins.with_residual(key, found.total_bytes - expected.total_bytes, expected.total_bytes)
     keep(books, margins)
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from bench.machine import describe_commit, describe_machine, load_average
 from tools.placement_grid.configurations import ROOM_MAX, ROOM_MIN, SEED, grid
-from tools.placement_grid.planner import band_table, bands
+from tools.placement_grid.planner import band_table, bands, in_other_orders
 from tools.placement_grid.report import complaints, scores, table
 from tools.placement_grid.run import Cell, run_grid
 
@@ -41,6 +41,7 @@ def main() -> int:
             "holds": not wrong,
             "complaints": wrong,
             "predictions": [{**asdict(one), "false_refusal_share": one.false_refusal_share} for one in found],
+            "planner_false_refusal_shares_in_other_orders": [round(one, 4) for one in in_other_orders(cells)],
             "margin_by_size": [asdict(one) for one in by_size],
         },
         "measured_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),

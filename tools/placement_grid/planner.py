@@ -5,6 +5,7 @@ devices count buffers alone.
 """
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from tools.placement_grid.run import Cell
 GIB = 1024 * MIB
 # Cells are told apart by what the smallest part of a layout takes on its device.
 BAND_BYTES = (0, 64 * MIB, 256 * MIB, 1 * GIB)
+ORDERS = 20
 # Devices larger than the grid's: nothing is loaded on them, the errors of the grid are laid onto such sizes.
 COMPUTED_BYTES = (4 * GIB, 20 * GIB)
 
@@ -38,15 +40,41 @@ class Band:
     expected_share: float
 
 
-def kept_bytes(cells: Sequence[Cell]) -> dict[int, int]:
-    """The margin by configuration, as the scheduler learns it: from each load on the way, one architecture each."""
-    margins, found = NO_MARGINS, dict[int, int]()
+def kept_bytes(cells: Sequence[Cell]) -> dict[int, tuple[int, ...]]:
+    """The margin of each device by configuration, as the scheduler learns it: from each load on the way."""
+    margins, found = NO_MARGINS, dict[int, tuple[int, ...]]()
     for cell in cells:
-        key = MarginKey(build="grid", architecture=cell.configuration.model, device_kind="lent")
-        found[cell.configuration.number] = margins.of(key, "", unlearned_bytes=Policy().margin_bytes)
+        key = MarginKey(
+            build="grid",
+            architecture=cell.configuration.model,
+            device_kind="lent",
+            is_split=len(cell.measured) > 1,
+        )
+        found[cell.configuration.number] = tuple(
+            margins.of(key, "", unlearned_bytes=Policy().margin_bytes, need_bytes=need, total_bytes=free)
+            for need, free in zip(cell.measured, cell.free, strict=True)
+        )
         for need, real in zip(cell.measured, cell.real, strict=False):
-            margins = margins.with_residual(key, real - need)
+            margins = margins.with_residual(key, real - need, need)
     return found
+
+
+def in_other_orders(cells: Sequence[Cell]) -> list[float]:
+    """False refusals as parts of all decisions, where the same loads come in other orders: what is learned differs."""
+    judged = [cell for cell in cells if cell.real]
+    shares = []
+    for seed in range(ORDERS):
+        order = random.Random(seed).sample(judged, len(judged))
+        kept = kept_bytes(order)
+        refused = sum(
+            cell.loaded and not fits(_with(cell.measured, kept[cell.configuration.number]), cell.free) for cell in order
+        )
+        shares.append(refused / max(1, len(judged)))
+    return shares
+
+
+def _with(needs: Sequence[int], margins: Sequence[int]) -> list[int]:
+    return [need + margin for need, margin in zip(needs, margins, strict=True)]
 
 
 def bands(cells: Sequence[Cell]) -> list[Band]:

@@ -17,6 +17,8 @@ from tools.placement_grid.run import Cell
 ERROR_SHARE_MAX, ERROR_BYTES_MAX = 0.02, 32 * MIB
 FALSE_REFUSALS_MAX = 0.01
 
+PLANNER = 2  # of `scores`: what a cluster keeps that has lived through the loads before
+
 Predict = Callable[[Cell], Sequence[int]]
 
 
@@ -40,7 +42,9 @@ class Score:
         return self.false_refusals / self.decisions if self.decisions else 0.0
 
 
-def score(name: str, cells: Iterable[Cell], predict: Predict, margin: Callable[[Cell], int] | None = None) -> Score:
+def score(
+    name: str, cells: Iterable[Cell], predict: Predict, margin: Callable[[Cell], Sequence[int]] | None = None
+) -> Score:
     """Judge a way to predict. The margin counts for the decision on each device, not for the error."""
     judged = [cell for cell in cells if cell.real]
     errors: list[int] = []
@@ -51,8 +55,8 @@ def score(name: str, cells: Iterable[Cell], predict: Predict, margin: Callable[[
             error = abs(need - real)
             errors.append(error)
             beyond += error > max(ERROR_SHARE_MAX * real, ERROR_BYTES_MAX)
-        kept = margin(cell) if margin is not None else 0
-        says_fits = fits([need + kept for need in needed], cell.free)
+        kept = margin(cell) if margin is not None else [0] * len(needed)
+        says_fits = fits([need + more for need, more in zip(needed, kept, strict=True)], cell.free)
         said += says_fits
         failed += says_fits and not cell.loaded
         refused += not says_fits and cell.loaded
@@ -75,7 +79,12 @@ def scores(cells: Sequence[Cell]) -> list[Score]:
     learned = kept_bytes(cells)
     return [
         score("measured", cells, lambda cell: cell.measured),
-        score("planner, margin of 16 MiB", cells, lambda cell: cell.measured, lambda _: MARGIN_BYTES_MIN),
+        score(
+            "planner, margin of 16 MiB",
+            cells,
+            lambda cell: cell.measured,
+            lambda cell: [MARGIN_BYTES_MIN] * len(cell.measured),
+        ),
         score(
             "planner, margin learned on the way",
             cells,
@@ -98,6 +107,11 @@ def complaints(cells: Sequence[Cell]) -> list[str]:
         found.append(f"{measured.failed_after_fits} loads failed after a promise")
     if measured.false_refusal_share >= FALSE_REFUSALS_MAX:
         found.append(f"{measured.false_refusals} false refusals of {measured.decisions}")
+    lived = scores(cells)[PLANNER]
+    if lived.failed_after_fits:
+        found.append(f"{lived.failed_after_fits} loads failed after the planner's promise")
+    if lived.false_refusal_share >= FALSE_REFUSALS_MAX:
+        found.append(f"{lived.false_refusals} false refusals of {lived.decisions} by the planner")
     return found
 
 

@@ -84,9 +84,9 @@ def test_what_is_long_about_a_model_is_kept_though_it_comes_once() -> None:
     details.take(model for node in seen.nodes for model in node.models)
     model = cluster_pb2.Model()
     model.CopyFrom(seen.nodes[1].models[0])
-    assert not model.description.chat_template
+    brief = model.description.chat_template
     details.complete(model)
-    assert model.description.chat_template == "template of m"
+    assert (brief, model.description.chat_template) == ("", "template of m")
 
 
 def test_whoever_begins_anew_compares_no_versions_with_what_was_before() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from scheduler.core.faults import Fault
 from scheduler.core.learning import keep
 from scheduler.core.ledger import device_kind
-from scheduler.core.margins import NO_MARGINS, MarginKey, Margins, percentile
+from scheduler.core.margins import LOADS_MIN, MARGIN_BYTES_MIN, NO_MARGINS, MarginKey, Margins, percentile
 from scheduler.core.memory import GIB, MIB
 from scheduler.core.policy import Policy
 from scheduler.core.residuals import sizes_by_device
@@ -198,3 +198,26 @@ def test_sizes_that_could_not_be_allocated_are_what_is_planned_with_next() -> No
     # What 8 slots were refused says nothing of 4: they are counted, and fit with every layer.
     assert (start.record.layout.slots, again.record.layout.slots) == (8, 4)
     assert sum(part.layer_count for part in again.record.layout.devices) == 32
+
+
+def test_a_small_device_keeps_the_same_part_of_its_memory_as_a_large_one() -> None:
+    margins = learned(*([0] * LOADS_MIN))
+    assert margins.of(KEY, "d", unlearned_bytes=UNLEARNED, total_bytes=80 * GIB) == MARGIN_BYTES_MIN
+    assert margins.of(KEY, "d", unlearned_bytes=UNLEARNED, total_bytes=12 * GIB) == MARGIN_BYTES_MIN // 2
+    assert Margins().of(KEY, "d", unlearned_bytes=UNLEARNED, total_bytes=12 * GIB) == UNLEARNED // 2
+
+
+def test_what_was_learned_of_large_needs_counts_for_small_ones_as_a_part_of_them() -> None:
+    margins = Margins()
+    for _ in range(LOADS_MIN):
+        margins = margins.with_residual(KEY, 40 * MIB, 4000 * MIB)
+    assert margins.of(KEY, "d", unlearned_bytes=UNLEARNED, need_bytes=4000 * MIB) == 40 * MIB
+    assert margins.of(KEY, "d", unlearned_bytes=UNLEARNED, need_bytes=2000 * MIB) == 20 * MIB
+    assert margins.of(KEY, "d", unlearned_bytes=UNLEARNED, need_bytes=9000 * MIB) == 40 * MIB
+
+
+def test_what_several_devices_hand_each_other_is_learned_apart() -> None:
+    split = replace(KEY, is_split=True)
+    margins = Margins().with_residual(split, 300 * MIB, 1000 * MIB)
+    assert margins.of(split, "d", unlearned_bytes=UNLEARNED) == 300 * MIB
+    assert margins.of(KEY, "d", unlearned_bytes=UNLEARNED) == UNLEARNED

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.margins import LOADS_MIN, MARGIN_BYTES_MIN
+from scheduler.core.margins import FULL_SIZE_BYTES, LOADS_MIN, MARGIN_BYTES_MIN
 from scheduler.core.policy import Policy
 from tools.placement_grid.configurations import DEVICE_SETS, DeviceSet, grid
 from tools.placement_grid.planner import COMPUTED_BYTES, band_table, bands, false_refusal_share, kept_bytes
@@ -39,7 +39,7 @@ def test_a_load_that_fails_after_a_promise_is_the_worst() -> None:
 def test_a_refusal_is_false_if_the_load_went_well_anyway() -> None:
     found = score("x", [GOOD], lambda cell: cell.by_file_and_cache)
     assert (found.false_refusals, found.false_refusal_share) == (1, 1.0)
-    margin = score("x", [GOOD], lambda cell: cell.measured, lambda _: 11 * MIB)
+    margin = score("x", [GOOD], lambda cell: cell.measured, lambda _: [11 * MIB])
     assert margin.false_refusals == 1
 
 
@@ -97,5 +97,6 @@ def test_margins_are_learned_as_the_scheduler_learns_them() -> None:
         for number in range(LOADS_MIN + 1)
     ]
     kept = kept_bytes(cells)
-    assert kept[0] == kept[LOADS_MIN - 1] == Policy().margin_bytes
-    assert kept[LOADS_MIN] == MARGIN_BYTES_MIN
+    share = GOOD.free[0] / FULL_SIZE_BYTES  # a small device keeps the same part of its memory
+    assert kept[0] == kept[LOADS_MIN - 1] == (int(Policy().margin_bytes * share),)
+    assert kept[LOADS_MIN] == (int(MARGIN_BYTES_MIN * share),)
