@@ -178,6 +178,7 @@ class Fitting:
             given_layers=given,
             may_exceed=self._may_exceed(given),
             output=output,
+            only_complete=given is None and self.shape in COMPLETE_SHAPES and not self._is_spread,
             devices_min=max(self.devices_min, self._graphs.device_count) if devices_min is None else devices_min,
             score=self._score,
         )

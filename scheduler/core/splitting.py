@@ -65,6 +65,7 @@ class Filling:
     given_layers: int | None = None  # exactly so many, the output counts as one; None: as many as fit
     may_exceed: bool = False
     output: bool | None = None  # whether the output lies on a device; None: whatever is better
+    only_complete: bool = False  # what leaves layers to the host is of no use, and not worked out
     devices_min: int = 1  # fewer were tried and did not do: going back would go in circles
     score: Callable[[Split], tuple[object, ...]] | None = field(default=None)  # of splits over equally many devices
 
@@ -89,9 +90,10 @@ def _pack(layers: Sequence[int], bins: Sequence[Bin], filling: Filling, *, has_o
     lay = _Layer(layers, filling, has_output=has_output)
     if not filling.spread:
         for count in range(max(1, filling.devices_min), len(order)):
-            roomiest = lay.over(order[:count])
-            if roomiest.taken == lay.wanted:
-                return _best_of_size(lay, order, count, roomiest, filling)
+            if lay.holds(order[:count]):
+                return _best_of_size(lay, order, count, lay.over(order[:count]), filling)
+    if filling.only_complete and not lay.holds(order):
+        return Split(parts=(), host_blocks=len(layers) - has_output, output_on_host=True)
     everywhere = lay.over(order)
     if everywhere.taken < lay.wanted and filling.given_layers is not None and filling.may_exceed:
         return lay.over(order, factor_max=FACTOR_EXCEEDING)
@@ -104,10 +106,10 @@ def _best_of_size(lay: "_Layer", order: Sequence[Bin], count: int, roomiest: Spl
         return roomiest
     best, best_score = roomiest, filling.score(roomiest)
     for members in itertools.islice(itertools.combinations(order, count), 1, None):
-        if sum(one.room_bytes for one in members) < lay.wanted_bytes:
+        if not lay.holds(members):
             continue
         split = lay.over(members)
-        if split.taken == lay.wanted and (score := filling.score(split)) < best_score:
+        if (score := filling.score(split)) < best_score:
             best, best_score = split, score
     return best
 
@@ -127,6 +129,15 @@ class _Layer:
     def wanted_bytes(self) -> int:
         """Of the layers that are to lie on devices."""
         return self._sums[self.count] - self._sums[self.count - self.wanted]
+
+    def holds(self, bins: Sequence[Bin]) -> bool:
+        """Whether `over` would lay all that is wanted onto them; much quicker, because nothing is evened out."""
+        if sum(one.room_bytes for one in bins) < self.wanted_bytes:
+            return False
+        start, goal = self.count, self.count - self.wanted
+        for speed_class in sorted({one.speed_class for one in bins}):
+            start = self._fill([one for one in bins if one.speed_class == speed_class], start, 1.0)[0]
+        return start == goal or (len(bins) <= ANY_ORDER_DEVICES_MAX and self._in_any_order(bins)[0] == goal)
 
     def over(self, bins: Sequence[Bin], *, factor_max: float = 1.0) -> Split:
         """Over these devices, the roomiest of them first."""

@@ -144,3 +144,18 @@ def _bytes_of(split: Split, sizes: Sequence[int]) -> list[int]:
         found.append(sum(sizes[start : start + count]))
         start += count
     return found
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=12),
+    rooms=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 1)), min_size=1, max_size=5),
+)
+def test_what_is_said_to_hold_everything_is_what_everything_lies_on(
+    sizes: list[int], rooms: list[tuple[int, int]]
+) -> None:
+    bins = [Bin(key=("n", f"d{index}"), room_bytes=room, speed_class=kind) for index, (room, kind) in enumerate(rooms)]
+    plain = split_layers(sizes, bins)
+    quick = split_layers(sizes, bins, Filling(only_complete=True))
+    assert quick.is_complete == plain.is_complete
+    if plain.is_complete:
+        assert quick == plain
