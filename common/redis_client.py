@@ -45,7 +45,8 @@ class _Primary(Redis):
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
-        for sentinel in self.connection_pool.sentinel_manager.sentinels:
+        pool: Any = self.connection_pool  # made by Sentinel.master_for: a pool that knows its sentinels
+        for sentinel in pool.sentinel_manager.sentinels:
             await sentinel.aclose()
 
 
@@ -58,7 +59,8 @@ def _open_set(url: str, options: Mapping[str, Any], connections_max: int) -> Red
     user, _, password = credentials.partition(":")
     secrets = {"username": unquote(user) or None, "password": unquote(password) or None} if credentials else {}
     tls = {"ssl": True} if SENTINEL_SCHEMES[parts.scheme] else {}
-    sentinels = Sentinel(
+    make_sentinel: Any = Sentinel  # its constructor is not typed
+    sentinels = make_sentinel(
         [_address(host) for host in hosts.split(",")],
         sentinel_kwargs={**options, **tls, "decode_responses": True},
         **options,

@@ -2,6 +2,7 @@
 
 import time
 
+from common.clock import NS_PER_S
 from common.tracing import Span
 from runner.engine.engine import SequenceTimes
 
@@ -12,7 +13,7 @@ def trace_times(span: Span, times: SequenceTimes, *, outcome: str, generated_tok
         {
             "puna.outcome": outcome,
             "puna.slot": times.slot_id,
-            "puna.queue_seconds": times.queue_ns / 1e9,
+            "puna.queue_seconds": times.queue_ns / NS_PER_S,
             "puna.cached_tokens": times.cached_tokens,
             "gen_ai.usage.input_tokens": times.prompt_tokens,
             "gen_ai.usage.output_tokens": generated_tokens,

@@ -46,11 +46,10 @@ def _entry(key: str, value: object) -> Credentials:
         if isinstance(user, str) and isinstance(password, str):
             return Credentials(user=user, password=password)
         try:
-            user, separator, password = (
-                base64.b64decode(str(value.get("auth", "")), validate=True).decode().partition(":")
-            )
+            decoded = base64.b64decode(str(value.get("auth", "")), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            separator = ""
+            decoded = ""
+        name, separator, secret = decoded.partition(":")
         if separator:
-            return Credentials(user=user, password=password)
+            return Credentials(user=name, password=secret)
     raise ValueError(f"the entry of {key!r} has no user and password")
