@@ -17,6 +17,12 @@ from bench.machine import ROOT
 from cli.cluster.free_port import FreePort
 
 _READY_WITHIN_S = 90.0
+# Quiet, nothing fetched from elsewhere, and no keys, as with our gateway.
+_ENVIRONMENT = {
+    "LITELLM_LOG": "ERROR",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+}
 _CONFIG = """
 model_list:
   - model_name: canned
@@ -48,7 +54,7 @@ def running_litellm(venv: Path, *, python: str, core: int, other_core: int) -> I
         proxy = subprocess.Popen(
             ["taskset", "-c", str(core), venv / "bin" / "python", "-c", "from litellm import run_server; run_server()",
              "--config", config, "--host", "127.0.0.1", "--port", port, "--num_workers", "1"],
-            cwd=directory, env=os.environ | {"LITELLM_LOG": "ERROR"}, stdout=log, stderr=log,
+            cwd=directory, env=os.environ | _ENVIRONMENT, stdout=log, stderr=log,
         )  # fmt: skip
         try:
             _wait_until_ready(f"http://127.0.0.1:{port}/health/liveliness")
