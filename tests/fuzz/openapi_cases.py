@@ -23,7 +23,7 @@ ENDLESS = frozenset({"/puna/v1/events"})
 
 
 @dataclass(slots=True)
-class Report:
+class OpenApiReport:
     """What a run has seen."""
 
     cases: int = 0
@@ -32,19 +32,17 @@ class Report:
     faults: list[str] = field(default_factory=list)
 
 
-def fuzz_openapi(url: str, *, cases_per_route: int, fixed_seed: int) -> Report:
+def fuzz_openapi(url: str, report: OpenApiReport, *, cases_per_route: int, fixed_seed: int) -> None:
     """Send about so many cases to each route that takes a body, good ones and bad ones, and a few to the others."""
     with httpx.Client(base_url=url, timeout=60) as client:
         document = client.get("/openapi.json").json()
         schema = schemathesis.openapi.from_dict(document)
         schema.config.update(base_url=url)
-        report = Report()
         for result in schema.get_all_operations():
             operation: Any = result.ok()
             cases = cases_per_route if operation.body else 10
             for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
                 _fuzz_route(operation, mode, client, document, report, cases // 2, fixed_seed)
-    return report
 
 
 def _fuzz_route(
@@ -52,7 +50,7 @@ def _fuzz_route(
     mode: GenerationMode,
     client: httpx.Client,
     document: dict[str, Any],
-    report: Report,
+    report: OpenApiReport,
     cases: int,
     fixed_seed: int,
 ) -> None:
@@ -76,7 +74,7 @@ def _fuzz_route(
         run()
 
 
-def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: Report) -> None:
+def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: OpenApiReport) -> None:
     arguments = case.as_transport_kwargs(base_url=str(client.base_url))
     content = arguments.pop("data", None)
     request: dict[str, Any] = {

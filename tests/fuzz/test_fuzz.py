@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.inference_servicer import SERVICE_NAME
 from protos import inference_pb2
-from tests.fuzz.openapi_cases import fuzz_openapi
+from tests.fuzz.openapi_cases import OpenApiReport, fuzz_openapi
 from tests.fuzz.raw_bytes import RawReport, mutated, request_bytes, send_raw
 from tests.gateway_process import GatewayProcess, gateway_process
 
@@ -66,12 +66,14 @@ def check_alive(gateway: GatewayProcess, rss_before: int) -> None:
 def test_openapi_cases_are_answered_as_the_document_says(gateway: GatewayProcess) -> None:
     before = gateway.rss_bytes()
     per_route = max(2, -(-CASES // len([method for method, _ in routes_of(gateway) if method in ("POST", "PUT")])))
-    report = fuzz_openapi(gateway.url, cases_per_route=per_route, fixed_seed=SEED)
+    report, rounds = OpenApiReport(), 0
+    while report.cases < CASES:  # the same case is made once in a round
+        fuzz_openapi(gateway.url, report, cases_per_route=per_route, fixed_seed=SEED + rounds)
+        rounds += 1
     print(
         f"openapi: {report.cases} cases, seed {SEED}, {dict(sorted(report.statuses.items()))}, {report.slowest_s:.2f} s"
     )
     assert report.faults == [], "\n".join(sorted(set(report.faults))[:20])
-    assert report.cases >= 0.9 * CASES
     check_alive(gateway, before)
 
 
