@@ -2,11 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from common.addresses import Channels
-from common.errors import PunaError
+from common.errors import ModelUnavailable, PunaError
 from common.grpc_client import call_metadata
 from common.grpc_errors import received
 from common.logs import get_logger
@@ -19,6 +19,8 @@ log = get_logger()
 # Reconnects are spread, so that a restarted discovery is not met by everybody in the same instant.
 RECONNECT_S_MIN = 0.1
 RECONNECT_S_MAX = 2.0
+# A watcher of changes hears something once a second, if only that nothing has changed.
+SILENCE_S_MAX = 2.5
 
 
 async def watch_inventory(
@@ -45,7 +47,7 @@ async def watch_changes(
     """The same for whoever keeps the inventory: only news come over the wire. `details` keeps what comes once."""
     laid, known_models = Laid(), 0
     request = discovery_pb2.WatchInventoryRequest(changes_only=True)
-    async with aclosing(_messages(addresses, request, on_connection)) as messages:
+    async with aclosing(_messages(addresses, request, on_connection, silence_s_max=SILENCE_S_MAX)) as messages:
         async for message in messages:
             seen = laid.take(message)
             if seen.models_changes != known_models:
@@ -54,8 +56,27 @@ async def watch_changes(
             yield seen
 
 
+async def _heard(
+    messages: AsyncIterator[discovery_pb2.Inventory], silence_s_max: float | None
+) -> AsyncIterator[discovery_pb2.Inventory]:
+    """The same; a process that hangs is as good as one that is gone."""
+    while True:
+        try:
+            async with asyncio.timeout(silence_s_max):
+                message = await anext(messages, None)
+        except TimeoutError as error:
+            raise ModelUnavailable(f"service unreachable: silent for {silence_s_max} s") from error
+        if message is None:
+            return
+        yield message
+
+
 async def _messages(
-    addresses: str, request: discovery_pb2.WatchInventoryRequest, on_connection: Callable[[bool], None]
+    addresses: str,
+    request: discovery_pb2.WatchInventoryRequest,
+    on_connection: Callable[[bool], None],
+    *,
+    silence_s_max: float | None = None,
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
     pause_s, told_of_loss, turn = RECONNECT_S_MIN, False, 0
     channels = Channels(addresses)
@@ -66,7 +87,7 @@ async def _messages(
             stub = discovery_pb2_grpc.DiscoveryStub(known[turn % len(known)])
             call = stub.WatchInventory(request, metadata=call_metadata())
             try:
-                async for inventory in received(call):
+                async for inventory in _heard(received(call), silence_s_max):
                     if not connected:
                         connected, told_of_loss, pause_s = True, False, RECONNECT_S_MIN
                         on_connection(True)

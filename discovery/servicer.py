@@ -1,6 +1,7 @@
 """puna.v1.Discovery over gRPC."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,6 +23,8 @@ INVENTORY_INTERVAL_S_MIN = 0.02
 # Figures that only moved a little are told so often. With the time between two reports they stay below the two seconds
 # after which the scheduler trusts them less.
 FIGURES_INTERVAL_S = 0.5
+# Whoever watches changes hears something so often: silence means that this process hangs.
+HEARTBEAT_S = 1.0
 
 
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
@@ -67,12 +70,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
                 inventory.metrics_address = registry.metrics_address
                 yield inventory
                 await asyncio.sleep(INVENTORY_INTERVAL_S_MIN)
-                await self._next(seen, heard)
+                await self._next(seen, heard, within_s=HEARTBEAT_S if request.changes_only else None)
         finally:
             metrics.WATCHERS.dec()
 
-    async def _next(self, seen: int, heard: int) -> None:
+    async def _next(self, seen: int, heard: int, *, within_s: float | None) -> None:
         """Wait for news; what is none may wait until other figures have been read, too."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._next_change(seen, heard)
+
+    async def _next_change(self, seen: int, heard: int) -> None:
         try:
             async with asyncio.timeout(FIGURES_INTERVAL_S - INVENTORY_INTERVAL_S_MIN):
                 await self._registry.news.beyond(heard)

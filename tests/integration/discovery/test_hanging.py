@@ -1,0 +1,36 @@
+"""A discovery that hangs is noticed by those who watch it: process and connection are there, and nothing comes."""
+
+import asyncio
+import os
+import signal
+
+from common.model_details import KeptDetails
+from discovery.client import watch_changes
+from tests.integration.host.node import Service, Stopwatch
+from tests.waiting import until
+
+NOTICED_S_MAX = 4.0  # 2.5 on an idle machine
+
+
+async def test_a_watcher_knows_within_seconds_and_goes_on_when_it_wakes() -> None:
+    discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+    address = (await discovery.event("discovery.ready"))["address"]
+    connections: list[bool] = []
+
+    async def watch() -> None:
+        async for _ in watch_changes(address, on_connection=connections.append, details=KeptDetails()):
+            pass
+
+    watching = asyncio.create_task(watch())
+    try:
+        await until(lambda: connections == [True], what="it is watched")
+        os.kill(discovery.process.pid, signal.SIGSTOP)
+        stopwatch = Stopwatch()
+        await until(lambda: connections == [True, False], what="the watcher knows")
+        assert stopwatch.elapsed_s < NOTICED_S_MAX
+        os.kill(discovery.process.pid, signal.SIGCONT)
+        await until(lambda: connections == [True, False, True], what="it is watched again")
+    finally:
+        watching.cancel()
+        os.kill(discovery.process.pid, signal.SIGCONT)
+        assert await discovery.end() == 0
