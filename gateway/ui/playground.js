@@ -19,7 +19,7 @@ let running = null;
 
 export function startPlayground(view) {
   parts.models = h("select", { required: true });
-  parts.name = h("input", { required: true, placeholder: "demo", autocomplete: "off", spellcheck: false });
+  parts.name = h("input", { required: true, placeholder: "demo", autocomplete: "off", spellcheck: false, ariaLabel: "Model" });
   parts.model = parts.models; // or the name, where the key may not see which models there are
   parts.options = makeOptions();
   parts.colours = h("input", { type: "checkbox", checked: true, onchange: showColours });

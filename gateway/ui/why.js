@@ -31,7 +31,7 @@ export function startWhy(view) {
   );
   parts.answer = h(
     "div",
-    { className: "answer", ariaLive: "polite" },
+    { className: "explained", ariaLive: "polite" },
     h("p", { className: "empty" }, "Choose a model, and see what fits where. Nothing is loaded by asking."),
   );
   view.append(h("h2", { className: "unseen" }, "Why"), parts.form, parts.answer);

@@ -51,12 +51,13 @@ def page(browser: Browser, slow: Cluster) -> Iterator[Watched]:
 
 @dataclass
 class Locked:
-    """A cluster that asks for keys. `reader` may look, `asker` may ask and look, `full` may do everything."""
+    """With keys: `reader` may look, `asker` may ask and look, `blind` only ask, `full` everything."""
 
     cluster: Cluster
     full: str
     reader: str
     asker: str
+    blind: str
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +72,10 @@ def locked(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
     everything = ("infer", "embed", "models:read", "models:write", "metrics", "admin:cluster", "admin:keys")
     full = made("ada", *everything)
-    reader, asker = made("bob", "models:read"), made("cy", "infer", "models:read")
+    reader, asker, blind = made("bob", "models:read"), made("cy", "infer", "models:read"), made("dan", "infer")
     cluster = start_cluster(home / "home", PUNA_API_KEYS_FILE=str(file), PUNA_API_KEY=full, **SLOW_ENGINE)
     try:
-        yield Locked(cluster, full, reader, asker)
+        yield Locked(cluster, full, reader, asker, blind)
     finally:
         cluster.stop()
 
@@ -204,6 +205,22 @@ def test_what_a_key_may_not_do_is_not_offered(browser: Browser, locked: Locked) 
         use_key(page, locked.asker)
         expect(page.page.get_by_role("button", name="Send")).to_be_enabled()
         assert page.foreign == []
+
+
+def test_who_may_only_ask_writes_the_name_of_the_model(browser: Browser, locked: Locked) -> None:
+    with opened(browser, locked.cluster.url, view="#playground") as page:
+        use_key(page, locked.blind)
+        expect(page.page.locator("#link")).to_have_attribute("data-state", "refused")
+        page.page.get_by_role("textbox", name="Model").fill("demo")
+        page.page.get_by_label("Message").fill("Tell me everything.")
+        page.page.get_by_role("button", name="Send").click()
+        expect(page.page.locator(".turn.answer .token").first).to_be_attached(timeout=30_000)
+        page.page.get_by_role("button", name="Stop").click()
+        expect(page.page.get_by_text("stopped", exact=True)).to_be_visible()
+        page.go("Fleet")
+        fleet = page.page.get_by_role("tabpanel", name="Fleet")
+        expect(fleet.get_by_text("lacks the scope models:read")).to_be_visible()
+        assert page.nameless() == []
 
 
 def test_requests_of_other_keys_have_no_names(browser: Browser, locked: Locked) -> None:
