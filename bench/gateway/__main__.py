@@ -24,6 +24,8 @@ from cli.cluster.free_port import FreePort
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _READY_WITHIN_S = 30.0
+# LiteLLM ends a stream that repeats one chunk a hundred times.
+_PEER_TOKENS = 90
 # The promises.
 ADDED_P50_MS, ADDED_P99_MS, TOKENS_PER_S = 1.5, 8.0, 20_000
 # As published by their makers, on other machines: no comparison, only an order of magnitude.
@@ -123,7 +125,7 @@ async def _measure_peer(proxy: str, upstream: str, pid: int, options: argparse.N
         figures[name] = _percentiles(timed)
         cpu_s = _cpu_s(pid) - cpu_s
     figures["requests_per_core_s"] = round(options.litellm_rate * options.seconds / cpu_s, 1)
-    figures["relay"] = await _relay(client, pid, options.streams[0], min(options.tokens, 200))
+    figures["relay"] = await _relay(client, pid, options.streams[0], min(options.tokens, _PEER_TOKENS))
     return figures
 
 

@@ -46,7 +46,7 @@ class HttpClient:
         body = orjson.dumps(
             {"model": self.model, "stream": True, "messages": [{"role": "user", "content": prompt_text(tokens, rate)}]}
         )
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = await self._connection()
         reader, writer = connection
         head = (
             f"POST {self.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -70,6 +70,14 @@ class HttpClient:
         if count != tokens:
             raise ConnectionError(f"{count} tokens came instead of {tokens}: {b''.join(pieces)[:500]!r}")
         return Timed(first_s - due_s, whole_s - due_s, tokens)
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that is kept, unless the server has closed it meanwhile."""
+        while self._idle:
+            kept = self._idle.pop()
+            if not kept[0].at_eof():
+                return kept
+        return await self._connect()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """From ever other addresses of loopback: a gateway takes only so many connections of one."""

@@ -13,7 +13,7 @@ from tests.cluster import Cluster, metric_sum
 from tests.faults.conftest import StartReplicas, ready_pids, wait_for_replicas
 from tests.faults.faults import Killed, broken
 from tests.faults.load import CLASSES, Outcome, ask, question, summary
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 CLIENTS = 8
 SEED = 20
@@ -42,7 +42,9 @@ class Storm:
     async def measure(self, client: httpx.AsyncClient) -> None:
         """The answers while nothing breaks. A stop string is a piece of the greedy answer, in its last third."""
         for variant in range(VARIANTS):
-            whole = (await ask(client, question("greedy", variant, tokens=TOKENS))).choices[0].content
+            first = await ask(client, question("greedy", variant, tokens=TOKENS))
+            assert first.kind == "ok", first
+            whole = first.choices[0].content
             self.stops[variant] = whole[-len(whole) // 3 :][:5]
             for kind in CLASSES:
                 outcome = await ask(client, self.body(kind, variant))
@@ -71,12 +73,23 @@ class Storm:
             pids = await asyncio.to_thread(wait_for_replicas, self.cluster, replicas, without=frozenset(self.killed))
             at = next(self.numbers) + draw.randrange(CLIENTS)
             await until(lambda at=at: max(self.running, default=0) >= at, what="the storm goes on")  # type: ignore[misc]
-            victim = draw.choice(sorted(pids))
+            victim = await self.busy_one(pids, draw)
             hit = set(self.running)
             with broken(Killed(victim)):
                 self.killed.append(victim)
                 await until(lambda hit=hit: not (hit & self.running), deadline_s=60, what="those who were hit end")  # type: ignore[misc]
         self.over = True
+
+    async def busy_one(self, pids: set[int], draw: random.Random) -> int:
+        """One of these processes that computes something."""
+        busy: list[int] = []
+
+        def found() -> bool:
+            busy[:] = sorted(one["pid"] for one in self.cluster.runners() if one["pid"] in pids and one["slots_busy"])
+            return bool(busy)
+
+        await asyncio.to_thread(wait_until, found, deadline_s=30, what="a runner is busy")
+        return draw.choice(busy)
 
 
 async def storm(cluster: Cluster, *, kills: int, at_least: int, replicas: int) -> Storm:
