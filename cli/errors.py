@@ -1,5 +1,11 @@
 """What a command says when it fails."""
 
+from cli.core.exit_codes import ExitCode
+
 
 class CommandFailed(Exception):
-    """The command cannot do what was asked. Its text is the one line that the user reads; the exit status is 1."""
+    """The command cannot do what was asked. Its text is the one line that the user reads, `code` the exit status."""
+
+    def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(text)
+        self.code = code

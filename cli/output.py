@@ -38,3 +38,16 @@ def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
     return [
         _COLUMN_GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
+
+
+def print_sections(found: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
+    """Titles with rows of a label and a value; a section without a title is only rows."""
+    console = Console(highlight=False, soft_wrap=True)
+    for position, (title, rows) in enumerate(found):
+        if position:
+            console.print()
+        if title:
+            console.print(title, style="bold", markup=False)
+        width = max((len(label) for label, _ in rows), default=0)
+        for label, value in rows:
+            console.print(f"  {label.ljust(width)}  {value}".rstrip(), markup=False)

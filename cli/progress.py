@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -13,10 +13,12 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
+from cli.core.load_news import DONE, load_text
 from cli.core.store_news import PlainNews, bar_of
 
 
@@ -83,3 +85,31 @@ def teller(*, as_json: bool) -> Iterator[Teller]:
     )
     with Progress(*columns, console=console) as progress:
         yield _Bars(progress)
+
+
+@contextmanager
+def load_teller(model: str, *, as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Where the news of a load go: a bar on a terminal, a line for each step in a pipe."""
+    console = Console(file=sys.stdout, highlight=False)
+    if as_json:
+        yield _Json.tell
+    elif console.is_terminal:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task(f"{model}: asked", total=None)
+
+            def draw(news: Mapping[str, Any]) -> None:
+                fraction = 1.0 if news.get("status") in DONE else news.get("fraction")
+                total = None if fraction is None else 1.0
+                progress.update(task, description=f"{model}: {load_text(news)}", total=total, completed=fraction or 0)
+
+            yield draw
+    else:
+        told: list[str] = []
+
+        def say(news: Mapping[str, Any]) -> None:
+            if (text := load_text(news)) not in told[-1:]:
+                told.append(text)
+                print(text, flush=True)
+
+        yield say

@@ -7,9 +7,12 @@ from typing import Any
 
 import httpx
 
+from cli.access import api_key_of, trust_of
 from cli.cluster.home import real_home
 from cli.cluster.lock import is_locked
 from cli.cluster.state_file import read_record
+from cli.core.event_stream import event_objects
+from cli.core.exit_codes import ExitCode, code_of_reason, code_of_status
 from cli.core.server_address import DEFAULT_PORT, connect_url, is_loopback_url
 from cli.errors import CommandFailed
 from cli.settings import CliSettings
@@ -28,11 +31,11 @@ def server_url(settings: CliSettings) -> str:
         if settings.host:
             return connect_url(settings.host)
     except ValueError as error:
-        raise CommandFailed(f"PUNA_HOST: {error}") from error
+        raise CommandFailed(f"PUNA_HOST: {error}", ExitCode.USAGE) from error
     home = real_home(Path(settings.home))
     record = read_record(home)
     if record is not None and is_locked(home):
-        return connect_url(record.http_address)
+        return record.http_url
     return connect_url(f":{DEFAULT_PORT}")
 
 
@@ -40,13 +43,18 @@ class Server:
     """One gateway. Every method raises CommandFailed with one line when it does not answer as asked."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """Nothing is sent yet."""
+        """Nothing is sent yet.
+
+        Raises:
+            CommandFailed: SSL_CERT_FILE has no certificates.
+        """
         self.url = url
         # A proxy of the environment cannot reach this machine's loopback.
         self._client = httpx.Client(
             base_url=url,
             headers={"authorization": f"Bearer {api_key}"} if api_key else None,
             trust_env=not is_loopback_url(url),
+            verify=trust_of(url),
             timeout=httpx.Timeout(_ANSWER_WITHIN_S, connect=_CONNECT_WITHIN_S),
         )
 
@@ -55,81 +63,91 @@ class Server:
         """The gateway that the settings mean, with their key.
 
         Raises:
-            CommandFailed: PUNA_HOST is no address.
+            CommandFailed: PUNA_HOST is no address, or the key cannot be read.
         """
-        return cls(server_url(settings), settings.api_key)
+        return cls(server_url(settings), api_key_of(settings))
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str, *, answer_within_s: float = _ANSWER_WITHIN_S) -> dict[str, Any]:
         """The JSON object at a path."""
-        try:
-            response = self._client.get(path)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
-        if not response.is_success:
-            raise CommandFailed(_error_text(response))
-        return _object(response.text)
+        return _object(self.ask("GET", path, answer_within_s=answer_within_s).text)
 
     def send(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
     ) -> dict[str, Any]:
         """The JSON object that is answered to a command."""
-        timeout = httpx.Timeout(answer_within_s, connect=_CONNECT_WITHIN_S)
-        try:
-            response = self._client.request(method, path, json=body, timeout=timeout)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
-        if not response.is_success:
-            raise CommandFailed(_error_text(response))
-        return _object(response.text)
+        return _object(self.ask(method, path, body, answer_within_s=answer_within_s).text)
 
     def order(self, method: str, path: str, body: dict[str, Any]) -> None:
         """A command that is answered with its status alone."""
-        try:
-            response = self._client.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+        self.ask(method, path, body)
+
+    def ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
+    ) -> httpx.Response:
+        """A successful answer, whole."""
+        response = self._answer(method, path, json=body, timeout=_timeout(answer_within_s))
         if not response.is_success:
-            raise CommandFailed(_error_text(response))
+            raise _refusal(response)
+        return response
 
     def has_blob(self, digest: str) -> bool:
         """Whether the server has a file."""
-        try:
-            response = self._client.head(f"/api/blobs/{digest}")
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+        response = self._answer("HEAD", f"/api/blobs/{digest}")
         if response.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
-            raise CommandFailed(_error_text(response))
+            raise _refusal(response)
         return response.is_success
 
     def put_blob(self, digest: str, content: Iterator[bytes], size_bytes: int) -> None:
         """Send a file, however long that takes."""
-        timeout = httpx.Timeout(None, connect=_CONNECT_WITHIN_S)
         headers = {"content-length": str(size_bytes), "content-type": "application/octet-stream"}
-        try:
-            response = self._client.post(f"/api/blobs/{digest}", content=content, headers=headers, timeout=timeout)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+        path = f"/api/blobs/{digest}"
+        response = self._answer("POST", path, content=content, headers=headers, timeout=_timeout(None))
         if not response.is_success:
-            raise CommandFailed(_error_text(response))
+            raise _refusal(response)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """The JSON objects of a streamed answer, as they come. The first may take as long as a model takes to load."""
-        timeout = httpx.Timeout(None, connect=_CONNECT_WITHIN_S)
+        for line in self._lines("POST", path, body, _timeout(None)):
+            if line:
+                yield _without_error(_object(line))
+
+    def events(self, path: str, *, silence_s: float) -> Generator[tuple[str, dict[str, Any]]]:
+        """Name and object of each server-sent event, until the server ends; fails after so long without a byte."""
+        for name, text in event_objects(self._lines("GET", path, None, _timeout(silence_s))):
+            yield name, _object(text)
+
+    def _lines(self, method: str, path: str, body: dict[str, Any] | None, timeout: httpx.Timeout) -> Generator[str]:
         try:
-            with self._client.stream("POST", path, json=body, timeout=timeout) as response:
+            with self._client.stream(method, path, json=body, timeout=timeout) as response:
                 if not response.is_success:
                     response.read()
-                    raise CommandFailed(_error_text(response))
-                for line in response.iter_lines():
-                    if line:
-                        yield _without_error(_object(line))
+                    raise _refusal(response)
+                yield from response.iter_lines()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **more)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: httpx.HTTPError) -> CommandFailed:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return CommandFailed(f"nothing answers at {self.url}; start it with `puna up`, or set PUNA_HOST")
-        return CommandFailed(f"{self.url} broke off: {error or type(error).__name__}")
+        text = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            _, _, reason = text.partition("verify failed: ")
+            advice = "name its authority with --cacert or SSL_CERT_FILE"
+            text = f"the certificate of {self.url} is not trusted ({reason.partition(' (_ssl')[0] or text}); {advice}"
+        elif isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            text = f"nothing answers at {self.url}; start it with `puna up`, or set PUNA_HOST"
+        else:
+            text = f"{self.url} broke off: {text}"
+        return CommandFailed(text, ExitCode.UNREACHABLE)
+
+
+def _timeout(answer_within_s: float | None) -> httpx.Timeout:
+    connect_s = _CONNECT_WITHIN_S if answer_within_s is None else min(_CONNECT_WITHIN_S, answer_within_s)
+    return httpx.Timeout(answer_within_s, connect=connect_s)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -145,16 +163,20 @@ def _object(text: str) -> dict[str, Any]:
 def _without_error(answer: dict[str, Any]) -> dict[str, Any]:
     """An error in the middle of a stream comes as a line of its own."""
     if "error" in answer:
-        raise CommandFailed(_message(answer["error"]))
+        error = answer["error"]
+        code = code_of_reason(str(error.get("code"))) if isinstance(error, dict) else ExitCode.FAILED
+        raise CommandFailed(_message(error), code)
     return answer
 
 
-def _error_text(response: httpx.Response) -> str:
+def _refusal(response: httpx.Response) -> CommandFailed:
     try:
         text = _message(response.json()["error"])
     except (ValueError, KeyError, TypeError):
         text = f"{response.url} answered {response.status_code}"
-    return f"{text}; PUNA_API_KEY must be a key" if response.status_code == httpx.codes.UNAUTHORIZED else text
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        text += "; PUNA_API_KEY must be a key"
+    return CommandFailed(text, code_of_status(response.status_code))
 
 
 def _message(error: object) -> str:

@@ -14,6 +14,8 @@ class CliSettings(PunaSettings):
     """Where `puna up` serves gRPC; 127.0.0.1:11435."""
     api_key: str | None = None
     """The key that commands show the gateway."""
+    api_key_file: Path | None = None
+    """A file that has that key and that nobody else can read; PUNA_API_KEY counts before it."""
     home: Path = Path("~/.puna")
     """State, sockets, logs and models of the cluster on one machine."""
     models: Path | None = None
@@ -22,3 +24,5 @@ class CliSettings(PunaSettings):
     """The file of API keys that `puna keys` edits and gateways read."""
     redis_url: str | None = None
     """A Redis of your own instead of the embedded one."""
+    tls_cert: Path | None = None
+    """Read by the gateway; where it is set, `puna up` serves HTTPS."""

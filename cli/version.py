@@ -9,3 +9,11 @@ def puna_version() -> str:
         return version("puna")
     except PackageNotFoundError:
         return "unknown"
+
+
+def engine_version() -> str | None:
+    """Of the binding to llama.cpp that is installed beside this command; None: none is."""
+    try:
+        return version("llama-cpp-python")
+    except PackageNotFoundError:
+        return None

@@ -23,6 +23,7 @@ KNOWN_NAMES = frozenset(
     PREFIX + name
     for name in (
         "API_KEY",
+        "API_KEY_FILE",
         "API_KEYS_FILE",
         "AUTO_KV",
         "BLOB_MAX_BYTES",
@@ -38,6 +39,7 @@ KNOWN_NAMES = frozenset(
         "ENGINE_OPTIONS",
         "EVICT_FOR_SPEED",
         "EXCLUDED_DEVICES",
+        "FLASH_ATTENTION",
         "GRPC_HOST",
         "HOME",
         "HOST",
@@ -45,6 +47,8 @@ KNOWN_NAMES = frozenset(
         "INTEGRATED_GPUS",
         "KEEP_ALIVE",
         "KEEP_ALIVE_MAX",
+        "KV_CACHE_TYPE",
+        "LLM_LIBRARY",
         "LOAD_TIMEOUT",
         "MAX_LOADED_MODELS",
         "MAX_QUEUE",
@@ -73,6 +77,7 @@ KNOWN_NAMES = frozenset(
         "RPC_NODES_MAX",
         "RUNNER_ADVERTISE",
         "RUNNER_LISTEN",
+        "SCHED_SPREAD",
         "SCHEDULER_ADDRESS",
         "SCHEDULER_LISTEN",
         "STREAM_COMMIT_S",

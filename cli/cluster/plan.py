@@ -36,14 +36,15 @@ class Addresses:
     node: str
     redis_url: str
     embedded_redis: bool
+    tls: bool = False  # the gateway serves HTTPS
 
     @property
     def base_url(self) -> str:
         """What HTTP clients are given."""
-        return connect_url(self.http)
+        return connect_url(self.http, tls=self.tls)
 
 
-def plan_addresses(home: Home, *, http: str, grpc: str, redis_url: str | None) -> Addresses:
+def plan_addresses(home: Home, *, http: str, grpc: str, redis_url: str | None, tls: bool = False) -> Addresses:
     """Everything but the two public listeners is a socket in the home."""
     return Addresses(
         http=http,
@@ -53,6 +54,7 @@ def plan_addresses(home: Home, *, http: str, grpc: str, redis_url: str | None) -
         node=f"unix:{home.socket('host')}",
         redis_url=redis_url or f"unix://{home.socket('redis')}",
         embedded_redis=redis_url is None,
+        tls=tls,
     )
 
 

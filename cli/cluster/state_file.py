@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cli.core.server_address import connect_url
+
 _NAME = "puna.json"
 
 
@@ -36,7 +38,13 @@ class ClusterRecord:
     home: str
     run: str
     ready: bool = False
+    tls: bool = False  # the gateway serves HTTPS
     services: dict[str, ServiceRecord] = field(default_factory=dict)
+
+    @property
+    def http_url(self) -> str:
+        """What HTTP clients are given."""
+        return connect_url(self.http_address, tls=self.tls)
 
 
 def write_record(home: Path, record: ClusterRecord) -> None:

@@ -37,6 +37,7 @@ class UpRequest:
     grpc: str  # host:port
     models: Path | None  # None: the home's own
     redis_url: str | None  # None: the embedded one
+    tls: bool = False  # the gateway has a certificate
 
 
 def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
@@ -56,7 +57,7 @@ def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[
                 _tidy(home)
     except HomeInUse:
         record = read_record(home.real)
-        who = f": puna runs there (http://{record.http_address}, pid {record.pid})" if record is not None else ""
+        who = f": puna runs there ({record.http_url}, pid {record.pid})" if record is not None else ""
         raise CommandFailed(f"{_taken(request) or home.real} is already in use{who}") from None
 
 
@@ -72,7 +73,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         await end_services_of(earlier)
     if (address := _taken(request)) is not None:
         raise CommandFailed(f"{address} is already in use")
-    addresses = plan_addresses(home, http=request.http, grpc=request.grpc, redis_url=request.redis_url)
+    addresses = plan_addresses(home, http=request.http, grpc=request.grpc, redis_url=request.redis_url, tls=request.tls)
     models = request.models or home.models
     has_demo = request.models is None and install_demo(models, record=home.real / "demo.sha256")
     specs = plan_services(home, addresses, models=models, inherited=os.environ)
@@ -162,6 +163,7 @@ def _new_record(home: Home, addresses: Addresses) -> ClusterRecord:
         redis_url=addresses.redis_url,
         home=str(home.real),
         run=str(home.run),
+        tls=addresses.tls,
     )
 
 

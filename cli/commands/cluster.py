@@ -34,6 +34,7 @@ def up(*, port: int | None, grpc_port: int | None, home: Path | None) -> None:
         grpc=grpc,
         models=settings.models.expanduser().resolve() if settings.models else None,
         redis_url=settings.redis_url,
+        tls=settings.tls_cert is not None,
     )
     bring_up(request, say=_say, warn=_warn)
 

@@ -15,7 +15,7 @@ from cli.errors import CommandFailed
 from cli.output import print_json, print_table
 from cli.server import Server
 from cli.settings import CliSettings
-from cli.version import puna_version
+from cli.version import engine_version, puna_version
 
 
 def ps(*, as_json: bool) -> None:
@@ -46,17 +46,27 @@ def models(*, as_json: bool) -> None:
 
 
 def version(*, as_json: bool) -> None:
-    """Of this command, and of the server if one answers."""
+    """Of this command, its engine, and of the server and its nodes if one answers."""
     server = Server.of(CliSettings.load())
+    answer: dict[str, Any] = {}
+    builds: dict[str, str] = {}
+    trouble: CommandFailed | None = None
     try:
         answer = server.get("/api/version")
+        builds = {str(node["id"]): str(node.get("build") or "") for node in server.get("/puna/v1/nodes")["nodes"]}
     except CommandFailed as error:
-        answer, trouble = {}, str(error)
+        trouble = error
+    engine = engine_version()
     if as_json:
-        print_json({"client": puna_version(), "server": answer.get("puna"), "url": server.url})
+        fields = {"client": puna_version(), "server": answer.get("puna"), "url": server.url, "engine": engine}
+        print_json({**fields, "ollama": answer.get("version"), "nodes": builds})
         return
-    print(f"puna {puna_version()}")
+    print(f"puna {puna_version()}, engine {engine or 'not installed'}")
     print(f"server {answer.get('puna', 'of another kind')} at {server.url}" if answer else f"no server: {trouble}")
+    if answer and trouble is not None:
+        print(f"nodes not shown: {trouble}")
+    for node, build in builds.items():
+        print(f"node {node}, engine {build}")
 
 
 def _get(path: str) -> dict[str, Any]:

@@ -5,39 +5,36 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from cli.core.exit_codes import ExitCode
 from cli.core.model_sources import looks_like_path, models_in, with_other_parts
 from cli.core.modelfile import ModelfileInvalid, create_body, parse_modelfile
 from cli.core.shown_model import sections
 from cli.errors import CommandFailed
-from cli.output import print_json
+from cli.output import print_json, print_sections
 from cli.progress import Teller, teller
 from cli.server import Server
 from cli.settings import CliSettings
 from cli.uploads import send_file
 from common.modelfile import Modelfile
 
-INTERRUPTED = 130
 # Texts of POST /api/show that can be printed alone.
 TEXTS = ("modelfile", "parameters", "template", "system", "license")
 
 
-def pull(name: str, *, insecure: bool, as_json: bool) -> int:
-    """Fetch a model; the exit status."""
+def pull(name: str, *, insecure: bool, as_json: bool) -> None:
+    """Fetch a model."""
     news = _server().stream("/api/pull", {"model": name, "insecure": insecure})
     try:
         with closing(news), teller(as_json=as_json) as where:
             for one in news:
                 where.tell(one)
     except KeyboardInterrupt:
-        print(f"\nstopped; what has come stays, and `puna pull {name}` goes on from there", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+        text = f"stopped; what has come stays, and `puna pull {name}` goes on from there"
+        raise CommandFailed(text, ExitCode.INTERRUPTED) from None
 
 
-def create(name: str, path: Path, *, as_json: bool) -> int:
-    """Make a model of a Modelfile; the exit status."""
+def create(name: str, path: Path, *, as_json: bool) -> None:
+    """Make a model of a Modelfile."""
     server = _server()
     try:
         modelfile = parse_modelfile(path.read_text(encoding="utf-8"))
@@ -52,9 +49,8 @@ def create(name: str, path: Path, *, as_json: bool) -> int:
             for one in server.stream("/api/create", body):
                 where.tell(one)
     except KeyboardInterrupt:
-        print("\nstopped; files that were sent whole stay for the next try", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+        text = "stopped; files that were sent whole stay for the next try"
+        raise CommandFailed(text, ExitCode.INTERRUPTED) from None
 
 
 def show(name: str, *, only: str | None, verbose: bool, as_json: bool) -> None:
@@ -66,15 +62,36 @@ def show(name: str, *, only: str | None, verbose: bool, as_json: bool) -> None:
         text = str(shown.get(only) or "")
         sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
     else:
-        _print_sections(sections(name, shown))
+        print_sections(sections(name, shown))
 
 
-def remove(names: list[str]) -> None:
-    """Forget models."""
+def remove(names: list[str], *, as_json: bool) -> None:
+    """Forget models; one that cannot be deleted does not keep the others.
+
+    Raises:
+        CommandFailed: the first that could not be deleted, after all were tried.
+    """
     server = _server()
+    deleted: list[str] = []
+    first: CommandFailed | None = None
     for name in names:
-        server.order("DELETE", "/api/delete", {"model": name})
-        print(f"deleted {name}", flush=True)
+        try:
+            server.order("DELETE", "/api/delete", {"model": name})
+        except CommandFailed as error:
+            if error.code is ExitCode.UNREACHABLE:
+                raise
+            if first is None:
+                first = error
+            else:
+                print(f"puna: {error}", file=sys.stderr)
+            continue
+        deleted.append(name)
+        if not as_json:
+            print(f"deleted {name}", flush=True)
+    if as_json:
+        print_json({"deleted": deleted})
+    if first is not None:
+        raise first
 
 
 def copy(source: str, destination: str) -> None:
@@ -125,17 +142,6 @@ def _files(source: str, directory: Path) -> dict[str, Path]:
     if looks_like_path(source):
         raise CommandFailed(f"{source}: there is no such file")
     return {}
-
-
-def _print_sections(found: list[tuple[str, list[tuple[str, str]]]]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for position, (title, rows) in enumerate(found):
-        if position:
-            console.print()
-        console.print(title, style="bold", markup=False)
-        width = max(len(label) for label, _ in rows)
-        for label, value in rows:
-            console.print(f"  {label.ljust(width)}  {value}".rstrip(), markup=False)
 
 
 def _server() -> Server:

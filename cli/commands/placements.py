@@ -1,14 +1,18 @@
 """`puna placements`, `load`, `unload` and `explain`."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from cli.core.constraint_words import WORDS_TEXT, constraints_of_words
+from cli.core.conversation import number_if_one
+from cli.core.exit_codes import ExitCode
 from cli.core.explain_text import explain_lines
 from cli.core.listing_rows import CONSTRAINT_HEADINGS, constraint_rows
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
+from cli.progress import load_teller
 from cli.server import Server
 from cli.settings import CliSettings
 
@@ -43,27 +47,35 @@ def change(model: str, words: Sequence[str], *, replaces: bool, as_json: bool) -
         print_table(CONSTRAINT_HEADINGS, constraint_rows([answer]))
 
 
-def forget(model: str) -> None:
+def forget(model: str, *, as_json: bool) -> None:
     """Forget what is set."""
     answer = _server().send("DELETE", f"{_PATH}/{quote(model, safe='')}")
+    if as_json:
+        print_json(answer)
+        return
     print("forgotten" if answer.get("was_set") else "nothing was set")
 
 
-def load(model: str, *, num_ctx: int | None, keep_alive: str | None, require_gpu: bool) -> None:
+def load(model: str, *, num_ctx: int | None, keep_alive: str | None, require_gpu: bool, as_json: bool) -> None:
     """Have a replica, and say how that goes."""
     options: dict[str, Any] = {"num_ctx": num_ctx, "require_gpu": require_gpu or None}
-    body = {"model": model, "keep_alive": _keep_alive(keep_alive), "options": options}
-    told = ""
-    for news in _server().stream("/puna/v1/load", body):
-        text = _news_text(news)
-        if text != told:
-            print(text, flush=True)
-            told = text
+    alive = None if keep_alive is None else number_if_one(keep_alive)
+    news = _server().stream("/puna/v1/load", {"model": model, "keep_alive": alive, "options": options})
+    try:
+        with closing(news), load_teller(model, as_json=as_json) as tell:
+            for one in news:
+                tell(one)
+    except KeyboardInterrupt:
+        raise CommandFailed("not waited for any more; the load goes on", ExitCode.INTERRUPTED) from None
 
 
-def unload(model: str) -> None:
+def unload(model: str, *, as_json: bool) -> None:
     """Stop the replicas of a model."""
-    count = _server().send("POST", "/puna/v1/unload", {"model": model}).get("replicas", 0)
+    answer = _server().send("POST", "/puna/v1/unload", {"model": model})
+    if as_json:
+        print_json(answer)
+        return
+    count = answer.get("replicas", 0)
     print(f"{count} replica{'' if count == 1 else 's'} told to stop")
 
 
@@ -92,26 +104,6 @@ def explain(model: str, *, num_ctx: int | None, require_gpu: bool, last: bool, a
         return
     for line in explain_lines(answer):
         print(line)
-
-
-def _news_text(news: dict[str, Any]) -> str:
-    match news.get("status"):
-        case "queued":
-            return f"waits, position {news.get('position')}"
-        case "loading":
-            return f"loading {float(news.get('fraction') or 0):.0%}"
-        case status:
-            return str(status)
-
-
-def _keep_alive(text: str | None) -> str | int | float | None:
-    """A number of seconds stays one."""
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _server() -> Server:

@@ -1,32 +1,85 @@
-"""`puna run`: one answer, or a dialogue."""
+"""`puna run` and `puna chat`."""
 
 import os
 import stat
 import sys
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from cli.core.conversation import Conversation, RunOptions, chat_body, join_question, timing_line
+from cli.commands.dialogue import Dialogue
+from cli.commands.talk import Talk
+from cli.core.answer_format import answer_format
+from cli.core.attachments import Attachment, attachment_of
+from cli.core.conversation import RunOptions, join_question
+from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 from cli.server import Server
 from cli.settings import CliSettings
 
-INTERRUPTED = 130
-_PROMPT = ">>> "
+# What a gateway takes as one body is more; but no question is longer.
+FILE_BYTES_MAX = 32 * 1024 * 1024
 
 
-def run(model: str, words: list[str], options: RunOptions, *, verbose: bool) -> int:
-    """Answer a question from the command line or standard input, or talk until the user leaves."""
-    server = Server.of(CliSettings.load())
-    talk = _Talk(server, model, options, verbose=verbose)
+def run(
+    model: str, words: list[str], files: Sequence[Path], options: RunOptions, *, verbose: bool, as_json: bool
+) -> None:
+    """Answer a question from the command line, files or standard input, or talk until the user leaves.
+
+    Raises:
+        CommandFailed: no answer, or it was stopped.
+    """
+    attached = [read_attachment(path) for path in files]
+    images = [one.image for one in attached if one.image is not None]
+    texts = [one.text for one in attached if one.text is not None]
+    settings = CliSettings.load()
+    talk = Talk(Server.of(settings), model, options, verbose=verbose, as_json=as_json)
     try:
-        question = join_question(words, _piped())
+        question = join_question(words, [*texts, *(() if (piped := _piped()) is None else (piped,))])
     except ValueError as error:
         raise CommandFailed(str(error)) from error
-    if question is not None:
-        return 0 if talk.ask(question) else INTERRUPTED
-    return talk.dialogue()
+    if question is None:
+        if as_json:
+            raise CommandFailed("--json needs a question", ExitCode.USAGE)
+        Dialogue(talk, settings, images).run()
+    elif not talk.ask(question, images):
+        raise CommandFailed("the answer was stopped", ExitCode.INTERRUPTED)
+
+
+def chat(model: str, options: RunOptions, *, verbose: bool) -> None:
+    """Talk until the user leaves; the lines of a pipe are questions and commands, too."""
+    settings = CliSettings.load()
+    Dialogue(Talk(Server.of(settings), model, options, verbose=verbose), settings).run()
+
+
+def read_attachment(path: Path) -> Attachment:
+    """A file for a question.
+
+    Raises:
+        CommandFailed: it cannot be read, or models cannot be shown it.
+    """
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise CommandFailed(f"{path} has more than {FILE_BYTES_MAX} bytes")
+        return attachment_of(path.name, path.read_bytes())
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def read_format(word: str) -> Any:
+    """What `--format` names.
+
+    Raises:
+        CommandFailed: a file that cannot be read, or holds no schema.
+    """
+    try:
+        return answer_format(word, lambda name: Path(name).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandFailed(f"{word}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _piped() -> str | None:
@@ -36,81 +89,3 @@ def _piped() -> str | None:
     except OSError:
         return None
     return sys.stdin.read() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else None
-
-
-class _Talk:
-    """A conversation with one model and where its answers go."""
-
-    def __init__(self, server: Server, model: str, options: RunOptions, *, verbose: bool) -> None:
-        self._server = server
-        self._model = model
-        self._options = options
-        self._verbose = verbose
-        self._conversation = Conversation()
-        self._out = Console(highlight=False, soft_wrap=True)
-        self._err = Console(stderr=True, highlight=False)
-
-    def ask(self, question: str) -> bool:
-        """Stream one answer. False if the user stopped it; it is not remembered then."""
-        conversation = self._conversation.asked(question)
-        objects = self._server.stream("/api/chat", chat_body(self._model, conversation, self._options))
-        answer: list[str] = []
-        last = None
-        # A first answer may wait for the model to load; nothing of the stream says how far that is.
-        waiting = self._err.status(f"waiting for {self._model}") if self._err.is_terminal else nullcontext()
-        try:
-            with closing(objects):
-                with waiting:
-                    chunk = next(objects, None)
-                while chunk is not None:
-                    answer.append(self._show(chunk.get("message") or {}))
-                    last = chunk if chunk.get("done") else None
-                    chunk = next(objects, None)
-        except KeyboardInterrupt:
-            self._end_line()
-            return False
-        self._end_line()
-        if last is None:
-            raise CommandFailed("the answer broke off")
-        if self._verbose:
-            self._err.print(timing_line(last), style="dim")
-        self._conversation = conversation.answered("".join(answer))
-        return True
-
-    def dialogue(self) -> int:
-        """Ask what the user types. Ctrl-C stops an answer, Ctrl-D or /bye ends the dialogue."""
-        with suppress(ImportError):
-            import readline  # noqa: F401, PLC0415  # gives input() editing and history; some builds lack it
-        self._server.get("/api/version")
-        self._err.print("Ctrl-C stops an answer, /bye or Ctrl-D leaves.", style="dim")
-        while True:
-            try:
-                question = input(_PROMPT).strip()
-            except EOFError:
-                print()
-                return 0
-            except KeyboardInterrupt:
-                print()
-                continue
-            if question == "/bye":
-                return 0
-            if question:
-                try:
-                    self.ask(question)
-                except CommandFailed as error:
-                    print(f"puna: {error}", file=sys.stderr)
-
-    def _show(self, message: dict[str, object]) -> str:
-        """Print a piece of the answer and return what of it counts as content. Thinking is shown on a terminal only."""
-        thinking, content = str(message.get("thinking") or ""), str(message.get("content") or "")
-        if thinking and self._out.is_terminal:
-            self._out.print(thinking, style="dim", end="", markup=False)
-        if content:
-            sys.stdout.write(content)
-            sys.stdout.flush()
-        return content
-
-    @staticmethod
-    def _end_line() -> None:
-        sys.stdout.write("\n")
-        sys.stdout.flush()

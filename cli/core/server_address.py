@@ -19,8 +19,10 @@ def listen_address(text: str | None, *, port: int | None, default_port: int) -> 
     return join_host_port(host, port if port is not None else own_port if own_port is not None else default_port)
 
 
-def connect_url(text: str) -> str:
+def connect_url(text: str, *, tls: bool = False) -> str:
     """The base URL to dial, from `host`, `:port`, `host:port` or `http(s)://host[:port]`.
+
+    `tls`: where no scheme is written, it is https.
 
     Raises:
         ValueError: not an address, or another scheme than http and https.
@@ -28,7 +30,7 @@ def connect_url(text: str) -> str:
     scheme, host, port = _parts(text)
     if port is None:
         port = SCHEME_PORTS[scheme] if scheme else DEFAULT_PORT
-    return f"{scheme or 'http'}://{join_host_port(_EVERY_ADDRESS.get(host, host), port)}"
+    return f"{scheme or ('https' if tls else 'http')}://{join_host_port(_EVERY_ADDRESS.get(host, host), port)}"
 
 
 def join_host_port(host: str, port: int) -> str:

@@ -4,24 +4,24 @@ from cli.core.conversation import Conversation, RunOptions, chat_body, join_ques
 
 
 def test_words_of_the_command_line_make_one_question() -> None:
-    assert join_question(["What", "is", "Puna?"], None) == "What is Puna?"
+    assert join_question(["What", "is", "Puna?"], []) == "What is Puna?"
 
 
 def test_what_is_piped_in_comes_before_the_question() -> None:
-    assert join_question(["Summarise this."], "a text\n") == "a text\n\nSummarise this."
+    assert join_question(["Summarise this."], ["a text\n"]) == "a text\n\nSummarise this."
 
 
 def test_what_is_piped_in_can_be_the_question() -> None:
-    assert join_question([], "What is Puna?\n") == "What is Puna?"
+    assert join_question([], ["What is Puna?\n"]) == "What is Puna?"
 
 
 def test_no_question_and_no_pipe_starts_a_dialogue() -> None:
-    assert join_question([], None) is None
+    assert join_question([], []) is None
 
 
 def test_an_empty_pipe_without_a_question_is_refused() -> None:
     with pytest.raises(ValueError, match="no question"):
-        join_question([], " \n")
+        join_question([], [" \n"])
 
 
 def test_the_body_holds_the_dialogue_in_order_with_the_system_message_first() -> None:
@@ -42,7 +42,7 @@ def test_the_body_holds_the_dialogue_in_order_with_the_system_message_first() ->
 
 
 def test_only_options_that_were_set_are_sent() -> None:
-    body = chat_body("demo", Conversation().asked("q"), RunOptions(temperature=0.0, max_tokens=5, think=False))
+    body = chat_body("demo", Conversation().asked("q"), RunOptions(options={"temperature": 0.0, "num_predict": 5}, think=False))
 
     assert body["options"] == {"temperature": 0.0, "num_predict": 5}
     assert body["think"] is False

@@ -1,0 +1,53 @@
+"""How a command proves who it is, and whom it trusts: the key, and the certificates of servers."""
+
+import os
+import ssl
+from pathlib import Path
+
+from cli.core.exit_codes import ExitCode
+from cli.errors import CommandFailed
+from cli.settings import CliSettings
+
+CA_VARIABLE = "SSL_CERT_FILE"
+
+
+def api_key_of(settings: CliSettings) -> str | None:
+    """PUNA_API_KEY, else what is in the file that PUNA_API_KEY_FILE names, else nothing.
+
+    Raises:
+        CommandFailed: the file cannot be read, is empty, or is not its owner's alone.
+    """
+    if settings.api_key:
+        return settings.api_key
+    if settings.api_key_file is None:
+        return None
+    from gateway.key_store import read_private  # noqa: PLC0415  # most commands start without it
+
+    try:
+        key = read_private(settings.api_key_file.expanduser()).decode().strip()
+    except OSError as error:
+        raise CommandFailed(f"PUNA_API_KEY_FILE: {error.filename}: {error.strerror}", ExitCode.REFUSED) from error
+    except ValueError as error:
+        raise CommandFailed(f"PUNA_API_KEY_FILE: {error}", ExitCode.REFUSED) from error
+    if not key:
+        raise CommandFailed(f"PUNA_API_KEY_FILE: {settings.api_key_file} is empty", ExitCode.REFUSED)
+    return key
+
+
+def trust_of(url: str) -> ssl.SSLContext | bool:
+    """What httpx takes as `verify`: the authorities of this machine, or those of the file in SSL_CERT_FILE.
+
+    Raises:
+        CommandFailed: that file has no certificates.
+    """
+    if not url.startswith("https:"):
+        return True
+    named = os.environ.get(CA_VARIABLE)
+    if not named:
+        return ssl.create_default_context()
+    # The library reads the variable, too, but says nothing when the file is not there.
+    try:
+        return ssl.create_default_context(cafile=str(Path(named).expanduser()))
+    except (OSError, ssl.SSLError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else "has no certificates"
+        raise CommandFailed(f"{named}: {text}", ExitCode.UNREACHABLE) from error

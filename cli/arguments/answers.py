@@ -1,0 +1,96 @@
+"""`puna run` and `puna chat`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.arguments.common import KeepAlive, Model
+from cli.commands import run as commands
+from cli.core.conversation import RunOptions
+from cli.core.parameter_values import parameter_values
+
+System = Annotated[str | None, typer.Option(help="System message.")]
+Temperature = Annotated[float | None, typer.Option(help="0 always gives the likeliest answer.")]
+Seed = Annotated[int | None, typer.Option(help="Repeats the random choices of an answer.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")]
+Option = Annotated[
+    list[str] | None, typer.Option("--option", "-o", help="Any other option, several times: top_p=0.9, stop=END.")
+]
+Think = Annotated[bool | None, typer.Option("--think/--no-think", help="Let a model that can think do so.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help='"json", or a file with the JSON schema that the answer matches.')
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Figures after each answer.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program these commands."""
+    app.command()(run)
+    app.command()(chat)
+
+
+def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
+    model: Model,
+    question: Annotated[
+        list[str] | None, typer.Argument(help="Without one: from standard input, else a dialogue.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", "-f", help="Text before the question, or an image for a model that sees."),
+    ] = None,
+    system: System = None,
+    answer_format: Format = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    max_tokens: MaxTokens = None,
+    option: Option = None,
+    keep_alive: KeepAlive = None,
+    think: Think = None,
+    verbose: Verbose = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The whole answer as one JSON object, as POST /api/chat gives it.")
+    ] = False,
+) -> None:
+    """Ask a model, and stream its answer."""
+    options = RunOptions(
+        system=system,
+        keep_alive=keep_alive,
+        think=think,
+        answer_format=None if answer_format is None else commands.read_format(answer_format),
+        options=_options(option, temperature=temperature, seed=seed, num_predict=max_tokens),
+    )
+    commands.run(model, question or [], file or [], options, verbose=verbose, as_json=as_json)
+
+
+def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
+    model: Model,
+    system: System = None,
+    answer_format: Format = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    max_tokens: MaxTokens = None,
+    option: Option = None,
+    keep_alive: KeepAlive = None,
+    think: Think = None,
+    verbose: Verbose = False,
+) -> None:
+    """Talk to a model. /help lists what can be said beside questions; lines of a pipe are read likewise."""
+    options = RunOptions(
+        system=system,
+        keep_alive=keep_alive,
+        think=think,
+        answer_format=None if answer_format is None else commands.read_format(answer_format),
+        options=_options(option, temperature=temperature, seed=seed, num_predict=max_tokens),
+    )
+    commands.chat(model, options, verbose=verbose)
+
+
+def _options(words: list[str] | None, **named: Any) -> dict[str, object]:
+    pairs = [(name.strip(), value) for name, _, value in (word.partition("=") for word in words or [])]
+    if not all(name and value for name, value in pairs):
+        raise typer.BadParameter("write NAME=VALUE", param_hint="--option")
+    try:
+        return parameter_values(pairs) | {name: value for name, value in named.items() if value is not None}
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--option") from error

@@ -1,0 +1,64 @@
+"""`puna up`, `down`, `nodes`, `drain`, `undrain` and `version`."""
+
+from typing import Annotated
+
+import typer
+
+from cli.arguments.common import Home, Json, Node
+from cli.commands import cluster, listings
+from cli.commands import nodes as node_commands
+
+Port = typer.Option(min=0, max=65535, show_default=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program these commands."""
+    app.command()(up)
+    app.command()(down)
+    app.command()(nodes)
+    app.command()(drain)
+    app.command()(undrain)
+    app.command()(version)
+
+
+def up(
+    port: Annotated[int | None, Port] = None,
+    grpc_port: Annotated[int | None, Port] = None,
+    home: Home = None,
+) -> None:
+    """Serve on this machine until Ctrl-C: Redis, discovery, scheduler, host and gateway.
+
+    Listens on 127.0.0.1:11434 (HTTP) and 127.0.0.1:11435 (gRPC) unless PUNA_HOST, PUNA_GRPC_HOST, --port or
+    --grpc-port say otherwise; port 0 takes any free one.
+    """
+    cluster.up(port=port, grpc_port=grpc_port, home=home)
+
+
+def down(home: Home = None) -> None:
+    """Stop what `puna up` runs in a home."""
+    cluster.down(home=home)
+
+
+def nodes(as_json: Json = False) -> None:
+    """List the machines, their devices and the memory that is free on them."""
+    listings.nodes(as_json=as_json)
+
+
+def drain(
+    node: Node,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when nothing runs there any more.")] = False,
+    budget: Annotated[int | None, typer.Option(help="Seconds for running requests; 300 if not given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Take a node out of use: nothing new is placed there, and what runs there moves elsewhere or ends."""
+    node_commands.drain(node, wait=wait, budget_s=budget, as_json=as_json)
+
+
+def undrain(node: Node, as_json: Json = False) -> None:
+    """Put a drained node into use again."""
+    node_commands.undrain(node, as_json=as_json)
+
+
+def version(as_json: Json = False) -> None:
+    """Print the versions of this command, of the server and of the engines."""
+    listings.version(as_json=as_json)

@@ -1,0 +1,100 @@
+"""`puna keys`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.arguments.common import Json
+from cli.completion import complete_key
+
+KeysFile = Annotated[
+    Path | None, typer.Option("--file", help="The file of keys. [default: $PUNA_API_KEYS_FILE or $PUNA_HOME/keys.json]")
+]
+ViaApi = Annotated[bool, typer.Option("--api", help="Ask the gateway (PUNA_HOST, PUNA_API_KEY) instead of the file.")]
+KeyId = Annotated[str, typer.Argument(help="Id of a key; see `puna keys list`.", autocompletion=complete_key)]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program these commands."""
+    keys = typer.Typer(
+        help="Who may use a gateway: the keys in PUNA_API_KEYS_FILE, or those it keeps itself (--api).",
+        no_args_is_help=True,
+    )
+    keys.command("create")(create_key)
+    keys.command("list")(list_keys)
+    keys.command("show")(show_key)
+    keys.command("revoke")(revoke_key)
+    app.add_typer(keys, name="keys")
+
+
+def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
+    owner: Annotated[str, typer.Option(help="Whose key it is; one owner has at most two that are good.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="What it is good for, several times. [default: infer, embed, models:read]")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="With whom it shares in slots. [default: the owner]")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only this model, several times.")] = None,
+    network: Annotated[list[str] | None, typer.Option(help="Only from there, several times: 10.0.0.0/8.")] = None,
+    band: Annotated[str, typer.Option(help="high, normal or low: who is served first.")] = "normal",
+    weight: Annotated[int, typer.Option(min=1, max=1000, help="Share in slots beside other tenants.")] = 1,
+    rpm: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
+    tpm: Annotated[int | None, typer.Option(min=1, help="Most tokens a minute.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Most requests at once.")] = None,
+    tpd: Annotated[int | None, typer.Option(min=1, help="Most tokens a day.")] = None,
+    expires: Annotated[str | None, typer.Option(help='How long it is good: "720h".')] = None,
+    file: KeysFile = None,
+    via_api: ViaApi = False,
+    as_json: Json = False,
+) -> None:
+    """Make a key, and show it this once."""
+    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+
+    wish = commands.KeyWish(
+        owner=owner,
+        tenant=tenant or owner,
+        scopes=tuple(scope or commands.DEFAULT_SCOPES),
+        models=tuple(model or ()),
+        networks=tuple(network or ()),
+        band=band,
+        weight=weight,
+        requests_per_minute=rpm,
+        tokens_per_minute=tpm,
+        concurrency=concurrency,
+        tokens_per_day=tpd,
+        expires=expires,
+    )
+    if via_api:
+        commands.create_at_gateway(wish, as_json=as_json)
+    else:
+        commands.create(wish, file, as_json=as_json)
+
+
+def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
+    """List every key, revoked ones too."""
+    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+
+    if via_api:
+        commands.show_all_of_gateway(as_json=as_json)
+    else:
+        commands.show_all(file, as_json=as_json)
+
+
+def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
+    """Show what a key may do; its secret is not kept."""
+    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+
+    if via_api:
+        commands.show_at_gateway(key, as_json=as_json)
+    else:
+        commands.show(key, file, as_json=as_json)
+
+
+def revoke_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
+    """Make a key useless, within five seconds on every gateway that knows it. It stays as a tombstone."""
+    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+
+    if via_api:
+        commands.revoke_at_gateway(key, as_json=as_json)
+    else:
+        commands.revoke(key, file, as_json=as_json)

@@ -1,0 +1,91 @@
+"""`puna ps`, `placements`, `load`, `unload`, `explain` and `devices`."""
+
+from typing import Annotated
+
+import typer
+
+from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx
+from cli.commands import listings
+from cli.commands import placements as commands
+from cli.completion import complete_model
+
+
+def register(app: typer.Typer) -> None:
+    """Give the program these commands."""
+    app.command()(ps)
+    app.command()(placements)
+    app.command()(load)
+    app.command()(unload)
+    app.command()(explain)
+    devices = typer.Typer(help="What can be done about devices; `puna nodes` lists them.", no_args_is_help=True)
+    devices.callback()(_devices)
+    devices.command()(clear)
+    app.add_typer(devices, name="devices")
+
+
+def _devices() -> None:
+    """What can be done about devices; `puna nodes` lists them."""
+
+
+def ps(as_json: Json = False) -> None:
+    """List the models that are loaded, and where."""
+    listings.ps(as_json=as_json)
+
+
+def placements(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="One model; without one: all that something is set for.", autocompletion=complete_model),
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="What to set: NAME=VALUE, NAME for a switch, NAME= to forget one.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Forget what is not named.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget everything that is set for the model.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List or set what is wanted of models: where they lie, how many replicas are kept, what is pinned.
+
+    puna placements llama3:8b replicas_min=1 pinned devices=node-a/GPU-0
+    """
+    if model is not None and forget:
+        commands.forget(model, as_json=as_json)
+    elif model is not None and (words or replace):
+        commands.change(model, words or [], replaces=replace, as_json=as_json)
+    else:
+        commands.show(model, as_json=as_json)
+
+
+def load(
+    model: Model,
+    num_ctx: NumCtx = None,
+    keep_alive: Annotated[str | None, typer.Option(help='How long it stays: "10m", -1 for ever.')] = None,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Fail rather than use the CPU.")] = False,
+    as_json: JsonNews = False,
+) -> None:
+    """Load a model, and say how that goes."""
+    commands.load(model, num_ctx=num_ctx, keep_alive=keep_alive, require_gpu=require_gpu, as_json=as_json)
+
+
+def unload(model: Loaded, as_json: Json = False) -> None:
+    """Stop the replicas of a model once they are idle; those that `puna placements` keeps stay."""
+    commands.unload(model, as_json=as_json)
+
+
+def explain(
+    model: Model,
+    num_ctx: Annotated[int | None, typer.Option(min=1, help="As if this context were asked for.")] = None,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="As if a GPU were required.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="The last decision, not a hypothetical one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say why a model lies where it does, or where it would go, with every figure."""
+    commands.explain(model, num_ctx=num_ctx, require_gpu=require_gpu, last=last, as_json=as_json)
+
+
+def clear(
+    device: Annotated[str, typer.Argument(help='Id or name of a device, alone or behind "node/".')],
+    as_json: Json = False,
+) -> None:
+    """Have an excluded device tested again; what passes gets new placements."""
+    commands.clear_device(device, as_json=as_json)
