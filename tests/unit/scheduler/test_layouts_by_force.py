@@ -1,7 +1,9 @@
 """Layouts that are found by measuring, against every layout there is, on an engine that hides its graphs.
 
 Measured is never what was planned: graphs depend on the number of devices, on where the output lies, and on how many
-layers are offloaded. Over 80 seeded clusters at most two layouts are not the best there is, and none is far from it.
+layers are offloaded. Of 400 seeded clusters four did not get the best layout there is, but one block less or one device
+more; one got a layout that is 20 % slower than the fastest of its shape and size. These are here, with 80 others, and
+no case may be worse than that.
 """
 
 import itertools
@@ -33,11 +35,12 @@ POLICY = Policy(
 BASE = Layout(context_tokens=2048, slots=2, batch_tokens=512)
 ORDER = list(Shape)
 Rank = tuple[int, int, int]
-CASES = 80
-EXACT_MIN = 0.97
+CASES = (*range(80), 94, 241, 270, 276)
+CASES_WITH_SPEEDS = (*range(80), 358)
 SLOWER_MAX = 1.1
-QUICK_MIN = 0.95
-BLOCKS_LOST_MAX = 3
+SLOWEST_MAX = 1.2
+BLOCKS_LOST_MAX = 1
+DEVICES_MORE_MAX = 1
 ROUNDS_MAX = 16
 
 
@@ -68,7 +71,12 @@ class Case:
         best = (ORDER.index(Shape.CPU), 0, 0), self.token_s(BASE.without_devices())
         for count in range(1, len(self.gpu_ids) + 1):
             for chosen in itertools.combinations(self.gpu_ids, count):
-                fitting = (layout for layout in layouts_on(chosen, layers, BASE) if self.fits(layout))
+                # The output alone on a device is no shape: blocks come first.
+                fitting = (
+                    layout
+                    for layout in layouts_on(chosen, layers, BASE)
+                    if rank(layout, layers)[0] != ORDER.index(Shape.CPU) and self.fits(layout)
+                )
                 best = min([best, *((rank(layout, layers), self.token_s(layout)) for layout in fitting)])
             if best[0][0] in (ORDER.index(Shape.ONE_DEVICE), ORDER.index(Shape.ONE_NODE)):
                 return best
@@ -136,7 +144,7 @@ def test_nothing_is_overcommitted_and_the_rounds_end(seed: int) -> None:
 @pytest.mark.behaviour("B-72")
 def test_shape_and_layer_count_are_those_of_the_best_layout_there_is() -> None:
     exact = 0
-    for seed in range(CASES):
+    for seed in CASES:
         one = case(seed, devices_max=3)
         outcome, _ = one.decide()
         assert isinstance(outcome, Placement)
@@ -144,16 +152,16 @@ def test_shape_and_layer_count_are_those_of_the_best_layout_there_is() -> None:
         got, (best, _) = rank(outcome.layout, layers), one.best_by_force()
         assert got >= best, f"seed {seed}: better than anything there is"
         exact += got == best
-        if best[0] == ORDER.index(Shape.PARTIAL):
-            assert got[0] == best[0], f"seed {seed}: {got} instead of {best}"
-            assert got[1] <= best[1] + BLOCKS_LOST_MAX, f"seed {seed}: {got} instead of {best}"
-    assert exact >= EXACT_MIN * CASES, f"{exact} of {CASES}"
+        worse = BLOCKS_LOST_MAX if best[0] == ORDER.index(Shape.PARTIAL) else DEVICES_MORE_MAX
+        assert got[0] == best[0], f"seed {seed}: {got} instead of {best}"
+        assert got[1] <= best[1] + worse, f"seed {seed}: {got} instead of {best}"
+    assert len(CASES) - exact <= 4, f"{exact} of {len(CASES)}"
 
 
 @pytest.mark.behaviour("B-72")
 def test_no_layout_of_the_same_shape_and_size_is_a_tenth_faster() -> None:
-    compared = quick = 0
-    for seed in range(CASES):
+    slower = 0
+    for seed in CASES_WITH_SPEEDS:
         one = case(seed, devices_max=3, speeds=True)
         outcome, _ = one.decide()
         assert isinstance(outcome, Placement)
@@ -162,7 +170,6 @@ def test_no_layout_of_the_same_shape_and_size_is_a_tenth_faster() -> None:
         layers = len(one.engine.facts.layer_weights_bytes)
         best, least_s = one.best_by_force()
         if rank(outcome.layout, layers) == best:
-            compared += 1
-            quick += seconds <= least_s * SLOWER_MAX
-    assert compared >= EXACT_MIN * CASES, f"{compared} of {CASES}"
-    assert quick >= QUICK_MIN * compared, f"{quick} of {compared}"
+            slower += seconds > least_s * SLOWER_MAX
+            assert seconds <= least_s * SLOWEST_MAX, f"seed {seed}: {seconds / least_s}"
+    assert slower <= 1, f"{slower} of {len(CASES_WITH_SPEEDS)}"
