@@ -114,7 +114,7 @@ def test_grpc_and_the_commands_show_the_same_key(locked: Locked) -> None:
     environment = {"PUNA_HOST": f"127.0.0.1:{locked.cluster.port}", "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-m", "cli.main", "models"]
     refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert refused.returncode == 1
+    assert refused.returncode == 4  # not let in
     assert "PUNA_API_KEY" in refused.stderr
     environment["PUNA_API_KEY"] = locked.reader
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
