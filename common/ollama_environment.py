@@ -35,6 +35,19 @@ def _address(value: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _one_of(*values: str) -> "Read":
+    """What Ollama does not know leaves the default."""
+    return lambda value: value.lower() if value.lower() in values else None
+
+
+_BACKENDS = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "metal": "Metal", "cpu": "CPU"}
+
+
+def _backend(value: str) -> str | None:
+    """Ollama names builds of its engine, such as cuda_v12 or cpu_avx2."""
+    return _BACKENDS.get(value.lower().partition("_")[0])
+
+
 Read = Callable[[str], str | None]
 
 # By the name without prefix: Ollama's name without prefix, and how its value is read.
@@ -50,6 +63,10 @@ EQUIVALENTS: Mapping[str, tuple[str, Read]] = {
     "MAX_LOADED_MODELS": ("MAX_LOADED_MODELS", _count),
     "DEVICE_OVERHEAD": ("GPU_OVERHEAD", _count),
     "INTEGRATED_GPUS": ("IGPU_ENABLE", lambda value: "on" if _switch(value) == "true" else "off"),
+    "SCHED_SPREAD": ("SCHED_SPREAD", _switch),
+    "FLASH_ATTENTION": ("FLASH_ATTENTION", lambda value: "on" if _switch(value) == "true" else "off"),
+    "KV_CACHE_TYPE": ("KV_CACHE_TYPE", _one_of("f32", "f16", "q8_0", "q4_0")),
+    "LLM_LIBRARY": ("LLM_LIBRARY", _backend),
     "NOPRUNE": ("NOPRUNE", _switch),
     "DEBUG": ("DEBUG", _switch),
 }

@@ -40,8 +40,16 @@ def constraints_to_proto(model_name: str, body: ConstraintsBody) -> scheduler_pb
 
 
 def constraints_from_proto(model: scheduler_pb2.ModelConstraints) -> dict[str, object]:
-    """What is set for a model, as JSON; what asks for nothing is left out."""
-    wire = model.constraints
+    """What is set for a model, and what holds beside it by default, as JSON; what asks for nothing is left out."""
+    return {
+        "model": model.model_name,
+        "from_file": model.from_file,
+        "constraints": _shown(model.constraints),
+        "defaults": _shown(model.defaults),
+    }
+
+
+def _shown(wire: scheduler_pb2.Constraints) -> dict[str, object]:
     shown: dict[str, object] = {}
     for field in wire.DESCRIPTOR.fields:
         name, value = field.name, getattr(wire, field.name)
@@ -50,7 +58,7 @@ def constraints_from_proto(model: scheduler_pb2.ModelConstraints) -> dict[str, o
                 shown[name] = value
         elif value:
             shown[name] = value
-    return {"model": model.model_name, "from_file": model.from_file, "constraints": _for_people(shown)}
+    return _for_people(shown)
 
 
 def _for_people(fields: Mapping[str, Any]) -> dict[str, object]:
@@ -96,6 +104,9 @@ def explanation_from_proto(explanation: scheduler_pb2.Explanation) -> dict[str, 
         "outcome": explanation.outcome,
         "message": explanation.message,
         "waits_for": explanation.waits_for,
+        "constraints": [
+            {"name": one.name, "value": one.value, "origin": one.origin} for one in explanation.constraints
+        ],
         "candidates": [_candidate(one) for one in explanation.candidates],
         "victims": [
             {"placement": one.placement_id, "model": one.model_name, "node": one.node_id, "loss": round(one.loss, 6)}

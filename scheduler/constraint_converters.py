@@ -14,10 +14,12 @@ from scheduler.core.ledger import Available, Need
 from scheduler.core.memory import MemoryOrigin
 
 _FLASH = {
+    cluster_pb2.FLASH_ATTENTION_AUTO: FlashAttention.AUTO,
     cluster_pb2.FLASH_ATTENTION_ON: FlashAttention.ON,
     cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
 }
 _FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
+_FLASH_UNSET = cluster_pb2.FLASH_ATTENTION_UNSPECIFIED
 CHOSEN = "chosen"
 
 
@@ -65,7 +67,7 @@ def to_constraints(wire: scheduler_pb2.Constraints) -> Constraints:
         threads=wire.threads,
         cache_type_k=wire.cache_type_k,
         cache_type_v=wire.cache_type_v,
-        flash_attention=_FLASH.get(wire.flash_attention, FlashAttention.AUTO),
+        flash_attention=_FLASH.get(wire.flash_attention),
         use_mmap=wire.use_mmap if wire.HasField("use_mmap") else None,
     )
 
@@ -77,9 +79,9 @@ def _shape(name: str) -> Shape:
         raise InvalidRequest(f'"max_shape" must be one of {", ".join(Shape)}', param="max_shape") from error
 
 
-def _policy(name: str) -> FillPolicy:
+def _policy(name: str) -> FillPolicy | None:
     try:
-        return FillPolicy(name) if name else FillPolicy.PACK
+        return FillPolicy(name) if name else None
     except ValueError as error:
         raise InvalidRequest(f'"policy" must be one of {", ".join(FillPolicy)}', param="policy") from error
 
@@ -96,7 +98,7 @@ def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
         devices=constraints.devices,
         backend=constraints.backend,
         max_shape=constraints.max_shape.value if constraints.max_shape is not Shape.CPU else "",
-        policy=constraints.policy.value if constraints.policy is not FillPolicy.PACK else "",
+        policy=constraints.policy.value if constraints.policy is not None else "",
         tensor_split=constraints.tensor_split,
         num_gpu=constraints.num_gpu,
         main_gpu=constraints.main_gpu,
@@ -114,7 +116,7 @@ def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
         threads=constraints.threads,
         cache_type_k=constraints.cache_type_k,
         cache_type_v=constraints.cache_type_v,
-        flash_attention=_FLASH_BACK.get(constraints.flash_attention, cluster_pb2.FLASH_ATTENTION_UNSPECIFIED),
+        flash_attention=_FLASH_BACK[constraints.flash_attention] if constraints.flash_attention else _FLASH_UNSET,
         use_mmap=constraints.use_mmap,
     )
 
@@ -122,7 +124,10 @@ def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
 def from_model_constraints(model: ModelConstraints) -> scheduler_pb2.ModelConstraints:
     """The constraints of one model for the wire."""
     return scheduler_pb2.ModelConstraints(
-        model_name=model.model_name, constraints=from_constraints(model.constraints), from_file=model.from_file
+        model_name=model.model_name,
+        constraints=from_constraints(model.constraints),
+        from_file=model.from_file,
+        defaults=from_constraints(model.defaults),
     )
 
 
@@ -163,6 +168,10 @@ def from_explanation(explanation: Explanation) -> scheduler_pb2.Explanation:
             for one in explanation.replicas
         ],
         waits_for=explanation.waits_for,
+        constraints=[
+            scheduler_pb2.AppliedConstraint(name=one.name, value=one.value, origin=one.origin.value)
+            for one in explanation.constraints
+        ],
     )
 
 

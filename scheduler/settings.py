@@ -1,12 +1,14 @@
 """What the scheduler reads from the environment."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from common.clock import MS_PER_S
 from common.durations import parse_go_duration_ms
 from common.settings import PunaSettings
+from scheduler.core.constraints import Constraints, FillPolicy
+from scheduler.core.layouts import FlashAttention
 from scheduler.core.policy import Policy
 
 
@@ -63,8 +65,26 @@ class SchedulerSettings(PunaSettings):
     """A cache whose type nobody asked for may be q8_0 before a slower layout is taken."""
     rpc_nodes_max: int = Field(default=4, ge=1)
     """Nodes that may hold one model together; 1: never more than one."""
+    sched_spread: bool = False
+    """Models are spread over all devices, rather than packed onto as few as will do."""
+    flash_attention: FlashAttention = FlashAttention.AUTO
+    """`auto`, `on` or `off`."""
+    kv_cache_type: Literal["", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"] = ""
+    """Type of the KV cache; empty: f16, or smaller where `PUNA_AUTO_KV` allows it."""
+    llm_library: str = Field(default="", pattern="^[A-Za-z0-9]*$")
+    """The only backend that models are loaded on, such as `CUDA` or `CPU`; empty: any."""
     max_loaded_models: int = Field(default=0, ge=0)
     """Replicas that a node may have loaded; 0: memory alone decides."""
+
+    def default_constraints(self) -> Constraints:
+        """What holds for a model where neither an operator nor a request says otherwise."""
+        return Constraints(
+            backend=self.llm_library,
+            policy=FillPolicy.SPREAD if self.sched_spread else None,
+            cache_type_k=self.kv_cache_type,
+            cache_type_v=self.kv_cache_type,
+            flash_attention=self.flash_attention if self.flash_attention is not FlashAttention.AUTO else None,
+        )
 
     def policy(self) -> Policy:
         """What of it the core decides with."""
@@ -73,6 +93,7 @@ class SchedulerSettings(PunaSettings):
             context_tokens=self.context_length,
             num_parallel=self.num_parallel,
             engine=self.engine,
+            defaults=self.default_constraints(),
             keep_alive_ms=self.keep_alive,
             load_stall_s=stall_s,
             load_waiters_max=self.max_queue,

@@ -26,6 +26,8 @@ def explain_lines(answer: Json) -> Iterator[str]:
     yield f"{model}: {_OUTCOMES.get(outcome, outcome)} ({when}){message}"
     if answer.get("waits_for"):
         yield f"waits for {answer['waits_for']}"
+    for one in answer.get("constraints") or []:
+        yield f"held to  {one.get('name')}={one.get('value')} ({one.get('origin')})"
     for replica in answer.get("replicas") or []:
         yield _replica_line(replica)
     for candidate in answer.get("candidates") or []:

@@ -89,10 +89,16 @@ def constraint_rows(models: Iterable[Json]) -> list[tuple[str, ...]]:
         (
             str(model.get("model", "")),
             "file" if model.get("from_file") else "command",
-            " ".join(_word(name, value) for name, value in sorted((model.get("constraints") or {}).items())),
+            " ".join(
+                [*_words(model.get("constraints")), *(f"{one} (default)" for one in _words(model.get("defaults")))]
+            ),
         )
         for model in models
     ]
+
+
+def _words(constraints: Json | None) -> list[str]:
+    return [_word(name, value) for name, value in sorted((constraints or {}).items())]
 
 
 def _word(name: str, value: Any) -> str:

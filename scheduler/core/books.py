@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler.core.candidates import MeasureKey, Placement, Refusal
-from scheduler.core.constraints import Constraints
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.demand import Demand
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.effects import Effect, Note
@@ -65,6 +65,7 @@ class Decision:
     outcome: Placement | Refusal
     attempts: int  # loads that failed before it
     rounds: int  # reports that it needed
+    constraints: Constraints = NO_CONSTRAINTS  # what it was held to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,4 +176,6 @@ class Books:
 
     def remember_decision(self, job: LoadJob, outcome: Placement | Refusal, now_s: float) -> None:
         """Keep why, for people who ask."""
-        self.decisions[job.model_name] = Decision(at_s=now_s, outcome=outcome, attempts=job.attempts, rounds=job.rounds)
+        self.decisions[job.model_name] = Decision(
+            at_s=now_s, outcome=outcome, attempts=job.attempts, rounds=job.rounds, constraints=job.constraints
+        )

@@ -49,7 +49,7 @@ class Constraints:
     devices: tuple[str, ...] = ()
     backend: str = ""
     max_shape: Shape = Shape.CPU  # the slowest that is acceptable
-    policy: FillPolicy = FillPolicy.PACK
+    policy: FillPolicy | None = None  # None: packed
     tensor_split: tuple[float, ...] = ()  # shares, one for each of `devices`
     num_gpu: int | None = None  # layers on devices, the output counts as one; None: as many as fit
     main_gpu: int | None = None  # which of the node's GPUs takes a model that needs only one; see `numbered_gpus`
@@ -70,7 +70,7 @@ class Constraints:
     threads: int = 0
     cache_type_k: str = ""
     cache_type_v: str = ""
-    flash_attention: FlashAttention = FlashAttention.AUTO
+    flash_attention: FlashAttention | None = None
     use_mmap: bool | None = None
 
     def __post_init__(self) -> None:
@@ -121,6 +121,22 @@ class Constraints:
             use_mmap=self.use_mmap if request.use_mmap is None else request.use_mmap,
         )
 
+    def with_defaults(self, defaults: "Constraints") -> "Constraints":
+        """The same, and beneath it what the settings of the cluster say of every model: only what a setting can say.
+
+        Who names devices has chosen the backend, and who splits by hand how layers are shared out.
+        """
+        splits = bool(self.tensor_split) or self.names_main_gpu
+        chose_devices = bool(self.devices) or self.num_gpu == 0
+        return replace(
+            self,
+            backend=self.backend or ("" if chose_devices else defaults.backend),
+            policy=self.policy or (None if splits else defaults.policy),
+            cache_type_k=self.cache_type_k or defaults.cache_type_k,
+            cache_type_v=self.cache_type_v or defaults.cache_type_v,
+            flash_attention=self.flash_attention or defaults.flash_attention,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
@@ -147,6 +163,7 @@ class ModelConstraints:
     model_name: str
     constraints: Constraints
     from_file: bool  # commands cannot change it
+    defaults: Constraints  # what holds beside them by the settings of the cluster
 
 
 def label_means(label: str, node: NodeView, device: DeviceView) -> bool:

@@ -7,8 +7,10 @@ measured, where no load needs the node for that; who has no time hears that it i
 from dataclasses import replace
 
 from common.errors import InvalidRequest
-from scheduler.core.books import Books, Question
+from scheduler.core.books import Books, Decision, Question
 from scheduler.core.candidates import MeasureFirst, Placement, Refusal
+from scheduler.core.constraint_origins import applied_constraints
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.effects import AnswerExplained, AnswerFailed, Measure
 from scheduler.core.events import ExplainAsked
 from scheduler.core.explanation import Explanation, ReplicaMemory, VictimView
@@ -18,8 +20,8 @@ from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
 from scheduler.core.lending import lenders_of
 from scheduler.core.load_jobs import LoadJob
 from scheduler.core.loading import plan_load
-from scheduler.core.model_constraints import constraints_of
-from scheduler.core.routing_table import device_names, find_model
+from scheduler.core.model_constraints import constraints_of, load_constraints
+from scheduler.core.routing_table import device_names, find_model, with_tag
 from scheduler.core.view import ModelFile
 
 MEASURING = "measuring"
@@ -77,22 +79,21 @@ def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
 def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
     decision = books.decisions.get(model.name)
     if decision is None:
-        return _explanation(books, model, None, hypothetical=False, age_s=0.0, now_s=now_s)
+        return _explanation(books, model, None, hypothetical=False, now_s=now_s)
     return _explanation(
         books,
         model,
         decision.outcome,
         hypothetical=False,
-        age_s=now_s - decision.at_s,
         now_s=now_s,
-        rounds=decision.rounds,
-        attempts=decision.attempts,
+        taken=decision,
+        held_to=decision.constraints,
     )
 
 
 def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
     """As if somebody asked for one replica more."""
-    constraints = constraints_of(books, model.name).with_request(event.options)
+    constraints = load_constraints(books, model.name, event.options)
     if event.slots:
         constraints = replace(constraints, slots=event.slots)
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
@@ -116,7 +117,7 @@ def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: fl
     outcome = plan_load(books, job, now_s)
     if isinstance(outcome, MeasureFirst):
         _measure(books, outcome)
-    return _explanation(books, model, outcome, hypothetical=True, age_s=0.0, now_s=now_s)
+    return _explanation(books, model, outcome, hypothetical=True, now_s=now_s, held_to=constraints)
 
 
 def _explanation(
@@ -125,10 +126,9 @@ def _explanation(
     outcome: Placement | MeasureFirst | Refusal | None,
     *,
     hypothetical: bool,
-    age_s: float,
     now_s: float,
-    rounds: int = 0,
-    attempts: int = 0,
+    taken: Decision | None = None,
+    held_to: Constraints = NO_CONSTRAINTS,
 ) -> Explanation:
     job = next((one for one in books.jobs_by_age() if one.model_digest == model.digest), None)
     decision = None if isinstance(outcome, MeasureFirst) else outcome
@@ -137,7 +137,7 @@ def _explanation(
         model_name=model.name,
         model_digest=model.digest,
         hypothetical=hypothetical,
-        age_s=age_s,
+        age_s=now_s - taken.at_s if taken is not None else 0.0,
         outcome=_outcome_name(outcome),
         message=_message(outcome),
         decision=decision,
@@ -146,10 +146,16 @@ def _explanation(
             (node.id, device.id): device.name for node in books.observed.nodes.values() for device in node.devices
         },
         victims=tuple(_victim(books, placement_id, now_s) for placement_id in victims),
-        rounds=rounds,
-        attempts=attempts,
+        rounds=taken.rounds if taken is not None else 0,
+        attempts=taken.attempts if taken is not None else 0,
         replicas=tuple(_replicas(books, model)),
         waits_for=job.waits_for if job is not None else "",
+        constraints=applied_constraints(
+            constraints_of(books, model.name),
+            held_to,
+            books.policy.defaults,
+            from_file=with_tag(model.name) in books.file_constraints,
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from scheduler.core.candidates import Candidate, Placement, Refusal
+from scheduler.core.constraint_origins import AppliedConstraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +47,4 @@ class Explanation:
     attempts: int = 0
     replicas: tuple[ReplicaMemory, ...] = ()
     waits_for: str = ""
+    constraints: tuple[AppliedConstraint, ...] = ()  # what it was held to

@@ -18,7 +18,7 @@ from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
 from scheduler.core.fetching import plan_anywhere
-from scheduler.core.layouts import Layout, slot_steps
+from scheduler.core.layouts import FlashAttention, Layout, slot_steps
 from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.origins import origin_for
@@ -71,7 +71,7 @@ def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFi
             batch_tokens=constraints.batch_tokens or policy.batch_tokens,
             cache_type_k=constraints.cache_type_k,
             cache_type_v=constraints.cache_type_v,
-            flash_attention=constraints.flash_attention,
+            flash_attention=constraints.flash_attention or FlashAttention.AUTO,
             threads=constraints.threads,
             use_mmap=constraints.use_mmap,
             engine=policy.engine,

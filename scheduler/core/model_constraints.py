@@ -1,7 +1,15 @@
 """What operators want of models: a file's wishes, and those of commands, which are written down before they count."""
 
 from scheduler.core.books import Books
-from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, ModelConstraints, unmatched
+from scheduler.core.constraint_origins import defaults_for
+from scheduler.core.constraints import (
+    NO_CONSTRAINTS,
+    NO_OPTIONS,
+    Constraints,
+    LoadOptions,
+    ModelConstraints,
+    unmatched,
+)
 from scheduler.core.effects import AnswerConstraints, AnswerFailed, CheckLeadership, SaveConstraints
 from scheduler.core.events import ConstraintsAsked, ConstraintsPut, ConstraintsSaved, ConstraintsSaveFailed
 from scheduler.core.faults import STALE_FENCE, Fault, invalid_value, unavailable
@@ -16,6 +24,15 @@ def constraints_of(books: Books, model_name: str) -> Constraints:
         return NO_CONSTRAINTS
     name = with_tag(model_name)
     return books.file_constraints.get(name) or books.constraints.get(name) or NO_CONSTRAINTS
+
+
+def load_constraints(books: Books, model_name: str, options: LoadOptions = NO_OPTIONS) -> Constraints:
+    """What a load is planned with: the wishes, what a request asks, and the cluster's defaults beneath both.
+
+    Raises:
+        InvalidRequest: the request contradicts the wishes; the text names the option.
+    """
+    return constraints_of(books, model_name).with_request(options).with_defaults(books.policy.defaults)
 
 
 def wished_models(books: Books) -> list[str]:
@@ -91,7 +108,10 @@ def _why_not(books: Books, name: str, constraints: Constraints | None) -> Fault 
 
 def _wish(books: Books, name: str) -> ModelConstraints:
     return ModelConstraints(
-        model_name=name, constraints=constraints_of(books, name), from_file=name in books.file_constraints
+        model_name=name,
+        constraints=constraints_of(books, name),
+        from_file=name in books.file_constraints,
+        defaults=defaults_for(constraints_of(books, name), books.policy.defaults),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.memory import GIB, MIB
 
 
@@ -23,6 +24,7 @@ class Policy:
     num_parallel: int = 0  # 0: automatic
     batch_tokens: int = 512
     engine: str = ""  # empty: the runner's default
+    defaults: Constraints = NO_CONSTRAINTS  # what holds for a model where nobody wishes otherwise
 
     # Memory. A process on a GPU holds a context of a few hundred MiB that no report contains.
     device_reserve_bytes: int = 457 * MIB

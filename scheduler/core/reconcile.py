@@ -20,7 +20,7 @@ from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
 from scheduler.core.learning import take_over
 from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.load_jobs import ON_HOST, LoadJob
-from scheduler.core.model_constraints import constraints_of
+from scheduler.core.model_constraints import constraints_of, load_constraints
 from scheduler.core.promises import promises
 from scheduler.core.replicas import serving_replicas
 from scheduler.core.rooms import Rooms
@@ -217,7 +217,7 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
         keep_alive_ms=record.keep_alive_ms,
         created_s=now_s,
         moved_s=now_s,
-        constraints=constraints_of(books, record.model_name),
+        constraints=load_constraints(books, record.model_name),
         record=record,
         placement=Placement(
             node_id=record.node_id,

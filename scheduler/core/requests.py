@@ -18,7 +18,7 @@ from scheduler.core.faults import (
 from scheduler.core.growth import grown_context_tokens, may_grow_at_s, remember_asked
 from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob
-from scheduler.core.model_constraints import constraints_of
+from scheduler.core.model_constraints import constraints_of, load_constraints
 from scheduler.core.replicas import serving_replicas, will_do
 from scheduler.core.routing_table import find_model
 from scheduler.core.starting import stop_load
@@ -77,10 +77,12 @@ def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
 def _constraints(books: Books, model: ModelFile, options: LoadOptions) -> Constraints | Fault:
     """What holds for the load, or which wish contradicts the others or matches nothing that there is."""
     try:
-        constraints = constraints_of(books, model.name).with_request(options)
+        constraints = load_constraints(books, model.name, options)
     except InvalidRequest as error:
         return invalid_value(error.message)
     if name := unmatched(constraints, books.observed.nodes.values()):
+        if name == "backend" and not constraints_of(books, model.name).backend:
+            return unavailable(f'no device of this cluster has the backend "{constraints.backend}" of PUNA_LLM_LIBRARY')
         return invalid_value(f'"{name}" matches no node or device of this cluster')
     return constraints
 
@@ -148,7 +150,7 @@ def begin_load(
 ) -> LoadJob:
     """One load more. `is_extra`: beside the replicas that serve already."""
     books.jobs_begun += 1
-    constraints = constraints_of(books, model.name).with_request(options)
+    constraints = load_constraints(books, model.name, options)
     failures = books.failures.get(model.digest)
     configured = constraints.context_tokens or books.policy.context_tokens
     chosen = chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens, sees=model.sees)

@@ -1,9 +1,12 @@
 """What operators may write, and what becomes of it."""
 
+from math import inf
+
 import pytest
 
 from common.errors import StartupError
-from scheduler.core.layouts import SLOTS_AUTO, chosen_context_tokens, slot_steps, wanted_context_tokens
+from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, FillPolicy
+from scheduler.core.layouts import SLOTS_AUTO, FlashAttention, chosen_context_tokens, slot_steps, wanted_context_tokens
 from scheduler.settings import SchedulerSettings, parse_duration_ms
 
 
@@ -36,6 +39,49 @@ def test_the_environment_reaches_the_policy(monkeypatch: pytest.MonkeyPatch) -> 
     assert policy.load_stall_s == 120
     assert (policy.num_parallel, policy.context_tokens, policy.load_waiters_max) == (3, 2048, 9)
     assert policy.engine == "reference"
+
+
+def test_what_holds_for_every_model_reaches_the_policy_as_default_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SchedulerSettings.load().policy().defaults == NO_CONSTRAINTS
+    for name, value in {
+        "OLLAMA_SCHED_SPREAD": "1",
+        "OLLAMA_FLASH_ATTENTION": "0",
+        "OLLAMA_KV_CACHE_TYPE": "Q8_0",
+        "OLLAMA_LLM_LIBRARY": "cuda_v12",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert SchedulerSettings.load().policy().defaults == Constraints(
+        backend="CUDA",
+        policy=FillPolicy.SPREAD,
+        cache_type_k="q8_0",
+        cache_type_v="q8_0",
+        flash_attention=FlashAttention.OFF,
+    )
+    monkeypatch.setenv("PUNA_LLM_LIBRARY", "Vulkan")
+    monkeypatch.setenv("PUNA_FLASH_ATTENTION", "on")
+    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "q9")
+    defaults = SchedulerSettings.load().policy().defaults
+    assert (defaults.backend, defaults.flash_attention, defaults.cache_type_k) == ("Vulkan", FlashAttention.ON, "")
+
+
+@pytest.mark.parametrize(("given", "stall_s"), [("0", inf), ("-1", inf), ("90", 90), ("2m", 120)])
+def test_a_load_timeout_of_nothing_or_less_never_ends(
+    monkeypatch: pytest.MonkeyPatch, given: str, stall_s: float
+) -> None:
+    monkeypatch.setenv("OLLAMA_LOAD_TIMEOUT", given)
+    assert SchedulerSettings.load().policy().load_stall_s == stall_s
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("FLASH_ATTENTION", "maybe"), ("KV_CACHE_TYPE", "q9_0"), ("SCHED_SPREAD", "some"), ("LLM_LIBRARY", "a/b")],
+)
+def test_a_default_that_nothing_can_mean_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"PUNA_{name}", value)
+    with pytest.raises(StartupError, match=f"PUNA_{name}"):
+        SchedulerSettings.load()
 
 
 @pytest.mark.parametrize(
