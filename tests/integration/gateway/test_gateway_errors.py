@@ -38,9 +38,14 @@ async def test_an_unknown_model_is_not_found_in_each_dialect(cluster: Cluster) -
     assert (native.status_code, native.error) == (404, "model 'nope' not found")
 
 
-@pytest.mark.parametrize("model", ["../x", "a/b/c/d", "x\u0000y", "C:\\x"])
+@pytest.mark.parametrize("model", ["../x", "a/b/c/d", "C:\\x"])
 async def test_a_name_that_is_none_is_not_found(cluster: Cluster, model: str) -> None:
     assert (await ollama_error(cluster, model=model)).status_code == 404
+
+
+async def test_a_control_character_in_a_name_is_a_bad_request(cluster: Cluster) -> None:
+    refused = await ollama_error(cluster, model="x\u0000y")
+    assert (refused.status_code, refused.error) == (400, "model must not have control characters")
 
 
 @pytest.mark.behaviour("B-111")

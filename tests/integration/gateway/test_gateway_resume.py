@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -51,16 +51,16 @@ async def running(start_cluster: StartCluster, *runners: ScriptedRunner, **setti
     """All of them replicas of the model. Where they are equally busy, requests go to the first of them that lives."""
     for index, runner in enumerate(runners):
         runner.placement.placement_id = f"placement-{len(runners) - index}"
-    async with start_cluster(runner=runners[0], **settings) as cluster:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(start_cluster(runner=runners[0], **settings))
         for runner in runners[1:]:
             await runner.start()
+            stack.push_async_callback(runner.stop)  # also where the test fails: a server that is left fails others
             cluster.scheduler.replicas[MODEL_NAME].append(runner)
         await cluster.scheduler.publish()
         pool, cache = cluster.gateway.service.inference.dispatcher.pool, cluster.gateway.service.inference.models.routes
         await eventually(lambda: len(pool.candidates(cache.all()[0])) == len(runners))
         yield cluster
-    for runner in runners[1:]:
-        await runner.stop()
 
 
 async def sse(cluster: Cluster, body: dict[str, Any], **more: Any) -> list[Any]:
