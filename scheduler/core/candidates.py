@@ -51,6 +51,7 @@ class ClusterView:
     evictable: Sequence[Evictable] = ()
     loading_pools: frozenset[PoolKey] = frozenset()
     loads_per_node: Mapping[str, int] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()  # placements that never go for this load: waiting for them is of no use
     drained: frozenset[str] = frozenset()  # nodes that operators have taken out of use
     margins: Margins = NO_MARGINS
     decoding: Mapping[DeviceKey, float] = field(default_factory=dict)  # replicas that decode on a device, mean of 60 s

@@ -53,7 +53,7 @@ def plan_placement(request: PlacementRequest, view: ClusterView, reports: Report
     outcome = search.run()
     if outcome is not None:
         return outcome
-    everybody = frozenset(promise.placement_id for promise in view.promises)
+    everybody = frozenset(promise.placement_id for promise in view.promises) - view.pinned
     return _refuse(search, search.would_fit_without(everybody) if everybody else None)
 
 

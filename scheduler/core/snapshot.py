@@ -8,6 +8,7 @@ from scheduler.core.eviction import PoolKey
 from scheduler.core.layouts import Layout
 from scheduler.core.lazily import Lazily
 from scheduler.core.load_jobs import UNPLACED, LoadJob
+from scheduler.core.model_constraints import constraints_of
 from scheduler.core.promises import promises
 from scheduler.core.view import STARTING_STATES
 
@@ -21,9 +22,21 @@ def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
         evictable=Lazily(lambda: evictable(books, job, now_s)),
         loading_pools=frozenset(pools),
         loads_per_node=per_node,
+        pinned=_pinned(books, job),
         drained=frozenset(books.drains),
         margins=books.margins,
         decoding=decoding(books),
+    )
+
+
+def _pinned(books: Books, job: LoadJob) -> frozenset[str]:
+    """Replicas that stay whoever waits; a larger one of the same model takes the place of its own."""
+    if not books.constraints and not books.file_constraints:
+        return frozenset()
+    return frozenset(
+        runner.placement_id
+        for _, runner in books.observed.replicas()
+        if runner.model_digest != job.model_digest and constraints_of(books, runner.model_name).pinned
     )
 
 

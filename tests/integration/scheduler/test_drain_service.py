@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InvalidRequest, ModelUnavailable
+from common.errors import ModelUnavailable, PunaError
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
 from tests.integration.scheduler.surroundings import RedisServer, Running
 from tests.integration.scheduler.test_constraints_service import leads, successor
+from tests.waiting import until
 
 NODE = "node-a"
 
@@ -25,6 +26,8 @@ async def test_a_drained_node_gets_nothing_from_this_leader_nor_from_the_next(
     async with successor(directory, redis, node) as other:
         (shown,) = (await other.client.list_nodes()).nodes
         assert shown.draining
+        observed = other.app.core.books.observed
+        await until(lambda: observed.was_seen and not list(observed.replicas()), what="what ran there has ended")
         with pytest.raises(ModelUnavailable, match="drained"):
             await other.ensure("m")
         await other.client.undrain(NODE)
@@ -36,5 +39,5 @@ async def test_a_drained_node_gets_nothing_from_this_leader_nor_from_the_next(
 async def test_a_node_that_nobody_knows_is_named(running: Running) -> None:
     await leads(running)
     await running.ensure("m")  # the inventory is there
-    with pytest.raises(InvalidRequest, match="nowhere"):
+    with pytest.raises(PunaError, match="nowhere"):
         await running.client.drain("nowhere")

@@ -229,3 +229,20 @@ def test_a_name_that_means_several_devices_or_none_clears_nothing(label: str, re
     (standby,) = clear(world, label)
     assert isinstance(standby, AnswerFailed)
     assert standby.fault.reason == "model_unavailable"
+
+
+def test_nobody_waits_for_what_only_pinned_replicas_hold() -> None:
+    world = world_with(
+        node("a", devices=(gpu(free=12, total=12), cpu(free=2, total=2)), models=models("m", "n")), m=8, n=8
+    )
+    world.want("m", pinned=True)
+    world.ensure("c", "m")
+    world.settle()
+    world.ensure("d", "n")
+    world.settle()
+    assert world.fault("d").reason == "insufficient_memory"
+    world.want("m", pinned=False)
+    world.ensure("e", "n")
+    world.pass_time(12)
+    world.settle()
+    assert world.is_ready("e")
