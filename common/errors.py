@@ -176,6 +176,12 @@ class DeviceNotFound(PunaError):
     reason = "device_not_found"
 
 
+class NodeNotFound(PunaError):
+    """Nobody has registered under this name."""
+
+    reason = "node_not_found"
+
+
 class RequestQuarantined(PunaError):
     """The request killed two runners."""
 
@@ -327,6 +333,7 @@ ERROR_TABLE: dict[str, ErrorRow] = {
     "runner_lost": _row(_S.UNAVAILABLE, (503, _SERVER, "runner_lost"), (500, "api_error"), 500, Retry.LATER),
     "device_lost": _row(_S.UNAVAILABLE, (503, _SERVER, "device_lost"), (500, "api_error"), 500, Retry.LATER),
     "device_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "device_not_found"), (404, "not_found_error"), 404),
+    "node_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "node_not_found"), (404, "not_found_error"), 404),
     "request_quarantined": _row(
         _S.FAILED_PRECONDITION, (500, _SERVER, "request_quarantined"), (500, "api_error"), 500, Retry.NEVER
     ),

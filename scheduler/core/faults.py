@@ -30,6 +30,7 @@ TRANSPORT_REASONS = frozenset(
 STALE_FENCE = errors.StaleFence.reason
 PLACEMENT_MISMATCH = errors.PlacementMismatch.reason
 RUNNER_LOST = errors.RunnerLost.reason
+DISK_FULL = errors.DiskFull.reason
 
 RETRY_SOON_S = 1.0
 
@@ -51,7 +52,7 @@ def device_not_found(label: str) -> Fault:
 
 def node_not_found(node_id: str) -> Fault:
     """Nobody has registered under this name."""
-    return Fault(reason=errors.InvalidRequest.reason, message=f"no node is called {node_id!r}")
+    return Fault(reason=errors.NodeNotFound.reason, message=f"no node is called {node_id!r}")
 
 
 def invalid_value(message: str) -> Fault:

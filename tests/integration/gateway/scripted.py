@@ -10,7 +10,15 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import DeviceNotFound, InvalidRequest, ModelNotFound, NotSupported, PlacementMismatch, PunaError
+from common.errors import (
+    DeviceNotFound,
+    InvalidRequest,
+    ModelNotFound,
+    NodeNotFound,
+    NotSupported,
+    PlacementMismatch,
+    PunaError,
+)
 from common.grpc_server import GrpcServer, bind_server
 from protos import (
     cluster_pb2,
@@ -361,7 +369,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
         self, request: scheduler_pb2.DrainRequest, context: Context
     ) -> scheduler_pb2.DrainResponse:
         if request.node_id != "node-1":
-            raise InvalidRequest(f"no node is called '{request.node_id}'")
+            raise NodeNotFound(f"no node is called '{request.node_id}'")
         self.drained[request.node_id] = request.budget_ms if request.HasField("budget_ms") else None
         return scheduler_pb2.DrainResponse(replicas=1)
 

@@ -158,7 +158,7 @@ async def test_a_node_is_drained_and_put_back(cluster: Cluster) -> None:
     assert (await cluster.http.post("/puna/v1/nodes/node-1/undrain")).json() == {"node": "node-1", "state": "ready"}
     assert cluster.scheduler.drained == {}
     refused = await cluster.http.post("/puna/v1/nodes/node-9/drain")
-    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no node is called 'node-9'")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (404, "no node is called 'node-9'")
     strange = await cluster.http.post("/puna/v1/nodes/node-1/drain", params={"budget_s": "soon"})
     assert strange.status_code == 400
     assert (await cluster.http.get("/puna/v1/nodes/node-1/drain")).status_code == 405
