@@ -87,14 +87,14 @@ class Server:
         """A successful answer, whole."""
         response = self._answer(method, path, json=body, timeout=_timeout(answer_within_s))
         if not response.is_success:
-            raise _refusal(response)
+            raise refusal(response)
         return response
 
     def has_blob(self, digest: str) -> bool:
         """Whether the server has a file."""
         response = self._answer("HEAD", f"/api/blobs/{digest}")
         if response.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
-            raise _refusal(response)
+            raise refusal(response)
         return response.is_success
 
     def put_blob(self, digest: str, content: Iterator[bytes], size_bytes: int) -> None:
@@ -103,7 +103,7 @@ class Server:
         path = f"/api/blobs/{digest}"
         response = self._answer("POST", path, content=content, headers=headers, timeout=_timeout(None))
         if not response.is_success:
-            raise _refusal(response)
+            raise refusal(response)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """The JSON objects of a streamed answer, as they come. The first may take as long as a model takes to load."""
@@ -121,28 +121,41 @@ class Server:
             with self._client.stream(method, path, json=body, timeout=timeout) as response:
                 if not response.is_success:
                     response.read()
-                    raise _refusal(response)
+                    raise refusal(response)
                 yield from response.iter_lines()
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self.url, error) from error
 
     def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
             return self._client.request(method, path, **more)
         except httpx.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self.url, error) from error
 
-    def _unreachable(self, error: httpx.HTTPError) -> CommandFailed:
-        text = str(error) or type(error).__name__
-        if "CERTIFICATE_VERIFY_FAILED" in text:
-            _, _, reason = text.partition("verify failed: ")
-            advice = "name its authority with --cacert or SSL_CERT_FILE"
-            text = f"the certificate of {self.url} is not trusted ({reason.partition(' (_ssl')[0] or text}); {advice}"
-        elif isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            text = f"nothing answers at {self.url}; start it with `puna up`, or set PUNA_HOST"
-        else:
-            text = f"{self.url} broke off: {text}"
-        return CommandFailed(text, ExitCode.UNREACHABLE)
+
+def unreachable(url: str, error: httpx.HTTPError) -> CommandFailed:
+    """A server that did not answer, in one line that says what to do."""
+    text = str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        _, _, reason = text.partition("verify failed: ")
+        advice = "name its authority with --cacert or SSL_CERT_FILE"
+        text = f"the certificate of {url} is not trusted ({reason.partition(' (_ssl')[0] or text}); {advice}"
+    elif isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        text = f"nothing answers at {url}; start it with `puna up`, or set PUNA_HOST"
+    else:
+        text = f"{url} broke off: {text}"
+    return CommandFailed(text, ExitCode.UNREACHABLE)
+
+
+def refusal(response: httpx.Response) -> CommandFailed:
+    """An answer that is no success, whole."""
+    try:
+        text = _message(response.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        text = f"{response.url} answered {response.status_code}"
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        text += "; PUNA_API_KEY must be a key"
+    return CommandFailed(text, code_of_status(response.status_code))
 
 
 def _timeout(answer_within_s: float | None) -> httpx.Timeout:
@@ -167,16 +180,6 @@ def _without_error(answer: dict[str, Any]) -> dict[str, Any]:
         code = code_of_reason(str(error.get("code"))) if isinstance(error, dict) else ExitCode.FAILED
         raise CommandFailed(_message(error), code)
     return answer
-
-
-def _refusal(response: httpx.Response) -> CommandFailed:
-    try:
-        text = _message(response.json()["error"])
-    except (ValueError, KeyError, TypeError):
-        text = f"{response.url} answered {response.status_code}"
-    if response.status_code == httpx.codes.UNAUTHORIZED:
-        text += "; PUNA_API_KEY must be a key"
-    return CommandFailed(text, code_of_status(response.status_code))
 
 
 def _message(error: object) -> str:

@@ -1,7 +1,44 @@
 """`puna bench`, `top` and `doctor`."""
 
+from typing import Annotated
+
 import typer
+
+from cli.arguments.common import Model
+from cli.core.bench_figures import concurrency_list
 
 
 def register(app: typer.Typer) -> None:
     """Give the program these commands."""
+    app.command()(bench)
+
+
+def bench(
+    model: Model,
+    concurrency: Annotated[str, typer.Option(help="How many clients ask at once, level after level.")] = "1,2,4",
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests at each level. [default: four for each client]")
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of a prompt, about.")] = 128,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Longest answer; a model may end before.")] = 64,
+    shared: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the prompt that is the same in all requests.")
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure how fast a served model answers: time to the first token, tokens/s, and what caches save."""
+    from cli.commands import bench as command  # noqa: PLC0415  # other commands start without asyncio
+
+    try:
+        levels = concurrency_list(concurrency)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--concurrency") from error
+    wish = command.BenchWish(
+        model=model,
+        concurrency=levels,
+        requests=requests,
+        prompt_tokens=prompt_tokens,
+        answer_tokens=answer_tokens,
+        shared=shared,
+    )
+    command.bench(wish, as_json=as_json)

@@ -29,6 +29,7 @@ _OF_STATUS = {401: ExitCode.REFUSED, 403: ExitCode.REFUSED, 404: ExitCode.NOT_FO
 _OF_REASON = {
     "model_not_found": ExitCode.NOT_FOUND,
     "device_not_found": ExitCode.NOT_FOUND,
+    "node_not_found": ExitCode.NOT_FOUND,
     "key_not_found": ExitCode.NOT_FOUND,
     "invalid_api_key": ExitCode.REFUSED,
     "permission_denied": ExitCode.REFUSED,
