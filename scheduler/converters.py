@@ -47,6 +47,7 @@ _FLASH = {
 }
 _FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
 _SPLITS = {cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER, cluster_pb2.SPLIT_MODE_ROW: SplitMode.ROW}
+FETCHING = "fetching"  # RunnerStatus.load_note
 _SPLITS_BACK = {split: number for number, split in _SPLITS.items()}
 
 
@@ -149,6 +150,7 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         state=_STATES.get(status.state, RunnerState.UNKNOWN),
         load_fraction=status.load_fraction,
         load_bytes_total=status.load_bytes_total,
+        is_fetching=status.load_note == FETCHING,
         slots_total=status.slots_total,
         slots_busy=status.slots_busy,
         queued=status.queued,

@@ -79,6 +79,9 @@ class LoadJob:
     may_evict: bool = True
     created_s: float
     started_s: float = 0.0  # when the host was told
+    is_fetching: bool = False  # the host gets the files from another node first
+    fetch_fraction: float = 0.0  # how far that is
+    fetched_s: float = 0.0  # when that was over; 0: it had them
     moved_s: float  # last sign of progress; re-arms the stall timer
     state: LoadState = LoadState.WAITING
     callers: dict[str, None] = field(default_factory=dict)  # in order of arrival

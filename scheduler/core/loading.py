@@ -27,6 +27,7 @@ from scheduler.core.projectors import choose_projector
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.starving import drain_cheapest
 from scheduler.core.stopping import order_stop, still_hold_what_is_needed
+from scheduler.core.store_room import without_promised_room
 
 
 def pump(books: Books, now_s: float) -> None:
@@ -63,6 +64,7 @@ def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFi
     """What would be decided about a load now. Changes nothing."""
     policy, constraints = books.policy, job.constraints
     projector, view = choose_projector(cluster_view(books, now_s, job=job), job.model_digest)
+    view = replace(view, nodes=without_promised_room(view.nodes, books, job))
     request = PlacementRequest(
         model_digest=job.model_digest,
         layout=Layout(

@@ -7,6 +7,7 @@
 """
 
 from dataclasses import replace
+from math import inf
 
 from scheduler.core.answers import fail, loading_answer
 from scheduler.core.books import Books
@@ -15,6 +16,7 @@ from scheduler.core.desired import Phase
 from scheduler.core.effects import AnswerReady, CheckLeadership, DropLeadership, SaveDesired, StartRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, LendFailed, StartFailed
 from scheduler.core.faults import (
+    DISK_FULL,
     MEMORY_REASONS,
     PLACEMENT_MISMATCH,
     RUNNER_LOST,
@@ -63,6 +65,7 @@ def begin_start(books: Books, job: LoadJob, now_s: float) -> None:
     """The placement is written: tell the host. Also for a placement that a former leader wrote."""
     job.move(LoadState.STARTING, now_s)
     job.started_s = now_s
+    job.is_fetching, job.fetch_fraction, job.fetched_s = False, 0.0, 0.0
     _send_start(books, job, now_s)
 
 
@@ -111,6 +114,10 @@ def take_report(books: Books, job: LoadJob, runner: RunnerView, now_s: float) ->
     if runner.state in STARTING_STATES:
         if job.state is LoadState.STARTING:
             job.move(LoadState.LOADING, now_s)
+        if job.is_fetching and not runner.is_fetching:
+            job.fetched_s = now_s
+        job.is_fetching = runner.is_fetching
+        job.fetch_fraction = runner.load_fraction if runner.is_fetching else 0.0
         if job.advance(runner.load_fraction, runner.load_bytes_total, now_s) and job.callers:
             books.emit(loading_answer(job, tuple(job.callers)))
     elif runner.state in SERVING_STATES:
@@ -173,6 +180,8 @@ def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
         _start_again(books, job, fault, now_s, pause_s=pause_s, last=last)
     elif fault.reason in MEMORY_REASONS and job.placement is not None:
         _try_otherwise(books, job, fault, now_s, pause_s=pause_s)
+    elif fault.reason == DISK_FULL and job.record is not None:
+        _try_elsewhere(books, job, fault, now_s)
     elif fault.reason in (PLACEMENT_MISMATCH, STALE_FENCE) and not last:
         job.plan_again(now_s, pause_s=pause_s)
     elif fault.reason == RUNNER_LOST and not last and job.record is not None and lenders_of(job.record.layout):
@@ -226,6 +235,19 @@ def _try_otherwise(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pa
         fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
         return
     job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S) if pause_s else 0.0)
+
+
+def _try_elsewhere(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
+    """The store of the node took less than it said: what is left is no place for this load."""
+    assert job.record is not None, "started what was written"
+    node_id = job.record.node_id
+    job.story.append(f"attempt {job.attempts} on {node_id}: {fault.message}")
+    job.last_fault = fault
+    job.failed_nodes[node_id] = fault.message
+    if len(job.failed_nodes) >= books.policy.load_nodes_max:
+        fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
+        return
+    job.plan_again(now_s, pause_s=0.0)
 
 
 def _take_attempted(job: LoadJob, fault: Fault) -> None:
@@ -283,9 +305,18 @@ def check_loads(books: Books, now_s: float) -> None:
 
 
 def load_deadline_s(books: Books, job: LoadJob) -> float:
-    """When a load ends however much it moves: a disk that delivers a byte a minute is of no use."""
+    """When a load ends however much it moves: a disk that delivers a byte a minute is of no use.
+
+    What comes over a network first takes as long as it takes, if it moves.
+    """
     policy = books.policy
-    return job.started_s + policy.load_deadline_s + policy.load_deadline_s_per_gib * job.progress.bytes_total / GIB
+    if job.is_fetching:
+        return inf
+    return (
+        max(job.started_s, job.fetched_s)
+        + policy.load_deadline_s
+        + policy.load_deadline_s_per_gib * job.progress.bytes_total / GIB
+    )
 
 
 def _over_deadline(books: Books, job: LoadJob, now_s: float) -> None:

@@ -114,6 +114,7 @@ class RunnerView:
     state: RunnerState
     load_fraction: float = 0.0
     load_bytes_total: int = 0
+    is_fetching: bool = False  # its host gets the files from another node first
     slots_total: int = 0
     slots_busy: int = 0
     queued: int = 0

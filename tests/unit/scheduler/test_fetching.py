@@ -20,7 +20,7 @@ from scheduler.core.ledger import Promise
 from scheduler.core.memory import GIB, MemoryReport
 from scheduler.core.origins import Origin, origin_for
 from scheduler.core.policy import Policy
-from scheduler.core.view import ModelFile, NodeView
+from scheduler.core.view import ModelFile, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.test_placement import REQUEST, engine
 from tests.unit.scheduler.world import World
@@ -190,3 +190,106 @@ def test_an_explanation_names_the_store_that_is_too_small() -> None:
     reasons = [one.reason for one in world.explain().candidates if one.node_id == "b"]
     assert reasons
     assert all("its store has room for 1.0 GiB, 8.0 GiB are needed" in reason for reason in reasons)
+
+
+# Room in stores, and time.
+
+
+def fetching_world(*nodes: NodeView, **sizes: float) -> World:
+    world = World(sizes_gib={f"digest-{name}": size for name, size in sizes.items()})
+    world.nodes = {one.id: one for one in nodes}
+    world.lead()
+    world.report()
+    return world
+
+
+def fetches(world: World, placement_id: str, fraction: float) -> None:
+    """The host of a start tells how far its fetch is."""
+    one = world.runners[placement_id]
+    one.view = replace(one.view, state=RunnerState.LOADING, is_fetching=True, load_fraction=fraction)
+    world.tell(placement_id)
+
+
+def test_two_fetches_to_one_node_promise_its_store_against_each_other() -> None:
+    files = tuple(replace(model(name), blob_digests=(name[0] * 64,)) for name in ("m:latest", "n:latest"))
+    big = (gpu(total=80, free=80), cpu())
+    small = (gpu(free=1, total=1), cpu(free=2, total=2))
+    world = fetching_world(
+        replace(node("a", devices=small, models=files)), without("b", devices=big, room_gib=12), m=8, n=8
+    )
+    world.ensure("first", "m")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    (started,) = world.all_starts
+    assert started.record.node_id == "b"
+    fetches(world, started.record.placement_id, 0.1)
+    world.ensure("second", "n")
+    world.measure_all()
+    assert world.fault("second").reason == "insufficient_memory"
+    reasons = [one.reason for one in world.explain("n", last=True).candidates if one.node_id == "b"]
+    assert any("its store has room for 4.8 GiB, 8.0 GiB are needed" in reason for reason in reasons)
+    fetches(world, started.record.placement_id, 0.9)
+    world.ensure("third", "n")
+    world.measure_all()
+    world.writes_done()
+    assert [one.record.node_id for one in world.all_starts] == ["b", "b"]
+
+
+def test_a_store_that_is_full_after_all_sends_the_load_to_the_next_node() -> None:
+    small = (gpu(free=1, total=1), cpu(free=2, total=2))
+    world = fetching_world(holder("a", devices=small), without("b"), without("c"))
+    world.ensure("x")
+    world.measure_all()
+    world.writes_done()
+    first = world.starts.pop().record
+    world.start_fails(first, Fault(reason="disk_full", message="the store cannot be written: no space left"))
+    world.settle()
+    assert world.is_ready("x")
+    assert {one.record.node_id for one in world.all_starts} == {"b", "c"}
+
+
+def test_a_cluster_whose_stores_are_all_full_says_where_it_was_tried() -> None:
+    small = (gpu(free=1, total=1), cpu(free=2, total=2))
+    world = fetching_world(holder("a", devices=small), without("b"))
+    world.ensure("x")
+    world.measure_all()
+    world.writes_done()
+    full = Fault(reason="disk_full", message="the store cannot be written: no space left")
+    world.start_fails(world.starts.pop().record, full)
+    world.settle()
+    fault = world.fault("x")
+    assert (fault.reason, fault.message) == ("disk_full", f"attempt 1 on b: {full.message}")
+
+
+def test_a_fetch_that_moves_has_all_the_time_it_needs_and_the_load_after_it_has_its_own() -> None:
+    small = (gpu(free=1, total=1), cpu(free=2, total=2))
+    world = fetching_world(holder("a", devices=small), without("b"))
+    world.ensure("x")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    (started,) = world.all_starts
+    placement = started.record.placement_id
+    for step in range(60):  # four hours
+        world.pass_time(240)
+        fetches(world, placement, 0.9 * (step + 1) / 60)
+    assert world.finals("x") == []
+    one = world.runners[placement]
+    for step in range(12):  # of reading files, which is what the deadline is about
+        one.view = replace(one.view, is_fetching=False, load_fraction=0.9 + step / 1000)
+        world.tell(placement)
+        world.pass_time(240)
+    assert "loading took longer than" in world.fault("x").message
+
+
+def test_a_fetch_that_stands_still_is_given_up() -> None:
+    small = (gpu(free=1, total=1), cpu(free=2, total=2))
+    world = fetching_world(holder("a", devices=small), without("b"))
+    world.ensure("x")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    fetches(world, world.all_starts[0].record.placement_id, 0.4)
+    world.pass_time(301)
+    assert "progress 0.40" in world.fault("x").message

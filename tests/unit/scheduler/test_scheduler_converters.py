@@ -171,3 +171,10 @@ def test_retry_after_is_kept_on_the_way_out() -> None:
     error = error_of(Fault(reason="model_unavailable", message="later", retry_after_s=1.5))
     assert isinstance(error, ModelUnavailable)
     assert error.retry_after_s == 1.5
+
+
+def test_a_runner_whose_files_are_on_their_way_says_so() -> None:
+    status = cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_LOADING, load_note="fetching")
+    assert to_runner(cluster_pb2.RunnerRecord(status=status)).is_fetching
+    status.load_note = ""
+    assert not to_runner(cluster_pb2.RunnerRecord(status=status)).is_fetching
