@@ -34,7 +34,7 @@ from runner.host.reporter import Identity, Sections
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
 from runner.host.store.servicer import ModelStoreServicer
-from runner.host.store.store import Store
+from runner.host.store.store import Store, watch_unused
 from runner.host.store_gauges import store_samples
 from runner.host.supervisor import Supervisor
 from runner.host.tunnel import open_tunnel, run_tunnel
@@ -133,7 +133,11 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
 
     snapshot = _snapshot(facts, devices, models, supervisor)
     await supervisor.adopt()
-    tasks = [asyncio.create_task(models.watch()), asyncio.create_task(devices.watch())]
+    tasks = [
+        asyncio.create_task(models.watch()),
+        asyncio.create_task(devices.watch()),
+        asyncio.create_task(watch_unused(store, clock)),
+    ]
     try:
         await asyncio.gather(devices.start(), _first_scan(models))
         await server.start()

@@ -45,6 +45,11 @@ class BlobStore:
             return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
+    def since_unix_s(self, digest: str) -> float:
+        """Since when it lies here as it is: a copy that keeps the time of its original is as new as it looks here."""
+        status = self.path(digest).lstat()
+        return max(status.st_mtime, status.st_ctime)
+
     def partial_path(self, digest: str) -> Path:
         """Where it grows. The folder is made."""
         self.make_directory()

@@ -1,12 +1,14 @@
 """The store of a node as one thing: what changes it, one change at a time, and nothing is lost that a name needs."""
 
 import asyncio
+import contextlib
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from common.clock import Clock
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound, PunaError
 from common.logs import get_logger
 from runner.core.store.digests import parse_digest, qualified
@@ -20,6 +22,9 @@ from runner.host.store.uploads import Uploads
 log = get_logger()
 
 CHUNK_BYTES = 1024 * 1024
+# Uploads come before the model that is made of them: so long they are waited for.
+UNUSED_S = 24 * 3600.0
+LOOK_FOR_UNUSED_S = 3600.0
 
 
 class Store:
@@ -167,6 +172,31 @@ class Store:
         found = self.models.named(name)
         return found if found is not None and found.stored is None else None
 
+    async def drop_unused(self, now_unix_s: float) -> int:
+        """Delete blobs that lie here for a day and that nothing names; the bytes that this freed.
+
+        Nothing while somebody makes or fetches a model: what it needs may be here already.
+        """
+        if not self._prunes or self._pinned:
+            return 0
+        freed = 0
+        async with self.turn:
+            for digest in await asyncio.to_thread(self._unused, now_unix_s):
+                if self._pinned:
+                    break
+                with contextlib.suppress(OSError):  # a store that is read-only keeps what it has
+                    # Gone in the same step in which nobody held it; the bytes follow, which may take long.
+                    aside, size = self.uploads.put_aside(digest)
+                    await asyncio.to_thread(aside.unlink)
+                    freed += size
+                    log.info("blob.unused", digest=digest[:12], freed_bytes=size)
+        return freed
+
+    def _unused(self, now_unix_s: float) -> list[str]:
+        old = {digest for digest in self.blobs.digests() if now_unix_s >= self.blobs.since_unix_s(digest) + UNUSED_S}
+        needed = self._needed() if old else None
+        return sorted(old - needed) if needed is not None else []
+
     def _former(self, name: StoreName) -> bytes | None:
         try:
             return self.manifests.read(name)
@@ -200,10 +230,15 @@ class Store:
             candidates = {layer.digest for layer in parse_manifest(content).blobs()}
         except BadModelFile:
             return 0
+        needed = self._needed()
+        return sum(self.blobs.delete(digest) for digest in candidates - needed) if needed is not None else 0
+
+    def _needed(self) -> set[str] | None:
+        """The blobs that some name stands for, and those that are held; None: not every manifest can be read."""
         listing = self.manifests.listing()
         if listing.strange:
             log.warning("store.not_pruned", reason="not every manifest can be read", path=str(listing.strange[0]))
-            return 0
+            return None
         needed = set(self._pinned)
         for name in listing.names:
             try:
@@ -212,8 +247,15 @@ class Store:
                     needed |= {layer.digest for layer in parse_manifest(other).blobs()}
             except (OSError, PunaError):
                 log.warning("store.not_pruned", reason="not every manifest can be read", model=name.short())
-                return 0
-        return sum(self.blobs.delete(digest) for digest in candidates - needed)
+                return None
+        return needed
+
+
+async def watch_unused(store: Store, clock: Clock) -> None:
+    """Now and then drop what nobody came for; runs for ever."""
+    while True:
+        await asyncio.sleep(LOOK_FOR_UNUSED_S)
+        await store.drop_unused(clock.wall_unix_s())
 
 
 def not_found(name: StoreName) -> ModelNotFound:

@@ -31,6 +31,15 @@ class Uploads:
             with contextlib.suppress(OSError):
                 path.unlink()
 
+    def put_aside(self, digest: str) -> tuple[Path, int]:
+        """Take a blob out of the store: where it lies until it is deleted, as an upload that broke off, and its size.
+
+        Raises:
+            OSError: it is not here, or the store cannot be written.
+        """
+        aside = self._blobs.directory / f"{PREFIX}{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
+        return self._blobs.path(digest).rename(aside), aside.lstat().st_size
+
     async def check(self, announced_bytes: int) -> None:
         """Refuse at once what cannot be taken in.
 
