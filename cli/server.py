@@ -90,6 +90,13 @@ class Server:
             raise refusal(response)
         return response
 
+    def try_get(self, path: str, *, answer_within_s: float) -> httpx.Response | CommandFailed:
+        """Any answer, also one that is no success; what failed where there is none."""
+        try:
+            return self._answer("GET", path, timeout=_timeout(answer_within_s))
+        except CommandFailed as error:
+            return error
+
     def has_blob(self, digest: str) -> bool:
         """Whether the server has a file."""
         response = self._answer("HEAD", f"/api/blobs/{digest}")

@@ -11,6 +11,7 @@ MODES = {
     "inspect": ("runner.inspect", "describe a GGUF file from its header"),
     "gpu-memory": ("runner.gpu_memory", "print what the drivers say about GPU memory, every second"),
     "rpc": ("runner.rpc", "lend devices of this node to a runner on another one"),
+    "self-test": ("runner.self_test", "find out whether the engine computes here"),
     "measure": ("runner.measure", "count the memory of a model with a layout, without loading it"),
 }
 

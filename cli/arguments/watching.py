@@ -11,6 +11,8 @@ from cli.core.bench_figures import concurrency_list
 def register(app: typer.Typer) -> None:
     """Give the program these commands."""
     app.command()(bench)
+    app.command()(top)
+    app.command()(doctor)
 
 
 def bench(
@@ -42,3 +44,27 @@ def bench(
         shared=shared,
     )
     command.bench(wish, as_json=as_json)
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print the state once, after about a second.")] = False,
+    all_models: Annotated[bool, typer.Option("--all", "-a", help="Models that nobody uses, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state once as JSON.")] = False,
+) -> None:
+    """Watch nodes, devices, models and requests as they change. q or Ctrl-C leaves."""
+    from cli.commands import top as command  # noqa: PLC0415  # other commands start without terminals
+
+    command.top(once=once, every_model=all_models, as_json=as_json)
+
+
+def doctor(
+    settings: Annotated[bool, typer.Option("--settings", help="Every setting that is in effect, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print findings and settings as JSON.")] = False,
+) -> None:
+    """Look at engine, devices, disks, models, Redis, ports, clocks, settings and server, and say what to do.
+
+    Changes nothing, and needs no cluster. Exit status 1 if something failed.
+    """
+    from cli.commands import doctor as command  # noqa: PLC0415  # it knows the settings of every service
+
+    command.doctor(with_settings=settings, as_json=as_json)

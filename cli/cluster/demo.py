@@ -17,7 +17,7 @@ def install_demo(models: Path, *, record: Path) -> bool:
 
     Copied, not linked: the file outlives an upgrade of Puna that moves its own, and a container may see only the home.
     """
-    source = next((place for place in _PLACES if place.exists()), None)
+    source = shipped_demo()
     target = models / f"{MODEL}.gguf"
     if source is not None:
         shipped = _digest(source)
@@ -28,6 +28,11 @@ def install_demo(models: Path, *, record: Path) -> bool:
         if installed != shipped:
             record.write_text(shipped + "\n")
     return target.exists()
+
+
+def shipped_demo() -> Path | None:
+    """The file that came with this installation."""
+    return next((place for place in _PLACES if place.exists()), None)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -181,6 +181,5 @@ class _Bench:
         except ValueError as error:
             raise CommandFailed("the server's answer is not JSON; is it Puna?") from error
         if first_s is None or not last.get("done"):
-            error = last.get("error")
-            raise CommandFailed(str(error) if error else "the answer broke off")
+            raise CommandFailed(str(last.get("error") or "the answer broke off"))
         return first_s, last

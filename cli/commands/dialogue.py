@@ -82,8 +82,8 @@ class Dialogue:
             except EOFError:
                 if self._on_terminal:
                     print()
-                if question.is_open and (text := question.drop()):
-                    self._ask(text)
+                if question.is_open and (unfinished := question.drop()):
+                    self._ask(unfinished)
                 return
             except KeyboardInterrupt:
                 print()

@@ -1,0 +1,71 @@
+"""The state that GET /puna/v1/events tells: a snapshot, and then what changes of it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Item = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """Sections of items by id, as they are now."""
+
+    sections: dict[str, dict[str, Item]] = field(default_factory=dict)
+
+    def take(self, event: str, data: Mapping[str, Any]) -> None:
+        """Follow one event; events of other names change nothing."""
+        if event == "snapshot":
+            self.sections = {name: dict(items) for name, items in data.items()}
+        elif event == "change":
+            for name, change in data.items():
+                section = self.sections.setdefault(name, {})
+                section.update(change.get("set") or {})
+                for key in change.get("gone") or ():
+                    section.pop(key, None)
+
+    @property
+    def status(self) -> Item:
+        """What the gateway says of itself."""
+        return self.sections.get("gateway", {}).get("status", {})
+
+    @property
+    def nodes(self) -> list[Item]:
+        """By id."""
+        return self._items("nodes")
+
+    @property
+    def models(self) -> list[Item]:
+        """By name."""
+        return self._items("models")
+
+    @property
+    def requests(self) -> list[Item]:
+        """The oldest first."""
+        return sorted(self._items("requests"), key=lambda item: item.get("started_unix_ms") or 0)
+
+    @property
+    def samples(self) -> list[Item]:
+        """Figures of the last minutes, one a second, the oldest first."""
+        return sorted(self._items("samples"), key=lambda item: item["at_unix_ms"])
+
+    @property
+    def is_complete(self) -> bool:
+        """The scheduler was heard or is away, and rates were measured since."""
+        heard = self.status.get("nodes_at_unix_ms") is not None or self.status.get("scheduler_error") is not None
+        return heard and bool(self.samples)
+
+    def as_json(self, url: str) -> dict[str, Any]:
+        """What `puna top --once --json` prints."""
+        samples = self.samples
+        return {
+            "url": url,
+            "gateway": self.status,
+            "nodes": self.nodes,
+            "models": self.models,
+            "requests": self.requests,
+            "figures": samples[-1] if samples else None,
+        }
+
+    def _items(self, section: str) -> list[Item]:
+        return [item for _, item in sorted(self.sections.get(section, {}).items())]

@@ -1,0 +1,1 @@
+"""What `puna doctor` makes of what it finds: facts in, findings out. Pure."""

@@ -1,0 +1,79 @@
+"""The server that commands talk to: is it there, is it ready, what does it say of its nodes."""
+
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from cli.core.doctor.findings import Finding, fail, skip
+from cli.core.doctor.machine import judge_skew
+from cli.core.doctor.server import judge_nodes, judge_readiness, judge_version
+from cli.core.exit_codes import ExitCode
+from cli.errors import CommandFailed
+from cli.server import Server
+from cli.version import puna_version
+
+_ANSWER_WITHIN_S = 10.0
+
+
+def look_at_server(server: Server, *, expected: bool) -> Iterator[Finding]:
+    """`expected`: somebody said that there is one; else none is no fault."""
+    asked_s = time.time()
+    try:
+        response = server.ask("GET", "/api/version", answer_within_s=_ANSWER_WITHIN_S)
+    except CommandFailed as error:
+        if error.code is ExitCode.NOT_FOUND:
+            yield judge_version(url=server.url, answer={}, own_version=puna_version())
+        elif error.code is ExitCode.UNREACHABLE and not expected:
+            yield skip("server", f"nothing answers at {server.url}; `puna up` starts one")
+        else:
+            yield fail("server", str(error), "start it, or correct PUNA_HOST")
+        return
+    middle_s = (asked_s + time.time()) / 2
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = {}
+    version = judge_version(
+        url=server.url, answer=answer if isinstance(answer, dict) else {}, own_version=puna_version()
+    )
+    yield version
+    yield from _clock(response, middle_s)
+    if "puna" in answer:
+        yield from _readiness(server)
+        yield from _nodes(server)
+
+
+def _clock(response: httpx.Response, middle_s: float) -> Iterator[Finding]:
+    try:
+        # The header has whole seconds: half of one is the best guess of what was cut.
+        said_s = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5
+    except (KeyError, ValueError):
+        yield skip("clocks", "the server does not say what time it is")
+        return
+    yield judge_skew("the server's clock", said_s - middle_s)
+
+
+def _readiness(server: Server) -> Iterator[Finding]:
+    response = server.try_get("/readyz", answer_within_s=_ANSWER_WITHIN_S)
+    if isinstance(response, CommandFailed):
+        yield fail("server", str(response), "look at its log")
+        return
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = {}
+    yield judge_readiness(response.status_code, answer)
+
+
+def _nodes(server: Server) -> Iterator[Finding]:
+    try:
+        nodes = server.get("/puna/v1/nodes", answer_within_s=_ANSWER_WITHIN_S).get("nodes") or []
+    except CommandFailed as error:
+        if error.code is ExitCode.REFUSED:
+            yield fail("nodes", str(error), "set PUNA_API_KEY or PUNA_API_KEY_FILE to a key with models:read")
+        else:
+            yield fail("nodes", str(error), "look at the scheduler's log")
+        return
+    yield from judge_nodes(nodes)
