@@ -129,6 +129,7 @@ class Books:
     refused_measures: dict[MeasureKey, Fault] = field(default_factory=dict)  # the last ones, for those who ask why
     drains: dict[str, Drain] = field(default_factory=dict)  # by node id
     preloaded: set[str] = field(default_factory=set)  # model names whose preload has been ordered
+    move_tried_s: dict[str, float] = field(default_factory=dict)  # by model digest: the last load for a changed wish
     demand: dict[str, Demand] = field(default_factory=dict)  # by model digest
     # Gateway id → when it told, and the longest wait by model name.
     queue_waits: dict[str, tuple[float, Mapping[str, float]]] = field(default_factory=dict)

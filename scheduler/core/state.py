@@ -9,7 +9,17 @@
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from scheduler.core import draining, explaining, keeping, model_constraints, reconcile, requests, starting, stopping
+from scheduler.core import (
+    draining,
+    explaining,
+    keeping,
+    model_constraints,
+    moving,
+    reconcile,
+    requests,
+    starting,
+    stopping,
+)
 from scheduler.core.answers import end_served, fail
 from scheduler.core.books import Books, Leadership
 from scheduler.core.check_time import wake_at_s
@@ -95,6 +105,7 @@ class SchedulerCore:
             if not isinstance(event, MESSAGES):
                 keeping.follow_queues(books, now_s)
                 keeping.keep_replicas(books, now_s)
+                moving.move_misplaced(books, now_s)
             requests.drop_deserted(books, now_s)
             pump(books, now_s)
         if isinstance(event, NEWS):

@@ -1,0 +1,96 @@
+"""Operators change their minds about where a model lies: it moves, and never stops to serve for that."""
+
+from scheduler.core.moving import MOVE_PAUSE_S
+from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.world import World, world_with
+
+
+def two_nodes() -> World:
+    """The model serves on one of two nodes that both have it."""
+    world = world_with(node("a"), node("b"))
+    world.ensure("first")
+    world.settle()
+    return world
+
+
+def places(world: World) -> list[str]:
+    return [one.node_id for one in world.runners.values()]
+
+
+def other(world: World) -> str:
+    (here,) = places(world)
+    return "b" if here == "a" else "a"
+
+
+def test_an_idle_replica_moves_to_the_node_that_is_wanted() -> None:
+    world = two_nodes()
+    there = other(world)
+    (before,) = world.runners
+    world.want("m", nodes=[there])
+    assert world.route() == [before], "until the other one serves"
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert places(world) == [there]
+    (now,) = world.runners
+    assert world.route() == [now]
+    assert [one.record.node_id for one in world.all_starts][-1] == there
+    assert [note.fields["reason"] for note in world.noted("model.draining")] == ["constraints"]
+
+
+def test_a_busy_replica_ends_what_it_does_first() -> None:
+    world = two_nodes()
+    there = other(world)
+    (before,) = world.runners
+    world.work(before, busy=1)
+    world.want("m", nodes=[there])
+    world.settle()
+    world.pass_time(30)
+    assert sorted(places(world)) == ["a", "b"]
+    assert world.route() != [before]
+    assert before not in world.route()
+    world.work(before, busy=0)
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert places(world) == [there]
+
+
+def test_a_replica_moves_to_the_device_that_is_wanted() -> None:
+    world = world_with(node("a", devices=(gpu("gpu-0"), gpu("gpu-1"), cpu())))
+    world.ensure("first")
+    world.settle()
+    (one,) = world.runners.values()
+    (here,) = [part.device_id for part in one.view.layout.devices]
+    there = {"gpu-0": "gpu-1", "gpu-1": "gpu-0"}[here]
+    world.want("m", devices=[there])
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert [part.device_id for one in world.runners.values() for part in one.view.layout.devices] == [there]
+
+
+def test_without_room_in_the_right_place_it_stays_and_is_tried_again_no_more_than_now_and_then() -> None:
+    world = world_with(node("a"), node("b", devices=(gpu(free=1, total=1), cpu(free=1, total=1))))
+    world.ensure("first")
+    world.settle()
+    assert places(world) == ["a"]
+    before_s = world.now_s
+    world.want("m", nodes=["b"])
+    for _ in range(60):
+        world.pass_time(1)
+        world.settle()
+    assert places(world) == ["a"]
+    assert len(world.route()) == 1
+    tries = len(world.noted("model.load_requested")) - 1
+    assert 1 <= tries <= 1 + (world.now_s - before_s) / MOVE_PAUSE_S
+
+
+def test_what_lies_where_it_may_stays_there() -> None:
+    world = two_nodes()
+    starts = len(world.all_starts)
+    world.want("m", nodes=["a", "b"], backend="CUDA", priority=1)
+    world.pass_time(60)
+    world.settle()
+    assert len(world.all_starts) == starts
+    assert world.all_stops == []
