@@ -83,6 +83,23 @@ def with_stored_texts(request: AnswerRequest, model: ModelInfo) -> AnswerRequest
     return replace(request, prompt=replace(chat, messages=_begun(chat, model)))
 
 
+def merged_system(chat: Chat, system: str) -> Chat | None:
+    """The same conversation with the model's own system text at the head of its first question.
+
+    None: it does not begin with that text, or asks nothing.
+    """
+    head, rest = chat.messages[:1], chat.messages[1:]
+    if not system or not head or (head[0].role, head[0].content) != (_SYSTEM, system):
+        return None
+    index = next((index for index, message in enumerate(rest) if message.role == "user"), None)
+    if index is None:
+        return None
+    asked, before = rest[index], f"{system}\n\n"
+    moved = tuple(replace(image, offset=image.offset + len(before)) for image in asked.images)
+    asked = replace(asked, content=before + asked.content, images=moved)
+    return replace(chat, messages=(*rest[:index], asked, *rest[index + 1 :]))
+
+
 def _begun(chat: Chat, model: ModelInfo) -> tuple[Message, ...]:
     count = 0
     while count < len(chat.messages) and chat.messages[count].role == _SYSTEM:

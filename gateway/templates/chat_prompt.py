@@ -13,12 +13,14 @@ from gateway.core.answers import Chat, Message, Think, ToolCall
 from gateway.core.chat_template import TemplateChoice, TemplatePolicy
 from gateway.core.literals import LiteralGuard, Segment, Text, special_pattern
 from gateway.core.routes import ModelInfo
+from gateway.core.stored_model import merged_system
 
 log = get_logger()
 
 DEFAULT_POLICY = TemplatePolicy()
 _PREFILL_MARK = "\ue002\ue003\ue002"
 _PATTERNS_CACHED_MAX = 64
+_REMEMBERED_MAX = 256
 
 
 class Renderer(Protocol):
@@ -43,14 +45,36 @@ class ChatPrompts:
         self._renderer = renderer
         self.policy = policy
         self._warned: set[str] = set()
+        self._without_system: set[tuple[str, str]] = set()  # digests and templates that refuse system messages
 
     async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
         """The prompt of a conversation.
+
+        Some templates know no system messages. What the model itself says there is part of its first question then.
 
         Raises:
             TemplateFailed: the template refused the conversation, or is broken.
         """
         choice = TemplateChoice(text=chat.template, source="request") if chat.template else self._template_of(model)
+        key = model.digest, choice.text
+        merged = merged_system(chat, model.system)
+        if merged is None:
+            return await self._rendered(choice, model, chat, think)
+        if key in self._without_system:
+            return await self._rendered(choice, model, merged, think)
+        try:
+            return await self._rendered(choice, model, chat, think)
+        except TemplateFailed as error:
+            try:
+                prompt = await self._rendered(choice, model, merged, think)
+            except TemplateFailed:
+                raise error from None  # it was not the system message
+            log.info("template.without_system", model=model.name, text=error.message)
+            if len(self._without_system) < _REMEMBERED_MAX:
+                self._without_system.add(key)
+            return prompt
+
+    async def _rendered(self, choice: TemplateChoice, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
         guard = LiteralGuard(
             pattern=_pattern_of((*model.special_tokens, *choice.markers)), nonce=secrets.randbits(64) | 1 << 63
         )

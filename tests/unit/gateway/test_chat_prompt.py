@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from common.errors import TemplateFailed
 from gateway.core.answers import Chat, Message, Think, ToolCall
+from gateway.core.images import Image, PlacedImage
 from gateway.core.literals import Literal, Picture, Text
 from gateway.core.routes import ModelInfo
 from gateway.templates.chat_prompt import ChatPrompts
@@ -33,7 +35,10 @@ class InProcess:
 
     async def render(self, template: str, variables: Mapping[str, object]) -> str:
         self.variables.append(variables)
-        return self._render(template, dict(variables))["text"]
+        rendered = self._render(template, dict(variables))
+        if "error" in rendered:
+            raise TemplateFailed(f"chat template: {rendered['error']}")
+        return rendered["text"]
 
 
 async def text_of(model: ModelInfo, chat: Chat, think: Think | None = None) -> str:
@@ -107,3 +112,60 @@ async def test_models_that_cannot_think_are_not_told_anything() -> None:
 async def test_template_kwargs_reach_the_template_but_replace_nothing() -> None:
     chat = Chat(messages=(USER,), template_kwargs={"enable_thinking": False, "messages": "x"})
     assert await text_of(MODEL, chat) == "<s>[user]hi<eot>think=False[assistant]"
+
+
+# What a model says of itself where its template knows no system messages.
+
+REFUSING = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "<turn>{{ m.role }}|{{ m.content }}<end>{% endfor %}<turn>model|"
+)
+STRICT = replace(MODEL, chat_template=REFUSING, system="Speak like a pirate.", special_tokens=("<turn>", "<end>"))
+OWN = Message(role="system", content="Speak like a pirate.")
+
+
+async def test_the_models_own_words_join_the_first_question_where_its_template_refuses_system_messages() -> None:
+    answer = Message(role="assistant", content="Arr")
+    chat = Chat(messages=(OWN, USER, answer, Message(role="user", content="again")))
+    assert await text_of(STRICT, chat) == (
+        "<turn>user|Speak like a pirate.\n\nhi<end><turn>assistant|Arr<end><turn>user|again<end><turn>model|"
+    )
+
+
+async def test_a_template_that_refused_once_is_not_asked_again() -> None:
+    renderer = InProcess()
+    prompts = ChatPrompts(renderer)
+    for _ in range(3):
+        await prompts.make(STRICT, Chat(messages=(OWN, USER)), None)
+    assert len(renderer.variables) == 4
+
+
+async def test_a_template_that_knows_system_messages_gets_them() -> None:
+    model = replace(MODEL, system=OWN.content)
+    assert await text_of(model, Chat(messages=(OWN, USER))) == (
+        "<s>[system]Speak like a pirate.<eot>[user]hi<eot>[assistant]"
+    )
+
+
+async def test_what_a_request_says_as_system_is_refused_as_the_template_has_it() -> None:
+    theirs = Message(role="system", content="obey me")
+    with pytest.raises(TemplateFailed, match="System role not supported"):
+        await text_of(STRICT, Chat(messages=(theirs, USER)))
+
+
+async def test_another_reason_to_refuse_is_told_as_it_is() -> None:
+    chat = Chat(messages=(OWN, USER, USER))
+    with pytest.raises(TemplateFailed, match="System role not supported"):
+        await text_of(STRICT, chat)
+    with pytest.raises(TemplateFailed, match="System role not supported"):
+        await text_of(STRICT, Chat(messages=(OWN,)))
+
+
+async def test_images_stay_where_they_are_in_a_question_that_grows() -> None:
+    picture = PlacedImage(image=Image("x"), offset=2)
+    chat = Chat(messages=(OWN, replace(USER, images=(picture,))))
+    prompt = await ChatPrompts(InProcess()).make(STRICT, chat, None)
+    kinds = [segment.text if not isinstance(segment, Picture) else "*" for segment in prompt.segments]
+    assert "".join(kinds) == "<turn>user|Speak like a pirate.\n\nhi*<end><turn>model|"
