@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gateway.http.answer_body import Answer, DebugFields
 from gateway.http.fields import Between, Body
 
 
@@ -71,7 +72,7 @@ class MessagesBody(CountTokensBody):
     grammar: Any = Field(default=None, description="Puna: a text in GBNF that the answer matches")
 
 
-class AnthropicUsage(Body):
+class AnthropicUsage(Answer):
     """Counts. Input tokens are those that were not found in the cache."""
 
     input_tokens: int
@@ -80,20 +81,33 @@ class AnthropicUsage(Body):
     cache_creation_input_tokens: int
 
 
-class MessagesAnswer(Body):
+class AnswerBlock(Answer):
+    """A piece of an answer: `text`, `thinking` with its signature, or `tool_use`."""
+
+    type: str
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = Field(default_factory=dict)
+
+
+class MessagesAnswer(Answer):
     """The answer of POST /v1/messages."""
 
     id: str
     type: str
     role: str
     model: str
-    content: list[dict[str, Any]]
+    content: list[AnswerBlock]
     stop_reason: str
-    stop_sequence: str | None = None
+    stop_sequence: str | None
     usage: AnthropicUsage
+    puna: DebugFields | None = None
 
 
-class CountTokensAnswer(Body):
+class CountTokensAnswer(Answer):
     """The answer of POST /v1/messages/count_tokens."""
 
     input_tokens: int

@@ -1,11 +1,12 @@
 """Domain errors in the words of each dialect."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import orjson
 
-from common.errors import InternalError, PunaError, Retry, row_of
+from common.errors import ErrorRow, InternalError, PromptTooLong, PunaError, Retry, row_of
 from gateway.core.admission import BUSY_TEXT
 from gateway.core.answers import Dialect
 
@@ -20,6 +21,8 @@ OLLAMA_TEXTS = {
     "request_timeout": "request timed out",
     "runner_lost": "model runner has unexpectedly stopped",
 }
+# As the runner counted them; Anthropic's clients read them from the text.
+_COUNTS = re.compile(r"\d+ tokens > \d+ maximum")
 # Where an error does not say when to come again.
 _RETRY_AFTER_S = 1.0
 
@@ -42,6 +45,8 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
     text = f"internal error ({request_id})" if is_bug else error.message
     row = row_of(error)
     if dialect is Dialect.ANTHROPIC:
+        if isinstance(error, PromptTooLong) and (counts := _COUNTS.search(text)):
+            text = f"prompt is too long: {counts[0]}"
         body = {"type": row.anthropic_type, "message": text}
         return orjson.dumps({"type": "error", "error": body, "request_id": request_id})
     return orjson.dumps(
@@ -49,9 +54,8 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
     )
 
 
-def error_status(error: PunaError, dialect: Dialect) -> int:
-    """The HTTP status of an error."""
-    row = row_of(error)
+def row_status(row: ErrorRow, dialect: Dialect) -> int:
+    """The HTTP status of an error in a dialect."""
     match dialect:
         case Dialect.OLLAMA:
             return row.ollama_status
@@ -73,6 +77,4 @@ def error_answer(error: PunaError, dialect: Dialect, request_id: str) -> ErrorAn
         headers["retry-after-ms"] = str(math.ceil(retry_after_s * 1000))
     if row.openai_status == 401:
         headers["www-authenticate"] = "Bearer"
-    return ErrorAnswer(
-        status=error_status(error, dialect), headers=headers, body=error_body(error, dialect, request_id)
-    )
+    return ErrorAnswer(status=row_status(row, dialect), headers=headers, body=error_body(error, dialect, request_id))

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.core.key_file import WEIGHT_MAX
+from gateway.http.answer_body import Answer
 from gateway.http.fields import Between, Body
 
 _WHOLE = Between(1, 2**53, whole=True)
@@ -31,7 +32,7 @@ class KeyBody(Body):
     expires: str | None = Field(default=None, description='How long it is good, as in "720h"; unset: for ever')
 
 
-class KeyObject(Body):
+class KeyObject(Answer):
     """A key as it is shown. Its text comes once, from POST."""
 
     key: str | None = Field(default=None, description="The key itself; only in the answer that made it")
@@ -55,7 +56,7 @@ class KeyObject(Body):
     source: str = Field(description="file, or api if it was made here")
 
 
-class KeyList(Body):
+class KeyList(Answer):
     """Every key that the caller may see (GET /puna/v1/keys)."""
 
     keys: list[KeyObject]

@@ -3,6 +3,7 @@
 from gateway.core.keys import Scope
 from gateway.http.key_bodies import KeyBody, KeyList, KeyObject
 from gateway.http.keys import Keys
+from gateway.http.route_errors import OF_MADE_KEYS
 from gateway.http.router import Route
 from gateway.http.service import Service
 
@@ -12,7 +13,15 @@ def key_routes(service: Service) -> list[Route]:
     keys = Keys(service)
     several, one, scope = "/puna/v1/keys", "/puna/v1/keys/{id}", Scope.ADMIN_KEYS
     return [
-        Route(method="GET", path=several, scope=scope, endpoint=keys.list_all, summary="API keys", response=KeyList),
+        Route(
+            method="GET",
+            path=several,
+            scope=scope,
+            endpoint=keys.list_all,
+            summary="API keys",
+            response=KeyList,
+            errors=OF_MADE_KEYS,
+        ),
         Route(
             method="POST",
             path=several,
@@ -21,8 +30,17 @@ def key_routes(service: Service) -> list[Route]:
             summary="Make an API key",
             body=KeyBody,
             response=KeyObject,
+            errors=OF_MADE_KEYS,
         ),
-        Route(method="GET", path=one, scope=scope, endpoint=keys.get, summary="One API key", response=KeyObject),
+        Route(
+            method="GET",
+            path=one,
+            scope=scope,
+            endpoint=keys.get,
+            summary="One API key",
+            response=KeyObject,
+            errors=OF_MADE_KEYS,
+        ),
         Route(
             method="DELETE",
             path=one,
@@ -30,5 +48,6 @@ def key_routes(service: Service) -> list[Route]:
             endpoint=keys.revoke,
             summary="Revoke an API key",
             response=KeyObject,
+            errors=OF_MADE_KEYS,
         ),
     ]

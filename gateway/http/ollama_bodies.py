@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gateway.http.answer_body import Answer, DebugFields, LogprobEntry
 from gateway.http.fields import Between, Body
 
 _TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
@@ -90,17 +91,17 @@ class LegacyEmbeddingBody(Body):
     keep_alive: Any = None
 
 
-class EmbedAnswer(Body):
-    """The answer of /api/embed. Durations in nanoseconds."""
+class EmbedAnswer(Answer):
+    """The answer of /api/embed. Durations in nanoseconds; absent where there was nothing to compute."""
 
     model: str
     embeddings: list[list[float]]
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
 
 
-class LegacyEmbeddingAnswer(Body):
+class LegacyEmbeddingAnswer(Answer):
     """The answer of /api/embeddings."""
 
     embedding: list[float]
@@ -117,39 +118,67 @@ class ShowBody(Body):
     options: dict[str, Any] = Field(default_factory=dict, description="Show the model as if these were its parameters")
 
 
-class GenerateChunk(Body):
-    """One line of the answer, or the whole of it."""
+class CalledFunction(Answer):
+    """A call as the model made it."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class AnsweredCall(Answer):
+    """A call and its id."""
+
+    id: str
+    function: CalledFunction
+
+
+class AnswerMessage(Answer):
+    """What the model says."""
+
+    role: str
+    content: str
+    thinking: str = ""
+    tool_calls: list[AnsweredCall] = Field(default_factory=list)
+
+
+class RenderInfo(Answer):
+    """What `_debug_render_only` asks for."""
+
+    rendered_template: str
+    image_count: int
+
+
+class AnswerChunk(Answer):
+    """One line of an answer, or the whole of it. What follows `done_reason` comes with the last line only."""
 
     model: str
     created_at: str
+    logprobs: list[LogprobEntry] = Field(default_factory=list)
+    done: bool
+    done_reason: str = ""
+    stop_sequence: str = Field(default="", description="The stop string that ended it")
+    total_duration: int = Field(default=0, description="Nanoseconds")
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    prompt_cached_count: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
+    puna: DebugFields | None = None
+    debug_info: RenderInfo | None = Field(default=None, alias="_debug_info")
+
+
+class GenerateChunk(AnswerChunk):
+    """Of POST /api/generate."""
+
     response: str
     thinking: str = ""
-    logprobs: list[dict[str, Any]] = Field(default_factory=list)
-    done: bool
-    done_reason: str = ""
+    tool_calls: list[AnsweredCall] = Field(default_factory=list)
     context: list[int] = Field(default_factory=list)
-    total_duration: int = Field(default=0, description="Nanoseconds")
-    load_duration: int = 0
-    prompt_eval_count: int = 0
-    prompt_eval_duration: int = 0
-    prompt_cached_count: int = 0
-    eval_count: int = 0
-    eval_duration: int = 0
 
 
-class ChatChunk(Body):
-    """One line of the answer, or the whole of it; its last line has the fields of GenerateChunk's."""
+class ChatChunk(AnswerChunk):
+    """Of POST /api/chat."""
 
-    model: str
-    created_at: str
-    message: OllamaMessage
-    logprobs: list[dict[str, Any]] = Field(default_factory=list)
-    done: bool
-    done_reason: str = ""
-    total_duration: int = Field(default=0, description="Nanoseconds")
-    load_duration: int = 0
-    prompt_eval_count: int = 0
-    prompt_eval_duration: int = 0
-    prompt_cached_count: int = 0
-    eval_count: int = 0
-    eval_duration: int = 0
+    message: AnswerMessage

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gateway.http.answer_body import Answer, DebugFields, LogprobEntry
 from gateway.http.fields import Between, Body
 
 _INT32_MAX = 2**31 - 1
@@ -96,40 +97,110 @@ class CompletionBody(OpenAiAnswerBody):
     best_of: Annotated[int, Between(1, 8, whole=True)] | None = None
 
 
-class Usage(Body):
+class PromptDetails(Answer):
+    """Of the prompt."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(Answer):
+    """Of the answer."""
+
+    reasoning_tokens: int
+
+
+class Usage(Answer):
     """Token counts."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: dict[str, int]
-    completion_tokens_details: dict[str, int]
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
-class OpenAiAnswer(Body):
-    """An answer, or a chunk of one (`object` says which)."""
+class ChoiceCallFunction(Answer):
+    """A call; its arguments are JSON in a text."""
+
+    name: str
+    arguments: str
+
+
+class ChoiceCall(Answer):
+    """A call and its id."""
+
+    index: int
+    id: str
+    type: str
+    function: ChoiceCallFunction
+
+
+class ChoiceMessage(Answer):
+    """What the model says; content is null beside calls alone."""
+
+    role: str
+    content: str | None
+    refusal: None
+    reasoning: str = ""
+    reasoning_content: str = ""
+    tool_calls: list[ChoiceCall] = Field(default_factory=list)
+
+
+class ChatLogprobs(Answer):
+    """By token."""
+
+    content: list[LogprobEntry]
+    refusal: None
+
+
+class ChatChoice(Answer):
+    """One of `n` answers."""
+
+    index: int
+    message: ChoiceMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class ChatCompletionAnswer(Answer):
+    """The answer of POST /v1/chat/completions; streams have the same as chunks with `delta`."""
 
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str
-    choices: list[dict[str, Any]]
-    usage: Usage | None = None
+    choices: list[ChatChoice]
+    usage: Usage
+    puna: DebugFields | None = None
 
 
-class ModelObject(Body):
-    """A model as OpenAI lists it; `puna` is an addition."""
+class CompletionLogprobs(Answer):
+    """Columns, a row for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(Answer):
+    """One of `n` answers to one of the prompts."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str
+
+
+class CompletionAnswer(Answer):
+    """The answer of POST /v1/completions."""
 
     id: str
     object: str
     created: int
-    owned_by: str
-    puna: dict[str, Any]
-
-
-class ModelList(Body):
-    """GET /v1/models."""
-
-    object: str
-    data: list[ModelObject]
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    puna: DebugFields | None = None

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gateway.http.answer_body import Answer
 from gateway.http.fields import Between, Body
 from gateway.http.openai_bodies import LABEL_LENGTH_MAX, Count
 
@@ -21,7 +22,7 @@ class EmbeddingsBody(Body):
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
 
 
-class EmbeddingObject(Body):
+class EmbeddingObject(Answer):
     """One vector; as a string if base64 was asked for."""
 
     object: str = "embedding"
@@ -29,14 +30,14 @@ class EmbeddingObject(Body):
     embedding: Any
 
 
-class VectorUsage(Body):
+class VectorUsage(Answer):
     """Tokens that were evaluated."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingsAnswer(Body):
+class EmbeddingsAnswer(Answer):
     """The answer of /v1/embeddings."""
 
     object: str = "list"
@@ -60,7 +61,7 @@ class RerankBody(Body):
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
 
 
-class RerankResult(Body):
+class RerankResult(Answer):
     """One document's place."""
 
     index: int
@@ -68,7 +69,7 @@ class RerankResult(Body):
     document: dict[str, str] | None = None
 
 
-class RerankAnswer(Body):
+class RerankAnswer(Answer):
     """Best first."""
 
     id: str

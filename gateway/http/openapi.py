@@ -5,6 +5,8 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from gateway.core.answers import Dialect
+from gateway.core.keys import Scope
+from gateway.http.route_errors import OF_ANSWERS, OF_BODIES, OF_EVERY_ROUTE, OF_KEYS, Errors, reasons_by_status
 from gateway.http.router import Route
 
 _REF = "#/components/schemas/{model}"
@@ -47,10 +49,11 @@ _ERRORS = {
 
 
 def openapi_document(routes: list[Route], version: str) -> dict[str, Any]:
-    """OpenAPI 3.1: every route, its body, its answer and the error form of its dialect."""
-    inputs = {route.body for route in routes if route.body is not None}
-    outputs = {route.response for route in routes if route.response is not None}
-    models = sorted(inputs | outputs, key=lambda model: model.__name__)
+    """OpenAPI 3.1: every route, its body, its answers and every status that it can end in."""
+    bodies = {route.body for route in routes if route.body is not None}
+    answers = {route.response for route in routes if route.response is not None}
+    answers |= {answer for route in routes for _, answer in route.other_answers}
+    models = sorted(bodies | answers, key=lambda model: model.__name__)
     references, definitions = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     schemas = {key[0]: reference for key, reference in references.items()}
     paths: dict[str, Any] = {}
@@ -67,15 +70,10 @@ def openapi_document(routes: list[Route], version: str) -> dict[str, Any]:
 
 
 def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    schema = schemas[route.response] if route.response is not None else {}
-    error = {"$ref": _REF.format(model=f"{route.dialect.value}_error")}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()}{route.path}".replace("/", "_").replace("{", "").replace("}", ""),
-        "responses": {
-            **{str(status): _success(route, schema) for status in route.statuses},
-            "default": {"description": "An error", "content": {"application/json": {"schema": error}}},
-        },
+        "responses": _responses(route, schemas),
         # Either header will do; of a gateway without keys neither is asked.
         "security": _security(route),
     }
@@ -98,9 +96,36 @@ def _security(route: Route) -> list[dict[str, list[str]]]:
     return [{name: scopes} for name in _SCHEMES]
 
 
+def errors_of(route: Route) -> Errors:
+    """Everything that a route can end in."""
+    errors = OF_EVERY_ROUTE | route.errors
+    if route.scope is not None or route.needs_key:
+        errors |= OF_KEYS
+    if route.body is not None or route.takes_file:
+        errors |= OF_BODIES
+    if route.scope in (Scope.INFER, Scope.EMBED):
+        errors |= OF_ANSWERS
+    return errors
+
+
+def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    """By status: what went well, what is no error, and the errors in the form of the route's dialect."""
+    schema = schemas[route.response] if route.response is not None else {}
+    responses = {str(status): _success(route, schema if status == 200 else {}) for status in route.statuses}
+    for status, reasons in reasons_by_status(errors_of(route), route.dialect).items():
+        error = {"$ref": _REF.format(model=f"{route.dialect.value}_error")}
+        content = {} if route.method == "HEAD" else {"content": {"application/json": {"schema": error}}}
+        responses.setdefault(str(status), {"description": ", ".join(reasons), **content})
+    for status, answer in route.other_answers:
+        content = {"application/json": {"schema": schemas[answer]}}
+        responses[str(status)] = {"description": (answer.__doc__ or "").strip(), "content": content}
+    return responses
+
+
 def _success(route: Route, schema: Any) -> dict[str, Any]:
     content = {
         media_type: {"schema": schema if position == 0 else {"type": "string"}}
         for position, media_type in enumerate(route.media_types)
     }
-    return {"description": "The answer", **({"content": content} if content else {})}
+    has_body = bool(content) and route.method != "HEAD"
+    return {"description": "The answer", **({"content": content} if has_body else {})}

@@ -1,7 +1,9 @@
 """The routes of the page: its files, the stream that it shows, and what its key may do."""
 
+from common.errors import UnknownRoute
 from gateway.core.keys import Scope
 from gateway.http.events import Events
+from gateway.http.operation_bodies import WhoAmIAnswer
 from gateway.http.overview import Overview
 from gateway.http.router import Route
 from gateway.http.service import Service
@@ -21,6 +23,7 @@ def page_routes(service: Service) -> list[Route]:
             endpoint=page.index,
             summary="The page",
             media_types=files[:1],
+            statuses=(200, 304),
             quiet=True,
         ),
         Route(
@@ -29,7 +32,9 @@ def page_routes(service: Service) -> list[Route]:
             scope=None,
             endpoint=page.file,
             summary="A file of the page",
+            errors=frozenset({UnknownRoute}),
             media_types=files,
+            statuses=(200, 304),
             quiet=True,
         ),
         Route(
@@ -48,6 +53,7 @@ def page_routes(service: Service) -> list[Route]:
             needs_key=True,
             endpoint=WhoAmI(service).respond,
             summary="What the caller's key is good for",
+            response=WhoAmIAnswer,
             quiet=True,
         ),
     ]

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gateway.http.answer_body import Answer, DebugFields
 from gateway.http.fields import Between, Body
 from gateway.http.openai_bodies import LABEL_LENGTH_MAX, Count
 
@@ -51,13 +52,66 @@ class ResponsesBody(Body):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Puna: scalars for the template")
 
 
-class ResponseObject(Body):
-    """The answer of POST /v1/responses."""
+class CachedTokens(Answer):
+    """Of the prompt."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(Answer):
+    """Of the answer."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(Answer):
+    """Token counts."""
+
+    input_tokens: int
+    input_tokens_details: CachedTokens
+    output_tokens: int
+    output_tokens_details: ReasoningTokens
+    total_tokens: int
+
+
+class ResponseItem(Answer):
+    """A piece of the answer: `message`, `reasoning` or `function_call`."""
+
+    type: str
+    id: str
+    status: str
+    role: str = ""
+    content: list[dict[str, Any]] = Field(default_factory=list)
+    summary: list[dict[str, Any]] = Field(default_factory=list)
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class ResponseObject(Answer):
+    """The answer of POST /v1/responses. What the request said is said again."""
 
     id: str
     object: str
     created_at: int
     status: str
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, str] | None
+    instructions: str | None
+    max_output_tokens: int | None
     model: str
-    output: list[dict[str, Any]]
-    usage: dict[str, Any] | None = None
+    output: list[ResponseItem]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, Any]
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    top_p: float
+    truncation: str
+    usage: ResponseUsage | None
+    user: str | None
+    metadata: dict[str, Any]
+    puna: DebugFields | None = None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from common.errors import MethodNotAllowed, UnknownRoute
+from common.errors import MethodNotAllowed, PunaError, UnknownRoute
 from gateway.core.answers import Dialect
 from gateway.core.keys import Scope
 from gateway.http.exchange import Endpoint
@@ -16,7 +16,8 @@ PATH_LENGTH_MAX = 4096
 class Route:
     """One method of one path.
 
-    A path that ends in `{name}` takes the rest of the URL, slashes included; where more comes after it, a piece of one.
+    A path that ends in `{name}` takes the rest of the URL, slashes included; where more comes after it, a piece of one,
+    or with `{model}` all of a model's name.
     """
 
     method: str
@@ -31,6 +32,8 @@ class Route:
     takes_file: bool = False  # its body is a file of any kind and length
     statuses: tuple[int, ...] = (200,)  # of what went well
     needs_key: bool = False  # any good key, where keys are asked for; for routes without a scope
+    errors: frozenset[type[PunaError]] = frozenset()  # beyond those that follow from its scope and body
+    other_answers: tuple[tuple[int, type[BaseModel]], ...] = ()  # that are neither errors nor `response`, by status
 
     @property
     def prefix(self) -> str | None:
@@ -101,7 +104,7 @@ class Router:
             return exact, ""
         for (prefix, suffix), methods in self._around.items():
             value = path.removeprefix(prefix).removesuffix(suffix)
-            is_piece = not suffix or "/" not in value
+            is_piece = not suffix or "/" not in value or "{model}" in next(iter(methods.values())).path
             if value and is_piece and len(path) == len(prefix) + len(value) + len(suffix):
                 return methods, value
         return {}, ""

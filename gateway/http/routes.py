@@ -1,14 +1,15 @@
 """Every HTTP route of the gateway."""
 
+import asyncio
 from dataclasses import dataclass, replace
+
+import orjson
 
 from gateway.core.keys import Scope
 from gateway.http.anthropic_answers import AnthropicAnswers
 from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
-from gateway.http.config import Config
 from gateway.http.exchange import Exchange
 from gateway.http.key_routes import key_routes
-from gateway.http.nodes import Nodes
 from gateway.http.ollama_answers import OllamaAnswers
 from gateway.http.ollama_bodies import (
     ChatBody,
@@ -22,19 +23,21 @@ from gateway.http.ollama_bodies import (
     ShowBody,
 )
 from gateway.http.ollama_embeddings import OllamaEmbeddings
+from gateway.http.ollama_model_bodies import RunningList, ShownModel, StatusAnswer, TagList, VersionAnswer
 from gateway.http.ollama_models import OllamaModels
 from gateway.http.openai_answers import OpenAiAnswers
-from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, ModelList, ModelObject, OpenAiAnswer
+from gateway.http.openai_bodies import ChatCompletionAnswer, ChatCompletionBody, CompletionAnswer, CompletionBody
+from gateway.http.openai_model_bodies import AnyModel, AnyModelList
 from gateway.http.openai_models import OpenAiModels
 from gateway.http.openai_vector_bodies import EmbeddingsAnswer, EmbeddingsBody, RerankAnswer, RerankBody
 from gateway.http.openai_vectors import OpenAiVectors
 from gateway.http.openapi import openapi_document
-from gateway.http.operations import Operations
+from gateway.http.operation_routes import operation_routes, placement_routes
 from gateway.http.page_routes import page_routes
-from gateway.http.placement_bodies import ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
-from gateway.http.placements import Placements
+from gateway.http.puna_routes import puna_routes
 from gateway.http.responses_answers import ResponsesAnswers
 from gateway.http.responses_bodies import ResponseObject, ResponsesBody
+from gateway.http.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
 from gateway.http.router import Route
 from gateway.http.service import Service
 from gateway.http.store_routes import store_routes
@@ -47,14 +50,20 @@ _RERANK_PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
 _HEAD_TOO = frozenset({"/", "/api/version", "/api/tags"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Document:
     routes: list[Route]
     version: str
+    _text: bytes = b""  # made once: it takes longer than an event loop may be held up
 
     async def respond(self, exchange: Exchange) -> None:
         """GET /openapi.json."""
-        await exchange.respond_json(openapi_document(self.routes, self.version))
+        if not self._text:
+            self._text = await asyncio.to_thread(self._made)
+        await exchange.respond(200, self._text, {"content-type": "application/json"})
+
+    def _made(self) -> bytes:
+        return orjson.dumps(openapi_document(self.routes, self.version))
 
 
 def make_routes(service: Service) -> list[Route]:
@@ -64,8 +73,9 @@ def make_routes(service: Service) -> list[Route]:
         *store_routes(service),
         *_openai_routes(service),
         *_anthropic_routes(service),
-        *_operation_routes(service),
-        *_placement_routes(service),
+        *operation_routes(service),
+        *placement_routes(service),
+        *puna_routes(service),
         *key_routes(service),
         *page_routes(service),
     ]
@@ -79,7 +89,8 @@ def make_routes(service: Service) -> list[Route]:
             quiet=True,
         )
     )
-    return routes + [replace(route, method="HEAD") for route in routes if route.path in _HEAD_TOO]
+    routes += [replace(route, method="HEAD") for route in routes if route.path in _HEAD_TOO]
+    return routes
 
 
 def _ollama_routes(service: Service) -> list[Route]:
@@ -92,6 +103,7 @@ def _ollama_routes(service: Service) -> list[Route]:
             endpoint=models.root,
             summary="Is anybody there",
             media_types=("text/plain",),
+            statuses=(200, 302),
         ),
         Route(
             method="POST",
@@ -131,8 +143,22 @@ def _ollama_routes(service: Service) -> list[Route]:
             body=LegacyEmbeddingBody,
             response=LegacyEmbeddingAnswer,
         ),
-        Route(method="GET", path="/api/tags", scope=Scope.MODELS_READ, endpoint=models.tags, summary="Every model"),
-        Route(method="GET", path="/api/ps", scope=Scope.MODELS_READ, endpoint=models.running, summary="Loaded models"),
+        Route(
+            method="GET",
+            path="/api/tags",
+            scope=Scope.MODELS_READ,
+            endpoint=models.tags,
+            summary="Every model",
+            response=TagList,
+        ),
+        Route(
+            method="GET",
+            path="/api/ps",
+            scope=Scope.MODELS_READ,
+            endpoint=models.running,
+            summary="Loaded models",
+            response=RunningList,
+        ),
         Route(
             method="POST",
             path="/api/show",
@@ -140,9 +166,27 @@ def _ollama_routes(service: Service) -> list[Route]:
             endpoint=models.show,
             summary="One model",
             body=ShowBody,
+            response=ShownModel,
+            errors=OF_MODEL_NAMES | OF_THE_CLUSTER,
         ),
-        Route(method="GET", path="/api/version", scope=None, endpoint=models.version, summary="Versions", quiet=True),
-        Route(method="GET", path="/api/status", scope=None, endpoint=models.status, summary="No cloud", quiet=True),
+        Route(
+            method="GET",
+            path="/api/version",
+            scope=None,
+            endpoint=models.version,
+            summary="Versions",
+            response=VersionAnswer,
+            quiet=True,
+        ),
+        Route(
+            method="GET",
+            path="/api/status",
+            scope=None,
+            endpoint=models.status,
+            summary="No cloud",
+            response=StatusAnswer,
+            quiet=True,
+        ),
     ]
 
 
@@ -156,7 +200,7 @@ def _openai_routes(service: Service) -> list[Route]:
             endpoint=answers.chat,
             summary="Answer a conversation",
             body=ChatCompletionBody,
-            response=OpenAiAnswer,
+            response=ChatCompletionAnswer,
             media_types=(_JSON, _SSE),
         ),
         Route(
@@ -166,7 +210,7 @@ def _openai_routes(service: Service) -> list[Route]:
             endpoint=answers.complete,
             summary="Continue a prompt, without a template",
             body=CompletionBody,
-            response=OpenAiAnswer,
+            response=CompletionAnswer,
             media_types=(_JSON, _SSE),
         ),
         Route(
@@ -206,7 +250,7 @@ def _openai_routes(service: Service) -> list[Route]:
             scope=Scope.MODELS_READ,
             endpoint=models.list_all,
             summary="Every model",
-            response=ModelList,
+            response=AnyModelList,
         ),
         Route(
             method="GET",
@@ -214,7 +258,8 @@ def _openai_routes(service: Service) -> list[Route]:
             scope=Scope.MODELS_READ,
             endpoint=models.get,
             summary="One model",
-            response=ModelObject,
+            response=AnyModel,
+            errors=OF_MODEL_NAMES,
         ),
     ]
 
@@ -240,142 +285,5 @@ def _anthropic_routes(service: Service) -> list[Route]:
             summary="Tokens of a conversation",
             body=CountTokensBody,
             response=CountTokensAnswer,
-        ),
-    ]
-
-
-def _operation_routes(service: Service) -> list[Route]:
-    operations = Operations(service)
-    text = ("text/plain",)
-    return [
-        Route(method="GET", path="/healthz", scope=None, endpoint=operations.health, summary="Alive", quiet=True),
-        Route(
-            method="GET",
-            path="/readyz",
-            scope=None,
-            endpoint=operations.ready,
-            summary="Admitting requests",
-            quiet=True,
-        ),
-        Route(
-            method="GET",
-            path="/metrics",
-            scope=Scope.METRICS,
-            endpoint=operations.metrics,
-            summary="Prometheus metrics",
-            media_types=text,
-            quiet=True,
-        ),
-        Route(
-            method="GET",
-            path="/puna/v1/targets",
-            scope=Scope.METRICS,
-            endpoint=operations.targets,
-            summary="What Prometheus is to scrape",
-            quiet=True,
-        ),
-        Route(
-            method="GET",
-            path="/puna/v1/config",
-            scope=Scope.ADMIN_CLUSTER,
-            endpoint=Config(service).respond,
-            summary="The settings of this gateway as they are in effect, without secrets",
-            quiet=True,
-        ),
-        Route(
-            method="GET",
-            path="/puna/v1/nodes",
-            scope=Scope.MODELS_READ,
-            endpoint=operations.nodes,
-            summary="Nodes and their devices",
-        ),
-    ]
-
-
-def _placement_routes(service: Service) -> list[Route]:
-    placements, nodes = Placements(service), Nodes(service)
-    one = "/puna/v1/placements/{model}"
-    return [
-        Route(
-            method="GET",
-            path="/puna/v1/placements",
-            scope=Scope.MODELS_READ,
-            endpoint=placements.list_all,
-            summary="What is loaded and wanted",
-        ),
-        Route(
-            method="GET",
-            path=one,
-            scope=Scope.MODELS_READ,
-            endpoint=placements.get,
-            summary="What is wanted of a model, and its replicas",
-        ),
-        Route(
-            method="PUT",
-            path=one,
-            scope=Scope.ADMIN_CLUSTER,
-            endpoint=placements.put,
-            summary="Set what is wanted of a model",
-            body=ConstraintsBody,
-        ),
-        Route(
-            method="DELETE",
-            path=one,
-            scope=Scope.ADMIN_CLUSTER,
-            endpoint=placements.delete,
-            summary="Forget what is wanted of a model",
-        ),
-        Route(
-            method="GET",
-            path="/puna/v1/explain",
-            scope=Scope.MODELS_READ,
-            endpoint=placements.explain_get,
-            summary="Why a model lies there",
-        ),
-        Route(
-            method="POST",
-            path="/puna/v1/explain",
-            scope=Scope.MODELS_READ,
-            endpoint=placements.explain_post,
-            summary="Where a model would go",
-            body=ExplainBody,
-        ),
-        Route(
-            method="POST",
-            path="/puna/v1/load",
-            scope=Scope.MODELS_WRITE,
-            endpoint=placements.load,
-            summary="Have a replica",
-            body=LoadBody,
-            media_types=(_NDJSON,),
-        ),
-        Route(
-            method="POST",
-            path="/puna/v1/unload",
-            scope=Scope.MODELS_WRITE,
-            endpoint=placements.unload,
-            summary="Stop the replicas of a model",
-            body=UnloadBody,
-        ),
-        Route(
-            method="POST",
-            path="/puna/v1/devices/clear",
-            scope=Scope.ADMIN_CLUSTER,
-            endpoint=placements.clear_device,
-            summary="Test an excluded device again",
-            body=ClearDeviceBody,
-        ),
-        *(
-            Route(
-                method="POST",
-                path=f"/puna/v1/nodes/{{node}}/{name}",
-                scope=Scope.ADMIN_CLUSTER,
-                endpoint=endpoint,
-                summary=summary,
-            )
-            for name, endpoint, summary in (
-                ("drain", nodes.drain, "Take a node out of use"),
-                ("undrain", nodes.undrain, "Put a node into use again"),
-            )
         ),
     ]

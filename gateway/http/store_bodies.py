@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from gateway.http.answer_body import Answer
 from gateway.http.fields import Body
 from gateway.http.ollama_bodies import OllamaMessage
 
@@ -52,7 +53,7 @@ class DeleteBody(NamedBody):
     """DELETE /api/delete."""
 
 
-class StatusLine(Body):
+class StatusLine(Answer):
     """One line of what a pull or create does; the last has the status "success"."""
 
     status: str

@@ -2,6 +2,7 @@
 
 from gateway.core.keys import Scope
 from gateway.http.model_store import ModelStore
+from gateway.http.route_errors import NEVER_THERE, OF_STORES
 from gateway.http.router import Route
 from gateway.http.service import Service
 from gateway.http.store_bodies import CopyBody, CreateBody, DeleteBody, PullBody, StatusLine
@@ -20,6 +21,7 @@ def store_routes(service: Service) -> list[Route]:
             path="/api/pull",
             scope=Scope.MODELS_WRITE,
             endpoint=store.pull,
+            errors=OF_STORES,
             summary="Fetch a model from its registry",
             body=PullBody,
             response=StatusLine,
@@ -30,6 +32,7 @@ def store_routes(service: Service) -> list[Route]:
             path="/api/create",
             scope=Scope.MODELS_WRITE,
             endpoint=store.create,
+            errors=OF_STORES,
             summary="Make a model from another one or from files",
             body=CreateBody,
             response=StatusLine,
@@ -40,6 +43,7 @@ def store_routes(service: Service) -> list[Route]:
             path="/api/copy",
             scope=Scope.MODELS_WRITE,
             endpoint=store.copy,
+            errors=OF_STORES,
             summary="Give a model a second name",
             body=CopyBody,
             media_types=(),
@@ -49,6 +53,7 @@ def store_routes(service: Service) -> list[Route]:
             path="/api/delete",
             scope=Scope.MODELS_WRITE,
             endpoint=store.delete,
+            errors=OF_STORES,
             summary="Forget a model",
             body=DeleteBody,
             media_types=(),
@@ -58,6 +63,7 @@ def store_routes(service: Service) -> list[Route]:
             path=_BLOB,
             scope=Scope.MODELS_WRITE,
             endpoint=store.has_blob,
+            errors=OF_STORES,
             summary="Whether a file is there",
             media_types=(),
             statuses=(200, 404),
@@ -67,6 +73,7 @@ def store_routes(service: Service) -> list[Route]:
             path=_BLOB,
             scope=Scope.MODELS_WRITE,
             endpoint=store.put_blob,
+            errors=OF_STORES,
             summary="Send a file",
             media_types=(),
             takes_file=True,
@@ -78,6 +85,7 @@ def store_routes(service: Service) -> list[Route]:
                 path=path,
                 scope=Scope.MODELS_WRITE,
                 endpoint=store.refuse_push,
+                errors=NEVER_THERE,
                 summary="Not supported",
                 statuses=(),
             )

@@ -15,7 +15,6 @@ from common.errors import (
     InvalidRequest,
     ModelNotFound,
     NodeNotFound,
-    NotSupported,
     PlacementMismatch,
     PunaError,
 )
@@ -187,12 +186,17 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     async def Embed(  # noqa: N802
         self, request: runner_pb2.EmbedRequest, context: Context
     ) -> runner_pb2.EmbedResponse:
-        raise NotSupported("no embeddings are scripted")
+        embeddings = []
+        for one in request.inputs:
+            ids = segment_ids(one.segments)
+            embeddings.append(runner_pb2.Embedding(vector=[3.0, 4.0, float(len(ids) % 7)], prompt_tokens=len(ids)))
+        return runner_pb2.EmbedResponse(embeddings=embeddings, prompt_duration_ns=2_000_000)
 
     async def Rerank(  # noqa: N802
         self, request: runner_pb2.RerankRequest, context: Context
     ) -> runner_pb2.RerankResponse:
-        raise NotSupported("no scores are scripted")
+        scores = [runner_pb2.RerankScore(score=len(text) % 9 - 4, prompt_tokens=5) for text in request.documents]
+        return runner_pb2.RerankResponse(scores=scores, prompt_duration_ns=2_000_000)
 
     async def WatchLoad(  # noqa: N802
         self, request: runner_pb2.WatchLoadRequest, context: Context
