@@ -219,7 +219,7 @@ def test_grpc_methods_open_to_their_scope_and_to_nothing_else(method: str, locke
         call = channel.unary_stream(path, request_serializer=bytes, response_deserializer=bytes)
 
         def code(key: str | None) -> str:
-            metadata = [("authorization", f"Bearer {key}")] if key is not None else []
+            metadata = (("authorization", f"Bearer {key}"),) if key is not None else ()
             try:
                 for _ in call(b"", metadata=metadata, timeout=30):
                     pass

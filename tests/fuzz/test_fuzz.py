@@ -84,9 +84,8 @@ def test_changed_bytes_are_answered_or_closed(gateway: GatewayProcess) -> None:
         method, path = routes[number % len(routes)]
         good = request_bytes(method, path, BODIES.get(path, {}) if method in ("POST", "PUT") else None)
         send_raw(gateway.host, gateway.port, mutated(good, random.Random(SEED + number)), report)
-    print(
-        f"raw: {report.cases} requests, seeds {SEED} to {SEED + RAW_CASES - 1}, {dict(sorted(report.statuses.items()))}"
-    )
+    statuses = dict(sorted(report.statuses.items()))
+    print(f"raw: {report.cases} requests, seeds {SEED} to {SEED + RAW_CASES - 1}, {statuses}, {report.slowest_s:.2f} s")
     assert report.faults == [], "\n".join(report.faults[:20])
     check_alive(gateway, before)
 
