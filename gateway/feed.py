@@ -100,9 +100,14 @@ class Feed(Generic[Event]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._feeds.discard(self)
-        if self._pump is not None:
+        if self._pump is not None and not self._pump.done():
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
+
+    @property
+    def is_over(self) -> bool:
+        """True if END is next, so that whoever writes can say so in the same breath."""
+        return isinstance(self._held, EndOfFeed)
 
     def end_with(self, error: PunaError) -> None:
         """End the answer from outside; the reader gets the error after what is buffered."""

@@ -13,6 +13,7 @@ from common.logs import get_logger
 from gateway.authorizer import Authorizer
 from gateway.core.answers import Dialect
 from gateway.core.browser import BrowserPolicy
+from gateway.http.connections import CLIENT, Client
 from gateway.http.errors import error_answer
 from gateway.http.exchange import Endpoint, Exchange
 from gateway.http.router import Router, dialect_of
@@ -174,36 +175,27 @@ async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_bod
     Raises:
         RequestCanceled: the client left.
     """
-    body_read = asyncio.Event()
-    if not reads_body:
-        body_read.set()
-    receive = exchange.receive
+    client: Client = exchange.scope["extensions"][CLIENT]
+    task = asyncio.current_task()
+    assert task is not None
+    is_cancelled = False
 
-    async def noting_receive() -> dict[str, object]:
-        message = await receive()
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            body_read.set()
-        return dict(message)
+    def leave() -> None:
+        nonlocal is_cancelled
+        # An endpoint that still reads a body is told so there.
+        if not is_cancelled and not (reads_body and client.is_sending):
+            is_cancelled = True
+            task.cancel()
 
-    async def watch() -> None:
-        await body_read.wait()
-        while (message := await receive())["type"] != "http.disconnect":
-            # What stands here is a body that the endpoint does not read; a refusal need not wait for it again.
-            exchange.body_read = exchange.body_read or not message.get("more_body", False)
-
-    exchange.receive = noting_receive
-    work = asyncio.ensure_future(endpoint(exchange))
-    gone = asyncio.create_task(watch(), name="disconnect")
+    if client.has_left:
+        raise RequestCanceled("request canceled")
+    client.on_leave = leave
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done() and exchange.complete:  # the server reports its own end of the response the same way
-            await asyncio.wait({work})
-        if not work.done():
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            raise RequestCanceled("request canceled")
-        work.result()
+        await endpoint(exchange)
+    except BaseException as error:
+        # As asyncio.timeout does it: our own cancellation is taken back, anybody else's goes on.
+        if not is_cancelled or (task.uncancel() > 0 and isinstance(error, asyncio.CancelledError)):
+            raise
+        raise RequestCanceled("request canceled") from None
     finally:
-        gone.cancel()
-        work.cancel()
-        await asyncio.gather(gone, work, return_exceptions=True)
+        client.on_leave = None

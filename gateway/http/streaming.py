@@ -34,13 +34,14 @@ async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[
             if lines:
                 if exchange.status is None:
                     await exchange.begin(200, NDJSON_HEADERS)
-                await exchange.write(b"".join(lines))
+                await exchange.write(b"".join(lines), more=not feed.is_over)
     except PunaError as error:
         if exchange.status is None or isinstance(error, RequestCanceled):
             raise
         await _write_error(exchange, error, b"", b"\n")
         return
-    await exchange.write(b"", more=False)
+    if not exchange.complete:
+        await exchange.write(b"", more=False)
 
 
 def data_event(value: object) -> bytes:
@@ -73,16 +74,20 @@ class SseStream(Generic[Event]):
         try:
             async for batch in self._batches():
                 events = [self.frame(value) for item in batch for value in self.objects(item)]
+                is_over = self.feed.is_over
+                if is_over:
+                    events.append(self.end)
                 if events:
                     await self._begin()
-                    await self.exchange.write(b"".join(events))
+                    await self.exchange.write(b"".join(events), more=not is_over)
         except PunaError as error:
             if self.exchange.status is None or isinstance(error, RequestCanceled):
                 raise
             await self._fail(error)
             return
-        await self._begin()
-        await self.exchange.write(self.end, more=False)
+        if not self.exchange.complete:
+            await self._begin()
+            await self.exchange.write(self.end, more=False)
 
     async def _fail(self, error: PunaError) -> None:
         if self.failure is not None:

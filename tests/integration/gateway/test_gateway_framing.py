@@ -84,3 +84,46 @@ async def test_requests_on_one_connection_are_answered_in_order(cluster: Cluster
     await writer.wait_closed()
     assert everything.count(b"HTTP/1.1 200") == 2
     assert everything.index(b'"done":true') < everything.index(b'"version"')
+
+
+STREAM = b'{"model": "demo", "messages": [{"role": "user", "content": "x"}]}'
+
+
+async def whole_answer_to(cluster: Cluster, request: bytes) -> tuple[bytes, bytes]:
+    """Head and body of an answer, up to the end of the connection, which must come."""
+    host, port = cluster.gateway.http_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    everything = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = everything.partition(b"\r\n\r\n")
+    return head.lower(), body
+
+
+async def test_a_stream_on_a_connection_that_closes_is_chunked_all_the_same(cluster: Cluster) -> None:
+    head, body = await whole_answer_to(
+        cluster, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(STREAM) + STREAM
+    )
+    assert b"\r\ntransfer-encoding: chunked" in head
+    assert b"\r\nconnection: close" in head
+    assert b"\r\nx-request-id: " in head
+    text = b""
+    while body != b"0\r\n\r\n":
+        size, _, rest = body.partition(b"\r\n")
+        text, body = text + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    assert b'"done":true' in text.splitlines()[-1]
+
+
+async def test_a_stream_for_an_old_client_ends_with_its_connection(cluster: Cluster) -> None:
+    head, body = await whole_answer_to(
+        cluster, HEAD.replace(b"1.1", b"1.0") + b"Content-Length: %d\r\n\r\n" % len(STREAM) + STREAM
+    )
+    assert b"transfer-encoding" not in head
+    assert b'"done":true' in body.splitlines()[-1]
+
+
+async def test_an_answer_to_head_has_no_body(cluster: Cluster) -> None:
+    head, body = await whole_answer_to(cluster, b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert head.startswith(b"http/1.1 200 ")
+    assert body == b""
