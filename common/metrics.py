@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import REGISTRY, Gauge, Metric, start_http_server
+from prometheus_client import REGISTRY, Gauge, Histogram, Metric, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -14,6 +14,11 @@ from common.network import split_host_port
 
 BUILD_INFO = Gauge(
     "puna_build_info", "1; the labels say what runs in this process", ["service", "version", "engine", "python"]
+)
+LOOP_LAG = Histogram(
+    "puna_event_loop_lag_seconds",
+    "How late the event loop came to what was due; all streams of the process wait so long",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
 # Reading is done by the page's thread: a dictionary that the event loop changes at that moment is read again.
 _READS_MAX = 5

@@ -11,6 +11,7 @@ import uvloop
 
 from common.errors import StartupError
 from common.logs import configure_logs, get_logger
+from common.loop_lag import watch_loop
 from common.ollama_environment import without_meaning
 from common.settings import PunaSettings
 from common.tracing import start_tracing, stop_tracing
@@ -61,5 +62,9 @@ async def _until_stopped(serve: Callable[[S, asyncio.Event], Awaitable[None]], s
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    await serve(settings, stop)
+    watching = asyncio.create_task(watch_loop(), name="loop lag")
+    try:
+        await serve(settings, stop)
+    finally:
+        watching.cancel()
     log.info("service.stopped")

@@ -20,6 +20,21 @@ MEASURES = Counter(
 MODELS = Gauge("puna_host_models", "Model files by state: usable, unusable", ["state"])
 CONNECTED = Gauge("puna_host_discovery_connected", "Discoveries that this host is registered at")
 DEVICES = DeviceGauges("puna_host", ["device"])
+FETCHED_BYTES = Counter(
+    "puna_host_fetched_bytes_total",
+    "Bytes of blobs that came to this node, by who sent them: node, registry",
+    ["source"],
+)
+FETCHES = Gauge("puna_host_fetches", "Blobs that are on their way to this node")
+PULLS = Gauge("puna_host_pulls", "Models that are being pulled by name")
+FETCH_RESTARTS = Counter(
+    "puna_host_fetch_restarts_total",
+    "Blobs begun anew by reason: no_ranges, changed; parts asked for again or elsewhere: part_again, source_refused",
+    ["reason"],
+)
+FETCH_FAILURES = Counter(
+    "puna_host_fetch_failures_total", "Blobs that did not come to this node, by reason", ["reason"]
+)
 STORE_BYTES = Family("puna_host_store_bytes", "Size of the model files of this node together")
 STORE_FREE = Family("puna_host_store_free_bytes", "Free bytes of the file system that model files lie on")
 STORE_TOTAL = Family("puna_host_store_total_bytes", "Size of the file system that model files lie on")

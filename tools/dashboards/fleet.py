@@ -156,6 +156,12 @@ FLEET = Board(
                     (quantile(0.95, "puna_scheduler_event_seconds", "instance"), "{{instance}}"),
                 ),
                 lines(
+                    "Lateness of event loops, 99 %",
+                    "s",
+                    (quantile(0.99, "puna_event_loop_lag_seconds", "service, instance"), "{{service}} {{instance}}"),
+                    about="All streams of a process wait so long.",
+                ),
+                lines(
                     "Memory of processes",
                     "bytes",
                     ("sum by (service) (process_resident_memory_bytes)", "{{service}}"),

@@ -21,6 +21,7 @@ from common.errors import (
 from common.logs import get_logger
 from runner.core.registry.parts import Part, PartSizes, done_bytes, frontier, plan_parts
 from runner.core.store.digests import qualified
+from runner.host import metrics
 from runner.host.registry.partial_file import PartialFile
 from runner.host.registry.sources import BlobChangedError, BlobSource, RangesUnknownError, describe
 
@@ -85,9 +86,11 @@ class BlobDownload:
                 break
             except RangesUnknownError as error:
                 log.info("blob.restarted", digest=self._digest[:12], reason="no ranges", source=str(error))
+                metrics.FETCH_RESTARTS.labels(reason="no_ranges").inc()
                 self._restart((Part(start=0, stop=self._size_bytes),))
             except BlobChangedError as error:
                 log.warning("blob.restarted", digest=self._digest[:12], reason="changed", text=str(error))
+                metrics.FETCH_RESTARTS.labels(reason="changed").inc()
                 self._restart(plan_parts(self._size_bytes, self._pace.sizes))
         else:
             self._file.delete()
@@ -152,8 +155,10 @@ class BlobDownload:
                 return False
             if isinstance(error, FINAL) or failures >= self._pace.tries:
                 log.warning("blob.source_refused", source=source.name, digest=self._digest[:12], text=error.message)
+                metrics.FETCH_RESTARTS.labels(reason="source_refused").inc()
                 self._refused[source.name] = error
                 return False
+            metrics.FETCH_RESTARTS.labels(reason="part_again").inc()
             log.info("blob.part_again", source=source.name, digest=self._digest[:12], part=index, text=error.message)
             await asyncio.sleep(self._pace.backoff_s * 2 ** (failures - 1))
 
@@ -161,7 +166,7 @@ class BlobDownload:
         """Take what one connection brings."""
         part = self._parts[index]
         stream = source.read(self._digest, start=part.next, stop=part.stop, size=self._size_bytes)
-        buffer = bytearray()
+        buffer, received = bytearray(), metrics.FETCHED_BYTES.labels(source=source.kind)
         try:
             while True:
                 async with asyncio.timeout(self._pace.stall_s):
@@ -171,6 +176,7 @@ class BlobDownload:
                 buffer += data
                 if part.next + len(buffer) > part.stop:
                     raise BlobChangedError(f"{source.name} sends more than was asked for")
+                received.inc(len(data))
                 if len(buffer) >= WRITE_BYTES:
                     part = await self._write(index, buffer)
         except TimeoutError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from common.changes import Changes
 from common.errors import DiskFull, InternalError, PunaError
 from common.logs import get_logger
+from runner.host import metrics
 from runner.host.registry.blob_download import BlobDownload, Pace
 from runner.host.registry.partial_file import PartialFile, here_bytes
 from runner.host.registry.sources import BlobSource
@@ -94,10 +95,13 @@ class BlobJobs:
         try:
             if predecessor is not None:
                 await asyncio.wait({predecessor})
-            await self._fetch(job, sources)
+            with metrics.FETCHES.track_inprogress():
+                await self._fetch(job, sources)
         except OSError as error:
+            metrics.FETCH_FAILURES.labels(reason=DiskFull.reason).inc()
             raise DiskFull(f"the store cannot be written: {error.strerror}") from error
-        except PunaError:
+        except PunaError as error:
+            metrics.FETCH_FAILURES.labels(reason=error.reason).inc()
             raise
         finally:
             if self._jobs.get(job.digest) is job:

@@ -13,6 +13,7 @@ from common.logs import get_logger
 from protos import store_pb2
 from runner.core.registry.allowed import Registry, find_registry
 from runner.core.store.names import StoreName
+from runner.host import metrics
 from runner.host.registry.blob_download import Pace
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import RegistryClient, Secrets
@@ -133,7 +134,8 @@ class PullJobs:
 
     async def _run(self, name: StoreName, job: _Job) -> None:
         try:
-            await job.pull.run()
+            with metrics.PULLS.track_inprogress():
+                await job.pull.run()
         except PunaError as error:
             log.warning("pull.failed", model=name.short(), reason=error.reason, text=error.message)
             raise

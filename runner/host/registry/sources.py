@@ -26,6 +26,8 @@ class BlobChangedError(Exception):
 class BlobSource(Protocol):
     """Somebody who may have a blob."""
 
+    kind: str  # "node" or "registry", as metrics tell them apart
+
     @property
     def name(self) -> str:
         """For people."""
@@ -48,6 +50,8 @@ class BlobSource(Protocol):
 
 class RegistrySource:
     """A registry, over HTTP."""
+
+    kind = "registry"
 
     def __init__(self, client: RegistryClient) -> None:
         self._client = client
@@ -86,6 +90,8 @@ class RegistrySource:
 
 class PeerSource:
     """The store of another host, over gRPC."""
+
+    kind = "node"
 
     def __init__(self, stores: StoreClient, address: str) -> None:
         self._stores = stores

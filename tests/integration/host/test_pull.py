@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from common.errors import (
     BadModelFile,
@@ -73,6 +74,20 @@ async def test_a_pull_brings_manifest_and_blobs_and_says_what_ollama_says(
         await _assert_whole(store, pushed, pushed.name)
         assert store.inspected == [pushed.digest]
         assert store.blobs.path(pushed.digest).stat().st_mode & 0o777 == 0o444
+
+
+def _metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"puna_host_{name}", labels) or 0.0
+
+
+async def test_what_comes_and_what_does_not_is_counted(
+    tmp_path: Path, registry: RunningRegistry, pushed: Pushed
+) -> None:
+    async with open_store(tmp_path, f"http://{registry.host}") as store:
+        before = _metric("fetched_bytes_total", source="registry")
+        await store.pull(pushed.name)
+        assert _metric("fetched_bytes_total", source="registry") - before >= SIZE
+        assert (_metric("fetches"), _metric("pulls")) == (0, 0)
 
 
 async def test_a_large_blob_comes_in_parallel_parts(tmp_path: Path, proxy: HarmfulProxy, pushed: Pushed) -> None:
