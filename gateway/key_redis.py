@@ -88,7 +88,8 @@ class KeyRedis:
             text: self._redis.register_script(text)
             for text in (scripts.LOOK, scripts.ADD, scripts.TAKE, scripts.SETTLE, scripts.RENEW)
         }
-        self.is_up = False
+        metrics.show_key_store()
+        self._is(up=False)
 
     async def look(self, revision: str, gateway_id: str, used: Mapping[str, int]) -> Look:
         """Say that this gateway is there; get what is new. Also finds out whether Redis is back."""

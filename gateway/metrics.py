@@ -1,6 +1,8 @@
 """The gateway's Prometheus metrics. Labels come from closed sets or from models of the routes; else "other"."""
 
-from prometheus_client import Counter, Gauge, Histogram
+import contextlib
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from common.metrics import Family, ScrapedGauges
 
@@ -63,4 +65,14 @@ REPLICAS = Family(
 )
 QUEUE_LIMIT = Gauge("puna_gateway_queue_limit", "Requests that may wait for one model (PUNA_MAX_QUEUE)")
 ROUTE_GAUGES = ScrapedGauges((QUEUE_DEPTH, QUEUE_OLDEST_S, REPLICAS))
-KEY_STORE_UP = Gauge("puna_gateway_key_store_up", "1 while the Redis of keys and quotas answers")
+KEY_STORE_UP = Gauge(
+    "puna_gateway_key_store_up",
+    "1 while the Redis of keys and quotas answers; absent where a gateway has none",
+    registry=None,
+)
+
+
+def show_key_store() -> None:
+    """From here on the page tells whether the Redis of keys answers."""
+    with contextlib.suppress(ValueError):  # another gateway of this process has said so already
+        REGISTRY.register(KEY_STORE_UP)

@@ -269,6 +269,7 @@ def test_key_material_is_in_no_log_no_metric_and_not_in_redis(locked: Locked) ->
         "cache": locked.file.with_name("keys.json.cache").read_text(),
         "file": locked.file.read_text(),
     }
+    assert "puna_gateway_key_store_up 1.0" in metrics
     for secret in (key.split("_")[2] for key in (made, locked.full, locked.foreign, locked.expired)):
         assert [place for place, text in places.items() if secret in text] == []
 

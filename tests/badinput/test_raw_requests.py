@@ -227,5 +227,6 @@ def test_unknown_models_and_users_are_no_labels(gateway: GatewayProcess) -> None
         page = client.get("/metrics").text
     for canary in ("nobody-", "user-", "nowhere-", "METHOD"):
         assert canary not in page
+    assert "puna_gateway_key_store_up" not in page, "there is no Redis that could be away"
     assert 'model="other"' in page
     assert 'route="other"' in page
