@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from common.errors import InvalidRequest
-from gateway.core.answers import Chat, Message, Think, ToolCall
+from gateway.core.answers import Chat, Message, RawPrompt, Think, ToolCall
 from gateway.core.images import IMAGE_BYTES_MAX, Image, PlacedImage, before_text
 from gateway.core.tool_choice import any_of, only
 from gateway.http.ollama_requests import ROLES
@@ -45,13 +45,37 @@ def chat_from_proto(request: inference_pb2.ChatRequest) -> Chat:
     )
 
 
+def counted_from_proto(request: inference_pb2.CountTokensRequest) -> Chat:
+    """A conversation whose tokens are to be counted.
+
+    Raises:
+        InvalidRequest: no messages, or a role or a tool that is none.
+    """
+    if not request.messages:
+        raise InvalidRequest("messages must not be empty", param="messages")
+    return Chat(messages=messages_from_proto(request.messages), tools=_tools(request.tools))
+
+
+def fill_in_from_proto(request: inference_pb2.GenerateTextRequest) -> RawPrompt:
+    """A gap to be filled in.
+
+    Raises:
+        InvalidRequest: there is something that goes with no gap.
+    """
+    if request.system or request.images:
+        raise InvalidRequest("suffix goes with neither system nor images", param="suffix")
+    return RawPrompt(text=request.prompt, suffix=request.suffix)
+
+
 def prompt_from_proto(request: inference_pb2.GenerateTextRequest) -> Chat:
     """A prompt as the user's only message."""
     system = (Message(role="system", content=request.system),) if request.system else ()
     return Chat(messages=(*system, Message(role="user", content=request.prompt, images=_images(request.images))))
 
 
-def think_from_proto(request: inference_pb2.ChatRequest | inference_pb2.GenerateTextRequest) -> Think | None:
+def think_from_proto(
+    request: inference_pb2.ChatRequest | inference_pb2.GenerateTextRequest | inference_pb2.CountTokensRequest,
+) -> Think | None:
     """Whether to reason, and how hard; unknown levels of newer clients count as not set."""
     if (level := _LEVELS.get(request.think_level)) is not None:
         return level

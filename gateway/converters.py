@@ -14,7 +14,7 @@ from gateway.core.answers import (
     TokenAlternative,
     Usage,
 )
-from gateway.core.constraint import Constraint
+from gateway.core.constraint import Constraint, FreeText
 from gateway.core.images import decode_image
 from gateway.core.literals import Literal, Picture, Segment, Text
 from gateway.core.options import AnswerPlan
@@ -117,6 +117,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     visible_token_ids: tuple[int, ...],
     replica: ReplicaInfo,
     constraint: Constraint | None,
+    reasoning: FreeText | None,
     context_tokens: int | None,
     delivered: Sequence[int] = (),
 ) -> runner_pb2.GenerateRequest:
@@ -142,6 +143,10 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     )
     if constraint is not None:
         _constrain(message, constraint)
+    if reasoning is not None and plan.think_budget is not None:
+        message.reasoning_budget.opening = reasoning.opening
+        message.reasoning_budget.closing = reasoning.closing
+        message.reasoning_budget.tokens_max = plan.think_budget
     if context_tokens is not None:
         message.context_tokens = min(context_tokens, replica.context_tokens or context_tokens)
     return message

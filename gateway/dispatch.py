@@ -89,6 +89,16 @@ class _ModelQueue:
     shares: Shares = field(default_factory=Shares)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReport:
+    """One model's queue as clients see it. `ends_per_s`: requests that end; None: too few have."""
+
+    model_name: str
+    waiting: int
+    oldest_wait_s: float
+    ends_per_s: float | None
+
+
 class Dispatcher:
     """Owns the queues, the connections to replicas and the loads in progress. Lives on the event loop."""
 
@@ -158,6 +168,23 @@ class Dispatcher:
             if waiting:
                 waits[waiting[0].request.model_name] = len(waiting), now_s - min(one.joined_s for one in waiting)
         return waits
+
+    def queue_reports(self) -> list[QueueReport]:
+        """Every queue that was ever used, by model."""
+        waits = self.waits_s()
+        found = []
+        for key, queue in self._queues.items():
+            name = queue.waiting[0].request.model_name if queue.waiting else self._name_of(key)
+            if name:
+                waiting, oldest_s = waits.get(name, (0, 0.0))
+                interval_s = queue.drain.interval_s
+                rate = 1 / interval_s if interval_s else None
+                found.append(QueueReport(model_name=name, waiting=waiting, oldest_wait_s=oldest_s, ends_per_s=rate))
+        return sorted(found, key=lambda report: report.model_name)
+
+    def _name_of(self, key: str) -> str:
+        route = self.routes.by_key(key)
+        return route.model.name if route is not None else ""
 
     def oldest_waits_s(self) -> dict[str, tuple[int, float]]:
         """By model name: how many requests wait for a slot of a replica that is there, and the longest wait."""

@@ -125,6 +125,7 @@ class Generation:
             visible_token_ids=await self.within(visible),
             replica=connection.info,
             constraint=work.output.constraint(prompt.end),
+            reasoning=work.output.reasoning(prompt.end),
             context_tokens=self.context_tokens,
             delivered=self.begun.token_ids if self.begun else (),
         )

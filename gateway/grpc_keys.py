@@ -24,6 +24,7 @@ SCOPES = {
     "Rerank": Scope.EMBED,
     "Tokenize": Scope.MODELS_READ,
     "Detokenize": Scope.MODELS_READ,
+    "CountTokens": Scope.MODELS_READ,
     "ListModels": Scope.MODELS_READ,
     "ShowModel": Scope.MODELS_READ,
     "LoadModel": Scope.MODELS_WRITE,

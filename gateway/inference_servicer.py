@@ -9,7 +9,14 @@ from grpc import aio
 
 from common.errors import InvalidRequest
 from gateway import converters
-from gateway.chat_converters import chat_from_proto, messages_from_proto, prompt_from_proto, think_from_proto
+from gateway.chat_converters import (
+    chat_from_proto,
+    counted_from_proto,
+    fill_in_from_proto,
+    messages_from_proto,
+    prompt_from_proto,
+    think_from_proto,
+)
 from gateway.core.answer_format import AnswerFormat
 from gateway.core.answers import (
     AnswerEvent,
@@ -55,7 +62,12 @@ _SAMPLING_FIELDS = (
     "xtc_threshold",
     "top_n_sigma",
 )
-_LIMIT_FIELDS = {"max_tokens": "num_predict", "context_tokens": "num_ctx", "keep_tokens": "num_keep"}
+_LIMIT_FIELDS = {
+    "max_tokens": "num_predict",
+    "context_tokens": "num_ctx",
+    "keep_tokens": "num_keep",
+    "think_budget": "think_budget",
+}
 _REASONS = {
     EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
     EndReason.TOOL_CALLS: runner_pb2.DONE_REASON_END_TOKEN,
@@ -92,7 +104,11 @@ class InferenceServicer(ModelServicer):
             raise InvalidRequest("prompt must not be empty; LoadModel loads a model", param="prompt")
         if request.raw and (request.system or request.images):
             raise InvalidRequest("raw goes with neither system nor images", param="raw")
-        prompt = RawPrompt(text=request.prompt) if request.raw else prompt_from_proto(request)
+        prompt: PromptKind
+        if request.suffix:
+            prompt = fill_in_from_proto(request)
+        else:
+            prompt = RawPrompt(text=request.prompt) if request.raw else prompt_from_proto(request)
         answer = self._request(request.model, prompt, request.options, context, think_from_proto(request))
         async for event in self._answer(answer, "Generate", context):
             yield event
@@ -117,6 +133,16 @@ class InferenceServicer(ModelServicer):
         """Token ids to text."""
         text = await self._service.inference.models.detokenize(checked_model(request.model), list(request.ids))
         return inference_pb2.DetokenizeIdsResponse(text=text.decode(errors="replace"))
+
+    async def CountTokens(  # the name is the proto's
+        self,
+        request: inference_pb2.CountTokensRequest,
+        context: Context,
+    ) -> inference_pb2.CountTokensResponse:
+        """How many tokens an answer would read."""
+        chat, think = counted_from_proto(request), think_from_proto(request)
+        count = await self._service.inference.models.count(checked_model(request.model), chat, think)
+        return inference_pb2.CountTokensResponse(tokens=count)
 
     async def LoadModel(  # the name is the proto's
         self,

@@ -7,7 +7,7 @@ from itertools import count
 from common.errors import ModelNotFound, ModelUnavailable, TemplateFailed
 from gateway.converters import tokenize_request
 from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
-from gateway.core.capabilities import check_usable
+from gateway.core.capabilities import check_capabilities, check_usable
 from gateway.core.chat_template import TemplateChoice
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions, load_options, over
 from gateway.core.model_names import model_not_found, parse_model_name
@@ -21,6 +21,7 @@ from gateway.replicas import Connection
 from gateway.streams import closing
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.visits import may_use
+from protos import runner_pb2
 
 
 def check_visible(model: str) -> None:
@@ -128,13 +129,22 @@ class ModelAccess:
         )
 
     async def tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> tuple[int, ...]:
-        """Token ids of a prompt, as an answer would read it. Loads the model if need be."""
-        request = AnswerRequest(dialect=Dialect.GRPC, model=model, prompt=prompt, think=think)
+        """Token ids of a prompt, as an answer would read it; images have none. Loads the model if need be."""
+        return tuple((await self._tokenize(model, prompt, think)).ids)
+
+    async def count(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> int:
+        """Places of the context that a prompt would take, rows of images included. Loads the model if need be."""
+        answer = await self._tokenize(model, prompt, think)
+        return len(answer.ids) + answer.media_rows
+
+    async def _tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None) -> runner_pb2.TokenizeResponse:
+        request = AnswerRequest(dialect=Dialect.ANTHROPIC, model=model, prompt=prompt, think=think)
         async with self._any_replica(model) as (route, connection):
             stored = with_stored_texts(request, route.model)
+            if isinstance(prompt, Chat):  # any model has a vocabulary
+                check_capabilities(stored, route.model)
             segments = (await make_prompt(self._prompts, route.model, stored)).segments
-            answer = await connection.runner.tokenize(tokenize_request(segments))
-        return tuple(answer.ids)
+            return await connection.runner.tokenize(tokenize_request(segments))
 
     async def detokenize(self, model: str, ids: list[int]) -> bytes:
         """Bytes of token ids. Loads the model if need be."""

@@ -175,6 +175,17 @@ class OutputPlan:
             found = Constraint(json_schema=self.format.json_schema, grammar=self.format.grammar)
         return replace(found, free_text=self._free_text(prompt_end))
 
+    def reasoning(self, prompt_end: str) -> FreeText | None:
+        """Where the reasoning of an answer stands whose prompt ends so; None: there is none to bound."""
+        if self.chat is None:
+            return None
+        if self.markup.family is Family.HARMONY:
+            return _HARMONY_REASONING if self.reasons else None
+        if self.markup.reasoning is None:
+            return None
+        opening, closing = self.markup.reasoning
+        return FreeText(opening="" if self._in_reasoning(prompt_end) else opening, closing=closing)
+
     def _free_text(self, prompt_end: str) -> FreeText | None:
         if self.chat is None:
             return None

@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import orjson
+
+from common.errors import UnsupportedCapability
+from common.fill_in import TokenName, fill_in_tokens
 from gateway.converters import segment_to_proto, token_ids_segment, tokenize_request
 from gateway.core.answers import AnswerRequest, Chat, RawPrompt
 from gateway.core.images import Image, split_at_images
-from gateway.core.literals import Picture, Segment, Text
+from gateway.core.literals import Literal, Picture, Segment, Text
 from gateway.core.routes import ModelInfo
 from gateway.core.truncation import DropSearch, droppable_indices, without_oldest
 from gateway.ports import Runner
@@ -38,6 +42,8 @@ async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerReq
         InvalidRequest: an image that is none.
     """
     match request.prompt:
+        case RawPrompt(suffix=suffix) as raw if suffix:
+            return _fill_in(raw, model)
         case RawPrompt(text=text, token_ids=token_ids, images=images):
             pieces = split_at_images(text, images)
             segments = [Picture(piece) if isinstance(piece, Image) else Text(piece) for piece in pieces]
@@ -45,6 +51,24 @@ async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerReq
         case Chat() as chat:
             rendered = await prompts.make(model, chat, request.think)
             return await _prompt(chat.earlier_token_ids, rendered.segments, rendered.stop)
+
+
+def _fill_in(raw: RawPrompt, model: ModelInfo) -> Prompt:
+    """The text before a gap and the text behind it, between the tokens that the model learned for that."""
+    tokens = fill_in_tokens(orjson.loads(model.metadata_json), model.special_tokens)
+    if tokens is None:
+        raise UnsupportedCapability(f'"{model.name}" does not support insert', param="suffix")
+    before, behind = (segment_to_proto(Literal(text)) for text in (raw.text, raw.suffix))
+    segments = (_token(tokens.prefix), before, _token(tokens.suffix), behind, _token(tokens.middle))
+    return Prompt(
+        segments=segments,
+        size_bytes=sum(segment.ByteSize() for segment in segments),
+        bytes_max=len(raw.text.encode()) + len(raw.suffix.encode()) + 3,
+    )
+
+
+def _token(name: TokenName) -> runner_pb2.Segment:
+    return segment_to_proto(Text(name)) if isinstance(name, str) else token_ids_segment((name,))
 
 
 async def fit_prompt(

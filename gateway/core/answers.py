@@ -60,6 +60,7 @@ class RawPrompt:
     text: str = ""
     token_ids: tuple[int, ...] = ()
     images: tuple[PlacedImage, ...] = ()  # in the text
+    suffix: str = ""  # the answer stands between the text and this
 
 
 class Think(StrEnum):

@@ -1,7 +1,7 @@
 """Refuse what a model cannot do, before it costs anything."""
 
 from common.errors import BadModelFile, UnsupportedCapability
-from gateway.core.answers import AnswerRequest, Chat, Dialect, Think, images_of
+from gateway.core.answers import AnswerRequest, Chat, Dialect, RawPrompt, Think, images_of
 from gateway.core.conversation import check_conversation
 from gateway.core.images import check_images
 from gateway.core.routes import ModelInfo
@@ -10,6 +10,7 @@ _COMPLETION = "completion"
 THINKING = "thinking"
 TOOLS = "tools"
 VISION = "vision"
+INSERT = "insert"
 
 
 def check_usable(model: ModelInfo) -> None:
@@ -39,6 +40,8 @@ def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
     is_wish = request.dialect is Dialect.ANTHROPIC
     if not is_wish and request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
         raise _lacks(request.model, THINKING, param="think")
+    if isinstance(request.prompt, RawPrompt) and request.prompt.suffix and INSERT not in model.capabilities:
+        raise _lacks(request.model, INSERT, param="suffix")
     images = images_of(request.prompt)
     if images and model.capabilities and VISION not in model.capabilities:
         raise _lacks(request.model, VISION, param="images")

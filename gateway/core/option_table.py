@@ -72,6 +72,7 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "num_ctx": _whole(4, math.inf, "at least 4"),
     "cache_prompt": Rule(kind=Kind.BOOLEAN),
     "require_gpu": Rule(kind=Kind.BOOLEAN),
+    "think_budget": _whole(0, _INT32_MAX, "at least 0"),
 }
 # How a replica is to be loaded; named in the x-puna-ignored header where callers may not say.
 PLACEMENT_RULES: Mapping[str, Rule] = {
@@ -80,10 +81,6 @@ PLACEMENT_RULES: Mapping[str, Rule] = {
     "main_gpu": _whole(0, _INT32_MAX, "at least 0"),
     "num_thread": _whole(0, _INT32_MAX, "at least 0"),
     "use_mmap": Rule(kind=Kind.BOOLEAN),
-}
-# Known, but without an engine for them yet: any value that is not "off" is refused, because it would change the answer.
-_OFF_VALUES: Mapping[str, object] = {
-    "think_budget": None,
 }
 
 
@@ -116,9 +113,6 @@ def check_options(options: Mapping[str, object], *, may_set_load: bool = True) -
                 values[name] = checked
             else:
                 ignored.append(name)
-        elif name in _OFF_VALUES:
-            if value != _OFF_VALUES[name]:
-                raise InvalidRequest(f'option "{name}" is not supported', param=name)
         else:
             unknown.append(name)
     return CheckedOptions(values=values, ignored=tuple(ignored), unknown=tuple(unknown))

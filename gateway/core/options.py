@@ -64,6 +64,7 @@ class AnswerPlan:
     logit_bias: Mapping[int, float]
     cache_prompt: bool
     context_tokens: int | None
+    think_budget: int | None = None  # tokens of reasoning; None: as many as the model wants
 
 
 def plan_answer(
@@ -105,6 +106,7 @@ def plan_answer(
         logit_bias=cast(Mapping[int, float], merged["logit_bias"]),
         cache_prompt=cast(bool, merged["cache_prompt"]),
         context_tokens=context_tokens,
+        think_budget=cast(int | None, merged.get("think_budget")),
     )
 
 

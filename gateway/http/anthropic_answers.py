@@ -152,8 +152,8 @@ class AnthropicAnswers:
     async def count_tokens(self, exchange: Exchange) -> None:
         """POST /v1/messages/count_tokens: rendered and tokenized exactly as an answer would be."""
         body = validated(CountTokensBody, await exchange.json())
-        ids = await self.service.inference.models.tokenize(body.model, chat_of(body), think_of(body))
-        await exchange.respond_json({"input_tokens": len(ids)})
+        count = await self.service.inference.models.count(body.model, chat_of(body), think_of(body))
+        await exchange.respond_json({"input_tokens": count})
 
 
 def usage_of(done: Done) -> dict[str, object]:

@@ -44,6 +44,7 @@ def messages_request(service: Service, exchange: Exchange, body: MessagesBody) -
         "repeat_penalty": body.repeat_penalty,
         "stop": body.stop_sequences or None,
         "num_predict": body.max_tokens,
+        "think_budget": body.thinking.budget_tokens if body.thinking and body.thinking.type == "enabled" else None,
     }
     options = {**body.options, **{name: value for name, value in own.items() if value is not None}}
     return AnswerRequest(

@@ -1,6 +1,6 @@
 """Ollama bodies into requests of the gateway."""
 
-from common.errors import InvalidRequest, UnsupportedCapability
+from common.errors import InvalidRequest
 from gateway.core.answer_format import parse_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.images import Image, before_text, place_by_markers
@@ -16,7 +16,7 @@ _THINK_TEXT = 'invalid think value: "{}" (must be "high", "medium", "low", "max"
 
 def chat_request(service: Service, exchange: Exchange, body: ChatBody) -> AnswerRequest:
     """The request of POST /api/chat."""
-    chat = Chat(messages=tuple(_message(message) for message in body.messages), tools=tuple(body.tools))
+    chat = Chat(messages=tuple(message_of(message) for message in body.messages), tools=tuple(body.tools))
     return _request(service, exchange, body, chat)
 
 
@@ -25,7 +25,7 @@ def generate_request(service: Service, exchange: Exchange, body: GenerateBody) -
     if body.raw and (body.template or body.system or body.context):
         raise InvalidRequest("raw mode does not support template, system, or context", param="raw")
     if body.suffix:
-        raise UnsupportedCapability(f'"{body.model}" does not support insert', param="suffix")
+        return _request(service, exchange, body, _fill_in(body), wants_context=not body.raw)
     images = [Image(text) for text in body.images]
     if body.raw:
         text, placed = place_by_markers(body.prompt, images)
@@ -37,6 +37,12 @@ def generate_request(service: Service, exchange: Exchange, body: GenerateBody) -
         earlier_token_ids=tuple(body.context),
     )
     return _request(service, exchange, body, chat, wants_context=True)
+
+
+def _fill_in(body: GenerateBody) -> RawPrompt:
+    if body.images or body.system or body.template or body.context:
+        raise InvalidRequest("suffix goes with neither images, system, template nor context", param="suffix")
+    return RawPrompt(text=body.prompt, suffix=body.suffix)
 
 
 def _template(service: Service, exchange: Exchange, body: GenerateBody) -> str:
@@ -91,7 +97,12 @@ def _request(
     )
 
 
-def _message(message: OllamaMessage) -> Message:
+def message_of(message: OllamaMessage) -> Message:
+    """One turn of a conversation.
+
+    Raises:
+        InvalidRequest: a role that there is not.
+    """
     role = message.role.lower()
     if role not in ROLES:
         raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")

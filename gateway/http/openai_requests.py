@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from common.errors import InvalidRequest, UnsupportedCapability
+from common.errors import InvalidRequest
 from gateway.core.answer_format import only_one, parse_grammar_field, parse_response_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
@@ -76,11 +76,13 @@ def completion_requests(service: Service, exchange: Exchange, body: CompletionBo
     Raises:
         PunaError: the body cannot be honoured; `param` names the field.
     """
-    if body.suffix:
-        raise UnsupportedCapability(f'"{body.model}" does not support insert', param="suffix")
     if body.best_of is not None and body.best_of != body.n:
         raise InvalidRequest("best_of must equal n", param="best_of")
     prompts = parse_prompts(body.prompt)
+    if body.suffix:
+        if any(prompt.token_ids for prompt in prompts):
+            raise InvalidRequest("suffix works with text prompts only", param="suffix")
+        prompts = [replace(prompt, suffix=body.suffix) for prompt in prompts]
     if body.echo and (body.logprobs is not None or any(prompt.token_ids for prompt in prompts)):
         raise InvalidRequest("echo works with text prompts and without logprobs only", param="echo")
     top_logprobs = None if body.logprobs is None else check_top_logprobs(body.logprobs, param="logprobs")

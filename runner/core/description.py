@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from common.fill_in import fill_in_tokens
+
 METADATA_ITEMS_MAX = 5
 
 Scalar = str | int | float | bool
@@ -116,10 +118,6 @@ EMBEDDING_ARCHITECTURES = frozenset(
     {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "eurobert"}
 )
 PROJECTOR_ARCHITECTURE = "clip"
-_FILL_IN_KEYS = (
-    ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.fim_suf_token_id"),
-    ("tokenizer.ggml.prefix_token_id", "tokenizer.ggml.suffix_token_id"),
-)
 _NAMED_TOKEN_KEYS = tuple(
     f"tokenizer.ggml.{name}_token_id"
     for name in ("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask")
@@ -142,7 +140,7 @@ def describe(
         index = metadata.get(key)
         return token_texts.get(index, "") if isinstance(index, int) else ""
 
-    texts = (token_texts.get(index, "") for index in special_token_ids)
+    special_texts = tuple(dict.fromkeys(text for index in special_token_ids if (text := token_texts.get(index, ""))))
     return Description(
         architecture=architecture,
         title=_text(metadata, "general.name"),
@@ -152,11 +150,11 @@ def describe(
         embedding_length=_number(metadata, f"{architecture}.embedding_length"),
         layer_count=_number(metadata, f"{architecture}.block_count"),
         vocabulary_size=vocabulary_size,
-        capabilities=_capabilities(metadata, architecture, template),
+        capabilities=_capabilities(metadata, architecture, template, special_texts),
         chat_template=template,
         bos_token=named_token("tokenizer.ggml.bos_token_id"),
         eos_token=named_token("tokenizer.ggml.eos_token_id"),
-        special_tokens=tuple(dict.fromkeys(text for text in texts if text)),
+        special_tokens=special_texts,
         metadata={key: _short(value) for key, value in metadata.items()},
     )
 
@@ -167,7 +165,9 @@ def named_token_ids(metadata: Mapping[str, Value]) -> list[int]:
     return [index for index in ids if isinstance(index, int)]
 
 
-def _capabilities(metadata: Mapping[str, Value], architecture: str, template: str) -> tuple[Capability, ...]:
+def _capabilities(
+    metadata: Mapping[str, Value], architecture: str, template: str, special_texts: tuple[str, ...]
+) -> tuple[Capability, ...]:
     if architecture == PROJECTOR_ARCHITECTURE:
         return ()  # half of a vision model; answers nothing by itself
     pooling = metadata.get(f"{architecture}.pooling_type")
@@ -180,7 +180,7 @@ def _capabilities(metadata: Mapping[str, Value], architecture: str, template: st
         found.append(Capability.TOOLS)
     if "<think>" in template or "enable_thinking" in template:
         found.append(Capability.THINKING)
-    if any(all(key in metadata for key in pair) for pair in _FILL_IN_KEYS):
+    if fill_in_tokens(metadata, special_texts) is not None:
         found.append(Capability.INSERT)
     return tuple(found)
 

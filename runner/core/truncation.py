@@ -38,7 +38,7 @@ def truncate_prompt(
     if len(prompt) <= context_tokens:
         return list(prompt)
     if not truncate:
-        raise PromptTooLong(TOO_LONG, param="prompt")
+        raise PromptTooLong(f"{TOO_LONG}: {len(prompt)} tokens > {context_tokens} maximum", param="prompt")
     tail_start = kept_tokens + len(prompt) - context_tokens
     for group in groups:
         if group.start < kept_tokens < group.stop:

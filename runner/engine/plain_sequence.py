@@ -11,6 +11,7 @@ from common.errors import InvalidRequest
 from runner.core.dry import Dry
 from runner.core.endings import Ending, EndRules, generated_tokens_max
 from runner.core.penalties import LogitBias, Penalties, within_sigma
+from runner.core.reasoning_budget import ReasoningCursor
 from runner.core.requests import GenerationRequest, PreparedPrompt
 from runner.core.token_grammar import NO_TOKEN, NOTHING_ALLOWED, GrammarCursor
 from runner.engine.engine import SequenceTimes
@@ -31,6 +32,7 @@ class PlainSequence:
     penalties: Penalties | None
     dry: Dry | None
     grammar: GrammarCursor | None
+    reasoning: ReasoningCursor | None = None
     pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
     generating: bool = False  # the one pending input is the token sampled last
     paused: bool = False
@@ -58,6 +60,8 @@ class PlainSequence:
         Raises:
             InvalidRequest: the grammar can no longer be followed.
         """
+        if self.reasoning is not None and (forced := self.reasoning.forced()) is not None:
+            return forced
         token_id = pick(self._near_the_top(weighed))
         if self.grammar is None or (weighed[token_id] != -np.inf and self.grammar.allows(token_id)):
             return token_id
@@ -87,6 +91,8 @@ class PlainSequence:
             self.dry.accept(token_id)
         if self.grammar is not None:
             self.grammar.accept(token_id)
+        if self.reasoning is not None:
+            self.reasoning.accept(token_id)
         self.last_token_ns = time.monotonic_ns()
         self.first_token_ns = self.first_token_ns or self.last_token_ns
         return self.rules.count(token_id)
@@ -133,4 +139,5 @@ def new_sequence(
         grammar=None
         if request.grammar is None
         else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
+        reasoning=None if request.reasoning is None else ReasoningCursor(request.reasoning, resumed=request.resumed),
     )

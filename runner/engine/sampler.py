@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from common.errors import InvalidRequest
 from runner.core.dry import Dry
 from runner.core.penalties import LogitBias, Penalties, within_sigma
+from runner.core.reasoning_budget import ReasoningCursor
 from runner.core.sampling import SamplingParameters, draw_seed
 from runner.core.token_grammar import NO_TOKEN, NOTHING_ALLOWED, GrammarCursor
 from runner.engine import library
@@ -32,7 +33,7 @@ class Sampler:
     process.
     """
 
-    __slots__ = ("_bias", "_chains", "_compact", "_dry", "_grammar", "_parameters", "_penalties", "cost")
+    __slots__ = ("_bias", "_chains", "_compact", "_dry", "_grammar", "_parameters", "_penalties", "_reasoning", "cost")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Sampler:
         context_tokens: int,
         earlier: Iterable[int],
         grammar: GrammarCursor | None = None,
+        reasoning: ReasoningCursor | None = None,
     ) -> None:
         """`earlier` are the ids that count as said (prompt and resumed); `suppressed` never come up."""
         earlier = tuple(earlier)
@@ -55,6 +57,7 @@ class Sampler:
             Dry(parameters, context_tokens=context_tokens, earlier=earlier) if parameters.avoids_repeats else None
         )
         self._grammar = grammar
+        self._reasoning = reasoning
         # Typical sampling takes the logarithm of every probability, so what is banned must not be among them.
         self._compact = not parameters.greedy and (parameters.top_n_sigma > 0.0 or parameters.typical_p < 1.0)
         # What a choice takes outside of the interpreter's lock, in nanoseconds for each token of the vocabulary. What
@@ -72,6 +75,9 @@ class Sampler:
         Raises:
             InvalidRequest: the sequence's grammar can no longer be followed.
         """
+        if self._reasoning is not None and (forced := self._reasoning.forced()) is not None:
+            self._count(forced)
+            return forced
         logits = context.logits(index)
         if self._bias is not None:
             self._bias.apply(logits)
@@ -137,6 +143,8 @@ class Sampler:
             self._dry.accept(token_id)
         if self._grammar is not None:
             self._grammar.accept(token_id)
+        if self._reasoning is not None:
+            self._reasoning.accept(token_id)
 
     def _reseeded(self, position: int) -> int:
         """The chain for this position with a fresh generator at its end.

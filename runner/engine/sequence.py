@@ -5,6 +5,7 @@ import time
 from runner.core.endings import EndRules, generated_tokens_max
 from runner.core.inputs import tokens_of
 from runner.core.media import Image
+from runner.core.reasoning_budget import ReasoningCursor
 from runner.core.requests import GenerationRequest, PreparedPrompt
 from runner.core.slots import Leader
 from runner.core.token_grammar import GrammarCursor
@@ -77,6 +78,9 @@ class Sequence:
             grammar=None
             if request.grammar is None
             else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
+            reasoning=None
+            if request.reasoning is None
+            else ReasoningCursor(request.reasoning, resumed=request.resumed),
         )
         # By unit key: the image that it is a part of, and which part.
         self.images: dict[int, tuple[Image, int]] = {

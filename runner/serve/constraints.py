@@ -5,7 +5,7 @@ import json
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
@@ -16,6 +16,7 @@ from runner.core.grammar_rules import GrammarRules
 from runner.core.grammar_text import parse_grammar
 from runner.core.json_schema_grammar import schema_to_grammar
 from runner.core.json_schema_merge import TYPES
+from runner.core.reasoning_budget import ReasoningBudget, reasoning_budget
 from runner.core.token_grammar import GrammarCursor, TokenGrammar
 from runner.core.token_trie import TokenTrie
 from runner.engine.engine import TokenTable
@@ -63,6 +64,7 @@ class Constraints:
 
     grammar: TokenGrammar | None = None
     breakers: Breakers | None = None  # None: DRY is off
+    reasoning: ReasoningBudget | None = None
 
 
 class ConstraintReader:
@@ -81,6 +83,12 @@ class ConstraintReader:
         Raises:
             InvalidRequest: it cannot be read or is too large; names the field.
         """
+        found = await self._read(request, vocabulary)
+        return (
+            replace(found, reasoning=budget_of(request, vocabulary)) if request.HasField("reasoning_budget") else found
+        )
+
+    async def _read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Constraints:
         key = constraint_of(request)
         dry = request.sampling.dry_multiplier > 0.0
         if key is None and not dry:
@@ -148,6 +156,20 @@ class ConstraintReader:
                 if len(self._breakers) > KEPT_MAX:
                     self._breakers.popitem(last=False)
             return known
+
+
+def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> ReasoningBudget:
+    """How long an answer may reason.
+
+    Raises:
+        InvalidRequest: the texts around its reasoning cannot be used.
+    """
+    asked = request.reasoning_budget
+
+    def tokenize(text: bytes) -> list[int]:
+        return vocabulary.tokenize(text, parse_special=True)
+
+    return reasoning_budget(asked.opening, asked.closing, asked.tokens_max, tokenize=tokenize, pieces=vocabulary.pieces)
 
 
 def _rules_of(key: ConstraintText) -> GrammarRules:

@@ -180,6 +180,7 @@ def request_from_proto(
         images=prompt.images,
         sampling=sampling_from_proto(request.sampling, constraints.breakers),
         grammar=constraints.grammar,
+        reasoning=constraints.reasoning,
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         top_logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
         context_tokens=request.context_tokens if request.HasField("context_tokens") else None,

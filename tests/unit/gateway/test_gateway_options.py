@@ -99,10 +99,10 @@ def test_options_of_placement_are_named_as_ignored() -> None:
     assert check_options(asked).values == asked
 
 
-def test_what_would_change_the_answer_and_cannot_is_refused_unless_off() -> None:
-    assert check_options({"think_budget": None}).unknown == ()
-    with pytest.raises(InvalidRequest, match="think_budget"):
-        check_options({"think_budget": 100})
+def test_a_budget_of_reasoning_is_a_number_of_tokens() -> None:
+    assert check_options({"think_budget": 0}).values == {"think_budget": 0}
+    with pytest.raises(InvalidRequest, match='option "think_budget" must be at least 0'):
+        check_options({"think_budget": -1})
 
 
 def test_later_layers_win() -> None:

@@ -43,10 +43,14 @@ def test_a_count_per_layer_is_described_by_its_largest() -> None:
         ({"tokenizer__chat_template": "x <think> y"}, {"completion", "thinking"}),
         ({"tokenizer__chat_template": "{{ enable_thinking }}"}, {"completion", "thinking"}),
         (
-            {"tokenizer__ggml__fim_pre_token_id": 1, "tokenizer__ggml__fim_suf_token_id": 2},
+            {f"tokenizer__ggml__fim_{part}_token_id": 1 for part in ("pre", "suf", "mid")},
             {"completion", "insert"},
         ),
-        ({"tokenizer__ggml__fim_pre_token_id": 1}, {"completion"}),
+        (
+            {f"tokenizer__ggml__{part}_token_id": 1 for part in ("prefix", "suffix", "middle")},
+            {"completion", "insert"},
+        ),
+        ({"tokenizer__ggml__fim_pre_token_id": 1, "tokenizer__ggml__fim_suf_token_id": 2}, {"completion"}),
         ({"llama__pooling_type": 1}, {"embedding"}),
         ({"llama__pooling_type": 3}, {"embedding"}),
         ({"llama__pooling_type": 0}, {"completion"}),
