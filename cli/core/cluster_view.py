@@ -12,11 +12,13 @@ class ClusterView:
     """Sections of items by id, as they are now."""
 
     sections: dict[str, dict[str, Item]] = field(default_factory=dict)
+    _older: int = 0  # time of the newest sample in the snapshot, which may be of when somebody last looked
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
         """Follow one event; events of other names change nothing."""
         if event == "snapshot":
             self.sections = {name: dict(items) for name, items in data.items()}
+            self._older = max((item["at_unix_ms"] for item in self._items("samples")), default=0)
         elif event == "change":
             for name, change in data.items():
                 section = self.sections.setdefault(name, {})
@@ -51,9 +53,9 @@ class ClusterView:
 
     @property
     def is_complete(self) -> bool:
-        """The scheduler was heard or is away, and rates were measured since."""
+        """The scheduler was heard or is away, and rates were measured since the snapshot."""
         heard = self.status.get("nodes_at_unix_ms") is not None or self.status.get("scheduler_error") is not None
-        return heard and bool(self.samples)
+        return heard and any(sample["at_unix_ms"] > self._older for sample in self.samples)
 
     def as_json(self, url: str) -> dict[str, Any]:
         """What `puna top --once --json` prints."""

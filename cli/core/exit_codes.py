@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The whole table; docs/users.md shows it, and scripts rely on it."""
+    """The whole table; docs/commands.md shows it, and scripts rely on it."""
 
     OK = 0
     FAILED = 1

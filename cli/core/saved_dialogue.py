@@ -38,7 +38,7 @@ def from_text(text: str) -> tuple[str, Conversation, RunOptions]:
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
         raise ValueError("it is no saved dialogue")
-    options = fields.get("options") or {}
+    options = fields.get("options", {})
     if not isinstance(options, dict):
         raise ValueError("its options are none")
     return (

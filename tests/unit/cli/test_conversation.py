@@ -42,7 +42,9 @@ def test_the_body_holds_the_dialogue_in_order_with_the_system_message_first() ->
 
 
 def test_only_options_that_were_set_are_sent() -> None:
-    body = chat_body("demo", Conversation().asked("q"), RunOptions(options={"temperature": 0.0, "num_predict": 5}, think=False))
+    body = chat_body(
+        "demo", Conversation().asked("q"), RunOptions(options={"temperature": 0.0, "num_predict": 5}, think=False)
+    )
 
     assert body["options"] == {"temperature": 0.0, "num_predict": 5}
     assert body["think"] is False
