@@ -1,5 +1,6 @@
 """Model names as people write them: `[host/][namespace/]model[:tag]`."""
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ from common.errors import ModelNotFound
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
+# Every request asks for its model's name several times. Only names are kept, and those are short.
+_NAMES_CACHED_MAX = 1024
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
@@ -43,6 +46,7 @@ def model_not_found(name: str) -> ModelNotFound:
     return ModelNotFound(f"model '{name}' not found", param="model")
 
 
+@functools.lru_cache(maxsize=_NAMES_CACHED_MAX)
 def parse_model_name(text: str) -> ModelName:
     """Split a name and fill in the defaults.
 

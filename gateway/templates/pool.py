@@ -56,11 +56,7 @@ class TemplatePool:
         if len(template.encode()) > TEMPLATE_BYTES_MAX:
             raise TemplateFailed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes")
         frame = await _encoded({"template": template, "variables": variables})
-        try:
-            async with asyncio.timeout(WAIT_S_MAX):
-                worker = await self._idle.get()
-        except TimeoutError as error:
-            raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
+        worker = await self._free_worker() if self._idle.empty() else self._idle.get_nowait()
         try:
             answer = orjson.loads(await worker.ask(frame))
         finally:
@@ -69,6 +65,13 @@ class TemplatePool:
             raise TemplateFailed(f"chat template: {answer['error']}")
         text: str = answer["text"]
         return text
+
+    async def _free_worker(self) -> "_Worker":
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                return await self._idle.get()
+        except TimeoutError as error:
+            raise QueueFull("too many prompts are being rendered", retry_after_s=1.0) from error
 
 
 class _Worker:
@@ -92,10 +95,11 @@ class _Worker:
         """Send a frame, return the answer's bytes. Whatever goes wrong, the process is gone afterwards."""
         if self._process is None:
             await self.start()
+        # Its end is the end of the exchange, so a timer does what asyncio.timeout would, for less.
+        timer = asyncio.get_running_loop().call_later(WALL_S_MAX, self._end_process)
         try:
-            async with asyncio.timeout(WALL_S_MAX):
-                return await self._exchange(frame)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            return await self._exchange(frame)
+        except (OSError, asyncio.IncompleteReadError) as error:
             log.warning("template.killed", limit="cpu, memory or wall time")
             await self.kill()
             raise TemplateFailed("the chat template ran over its time or memory limit") from error
@@ -103,6 +107,13 @@ class _Worker:
             # The client left; what the process is doing is of no use, and its answer would confuse the next reader.
             await self.kill()
             raise
+        finally:
+            timer.cancel()
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def kill(self) -> None:
         """End the process and reap it; the next request starts another."""

@@ -1,8 +1,12 @@
 """The families of markup, and how a template tells which its models write."""
 
+import functools
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+
+# A template is read for dozens of telltales, and is the same for all requests of a model. Clients may send some, too.
+_TEMPLATES_CACHED_MAX = 32
 
 
 class Family(StrEnum):
@@ -209,6 +213,7 @@ class Markup:
         return tuple(dict.fromkeys((*own, *tags, *section, *reasoning)))
 
 
+@functools.lru_cache(maxsize=_TEMPLATES_CACHED_MAX)
 def markup_of(template: str, *, has_tools: bool) -> Markup:
     """The markup of a chat template, told by the template alone."""
     reasoning = next((pair for pair in _REASONING if all(marker in template for marker in pair)), None)
