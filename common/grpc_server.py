@@ -137,10 +137,14 @@ def _request_id(details: grpc.HandlerCallDetails) -> str:
     return new_request_id()
 
 
+def _headers(context: ServicerContext) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+
+
 def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
     async def guarded(request: Any, context: ServicerContext) -> Any:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
-            tracing.use_caller(context.invocation_metadata())
+            tracing.use_caller(_headers(context))
             try:
                 return await behaviour(request, context)
             except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
@@ -152,7 +156,7 @@ def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
 def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
     async def guarded(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
-            tracing.use_caller(context.invocation_metadata())
+            tracing.use_caller(_headers(context))
             try:
                 answers = behaviour(request, context)
                 if inspect.isawaitable(answers):  # it calls context.write itself, as the health service's Watch does

@@ -60,7 +60,7 @@ class RunnerCall(Generic[Event]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._open.calls.discard(self)  # type: ignore[arg-type]  # as above
+        self._open.calls.discard(self)
         if (close := getattr(self._events, "aclose", None)) is not None:
             await close()
 

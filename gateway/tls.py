@@ -49,7 +49,11 @@ class Certificate:
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """For a gRPC server; new connections get what is newest."""
         self._grpc_has = self._pem
-        return grpc.dynamic_ssl_server_credentials(_configuration(self._pem), self._next_configuration)
+        # The stubs do not know that a fetcher may answer None.
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(self._pem),
+            self._next_configuration,  # type: ignore[arg-type]
+        )
 
     async def watch(self) -> None:
         """Take new files when they are there; runs for ever."""

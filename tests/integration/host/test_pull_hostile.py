@@ -209,7 +209,7 @@ async def test_compressed_blobs_are_not_taken(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_is_busy_is_asked_again(tmp_path: Path) -> None:
-    busy = iter([(503, {}, b""), (429, {}, b"")])
+    busy: Iterator[Answer] = iter([(503, {}, b""), (429, {}, b"")])
 
     def respond(asked: Asked) -> Answer | None:
         return next(busy, None) if asked.method == "GET" and DIGEST in asked.path else None
