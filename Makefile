@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e bench bench-engine bench-placement bench-gateway placement-grid behaviours fuzz deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance fuzz deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,11 @@ integration: setup ## tests with real processes and the real engine
 e2e: setup ## tests of the whole cluster, containers included
 	$(PYTEST) tests/e2e
 
+# What the machine lacks is skipped, and said (make deps-system; REQUIRE_CONTAINERS=1 makes a missing engine a failure).
+e2e-ops: setup ## what operators use: Prometheus, compose, Kubernetes, page, documents; leaves build/artifacts/
+	$(PYTEST) -rs tests/integration/deploy tests/e2e/test_prometheus.py tests/e2e/test_containers.py \
+	  $(wildcard tests/e2e/test_page*.py) $(wildcard tests/docs)
+
 check: protos lint types imports unit integration ## everything that must be green before a commit
 
 test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
@@ -91,6 +96,9 @@ placement-grid: setup ## measured placement against real allocations and two for
 fuzz: setup ## many thousand cases against every route, HTTP and gRPC (FUZZ_CASES, FUZZ_RAW, FUZZ_GRPC, FUZZ_SEED)
 	FUZZ_CASES=$(or $(FUZZ_CASES),6000) FUZZ_RAW=$(or $(FUZZ_RAW),10000) FUZZ_GRPC=$(or $(FUZZ_GRPC),1000) \
 	  $(PYTEST) tests/fuzz -rP --timeout 0
+
+conformance: setup ## official clients against real clusters; writes docs/compatibility.md (needs a network the first time, 10 minutes)
+	$(BIN)/python -m tools.conformance $(CONFORMANCE_OPTIONS)
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
 	$(BIN)/python -m tools.behaviours $(PART)

@@ -118,6 +118,31 @@ def pack_installed(name: str, target: Path) -> Path:
     return wheel
 
 
+PROMETHEUS_DOCKERFILE = """
+ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
+COPY usr /usr
+RUN install -d -o 65534 -g 65534 /prometheus
+USER 65534
+ENTRYPOINT ["prometheus"]
+"""
+
+
+def collect_prometheus(target: Path) -> None:
+    """What an image like that of the Prometheus project is built from: the Debian package that is installed here.
+
+    Raises:
+        ImageUnavailable: it is not installed.
+    """
+    for name in ("prometheus", "promtool"):
+        program = shutil.which(name)
+        if program is None:
+            raise ImageUnavailable(f"{name} is not installed (`make deps-system` installs it)")
+        (target / "usr" / "bin").mkdir(parents=True, exist_ok=True)
+        shutil.copy2(program, target / "usr" / "bin" / name)
+    (target / "Dockerfile").write_text(PROMETHEUS_DOCKERFILE)
+
+
 def copy_source(target: Path) -> None:
     """Copy what version control knows or would take: the tree as a fresh clone would have it, with today's edits."""
     listed = _run("git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z")

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,9 +54,10 @@ class Engine:
         environment = self._environment(settings)
         return _run(["docker-compose", *arguments], environment=environment, directory=directory, timeout_s=timeout_s)
 
-    def run_beside(self, *command: str, timeout_s: float = 60.0) -> str:
-        """Run a command in the engine's network, where published ports are on loopback."""
-        return _run(["nsenter", "--target", str(self.pid), "--net", "--", *command], timeout_s=timeout_s)
+    def run_beside(self, *command: str, namespaces: Sequence[str] = ("net",), timeout_s: float = 60.0) -> str:
+        """Run a command in namespaces of the engine: its network, for one, where published ports are on loopback."""
+        entered = [f"--{name}" for name in namespaces]
+        return _run(["nsenter", "--target", str(self.pid), *entered, "--", *command], timeout_s=timeout_s)
 
     def _environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         # The classic builder is what every engine has; BuildKit's client is a plug-in that may be missing.

@@ -1,73 +1,63 @@
-"""docker-compose.yml on an engine of the test's own: built without a network, started, asked, stopped, gone.
+"""docker-compose.yml on an engine of the test's own: built without a network, started, asked, broken, stopped, gone.
 
-Skips where no engine can run, and says why; with REQUIRE_CONTAINERS=1 that is a failure.
+Two hosts, keys and Prometheus (from Debian's package, in an image like that of its project). Grafana cannot be had
+without a registry: tests/integration/deploy/test_compose.py holds its mounts and its provisioning to each other.
+
+Skips where no engine can run, and says why; with REQUIRE_CONTAINERS=1 that is a failure. The order of the tests
+matters: the last ones change the cluster.
 """
 
-import json
 import os
-import sys
-import time
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import grpc
+import httpx
 import pytest
+import yaml
 
-from tests.e2e.container_image import ROOT, ImageUnavailable, base_archive, collect_wheels, copy_source
+from protos import inference_pb2, inference_pb2_grpc
+from tests.e2e.compose_cluster import (
+    BASE,
+    FILES,
+    HOSTS,
+    IMAGE,
+    MODEL,
+    ONE_EACH,
+    PROMETHEUS_IMAGE,
+    PROMETHEUS_USER,
+    PUNA_USER,
+    ROLES,
+    SERVICES,
+    ComposeCluster,
+    all_of,
+    go_on,
+    make_keys,
+    make_settings,
+    reach,
+    streams,
+    trained_answer,
+)
+from tests.e2e.container_image import (
+    ROOT,
+    ImageUnavailable,
+    base_archive,
+    collect_prometheus,
+    collect_wheels,
+    copy_source,
+)
 from tests.e2e.docker_engine import Engine, EngineUnavailable, control_groups, running_engine
+from tests.e2e.engine_network import forwarded
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
-BASE, IMAGE = "puna-base:test", "puna:test"
-ROLES = ("redis", "discovery", "scheduler", "host", "gateway")
-SETTINGS = {
-    "COMPOSE_PROJECT_NAME": "puna-test",
-    "HEALTH_INTERVAL": "3s",
-    "PUNA_IMAGE": IMAGE,
-    "REDIS_IMAGE": IMAGE,
-}
-# Runs in the engine's network: POSTs the second argument to the first, prints what comes back.
-ASK = """
-import sys, urllib.error, urllib.request
-request = urllib.request.Request(sys.argv[1], sys.argv[2].encode(), {"Content-Type": "application/json"})
-try:
-    print(urllib.request.urlopen(request, timeout=120).read().decode())
-except urllib.error.HTTPError as error:
-    sys.exit(f"{error.code}: {error.read().decode()}")
-"""
-HEALTHY_S = 90.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """The compose file's services, all healthy."""
-
-    engine: Engine
-    source: Path
-
-    def compose(self, *arguments: str, timeout_s: float = 120.0) -> str:
-        return self.engine.compose(*arguments, settings=SETTINGS, directory=self.source, timeout_s=timeout_s)
-
-    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        printed = self.engine.run_beside(
-            sys.executable, "-c", ASK, f"http://127.0.0.1:11434{path}", json.dumps(body), timeout_s=150.0
-        )
-        answer: dict[str, Any] = json.loads(printed)
-        return answer
-
-    def wait_until_healthy(self, *roles: str) -> None:
-        deadline_s = time.monotonic() + HEALTHY_S
-        while (states := {role: self.inspect(role)["State"] for role in roles}) and not all(
-            state["Health"]["Status"] == "healthy" for state in states.values()
-        ):
-            assert time.monotonic() < deadline_s, f"not healthy: {states}"
-            time.sleep(0.5)  # the engine tells of health only when asked
-
-    def inspect(self, service: str) -> dict[str, Any]:
-        container = self.compose("ps", "--quiet", service)
-        described: dict[str, Any] = json.loads(self.engine.docker("inspect", container))[0]
-        return described
+GATEWAY, GRPC = "127.0.0.1:11434", "127.0.0.1:11435"
+# Addresses of two machines, both the engine's own: what is published for others, and where one of them is.
+HERE, FAR = "10.77.0.1", "10.77.0.2"
+QUESTION, EXPECTED = trained_answer("what-is-puna")
 
 
 @pytest.fixture(scope="module")
@@ -88,39 +78,80 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the image without any network. The fixture's value is the source that it was built from."""
-    source = tmp_path_factory.mktemp("source")
+    """Build the images without any network. The fixture's value is the source that Puna's was built from."""
+    source, prometheus = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("prometheus")
     copy_source(source)
     try:
         collect_wheels(source / "wheels")
+        collect_prometheus(prometheus)
         engine.docker("import", str(base_archive()), BASE)
     except ImageUnavailable as error:
         give_up(error)
+    build = ("build", "--network=none", f"--build-arg=BASE_IMAGE={BASE}")
+    engine.docker(*build, "--tag", PROMETHEUS_IMAGE, str(prometheus), timeout_s=100.0)
     engine.docker(
-        *("build", "--network=none", "--file", str(source / "deploy" / "Dockerfile"), "--tag", IMAGE),
-        *(f"--build-arg=BASE_IMAGE={BASE}", "--build-arg=PIP_OPTIONS=--no-index", str(source)),
+        *(*build, "--file", str(source / "deploy" / "Dockerfile"), "--tag", IMAGE),
+        *("--build-arg=PIP_OPTIONS=--no-index", str(source)),
         timeout_s=400.0,
     )
     return source
 
 
 @pytest.fixture(scope="module")
-def cluster(engine: Engine, image: Path) -> Iterator[Cluster]:
-    started = Cluster(engine=engine, source=image)
-    try:
-        started.compose("up", "--detach", "--no-build", timeout_s=180.0)
-        started.wait_until_healthy(*ROLES)
-    except (AssertionError, RuntimeError):
-        print(started.compose("logs", "--no-color", "--tail=60"))
-        raise
-    yield started
-    started.compose("down", "--volumes", "--timeout=30")
+def cluster(engine: Engine, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeCluster]:
+    sockets = tmp_path_factory.mktemp("sockets")
+    keys = make_keys(engine, image)
+    headers = {"authorization": f"Bearer {keys['operator']}"}
+    with (
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(engine.socket)), base_url="http://docker") as api,
+        reach(engine, GATEWAY, sockets, headers=headers) as client,
+    ):
+        started = ComposeCluster(engine=engine, source=image, client=client, api=api, settings=make_settings(image))
+        try:
+            started.compose("up", "--detach", "--no-build", timeout_s=240.0)
+            started.compose("up", "--detach", "--no-build", "prometheus")
+            started.wait_until_healthy(*SERVICES)
+            wait_until(lambda: MODEL in started.models(), deadline_s=30, what="the demo model is found")
+            started.client.put(f"/puna/v1/placements/{MODEL}", json=ONE_EACH).raise_for_status()
+            wait_until(lambda: started.nodes_of() == list(HOSTS), deadline_s=90, what="each host has a replica")
+        except (AssertionError, RuntimeError):
+            print(started.compose("logs", "--no-color", "--tail=60"))
+            raise
+        yield started
+        started.compose("down", "--volumes", "--timeout=30")
+
+
+@pytest.fixture(scope="module")
+def end_tokens(cluster: ComposeCluster, tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Ids of the demo model's end tokens, asked over gRPC."""
+    path = tmp_path_factory.mktemp("grpc") / "grpc.sock"
+    with forwarded(cluster.engine.pid, GRPC, path), grpc.insecure_channel(f"unix:{path}") as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        request = inference_pb2.TokenizeTextRequest(model=MODEL, text="<|im_end|><|endoftext|>")
+        key = ("authorization", cluster.client.headers["authorization"])
+        return list(stub.Tokenize(request, timeout=60, metadata=(key,)).ids)
 
 
 def give_up(error: Exception) -> NoReturn:
     if os.environ.get("REQUIRE_CONTAINERS") == "1":
         raise error
     pytest.skip(f"no containers here: {error}")
+
+
+def make_certificate(folder: Path) -> None:
+    """tls.crt and tls.key, which the image's user can read."""
+    names = ("-subj", "/CN=puna.example", "-addext", "subjectAltName=DNS:puna.example")
+    key, certificate = folder / "tls.key", folder / "tls.crt"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-days", "1", *names, "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    os.chown(key, PUNA_USER, PUNA_USER)
 
 
 def places_of_an_engine() -> set[str]:
@@ -143,49 +174,64 @@ def processes_that_name(text: str) -> list[str]:
     return found
 
 
-def trained_answer(question_id: str) -> tuple[str, str]:
-    """Question and answer, word for word, that the demo model was trained on."""
-    taught = json.loads((ROOT / "tools" / "demo_model" / "questions.json").read_text())["questions"]
-    entry = next(entry for entry in taught if entry["id"] == question_id)
-    return entry["messages"][-1]["content"], entry["content"]
-
-
-def test_the_demo_model_answers_through_all_containers(cluster: Cluster) -> None:
-    question, expected = trained_answer("what-is-puna")
+def test_the_demo_model_answers_through_all_containers(cluster: ComposeCluster) -> None:
     body = {
         "model": "demo",
-        "messages": [{"role": "user", "content": question}],
+        "messages": [{"role": "user", "content": QUESTION}],
         "stream": False,
         "options": {"temperature": 0},
     }
-    answer = cluster.ask("/api/chat", body)
-    assert answer["message"]["content"] == expected
+    answer = cluster.client.post("/api/chat", json=body).raise_for_status().json()
+    assert answer["message"]["content"] == EXPECTED
     assert answer["done_reason"] == "stop"
 
 
-def test_only_the_gateway_is_published_and_only_on_loopback(cluster: Cluster) -> None:
+def test_nothing_is_answered_without_a_key(cluster: ComposeCluster) -> None:
+    assert cluster.client.get("/api/tags", headers={"authorization": "Bearer nobody"}).status_code == 401
+
+
+def test_only_the_gateway_is_published_and_only_on_loopback(cluster: ComposeCluster) -> None:
     published = {
-        role: {
+        service: {
             (port, binding["HostIp"])
-            for port, bindings in cluster.inspect(role)["NetworkSettings"]["Ports"].items()
+            for port, bindings in cluster.inspect(service)["NetworkSettings"]["Ports"].items()
             for binding in bindings or ()
         }
-        for role in ROLES
+        for service in SERVICES
     }
     expected = {("11434/tcp", "127.0.0.1"), ("11435/tcp", "127.0.0.1")}
-    assert published == {**{role: set() for role in ROLES}, "gateway": expected}
+    assert published == {**{service: set() for service in SERVICES}, "gateway": expected}
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_a_role_runs_without_rights(cluster: Cluster, role: str) -> None:
-    described = cluster.inspect(role)
-    status = cluster.compose("exec", "-T", role, "cat", "/proc/1/status").splitlines()
-    fields = {name: value.split() for name, _, value in (line.partition(":") for line in status)}
-    assert described["State"]["Health"]["Status"] == "healthy"
-    assert described["HostConfig"]["ReadonlyRootfs"] is True
-    assert set(fields["Uid"]) == set(fields["Gid"]) == {"10001"}
-    assert int(fields["CapEff"][0], 16) == 0
-    assert fields["NoNewPrivs"] == ["1"]
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_runs_without_rights_and_within_limits(cluster: ComposeCluster, service: str) -> None:
+    """As the kernel sees its processes from outside, and as the engine says that it was started."""
+    described = cluster.inspect(service)
+    first = described["State"]["Pid"]
+    children = cluster.in_engine("cat", f"/proc/{first}/task/{first}/children").split()
+    user = str(PROMETHEUS_USER if service == "prometheus" else PUNA_USER)
+    assert children
+    for process in (str(first), *children):
+        status = cluster.in_engine("cat", f"/proc/{process}/status").splitlines()
+        fields = {name: value.split() for name, _, value in (line.partition(":") for line in status)}
+        assert set(fields["Uid"]) == set(fields["Gid"]) == {user}
+        assert {fields[name][0] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+        assert fields["NoNewPrivs"] == ["1"]
+        assert fields["Seccomp"] == ["2"]
+    limits = described["HostConfig"]
+    assert limits["ReadonlyRootfs"] is True
+    assert limits["Privileged"] is False
+    assert limits["Memory"] > 0
+    assert limits["PidsLimit"] > 0
+    assert limits["NanoCpus"] > 0 or limits["CpusetCpus"]
+    assert not any("docker.sock" in mount["Source"] for mount in described["Mounts"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_even_root_of_a_container_cannot_write_to_its_image(cluster: ComposeCluster, service: str) -> None:
+    container = cluster.inspect(service)["Id"]
+    with pytest.raises(RuntimeError, match="Read-only file system"):
+        cluster.engine.docker("exec", "--user", "0", container, "touch", "/usr/bin/intruder")
 
 
 def test_an_unknown_role_is_refused_by_name(engine: Engine, image: Path) -> None:
@@ -200,23 +246,146 @@ def test_the_image_holds_no_compiler_and_no_package_installer(engine: Engine, im
     assert engine.docker("run", "--rm", "--entrypoint", "sh", IMAGE, "-c", script) == ""
 
 
-def test_a_warm_model_answers_without_redis_scheduler_and_discovery(cluster: Cluster) -> None:
-    question, expected = trained_answer("what-is-puna")
-    body = {"model": "demo", "messages": [{"role": "user", "content": question}], "temperature": 0}
-    warm = cluster.ask("/v1/chat/completions", body)
+@pytest.mark.parametrize("service", ["redis", "discovery", "scheduler", "prometheus"])
+def test_streams_do_not_notice_that_a_service_is_killed(
+    cluster: ComposeCluster, end_tokens: list[int], service: str
+) -> None:
+    with streams(cluster, 2, end_tokens=end_tokens) as running:
+        cluster.crash(service)
+        go_on(running, what=f"the streams go on after {service} came back")
+        assert cluster.answers(QUESTION, EXPECTED)
+    wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=30, what="the replicas are where they were")
+
+
+@pytest.mark.parametrize("service", HOSTS)
+def test_streams_of_a_killed_host_go_on_at_the_other(
+    cluster: ComposeCluster, end_tokens: list[int], service: str
+) -> None:
+    """Its runners end with its container. Two streams are on two replicas, so one of them is hurt, and one is not."""
+    with streams(cluster, 2, end_tokens=end_tokens) as running:
+        cluster.crash(service)
+        go_on(running, what=f"both streams go on after {service} was killed")
+        assert cluster.answers(QUESTION, EXPECTED)
+    wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=60, what="its replica is loaded again")
+
+
+def test_a_killed_gateway_costs_its_own_connections_only(cluster: ComposeCluster, end_tokens: list[int]) -> None:
+    runners = {one["id"] for one in cluster.client.get("/puna/v1/placements").json()["placements"]}
+    with streams(cluster, 1, end_tokens=end_tokens) as running:
+        cluster.crash("gateway")
+        wait_until(lambda: running[0].broken != "", deadline_s=10, what="the stream through it is over")
+    wait_until(lambda: cluster.answers(QUESTION, EXPECTED), deadline_s=30, what="answers after the gateway was killed")
+    assert {one["id"] for one in cluster.client.get("/puna/v1/placements").json()["placements"]} == runners
+
+
+def test_a_warm_model_answers_without_redis_scheduler_and_discovery(cluster: ComposeCluster) -> None:
     cluster.compose("stop", "redis", "scheduler", "discovery")
     try:
-        alone = cluster.ask("/v1/chat/completions", body)
+        assert cluster.answers(QUESTION, EXPECTED)
     finally:
         cluster.compose("start", "redis", "discovery", "scheduler")
         cluster.wait_until_healthy(*ROLES)
-    assert [reply["choices"][0]["message"]["content"] for reply in (warm, alone)] == [expected, expected]
 
 
-def test_the_roles_stop_cleanly_when_asked(cluster: Cluster) -> None:
+def test_prometheus_reads_every_process_and_has_the_rules(cluster: ComposeCluster, tmp_path: Path) -> None:
+    address = next(iter(cluster.inspect("prometheus")["NetworkSettings"]["Networks"].values()))["IPAddress"]
+    folder = ROOT / "deploy" / "prometheus"
+    rules = [
+        rule
+        for name in ("recording.yml", "alerts.yml")
+        for group in yaml.safe_load((folder / name).read_text(encoding="utf-8"))["groups"]
+        for rule in group["rules"]
+    ]
+    with reach(cluster.engine, f"{address}:9090", tmp_path) as client:
+
+        def get(path: str, **params: str) -> Any:
+            return client.get(f"/api/v1/{path}", params=params).raise_for_status().json()["data"]
+
+        def up() -> dict[str, int]:
+            found = get("query", query="sum by (service) (up)")["result"]
+            return {one["metric"]["service"]: int(float(one["value"][1])) for one in found}
+
+        def all_up() -> bool:
+            expected = {"gateway": 1, "scheduler": 1, "discovery": 1, "host": len(HOSTS), "runner": len(HOSTS)}
+            return up() == expected and not get("query", query="up == 0")["result"]
+
+        wait_until(all_up, deadline_s=75, what="every process of the cluster is read")
+        loaded = [rule for group in get("rules")["groups"] for rule in group["rules"]]
+        assert len(loaded) == len(rules)
+        assert [rule["name"] for rule in loaded if rule.get("lastError")] == []
+        assert get("query", query="max by (node) (puna_discovery_device_total_bytes) > 0")["result"]
+
+
+def test_models_keys_and_placements_outlive_a_restart_of_everything(cluster: ComposeCluster) -> None:
+    created = cluster.client.post(
+        "/api/create", json={"model": "kept", "from": "demo", "parameters": {"temperature": 0}, "stream": False}
+    )
+    assert created.status_code == 200, created.text
+    made = cluster.client.post("/puna/v1/keys", json={"owner": "ada", "scopes": ["infer", "models:read"]})
+    own = {"authorization": f"Bearer {made.raise_for_status().json()['key']}"}
+    before = cluster.models()
+    cluster.compose("restart", "--timeout=30", timeout_s=240.0)
+    cluster.wait_until_healthy(*SERVICES)
+    all_of(
+        {
+            "models": lambda: cluster.models() == before,
+            "the demo model on each host, unasked": lambda: cluster.nodes_of() == list(HOSTS),
+            "a key of the API": lambda: cluster.client.get("/api/tags", headers=own).status_code == 200,
+        },
+        deadline_s=60,
+    )
+    assert "kept:latest" in before
+    assert cluster.answers(QUESTION, EXPECTED)
+    # A host holds one model here; that one may go now.
+    cluster.client.delete(f"/puna/v1/placements/{MODEL}").raise_for_status()
+    assert cluster.answers(QUESTION, EXPECTED, model="kept")
+
+
+def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> None:
+    network = ("ip", "address", "add", "dev", "lo")
+    cluster.engine.run_beside(*network, f"{HERE}/32")
+    cluster.engine.run_beside(*network, f"{FAR}/32")
+    joined = ":".join((*FILES, "deploy/compose/join.yml"))
+    cluster.compose(
+        "up", "--detach", "--no-build", "discovery", settings={"COMPOSE_FILE": joined, "PRIVATE_ADDRESS": HERE}
+    )
+    far = cluster.settings | {
+        "COMPOSE_PROJECT_NAME": "puna-far",
+        "COMPOSE_PROFILES": "cpu",
+        "COMPOSE_FILE": "deploy/compose/host.yml",
+        "NODE_NAME": "far",
+        "NODE_ADDRESS": FAR,
+        "DISCOVERY_ADDRESS": f"{HERE}:7601",
+    }
+    try:
+        cluster.compose("up", "--detach", "--no-build", settings=far)
+        cluster.wait_until_healthy("host", project="puna-far")
+        wanted = ONE_EACH | {"nodes": ["far"], "replicas_min": 1, "replicas_max": 1}
+        cluster.client.put(f"/puna/v1/placements/{MODEL}", json=wanted).raise_for_status()
+        wait_until(lambda: cluster.nodes_of() == ["far"], deadline_s=90, what="the model is there, and there alone")
+        assert cluster.answers(QUESTION, EXPECTED)
+    finally:
+        cluster.compose("down", "--volumes", "--timeout=30", settings=far)
+
+
+def test_a_gateway_with_tls_answers_over_tls_only(cluster: ComposeCluster, tmp_path: Path) -> None:
+    folder = cluster.source / "tls"
+    folder.mkdir()
+    make_certificate(folder)
+    secured = ":".join((*FILES, "deploy/compose/tls.yml"))
+    cluster.compose("up", "--detach", "--no-build", "gateway", "prometheus", settings={"COMPOSE_FILE": secured})
+    cluster.wait_until_healthy("gateway", "prometheus")
+    headers = {"authorization": cluster.client.headers["authorization"]}
+    with reach(cluster.engine, GATEWAY, tmp_path, headers=headers) as client:
+        assert client.get("https://gateway/api/tags").status_code == 200
+        with pytest.raises(httpx.TransportError):
+            client.get("http://gateway/api/tags")
+
+
+def test_the_services_stop_cleanly_when_asked(cluster: ComposeCluster) -> None:
     """Last in the file: it stops the cluster."""
-    containers = {role: cluster.compose("ps", "--quiet", role) for role in ROLES}
+    containers = {service: cluster.inspect(service)["Id"] for service in SERVICES}
     cluster.compose("stop", "--timeout=30")
     formats = "{{.State.ExitCode}}"
     codes = {role: cluster.engine.docker("inspect", "--format", formats, name) for role, name in containers.items()}
-    assert codes == dict.fromkeys(ROLES, "0")
+    assert codes == dict.fromkeys(SERVICES, "0")

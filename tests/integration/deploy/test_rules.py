@@ -13,7 +13,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 RULES = ("recording.yml", "alerts.yml")
-CONFIGS = ("prometheus.yml", "local.yml", "kubernetes.yml")
+CONFIGS = ("prometheus.yml", "tls.yml", "local.yml", "kubernetes.yml")
 # Debian builds Prometheus without it; what stands around it is checked all the same.
 KUBERNETES = "kubernetes_sd_configs"
 TESTS = tuple(sorted((PROMETHEUS / "tests").glob("*.yml")))

@@ -1,0 +1,258 @@
+"""docker-compose.yml with keys, two hosts and Prometheus, on an engine of the test's own."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.e2e.container_image import ROOT
+from tests.e2e.docker_engine import Engine
+from tests.e2e.engine_network import forwarded
+from tests.waiting import wait_until
+
+BASE, IMAGE, PROMETHEUS_IMAGE = "puna-base:test", "puna:test", "puna-prometheus:test"
+PROJECT = "puna-test"
+HOSTS = ("host", "host-2")
+ROLES = ("redis", "discovery", "scheduler", *HOSTS, "gateway")
+SERVICES = (*ROLES, "prometheus")
+FILES = ("docker-compose.yml", "deploy/compose/keys.yml")
+PUNA_USER = 10001
+PROMETHEUS_USER = 65534
+# What a busy machine with two processors needs for a service to be up and healthy again.
+HEALTHY_S = 90.0
+SILENCE_S = 100.0
+# One replica on each host, also while one of them is away; and that settings of the operator's reach the roles.
+OWN_SETTINGS = "PUNA_MAX_LOADED_MODELS=1\n"
+MODEL = "demo:latest"
+ONE_EACH = {"replicas_min": len(HOSTS), "replicas_max": len(HOSTS), "num_ctx": 2048, "num_thread": 1}
+
+
+def project_settings() -> dict[str, str]:
+    """What an operator writes into .env."""
+    processors = sorted(os.sched_getaffinity(0))
+    every = ",".join(map(str, processors))
+    return {
+        "COMPOSE_PROJECT_NAME": PROJECT,
+        "COMPOSE_PROFILES": "cpu,second-host",
+        "COMPOSE_FILE": ":".join(FILES),
+        "GATEWAY_CPUS": str(min(2, len(processors))),
+        "HEALTH_INTERVAL": "5s",
+        "HOST_CPUS": "0.6",  # the rest is left to what is watched
+        "HOST_CPUSET": every,
+        "HOST_2_CPUSET": every,
+        "HOST_MEMORY": "4g",
+        "KEYS_DIRECTORY": "./keys",
+        "PROMETHEUS_IMAGE": PROMETHEUS_IMAGE,
+        "PUNA_IMAGE": IMAGE,
+        "REDIS_IMAGE": IMAGE,
+        "REDIS_USER": f"{PUNA_USER}:{PUNA_USER}",
+    }
+
+
+def trained_answer(question_id: str) -> tuple[str, str]:
+    """Question and answer, word for word, that the demo model was trained on."""
+    taught = json.loads((ROOT / "tools" / "demo_model" / "questions.json").read_text(encoding="utf-8"))["questions"]
+    entry = next(entry for entry in taught if entry["id"] == question_id)
+    return entry["messages"][-1]["content"], entry["content"]
+
+
+def make_keys(engine: Engine, source: Path) -> dict[str, str]:
+    """As deploy/README.md says: by the image, as its user, into ./keys. Returns the keys by owner."""
+    folder = source / "keys"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, PUNA_USER, PUNA_USER)
+    inside = ("run", "--rm", "--network", "none", "--volume", f"{folder}:/keys", "--entrypoint", "puna", IMAGE)
+    create = (*inside, "keys", "create", "--file", "/keys/keys.json")
+    scopes = {
+        "operator": ("infer", "models:read", "models:write", "admin:cluster", "admin:keys"),
+        "prometheus": ("metrics",),
+    }
+    keys = {}
+    for owner, allowed in scopes.items():
+        words = (word for scope in allowed for word in ("--scope", scope))
+        keys[owner] = engine.docker(*create, "--owner", owner, *words).splitlines()[0]
+    metrics_key = folder / "metrics-key"
+    metrics_key.write_text(keys["prometheus"], encoding="utf-8")
+    os.chown(metrics_key, PROMETHEUS_USER, PROMETHEUS_USER)
+    return keys
+
+
+def make_settings(source: Path) -> dict[str, str]:
+    """The project's settings, with a file of settings for every role."""
+    own = source / "own-settings.env"
+    own.write_text(OWN_SETTINGS, encoding="utf-8")
+    return project_settings() | {"SETTINGS_FILE": str(own)}
+
+
+@dataclass(kw_only=True)
+class ComposeCluster:
+    """The running project. `client` asks its gateway with the operator's key."""
+
+    engine: Engine
+    source: Path
+    client: httpx.Client
+    api: httpx.Client  # of the engine
+    settings: dict[str, str]
+
+    def compose(self, *arguments: str, timeout_s: float = 120.0, settings: Mapping[str, str] | None = None) -> str:
+        """Run docker-compose; `settings` are added to the project's."""
+        together = self.settings | dict(settings or {})
+        return self.engine.compose(*arguments, settings=together, directory=self.source, timeout_s=timeout_s)
+
+    def inspect(self, service: str, *, project: str = PROJECT) -> dict[str, Any]:
+        """What the engine says of a service's only container."""
+        labels = [f"com.docker.compose.project={project}", f"com.docker.compose.service={service}"]
+        filters = {"all": "true", "filters": json.dumps({"label": labels})}
+        (found,) = self.api.get("/containers/json", params=filters).raise_for_status().json()
+        described: dict[str, Any] = self.api.get(f"/containers/{found['Id']}/json").raise_for_status().json()
+        return described
+
+    def in_engine(self, *command: str) -> str:
+        """Run a command with the engine's processes and files, beside the containers and outside of them."""
+        return self.engine.run_beside(*command, namespaces=("pid", "mount"))
+
+    def wait_until_healthy(self, *services: str, project: str = PROJECT) -> None:
+        def healthy() -> bool:
+            return all(self.inspect(one, project=project)["State"]["Health"]["Status"] == "healthy" for one in services)
+
+        wait_until(healthy, deadline_s=HEALTHY_S, what=f"{services} are healthy")
+
+    def crash(self, service: str) -> None:
+        """Kill its first process, as the kernel does; return when the engine has started it again and it is healthy.
+
+        `docker kill` is an operator's wish, which the restart policy obeys by doing nothing.
+        """
+        before = self.inspect(service)["State"]
+        self.in_engine("sh", "-c", f"kill -9 {before['Pid']}")
+        wait_until(
+            lambda: self.inspect(service)["State"]["StartedAt"] != before["StartedAt"],
+            deadline_s=30,
+            what=f"{service} is started again",
+        )
+        self.wait_until_healthy(service)
+
+    def ask(self, question: str, *, model: str = MODEL) -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
+        return self.client.post("/v1/chat/completions", json=body)
+
+    def answers(self, question: str, expected: str, *, model: str = MODEL) -> bool:
+        """True if the right answer comes; false while the way there is broken."""
+        try:
+            reply = self.ask(question, model=model)
+        except httpx.TransportError:
+            return False
+        return reply.status_code == 200 and reply.json()["choices"][0]["message"]["content"] == expected
+
+    def nodes_of(self, model: str = MODEL) -> list[str]:
+        """The nodes on which replicas of a model are ready to serve, sorted."""
+        answer = self.client.get("/puna/v1/placements")
+        if answer.status_code != 200:
+            return []
+        replicas = answer.json()["placements"]
+        return sorted(one["node"] for one in replicas if one["model"] == model and one["state"] == "ready")
+
+    def models(self) -> set[str]:
+        answer = self.client.get("/api/tags")
+        return {one["name"] for one in answer.json()["models"]} if answer.status_code == 200 else set()
+
+
+@dataclass(kw_only=True)
+class Stream:
+    """One long answer after another, read by a thread of its own until the test leaves it or something goes wrong."""
+
+    cluster: ComposeCluster
+    body: dict[str, Any]
+    tokens: int = 0
+    broken: str = ""  # what went wrong
+    _left: threading.Event = field(default_factory=threading.Event)
+
+    def read(self) -> None:
+        try:
+            while not self._left.is_set() and not self.broken:
+                self._read_answer()
+        except httpx.HTTPError as error:
+            self.broken = repr(error)
+
+    def _read_answer(self) -> None:
+        with self.cluster.client.stream("POST", "/api/generate", json=self.body, timeout=SILENCE_S) as response:
+            for line in response.iter_lines():
+                said = json.loads(line)
+                if self._left.is_set() or said.get("done_reason") == "length":  # as long as answers may be
+                    return
+                if "error" in said or said.get("done"):
+                    self.broken = line[:500]
+                    return
+                self.tokens += 1
+        self.broken = f"ended without a last word, status {response.status_code}"
+
+    def leave(self) -> None:
+        self._left.set()
+
+
+@contextmanager
+def streams(cluster: ComposeCluster, count: int, *, end_tokens: list[int]) -> Iterator[list[Stream]]:
+    """So many answers that go on for as long as somebody reads them; each has begun."""
+    options = {
+        "num_predict": 1_000_000,
+        "temperature": 1.5,
+        "repeat_penalty": 1.5,  # or the answer would loop, which ends it
+        "logit_bias": {str(token): -100 for token in end_tokens},
+    }
+    running = [
+        Stream(
+            cluster=cluster, body={"model": MODEL, "prompt": "Tell me a story.", "options": options | {"seed": seed}}
+        )
+        for seed in range(count)
+    ]
+    threads = [threading.Thread(target=stream.read) for stream in running]
+    for thread in threads:
+        thread.start()
+    try:
+        go_on(running, what="the streams have begun")
+        yield running
+    finally:
+        for stream in running:
+            stream.leave()
+        for thread in threads:
+            thread.join()
+
+
+def go_on(running: list[Stream], *, what: str) -> None:
+    """Wait until each stream has brought tokens that it had not when this was called."""
+    seen = [stream.tokens for stream in running]
+
+    def further() -> bool:
+        assert not any(stream.broken for stream in running), [stream.broken for stream in running]
+        return all(stream.tokens > before for stream, before in zip(running, seen, strict=True))
+
+    wait_until(further, deadline_s=60, what=what)
+
+
+@contextmanager
+def reach(engine: Engine, address: str, directory: Path, **options: Any) -> Iterator[httpx.Client]:
+    """A client of what is at `address` in the engine's network; the host in URLs is only a name."""
+    with forwarded(engine.pid, address, directory / f"{address.replace(':', '-')}.sock") as path:
+        transport = httpx.HTTPTransport(uds=str(path), verify=False)
+        with httpx.Client(transport=transport, base_url="http://gateway", timeout=120, **options) as client:
+            yield client
+
+
+def all_of(conditions: dict[str, Callable[[], bool]], *, deadline_s: float) -> None:
+    """Wait until every one of them held once; name those that did not."""
+    missing = dict(conditions)
+
+    def done() -> bool:
+        for name in [name for name, holds in missing.items() if holds()]:
+            del missing[name]
+        return not missing
+
+    try:
+        wait_until(done, deadline_s=deadline_s, what="all of them")
+    except AssertionError as error:
+        raise AssertionError(f"not within {deadline_s} s: {sorted(missing)}") from error

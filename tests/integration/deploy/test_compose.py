@@ -1,0 +1,346 @@
+"""The compose files: true to the code's settings, ports, routes and roles, as locked down as they say, and accepted."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from common.network import split_host_port
+from common.settings import KNOWN_NAMES
+from discovery.settings import DiscoverySettings
+from gateway.http.routes import make_routes
+from gateway.http.service import Service as GatewayService
+from gateway.settings import GatewaySettings
+from runner.host.settings import HostSettings
+from scheduler.settings import SchedulerSettings
+from tests.integration.deploy.compose_files import (
+    ADDITIONS,
+    ARTIFACTS,
+    FILES,
+    FOLDER,
+    HOST,
+    MAIN,
+    ROOT,
+    SAID,
+    Service,
+    document,
+    services,
+    variables,
+)
+
+SETTINGS: Mapping[str, type[Any]] = {
+    "gateway": GatewaySettings,
+    "scheduler": SchedulerSettings,
+    "discovery": DiscoverySettings,
+    "host": HostSettings,
+}
+LISTENERS = ("HOST", "GRPC_HOST", "SCHEDULER_LISTEN", "DISCOVERY_LISTEN", "NODE_LISTEN", "TUNNEL_LISTEN")
+METRICS = "PUNA_METRICS_LISTEN"
+# What somebody may publish, and with which file.
+PUBLISHED = {
+    MAIN: {"gateway": {11434, 11435}},
+    f"{FOLDER}/join.yml": {"discovery": {7601}},
+    f"{FOLDER}/dashboards.yml": {"grafana": {3000}, "prometheus": {9090}},
+}
+# Made by the operator, or by compose itself.
+OPERATORS_OWN = {"./keys", "./tls"}
+READ_BY_COMPOSE = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
+
+every_file = pytest.mark.parametrize("file", FILES)
+
+
+def role_of(service: Service) -> str | None:
+    """The role of Puna's image that a service runs; None for the images of others."""
+    command = service.get("command") or [""]
+    return command[0] if command[0] in SETTINGS else None
+
+
+def each(*files: str) -> Iterator[tuple[str, str, Service]]:
+    for file in files or FILES:
+        for name, service in services(file).items():
+            yield file, name, service
+
+
+def listeners(service: Service) -> set[int]:
+    """The ports that a role's settings open."""
+    environment = service.get("environment", {})
+    names = [*(f"PUNA_{name}" for name in LISTENERS), METRICS]
+    return {split_host_port(environment[name])[1] for name in names if name in environment}
+
+
+def routes() -> set[str]:
+    nothing = cast("Any", None)
+    service = GatewayService(inference=nothing, scheduler=nothing, stores=nothing, version="0")
+    return {route.path for route in make_routes(service)}
+
+
+def jobs_of(config: str) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = yaml.safe_load(text_of(f"deploy/prometheus/{config}"))["scrape_configs"]
+    return jobs
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_there_is_a_profile_for_each_kind_of_cluster() -> None:
+    profiles = {name: tuple(service.get("profiles", ())) for name, service in services(MAIN).items()}
+    assert profiles == {
+        **dict.fromkeys(("redis", "discovery", "scheduler", "gateway"), ()),
+        "host": ("cpu",),
+        "host-2": ("second-host",),
+        "host-nvidia": ("nvidia",),
+        "prometheus": ("monitoring",),
+        "grafana": ("monitoring",),
+    }
+    assert {name: service["profiles"] for name, service in services(HOST).items()} == {
+        "host": ["cpu"],
+        "host-nvidia": ["nvidia"],
+    }
+
+
+@every_file
+def test_names_of_settings_exist_and_their_values_are_accepted(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, service in services(file).items():
+        environment = service.get("environment", {})
+        assert {one for one in environment if one.startswith("PUNA_")} <= KNOWN_NAMES, f"{file}: {name}"
+        role = role_of(service)
+        if role is None:
+            assert not any(one.startswith("PUNA_") for one in environment)
+            continue
+        with monkeypatch.context() as patch:
+            for one, value in environment.items():
+                assert isinstance(value, str), f"{file}: {name}: {one} is no text"
+                patch.setenv(one, value)
+            settings = SETTINGS[role].load()
+        fields = {f"PUNA_{one.upper()}" for one in type(settings).model_fields}
+        addresses = {"PUNA_DISCOVERY_ADDRESS", "PUNA_SCHEDULER_ADDRESS"}  # one map for every role
+        unused = {one for one in environment if one.startswith("PUNA_")} - fields - addresses
+        assert not unused, f"{file}: {name} reads none of {sorted(unused)}"
+
+
+def test_the_image_sets_known_names_and_has_every_role() -> None:
+    dockerfile = text_of("deploy/Dockerfile")
+    assert {*re.findall(r"\b(PUNA_[A-Z_]+)=", dockerfile)} == {"PUNA_HOME", "PUNA_MODELS"} <= KNOWN_NAMES
+    entry = text_of("deploy/entrypoint.sh")
+    roles = set(next(iter(re.findall(r'^roles="(.*)"$', entry, re.MULTILINE))).split(", "))
+    used = {service["command"][0] for _, _, service in each() if role_of(service)}
+    assert used == set(SETTINGS)
+    assert used | {"redis-server"} == roles
+    copied = re.findall(r"^COPY (?:--chown=\S+ )?(?!--from)([^\n]+) \S+$", dockerfile, re.MULTILINE)
+    for source in itertools.chain.from_iterable(line.split() for line in copied):
+        assert "[" in source or (ROOT / source).exists(), source
+
+
+@every_file
+def test_health_is_asked_where_the_service_listens(file: str) -> None:
+    for name, service in services(file).items():
+        kind, *command = service["healthcheck"]["test"]
+        if role_of(service) is None:
+            continue
+        assert (kind, command[:2]) == ("CMD", ["python", "-m"])
+        assert find_spec(command[2]) is not None
+        address = command[3]
+        if "://" in address:
+            scheme, _, rest = address.partition("://")
+            address, slash, path = rest.partition("/")
+            assert slash + path in routes()
+            assert (scheme == "https") is ("PUNA_TLS_CERT" in service["environment"])
+        host, port = split_host_port(address)
+        listened = {
+            split_host_port(service["environment"][one])
+            for one in service["environment"]
+            if one.endswith(("_LISTEN", "_HOST"))
+        }
+        assert {(host, port), ("0.0.0.0", port)} & listened, f"{file}: {name}"
+
+
+def test_whoever_is_dialled_is_there() -> None:
+    """Names of other services with the ports that those listen on."""
+    all_services = services(MAIN)
+    ports = {name: listeners(service) for name, service in all_services.items()} | {
+        "redis": {6379},
+        "prometheus": {9090},
+    }
+    found = 0
+    for _, name, service in each(MAIN, *ADDITIONS):
+        for one, value in service.get("environment", {}).items():
+            for host, port in re.findall(r"([a-z0-9-]+):(\d+)", str(value)):
+                if one.endswith("_LISTEN") or host not in all_services:
+                    continue
+                assert int(port) in ports[host], f"{name}: {one}"
+                found += 1
+        for one in ("PUNA_NODE_ADVERTISE", "PUNA_RUNNER_ADVERTISE"):
+            if one in service.get("environment", {}):
+                assert service["environment"][one].partition(":")[0] == name
+    assert found > 10
+
+
+@every_file
+def test_only_what_should_be_is_published(file: str) -> None:
+    published: dict[str, set[int]] = {}
+    for name, service in document(file)["services"].items():
+        for entry in service.get("ports", ()):
+            address, _, port = entry.rsplit(":", 2)
+            assert address in ("127.0.0.1", SAID["PRIVATE_ADDRESS"])
+            published.setdefault(name, set()).add(int(port))
+        role = role_of(services(file)[name])
+        assert published.get(name, set()) <= listeners(services(file)[name]) or role is None
+    assert published == PUBLISHED.get(file, {})
+
+
+@every_file
+def test_services_have_no_rights_and_have_limits(file: str) -> None:
+    for name, service in services(file).items():
+        where = f"{file}: {name}"
+        assert service["read_only"] is True, where
+        assert service["cap_drop"] == ["ALL"], where
+        assert not {"cap_add", "privileged", "pid", "ipc", "userns_mode", "devices"} & service.keys(), where
+        assert service["security_opt"] == ["no-new-privileges:true"], where
+        user, group = service["user"].split(":")
+        assert int(user) > 0, where
+        assert int(group) > 0 or name == "grafana", where  # whose image gives its files to group 0
+        assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), where
+        assert isinstance(service["pids_limit"], int), where  # compose v1 does not read a number from a variable here
+        assert float(service["cpus"]) > 0 or "cpuset" in service, where
+        assert service["restart"] == "unless-stopped"
+        assert service["logging"]["options"]["max-size"]
+        assert not any("docker.sock" in str(volume) for volume in service.get("volumes", ()))
+        assert service.get("network_mode") == ("host" if file == HOST else None)
+
+
+def test_images_of_others_have_a_version_and_starts_wait_for_health() -> None:
+    for _, name, service in each(MAIN, HOST):
+        image = service["image"]
+        if not image.startswith("puna:"):
+            assert re.search(r":v?\d+\.\d+\.\d+|@sha256:[0-9a-f]{64}$", image), image
+        for needed, how in service.get("depends_on", {}).items():
+            assert how == {"condition": "service_healthy"}
+            assert "healthcheck" in services(MAIN)[needed]
+        if role_of(service) not in (None, "discovery") and name in services(MAIN):
+            assert service.get("depends_on") or service.get("network_mode") == "host", name
+
+
+def test_gpus_are_reserved_and_the_image_is_built_for_them() -> None:
+    for _, name, service in each(MAIN, HOST):
+        devices = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+        if name != "host-nvidia":
+            assert not devices
+            continue
+        assert devices == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+        arguments = service["build"]["args"]
+        assert "-DGGML_CUDA=on" in arguments["LLAMA_CMAKE_ARGS"]
+        assert "-DGGML_RPC=on" in arguments["LLAMA_CMAKE_ARGS"]
+        declared = set(re.findall(r"^ARG (\w+)", text_of("deploy/Dockerfile"), re.MULTILINE))
+        assert set(arguments) <= declared
+        assert "utility" in service["environment"]["NVIDIA_DRIVER_CAPABILITIES"]
+
+
+@every_file
+def test_files_that_are_mounted_are_there(file: str) -> None:
+    base = (ROOT / file).parent if file == HOST else ROOT
+    whole = document(file)
+    named = set(document(MAIN)["volumes"]) | set(whole.get("volumes") or ())
+    for service in whole["services"].values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in named | OPERATORS_OWN or (ROOT / source).is_dir(), source
+        for source in service.get("env_file", ()):
+            assert (base / source).is_file()
+        if "build" in service:
+            context = (base / service["build"]["context"]).resolve()
+            assert context == ROOT
+            assert (context / service["build"]["dockerfile"]).is_file()
+        for secret in service.get("secrets", ()):
+            assert str(Path(whole["secrets"][secret["source"]]["file"]).parent) == "keys"
+
+
+def test_prometheus_asks_services_that_are_there_on_the_ports_that_they_open() -> None:
+    all_services = services(MAIN)
+    for config in ("prometheus.yml", "tls.yml"):
+        scheme = "https" if config == "tls.yml" else "http"
+        for job in yaml.safe_load((ROOT / "deploy" / "prometheus" / config).read_text(encoding="utf-8"))[
+            "scrape_configs"
+        ]:
+            for discovery in job.get("dns_sd_configs", ()):
+                for name in discovery["names"]:
+                    assert discovery["port"] == split_host_port(all_services[name]["environment"][METRICS])[1]
+            for discovery in job.get("http_sd_configs", ()):
+                found = re.fullmatch(r"(\w+)://([\w-]+):(\d+)(/.*)", discovery["url"])
+                assert found is not None
+                assert found[1] == scheme
+                assert int(found[3]) in listeners(all_services[found[2]])
+                assert found[4] in routes()
+                assert (ROOT / "deploy" / "prometheus" / discovery["authorization"]["credentials_file"]).is_file()
+
+
+def test_prometheus_with_tls_differs_in_nothing_else() -> None:
+    plain, secured = (yaml.safe_load(text_of(f"deploy/prometheus/{name}")) for name in ("prometheus.yml", "tls.yml"))
+    for job in secured["scrape_configs"]:
+        for discovery in job.get("http_sd_configs", ()):
+            assert discovery.pop("tls_config") == {"insecure_skip_verify": True}
+            discovery["url"] = discovery["url"].replace("https://", "http://")
+    assert secured == plain
+    main, tls = (services(file)["prometheus"]["command"] for file in (MAIN, f"{FOLDER}/tls.yml"))
+    assert [word.replace("prometheus.yml", "tls.yml") for word in main] == tls
+
+
+def test_grafana_finds_its_boards_and_its_prometheus() -> None:
+    """What can be seen of it where its image cannot be had."""
+    grafana = services(MAIN)["grafana"]
+    mounts = dict(volume.split(":")[1::-1] for volume in grafana["volumes"])
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    assert (ROOT / mounts["/etc/grafana/provisioning"]).resolve() == provisioning
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "puna.yml").read_text(encoding="utf-8"))["providers"]
+    boards = ROOT / mounts[provider["options"]["path"]]
+    titles = {json.loads(path.read_text(encoding="utf-8"))["title"] for path in boards.glob("*.json")}
+    assert len(titles) == 3
+    text = (provisioning / "datasources" / "puna.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{?(\w+)\}?", text)) == {"PROMETHEUS_URL"} <= grafana["environment"].keys()
+    assert grafana["environment"]["PROMETHEUS_URL"] == "http://prometheus:9090"
+
+
+def test_the_example_names_every_variable_and_its_default() -> None:
+    text = text_of(f"{FOLDER}/example.env")
+    told = dict(re.findall(r"^#?([A-Z][A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
+    read = set().union(*(variables(file) for file in FILES))
+    assert told.keys() - READ_BY_COMPOSE == read
+    for file in FILES:
+        for name, default in re.findall(r"\$\{([A-Z0-9_]+):-([^{}]*)\}", text_of(file)):
+            assert told[name].removeprefix(f"{FOLDER}/") == default.removeprefix(f"{FOLDER}/"), f"{file}: {name}"
+
+
+@pytest.mark.parametrize(
+    "files", [(MAIN,), *((MAIN, one) for one in ADDITIONS), (MAIN, *ADDITIONS), (HOST,)], ids="+".join
+)
+def test_compose_accepts_every_combination(files: tuple[str, ...]) -> None:
+    """What it makes of them stays in build/artifacts."""
+    program = shutil.which("docker-compose")
+    if program is None:
+        pytest.skip("docker-compose is not installed (make deps-system)")
+    words = [word for file in files for word in ("--file", file)]
+    environment = {name: value for name, value in os.environ.items() if name in ("HOME", "PATH", "LANG")}
+    done = subprocess.run(
+        [program, *words, "config"],
+        cwd=ROOT,
+        env=environment | SAID | {"COMPOSE_PROFILES": "cpu,nvidia,second-host,monitoring"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    (ARTIFACTS / f"{'+'.join(Path(file).stem for file in files)}.yaml").write_text(done.stdout, encoding="utf-8")
+    shown = yaml.safe_load(done.stdout)["services"]
+    expected = set().union(*(services(file) for file in files))
+    assert set(shown) == expected
