@@ -25,10 +25,11 @@ from runner.core.pooling import pooled_layout
 from runner.core.projector import widened
 from runner.core.refusals import MemoryClass, find_refusal
 from runner.engine.accounting import Count, count_memory, report_layers
+from runner.engine.graph_sizes import reservations, reserve_graphs
 from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
 from runner.engine.media_loading import PlannedProjector, plan_projector
-from runner.engine.memory import BreakdownUnavailable
+from runner.engine.memory import BreakdownUnavailable, buffer_types
 from runner.engine.model import load_failure, read_weights
 from runner.engine.opened_context import with_layers
 from runner.engine.parameters import context_parameters, model_parameters
@@ -134,13 +135,17 @@ def _count(
     """Create a context that allocates nothing, and read its breakdown."""
     widest = widened(layout, eyes.whole_rows if eyes is not None else 0)
     engine_log.clear()
-    context = llama.llama_init_from_model(model, parameters or context_parameters(widest))
+    parameters = parameters or context_parameters(widest)
+    context = llama.llama_init_from_model(model, parameters)
     if not context:
         if find_refusal(engine_log.errors, phase=MemoryClass.CACHE) is not None:
             raise load_failure(launch.files.model, phase=MemoryClass.CACHE, device_pointers=launch.device_pointers)
         raise InvalidRequest(f"the engine refuses the layout: {_last_errors()}", param="layout")
     try:
-        return count_memory(launch, context, projector_bytes=eyes.memory if eyes is not None else {})
+        outputs_max = 0 if llama.llama_model_has_encoder(model) else parameters.n_outputs_max
+        wanted = reservations(context, outputs_max=outputs_max)
+        graphs = reserve_graphs(context, buffer_types(context), wanted)
+        return count_memory(launch, context, projector_bytes=eyes.memory if eyes is not None else {}, graphs=graphs)
     finally:
         llama.llama_free(context)
 

@@ -38,13 +38,20 @@ class Count:
     mapped: bool
 
 
-def count_memory(launch: Launch, context: int, *, projector_bytes: Mapping[int | None, int] | None = None) -> Count:
+def count_memory(
+    launch: Launch,
+    context: int,
+    *,
+    projector_bytes: Mapping[int | None, int] | None = None,
+    graphs: Mapping[int, int] | None = None,
+) -> Count:
     """What a context and its model hold, by device of the layout.
 
     Args:
         launch: the model's.
         context: address of the llama_context.
         projector_bytes: to be added: by ggml device, None for host RAM.
+        graphs: bytes of graphs by buffer type, where nothing is allocated (`reserve_graphs`).
 
     Raises:
         BreakdownUnavailable: the engine cannot tell on this machine.
@@ -52,7 +59,7 @@ def count_memory(launch: Launch, context: int, *, projector_bytes: Mapping[int |
     device_ids = {pointer: device_id for device_id, pointer in launch.device_pointers.items()}
     # A lent device may have a second name of the engine's own.
     device_ids.update({launch.device_pointers[device.id]: device.id for device in launch.layout.devices})
-    buffers = read_breakdown(context, device_ids)
+    buffers = read_breakdown(context, device_ids, graphs=graphs)
     mapped = any(buffer.device_id is None and _MAPPED in buffer.buffer_type for buffer in buffers)
     buffers += projector_buffers(projector_bytes or {}, device_ids)
     return Count(use=sum_by_device(buffers, device_ids=[device.id for device in launch.layout.devices]), mapped=mapped)

@@ -36,17 +36,33 @@ def can_read_breakdown() -> bool:
     return cpp_map.maps_can_be_returned() and _breakdown_function() is not None
 
 
-def read_breakdown(context: int, device_ids: Mapping[int, str] | None = None) -> list[BufferUse]:
+def buffer_types(context: int) -> list[int]:
+    """Addresses of every ggml_backend_buffer_type that a context uses.
+
+    Raises:
+        BreakdownUnavailable: see there.
+    """
+    return [int(node.buffer_type) for node in _read_nodes(context)]
+
+
+def read_breakdown(
+    context: int, device_ids: Mapping[int, str] | None = None, *, graphs: Mapping[int, int] | None = None
+) -> list[BufferUse]:
     """What a llama_context holds, also one whose model was loaded with `no_alloc`.
 
     Args:
         context: address of the llama_context; its engine thread must not be in a call.
         device_ids: id of each device pointer; without it the engine's names are used. CPU memory of any kind, also
             pinned memory of GPUs, is host RAM.
+        graphs: bytes of graphs by buffer type, where they are known better than the engine counts them.
 
     Raises:
         BreakdownUnavailable: see there.
     """
+    return [_to_use(node, device_ids, graphs) for node in _read_nodes(context)]
+
+
+def _read_nodes(context: int) -> list[_Node]:
     function = _breakdown_function()
     if function is None or not can_read_breakdown():
         raise BreakdownUnavailable("the engine cannot count memory on this machine")
@@ -55,14 +71,14 @@ def read_breakdown(context: int, device_ids: Mapping[int, str] | None = None) ->
     nodes = cpp_map.take_elements(result, _Node, nodes_max=_NODES_MAX)
     if nodes is None:
         raise BreakdownUnavailable("the C++ library lays out std::map in an unknown way")
-    return [_to_use(node, device_ids) for node in nodes]
+    return nodes
 
 
 def _breakdown_function() -> ggml.Function | None:
     return ggml.bind_optional(_SYMBOL, c_void_p, POINTER(cpp_map.Map), c_void_p)
 
 
-def _to_use(node: _Node, device_ids: Mapping[int, str] | None) -> BufferUse:
+def _to_use(node: _Node, device_ids: Mapping[int, str] | None, graphs: Mapping[int, int] | None) -> BufferUse:
     name = ggml.buffer_type_name(node.buffer_type) or b""
     device = ggml.buffer_type_device(node.buffer_type)
     in_host = (
@@ -74,5 +90,9 @@ def _to_use(node: _Node, device_ids: Mapping[int, str] | None) -> BufferUse:
     return BufferUse(
         buffer_type=name.decode(),
         device_id=device_id,
-        bytes=ClassBytes(weights_bytes=node.weights_bytes, cache_bytes=node.cache_bytes, graph_bytes=node.graph_bytes),
+        bytes=ClassBytes(
+            weights_bytes=node.weights_bytes,
+            cache_bytes=node.cache_bytes,
+            graph_bytes=node.graph_bytes if graphs is None else graphs.get(node.buffer_type, 0),
+        ),
     )

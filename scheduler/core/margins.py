@@ -32,7 +32,7 @@ class MarginKey:
     build: str
     architecture: str
     device_kind: str
-    is_split: bool = False  # over several devices: what they hand each other is counted by neither
+    is_split: bool = False  # over several devices: what they hand each other cannot be counted on every machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
