@@ -110,8 +110,16 @@ class Candidate:
     @property
     def short_bytes(self) -> int:
         """How much the shortest device lacks."""
+        if not self.needs or not self.available:
+            return 0
+        need, have = self.shortest
+        return need.total_bytes - have.available_bytes
+
+    @property
+    def shortest(self) -> tuple[Need, Available]:
+        """The device that lacks most, and what it has. There are `needs`."""
         pairs = zip(self.needs, self.available, strict=False)
-        return max((need.total_bytes - have.available_bytes for need, have in pairs), default=0)
+        return max(pairs, key=lambda pair: pair[0].total_bytes - pair[1].available_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

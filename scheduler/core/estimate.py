@@ -1,11 +1,18 @@
 """What a layout would take by formulas, where nothing was measured; marked wherever it is shown."""
 
+from dataclasses import replace
+
 from scheduler.core.facts import CACHE_SHARE_UNKNOWN, ModelFacts
 from scheduler.core.layers import LayerSizes
 from scheduler.core.layouts import Layout
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 
 CELL_STEP = 256  # llama.cpp pads contexts to this
+# What a runner keeps in host RAM of prompts and states, beside the caches: so many times the cache, at most so much.
+# As in `runner.core.layout`; a test holds them together.
+COPIES_MAX = 10
+COPIES_BYTES_MAX = 256 * MIB
+_ROW_VALUE_BYTES = 4
 # Bytes of one element, as (bytes, elements) of a block.
 CACHE_TYPES = {"": (2, 1), "f16": (2, 1), "q8_0": (34, 32), "q4_0": (18, 32)}
 
@@ -80,12 +87,32 @@ def cache_bytes(facts: ModelFacts, layout: Layout) -> list[int]:
 
 def sizes_by_facts(facts: ModelFacts, layout: Layout) -> LayerSizes:
     """Before anything was measured."""
+    caches = tuple(cache_bytes(facts, layout))
     return LayerSizes(
         weights=facts.layer_weights_bytes,
-        caches=tuple(cache_bytes(facts, layout)),
+        caches=caches,
         experts=facts.layer_expert_bytes,
         input_bytes=facts.input_weights_bytes,
+        beside_bytes=beside_bytes(facts, layout, sum(caches)),
     )
+
+
+def beside_bytes(facts: ModelFacts, layout: Layout, cached_bytes: int) -> int:
+    """What a runner keeps in host RAM wherever the layers lie: copies of prompts and states, rows of logits."""
+    rows = layout.slots * facts.vocabulary_size * _ROW_VALUE_BYTES
+    return min(COPIES_BYTES_MAX, COPIES_MAX * cached_bytes) + rows
+
+
+def sizes_by_larger(sizes: LayerSizes, facts: ModelFacts, layout: Layout) -> LayerSizes:
+    """From what was measured with no fewer slots and no less context: never less than it will be.
+
+    A cache is no larger than it was there, nor than its formula, which counts sliding windows in full.
+    """
+    caches = sizes.caches
+    if facts.layer_key_width or facts.layer_state_bytes:
+        caches = tuple(map(min, caches, cache_bytes(facts, layout)))
+    beside = min(sizes.beside_bytes, beside_bytes(facts, layout, sum(caches)))
+    return replace(sizes, caches=caches, beside_bytes=beside)
 
 
 def graph_bytes(facts: ModelFacts, layout: Layout) -> int:

@@ -19,7 +19,7 @@ from scheduler.core.grounds import Ground
 from scheduler.core.known_reports import KnownReports, measure_key
 from scheduler.core.layouts import Layout
 from scheduler.core.ledger import Kept, Need
-from scheduler.core.memory import MemoryOrigin, MemoryReport, bytes_text
+from scheduler.core.memory import MemoryOrigin, MemoryReport, bytes_text, memory_text
 from scheduler.core.policy import Policy
 from scheduler.core.rooms import PLACES, Rooms
 
@@ -32,13 +32,14 @@ class Judge:
     view: ClusterView
     reports: Reports
     policy: Policy
+    bounds: bool = False  # nothing is measured any more: see KnownReports
     assuming: bool = False  # only to know: whoever is in the way is taken for gone, and nobody is chosen to go
     rooms: Rooms = field(init=False)
     known: KnownReports = field(init=False)
 
     def __post_init__(self) -> None:
         self.rooms = Rooms(policy=self.policy, promises=self.view.promises, backoff=self.request.backoff)
-        self.known = KnownReports(self.request.model_digest, self.reports, self.policy)
+        self.known = KnownReports(self.request.model_digest, self.reports, self.policy, self.bounds)
 
     def try_ground(
         self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]
@@ -71,13 +72,14 @@ class Judge:
 
     def _fitting(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> Fitting:
         facts = self.known.facts(ground)
+        sizes, guessed = self.known.sizes(ground, base), self._are_guessed(ground, base)
         return Fitting(
             shape=shape,
             ground=ground,
             base=base,
             request=self.request,
             facts=facts,
-            sizes=self.known.sizes(ground, base),
+            sizes=replace(sizes, beside_bytes=0) if guessed else sizes,  # no formula refuses what can be counted
             rooms=self.rooms,
             kept=Kept(
                 policy=self.policy,
@@ -87,10 +89,14 @@ class Judge:
             ),
             without=without,
             devices_min=2 if shape is Shape.ONE_NODE else 1,
-            cells_guessed=self.policy.measure and not self.known.are_sizes_counted(ground, base),
+            cells_guessed=guessed,
             speeds_known=all(device.speed_bytes_s > 0 for _, device in ground.devices),
             decoding=self.view.decoding,
         )
+
+    def _are_guessed(self, ground: Ground, base: Layout) -> bool:
+        """Whether sizes are by formula although they can be counted."""
+        return self.policy.measure and not self.known.are_sizes_counted(ground, base)
 
     def _measure_first(self, ground: Ground, layout: Layout) -> MeasureFirst:
         key = measure_key(self.request.model_digest, ground, layout)
@@ -133,6 +139,8 @@ class Judge:
         text = outcome.message
         if outcome.fault is None and fitting.host_text and outcome.message == NOT_ALLOCATED:
             text = fitting.host_text
+        elif verdict is Verdict.SHORT_BYTES and outcome.message == NOT_ALLOCATED and found.short_bytes > 0:
+            text = _short_text(found)
         return replace(found, reason=text, rounds=outcome.rounds)
 
     def _with_pipeline(self, fitting: Fitting, found: Converged) -> Candidate | Placement | MeasureFirst:
@@ -213,3 +221,12 @@ class Judge:
             expected_s=fitting.expected_s(layout) if layout is not None and needs else 0.0,
             origin=report.origin if report is not None else MemoryOrigin.UNKNOWN,
         )
+
+
+def _short_text(candidate: Candidate) -> str:
+    """What is short on the device that lacks most; of RAM in the words that clients know."""
+    need, have = candidate.shortest
+    if len(candidate.needs) == 1:
+        return memory_text(need.total_bytes, have.available_bytes)
+    name = f"{need.node_id}/{need.device_id}" if need.node_id not in ("", candidate.node_id) else need.device_id
+    return f"{bytes_text(need.total_bytes)} of {name} are needed, {bytes_text(have.available_bytes)} are available"

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from common import errors
 from scheduler.core.candidates import MeasureKey, Reports
-from scheduler.core.estimate import estimate_report, graph_bytes, sizes_by_facts
+from scheduler.core.estimate import estimate_report, graph_bytes, sizes_by_facts, sizes_by_larger
 from scheduler.core.facts import ModelFacts, facts_of_size
 from scheduler.core.faults import Fault
 from scheduler.core.grounds import Ground
 from scheduler.core.layers import LayerSizes, sizes_by_report
 from scheduler.core.layouts import Layout
-from scheduler.core.memory import MIB, MemoryReport
+from scheduler.core.memory import MIB, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.view import NodeView
 
@@ -43,11 +43,16 @@ class Known:
 
 @dataclass(slots=True)
 class KnownReports:
-    """Reports of one model. A memo: it changes no answer."""
+    """Reports of one model. A memo: it changes no answer.
+
+    With `bounds` nothing is measured any more: what was counted with larger values bounds what smaller ones take,
+    and is as little in doubt as a count.
+    """
 
     digest: str
     reports: Reports
     policy: Policy
+    bounds: bool = False
     _by_build: dict[str, list[Known]] | None = None
     _by_values: dict[tuple[str, Layout], Known] = field(default_factory=dict)  # of each, the one with most on devices
     _facts: dict[str, ModelFacts] = field(default_factory=dict)
@@ -67,7 +72,7 @@ class KnownReports:
 
     def estimate(self, ground: Ground, layout: Layout) -> MemoryReport:
         """By formula; layers and graph as measured in another layout of the same values, if there is one."""
-        known = self._same_values(ground, layout)
+        known = self._same_values(ground, layout) or self._larger_values(ground, layout)
         if known is None:
             graph = graph_bytes(self.facts(ground), layout)
             projector = self._projector_bytes(ground, layout)
@@ -75,7 +80,8 @@ class KnownReports:
             parts = (*known.report.devices, known.report.host)
             graph = max(part.graph_bytes for part in parts)
             projector = sum(part.projector_bytes for part in parts)
-        return estimate_report(self.sizes(ground, layout), graph, layout, projector_bytes=projector)
+        found = estimate_report(self.sizes(ground, layout), graph, layout, projector_bytes=projector)
+        return found if known is None or not self.bounds else replace(found, origin=MemoryOrigin.MEASURED)
 
     def _projector_bytes(self, ground: Ground, layout: Layout) -> int:
         file = ground.node.model(self.digest)
@@ -86,8 +92,11 @@ class KnownReports:
     def sizes(self, ground: Ground, base: Layout) -> LayerSizes:
         """Of every layer: as measured in any layout of these values, else by the header."""
         facts = self.facts(ground)
-        known = self._same_values(ground, base)
-        return sizes_by_facts(facts, base) if known is None else sizes_by_report(known.report, facts)
+        if (known := self._same_values(ground, base)) is not None:
+            return sizes_by_report(known.report, facts)
+        if (larger := self._larger_values(ground, base)) is not None:
+            return sizes_by_larger(sizes_by_report(larger.report, facts), facts, base)
+        return sizes_by_facts(facts, base)
 
     def are_sizes_counted(self, ground: Ground, base: Layout) -> bool:
         """Whether `sizes` are measured, wherever the layers lay."""
@@ -136,6 +145,21 @@ class KnownReports:
         self._of_build(build)
         return self._by_values.get((build, _values(base)))
 
+    def _larger_values(self, ground: Ground, base: Layout) -> Known | None:
+        """The report that is nearest among those with no less context, no fewer slots and no smaller cache type."""
+        if not self.bounds:
+            return None
+        wanted = _values_but_cells(base)
+        found = [
+            known
+            for known in self._of_build(ground.node.engine_build)
+            if known.layout.context_tokens >= base.context_tokens
+            and known.layout.slots >= base.slots
+            and _values_but_cells(known.layout) == wanted
+            and _cache_types(known.layout) in (_cache_types(base), ("", ""))
+        ]
+        return min(found, key=lambda known: (known.cells, -known.device_layers), default=None)
+
     def _of_build(self, build: str) -> list[Known]:
         if self._by_build is None:
             self._by_build = {}
@@ -172,6 +196,14 @@ def measure_key(digest: str, ground: Ground, layout: Layout) -> MeasureKey:
 def _values(layout: Layout) -> Layout:
     """What sizes of layers depend on: not where they lie."""
     return replace(layout, devices=(), pipeline=False, output_on_host=False, experts_on_host=0)
+
+
+def _values_but_cells(layout: Layout) -> Layout:
+    return replace(_values(layout), context_tokens=0, slots=0, cache_type_k="", cache_type_v="")
+
+
+def _cache_types(layout: Layout) -> tuple[str, str]:
+    return layout.cache_type_k, layout.cache_type_v
 
 
 def _named_as(report: MemoryReport, layout: Layout) -> MemoryReport:

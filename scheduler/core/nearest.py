@@ -1,7 +1,7 @@
 """What would fit instead of what was refused: smaller context, fewer slots, smaller cache, one more device.
 
-Worked out by the planner itself, on the largest nodes, with estimates for what was not measured: they are on the safe
-side, and what is named here fits by them.
+Worked out by the planner itself, on the largest nodes. What was measured for the refusal bounds what less would take;
+where nothing was, formulas are on the safe side. What is named here fits by them.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +13,8 @@ from scheduler.core.variants import CACHE_TYPE_SMALL, CONTEXT_STEPS
 from scheduler.core.view import DeviceKind, DeviceView, NodeView
 
 NODES_LOOKED_AT = 8
+# Below what is ever chosen by itself; shorter ones are of use to nobody.
+SMALL_CONTEXTS = (2048, 1024, 512, 256)
 
 Fits = Callable[[PlacementRequest, ClusterView, Policy], bool]
 
@@ -38,7 +40,7 @@ def _changes(
     """Kind of change, its words, and what is asked then; of each kind the smallest change comes first."""
     same = tuple(nodes)
     layout = request.layout
-    for tokens in CONTEXT_STEPS:
+    for tokens in (*CONTEXT_STEPS, *SMALL_CONTEXTS):
         if tokens < layout.context_tokens:
             changed = replace(request, layout=replace(layout, context_tokens=tokens), automatic_context=False)
             yield "context", f"num_ctx {tokens}", changed, same

@@ -10,6 +10,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from scheduler.core.candidates import (
     Candidate,
@@ -60,13 +61,15 @@ def plan_placement(request: PlacementRequest, view: ClusterView, reports: Report
 class _Search:
     """One way through the steps."""
 
-    def __init__(self, request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> None:
+    def __init__(
+        self, request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy, *, bounds: bool = False
+    ) -> None:
         if request.require_gpu and not request.constraints.require_gpu:
             request = replace(request, constraints=replace(request.constraints, require_gpu=True))
         self.request = request
         self.view = view
         self.policy = policy
-        self.judge = Judge(request, view, reports, policy)
+        self.judge = Judge(request, view, reports, policy, bounds)
         self.grounds: Grounds = find_grounds(request, view, policy)
         self._automatic = self._find_automatic()
         self.seen: Seen = {}
@@ -237,7 +240,7 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
         return Refusal(kind=RefusalKind.BUSY, message="waiting for another load", candidates=candidates)
     short = [one for one in candidates if one.verdict in (Verdict.SHORT_BYTES, Verdict.LAYOUT_NOT_FOUND)]
     if short:
-        would_fit = nearest(search.request, search.view, search.policy, _fits)
+        would_fit = nearest(search.request, search.view, search.policy, partial(_fits, search.judge.reports))
         text = _memory_text(short)
         if would_fit:
             text += f"; by estimate it would fit with {' or with '.join(would_fit)}"
@@ -252,8 +255,8 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
     return Refusal(kind=RefusalKind.NO_DEVICE, message=f"no device can take the model: {text}", candidates=candidates)
 
 
-def _fits(request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
-    return isinstance(_Search(request, view, {}, policy).run(may_evict=False), Placement)
+def _fits(reports: Reports, request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
+    return isinstance(_Search(request, view, reports, policy, bounds=True).run(may_evict=False), Placement)
 
 
 def _broken(search: _Search, fault: Fault) -> Refusal:
@@ -268,7 +271,5 @@ def _memory_text(short: list[Candidate]) -> str:
     if given or not numbered:
         return given[0] if given else short[0].reason
     best = min(numbered, key=lambda one: (one.shape is not Shape.CPU, one.short_bytes, one.node_id, one.device_id))
-    need, have = max(
-        zip(best.needs, best.available, strict=True), key=lambda pair: pair[0].total_bytes - pair[1].available_bytes
-    )
+    need, have = best.shortest
     return memory_text(need.total_bytes, have.available_bytes)

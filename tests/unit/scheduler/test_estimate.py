@@ -1,6 +1,15 @@
 """Formulas that stand in for a measurement, with numbers worked out by hand."""
 
-from scheduler.core.estimate import cache_bytes, estimate_report, graph_bytes, layer_ranges, sizes_by_facts
+from runner.core import layout as runner_layout
+from scheduler.core.estimate import (
+    COPIES_BYTES_MAX,
+    COPIES_MAX,
+    cache_bytes,
+    estimate_report,
+    graph_bytes,
+    layer_ranges,
+    sizes_by_facts,
+)
 from scheduler.core.facts import ModelFacts, facts_of_size
 from scheduler.core.layers import sizes_by_report
 from scheduler.core.layouts import DeviceLayers, Layout
@@ -63,7 +72,18 @@ def test_an_estimate_puts_every_layer_where_the_layout_says() -> None:
     assert [part.weights_bytes for part in report.devices] == [110, 170]
     assert report.devices[1].layer_weights_bytes == (0, 0, 120, 50)
     assert report.host.weights_bytes == 100 + 40
-    assert report.host.cache_bytes == 512 * 48 * 2
+    cells = 512 * 48 * 2
+    assert report.host.layer_cache_bytes[0] == cells
+
+
+def test_an_estimate_has_the_copies_that_a_runner_keeps_in_host_ram() -> None:
+    assert (COPIES_MAX, COPIES_BYTES_MAX) == (runner_layout.COPIES_MAX, runner_layout.COPIES_BYTES_MAX)
+    report = estimated(on(1, 2))
+    cached = sum(part.cache_bytes for part in report.devices) + report.host.layer_cache_bytes[0]
+    rows = on(1, 2).slots * FACTS.vocabulary_size * 4
+    assert report.host.layer_cache_bytes[-1] == COPIES_MAX * cached + rows
+    whole = estimated(on(4))
+    assert whole.host.cache_bytes == report.host.layer_cache_bytes[-1], "wherever the layers lie"
 
 
 def test_experts_on_the_host_leave_the_rest_of_their_block_where_it_was() -> None:

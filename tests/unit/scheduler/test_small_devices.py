@@ -58,7 +58,7 @@ def count(layout: Layout) -> MemoryReport:
     graph = (12 + 16 * layout.slots) * MIB
     plain = estimate_report(sizes_by_facts(FACTS, layout), graph, layout)
     caches = (*plain.host.layer_cache_bytes[:-1], COPIES_BYTES)
-    host = replace(plain.host, layer_cache_bytes=caches, cache_bytes=plain.host.cache_bytes + COPIES_BYTES)
+    host = replace(plain.host, layer_cache_bytes=caches, cache_bytes=sum(caches))
     return replace(plain, origin=MemoryOrigin.MEASURED, host=host)
 
 
