@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from common.errors import PunaError
+from common.errors import InternalError, PunaError
 from gateway.streams import closing
 
 Event = TypeVar("Event")
@@ -165,9 +165,15 @@ class Feed(Generic[Event]):
                 async for event in events:
                     await self._buffer.put(event)
         except asyncio.CancelledError:
-            if self._ending is None:
+            if self._ending is not None:
+                last = self._ending
+            elif self._is_cancelled():
                 raise
-            last = self._ending
+            else:  # something below cancelled itself; the reader must not wait for ever
+                last = InternalError("internal error")
         except Exception as error:  # noqa: BLE001  # carried to the reader, whoever that is
             last = error
         await self._buffer.put(last)
+
+    def _is_cancelled(self) -> bool:
+        return self._pump is None or self._pump.cancelling() > 0

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 from grpc import aio
 
+from common.errors import InvalidRequest
 from common.grpc_client import call_metadata, open_channel
 from common.grpc_errors import domain_errors, received
 from protos import store_pb2, store_pb2_grpc
@@ -91,7 +92,7 @@ class StoreClient:
         """Send a blob. `content` is read no faster than the node takes it; pieces may have any size.
 
         Raises:
-            InvalidRequest: the content has another digest or length; nothing is kept.
+            InvalidRequest: the content has another digest or length, or raised; nothing is kept.
             DiskFull, RequestTooLarge: as they say.
             ModelUnavailable: the node cannot be reached.
         """
@@ -114,6 +115,12 @@ class StoreClient:
                     begun.set()
                 response: store_pb2.PutBlobResponse = await call
             return response
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this task: gRPC cancels its own call when `content` raises, and says no more about it.
+            raise InvalidRequest("the content ended before it was whole") from None
         finally:
             begun.set()
             call.cancel()

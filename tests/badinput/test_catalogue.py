@@ -76,10 +76,10 @@ def test_every_number_has_a_row_here_or_beside() -> None:
     """Numbers that no JSON body can show are in the files beside this one, or where their routes are tested."""
     here = {row.number for row in TABLE}
     elsewhere = {
-        "IN12": "tests/integration/runner: prompts as long as the context",
+        "IN12": "tests/e2e/test_bad_input.py",
         "IN15": "test_raw_requests.py",
-        "IN21": "tests/unit/gateway/test_template_worker.py",
-        "IN24": "the routes of blobs",
+        "IN21": "tests/e2e/test_bad_input.py",
+        "IN24": "tests/e2e/test_bad_input.py",
         "IN25": "test_raw_requests.py",
         "IN26": "test_raw_requests.py",
         "IN27": "test_raw_requests.py",
@@ -89,7 +89,7 @@ def test_every_number_has_a_row_here_or_beside() -> None:
         "IN31": "test_raw_requests.py",
         "IN32": "tests/authz",
         "IN34": "test_grpc_requests.py",
-        "IN36": "tests/authz",
+        "IN36": "tests/e2e/test_bad_input.py",
         "IN37": "tests/authz",
         "IN38": "test_raw_requests.py",
     }

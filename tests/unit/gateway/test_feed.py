@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import RunnerLost, ShuttingDown
+from common.errors import InternalError, RunnerLost, ShuttingDown
 from gateway.choices import ChoiceEvent, merge_choices
 from gateway.core.answers import AnswerEvent, Delta
 from gateway.feed import BUFFERED_MAX, END, EndOfFeed, Feed
@@ -110,6 +110,19 @@ async def test_ending_from_outside_gives_the_reader_the_error() -> None:
         with pytest.raises(ShuttingDown):
             await feed.next(5)
     assert source.closed.is_set()
+
+
+async def test_work_that_cancels_itself_does_not_leave_its_reader_waiting() -> None:
+    """As gRPC does with a call whose requests raise."""
+
+    async def broken() -> AsyncIterator[int]:
+        yield 1
+        raise asyncio.CancelledError
+
+    async with Feed(broken(), set()) as feed:
+        assert await feed.next(5) == 1
+        with pytest.raises(InternalError):
+            await feed.next(5)
 
 
 async def text(content: str, error: Exception | None = None) -> AsyncIterator[AnswerEvent]:
