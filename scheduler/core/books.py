@@ -36,8 +36,8 @@ class StopState(StrEnum):
     """How far a stop is."""
 
     DRAINING = "draining"  # takes nothing new; running sequences end
-    SAVING = "saving"
-    COMMANDED = "commanded"
+    SAVING = "saving"  # the intent is being written down
+    COMMANDED = "commanded"  # the host has been told
     RECOVERING = "recovering"  # the process is gone, its memory not yet seen to be back
 
 

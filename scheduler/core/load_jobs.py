@@ -19,14 +19,14 @@ from scheduler.core.memory import MemoryReport
 class LoadState(StrEnum):
     """Where a load stands."""
 
-    WAITING = "waiting"
-    MEASURING = "measuring"
-    EVICTING = "evicting"
+    WAITING = "waiting"  # for the next look at the plan
+    MEASURING = "measuring"  # a host counts bytes for a layout
+    EVICTING = "evicting"  # room is being made
     PLANNED = "planned"  # being written down
-    STARTING = "starting"
-    LOADING = "loading"
-    READY = "ready"
-    FAILED = "failed"
+    STARTING = "starting"  # the host has been told
+    LOADING = "loading"  # the runner says so
+    READY = "ready"  # everybody who waits has been told
+    FAILED = "failed"  # no attempt is left, or none can help
 
 
 _S = LoadState
