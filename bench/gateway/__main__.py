@@ -19,6 +19,8 @@ from grpc import aio
 
 from bench.gateway.clients import GrpcClient, HttpClient, Timed, crowd, open_loop
 from bench.gateway.litellm import running_litellm, version_of
+from bench.gateway.llama_router import LlamaClient, running_router
+from bench.gateway.table import table
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
 from cli.cluster.free_port import FreePort
 
@@ -41,33 +43,29 @@ PUBLISHED = {
 def main() -> int:
     """Measure, print, write."""
     options = _options()
+    load_before = load_average()
     cores = sorted(os.sched_getaffinity(0))
     gateway_core, other_core = cores[0], cores[-1]
     os.sched_setaffinity(0, {other_core})
     with _running(gateway_core, other_core) as (http, runner, gateway_pid):
         figures = asyncio.run(_measure(http, runner, gateway_pid, options))
-    if options.litellm is not None:
-        with running_litellm(options.litellm, python=sys.executable, core=gateway_core, other_core=other_core) as (
-            proxy,
-            upstream,
-            pid,
-        ):
-            figures["litellm"] = {"version": version_of(options.litellm)} | asyncio.run(
-                _measure_peer(proxy, upstream, pid, options)
-            )
+    figures["peers"] = _measure_peers(options, gateway_core, other_core)
+    figures["summary"]["peers"] = {name: _of_peer(peer) for name, peer in figures["peers"].items()}
     outcome = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **describe_commit(),
         "machine": describe_machine(),
-        "load_average_before": load_average(),
-        "options": {name: value for name, value in vars(options).items() if name not in ("out", "litellm")},
+        "load_average_before": load_before,
+        "options": {
+            name: value for name, value in vars(options).items() if name not in ("out", "litellm", "llama_server")
+        },
         "cores": {"gateway": gateway_core, "runner and clients": other_core},
         "published_by_others": PUBLISHED,
         **figures,
     }
     path = Path(options.out) / f"{datetime.now(UTC):%Y-%m-%d}-gateway-relay.json"
     path.write_text(json.dumps(outcome, indent=1) + "\n")
-    print(json.dumps(outcome["summary"], indent=1), f"\n{path}")
+    print(table(outcome["summary"]), f"\n{path}")
     return 0
 
 
@@ -82,7 +80,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--litellm", type=Path, help="a virtual environment with litellm[proxy], to be measured as well"
     )
-    parser.add_argument("--litellm-rate", type=float, default=30.0, help="requests a second that it is asked for")
+    parser.add_argument(
+        "--llama-server", type=Path, default=next(iter(sorted((ROOT / ".peers").glob("*/bin/llama-server"))), None),
+        help="measured as a router if it is there (tools/peers/build_llama_server.sh)",
+    )  # fmt: skip
+    parser.add_argument("--llama-rate", type=float, default=20.0, help="requests a second that it is asked for")
+    parser.add_argument("--litellm-rate", type=float, default=20.0, help="requests a second that it is asked for")
     parser.add_argument("--out", default=str(ROOT / "bench" / "results"))
     return parser.parse_args()
 
@@ -108,32 +111,66 @@ async def _measure(http: str, runner: str, gateway_pid: int, options: argparse.N
             ]
             rounds.append(entry)
             print(json.dumps(entry), flush=True)
-    return {"rounds": rounds, "summary": _summary(rounds)}
+    return {"rounds": rounds, "summary": _summary(rounds, options.rate)}
 
 
-async def _measure_peer(proxy: str, upstream: str, pid: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The same client, the same answers; at a rate that it can bear, which `requests_per_core_s` shows."""
-    figures: dict[str, Any] = {"rate": options.litellm_rate}
-    for name, address in (("direct", upstream), ("proxy", proxy)):
-        host, _, port = address.rpartition(":")
-        client = HttpClient(host, int(port))
+def _measure_peers(options: argparse.Namespace, core: int, other_core: int) -> dict[str, Any]:
+    """The proxies that can be run here, each in the gateway's place."""
+    peers: dict[str, Any] = {}
+    if options.llama_server is not None:
+        with running_router(options.llama_server, core=core, other_core=other_core) as (proxy, upstream, pid):
+            clients = _client_of(LlamaClient, proxy), _client_of(LlamaClient, upstream)
+            peers["llama-server router"] = asyncio.run(_measure_peer(*clients, pid, options.llama_rate, options))
+    if options.litellm is not None:
+        with running_litellm(options.litellm, python=sys.executable, core=core, other_core=other_core) as (
+            proxy,
+            upstream,
+            pid,
+        ):
+            clients = _client_of(HttpClient, proxy), _client_of(HttpClient, upstream)
+            peers[f"LiteLLM {version_of(options.litellm)}"] = asyncio.run(
+                _measure_peer(*clients, pid, options.litellm_rate, options)
+            )
+    return peers
+
+
+def _client_of(client: type[HttpClient], address: str) -> HttpClient:
+    host, _, port = address.rpartition(":")
+    return client(host, int(port))
+
+
+async def _measure_peer(
+    proxy: HttpClient, upstream: HttpClient, pid: int, rate: float, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The same load on both sides of a proxy, at a rate that it can bear."""
+    figures: dict[str, Any] = {"rate": rate}
+    cpu_s = 0.0
+    for name, client in (("direct", upstream), ("proxy", proxy)):
         await open_loop(client.ask, per_second=10, duration_s=2, tokens=options.answer)
-        cpu_s = _cpu_s(pid)
-        timed = await open_loop(
-            client.ask, per_second=options.litellm_rate, duration_s=options.seconds, tokens=options.answer
-        )
+        cpu_s = _cpu_s(pid, alone=True)
+        timed = await open_loop(client.ask, per_second=rate, duration_s=options.seconds, tokens=options.answer)
         figures[name] = _percentiles(timed)
-        cpu_s = _cpu_s(pid) - cpu_s
-    figures["requests_per_core_s"] = round(options.litellm_rate * options.seconds / cpu_s, 1)
-    figures["relay"] = await _relay(client, pid, options.streams[0], min(options.tokens, _PEER_TOKENS))
+        cpu_s = _cpu_s(pid, alone=True) - cpu_s
+    figures["cpu_ms_per_request"] = round(1000 * cpu_s / (rate * options.seconds), 3)
+    figures["relay"] = await _relay(proxy, pid, options.streams[0], min(options.tokens, _PEER_TOKENS), alone=True)
     return figures
 
 
-async def _relay(client: HttpClient, pid: int, streams: int, tokens: int) -> dict[str, Any]:
+def _of_peer(figures: dict[str, Any]) -> dict[str, Any]:
+    direct, proxy = figures["direct"]["first_token_ms"], figures["proxy"]["first_token_ms"]
+    return {
+        "rate": figures["rate"],
+        "added_first_token_ms": {name: round(proxy[name] - direct[name], 3) for name in ("p50", "p99")},
+        "cpu_ms_per_request": figures["cpu_ms_per_request"],
+        "relayed_tokens_per_core_s": figures["relay"]["tokens_per_cpu_s"],
+    }
+
+
+async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alone: bool = False) -> dict[str, Any]:
     """As many tokens as the gateway can pass on, and what each costs it."""
-    cpu_s = _cpu_s(pid)
+    cpu_s = _cpu_s(pid, alone=alone)
     timed = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
-    cpu_s = _cpu_s(pid) - cpu_s
+    cpu_s = max(_cpu_s(pid, alone=alone) - cpu_s, 1 / _TICKS_PER_S)
     count = sum(one.tokens for one in timed)
     return {
         "streams": streams,
@@ -157,7 +194,7 @@ def _at(ordered: list[float], share: float) -> float:
     return round(ordered[min(int(len(ordered) * share), len(ordered) - 1)], 3)
 
 
-def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(rounds: list[dict[str, Any]], rate: float) -> dict[str, Any]:
     """Medians over the rounds; what the gateway adds is the difference of the percentiles of one round."""
     added = {
         name: round(
@@ -172,8 +209,10 @@ def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         statistics.median(entry["relay"][i]["tokens_per_cpu_s"] for entry in rounds)
         for i in range(len(rounds[0]["relay"]))
     )
+    share = statistics.median(entry["gateway"]["gateway_core_share"] for entry in rounds)
     return {
         "added_first_token_ms": added,
+        "cpu_ms_per_request": round(1000 * share / rate, 3),
         "relayed_tokens_per_core_s": round(relayed),
         "holds": {
             f"added p50 < {ADDED_P50_MS} ms": added["p50"] < ADDED_P50_MS,
@@ -183,9 +222,9 @@ def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _cpu_s(pid: int) -> float:
-    """Processor time of the gateway and of the workers that render for it."""
-    pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+def _cpu_s(pid: int, *, alone: bool = False) -> float:
+    """Processor time of the gateway and of the workers that render for it; `alone`: without its children."""
+    pids = [pid] if alone else [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in pids]
     return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS_PER_S
 

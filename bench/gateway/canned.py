@@ -100,7 +100,9 @@ async def serve(scheduler_port: int, runner_port: int) -> None:
     servers: list[aio.Server] = []
     for service, methods in handlers.items():
         server = aio.server(options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 1000)])
-        made = {name: grpc.unary_stream_rpc_method_handler(method) for name, method in methods.items()}
+        made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.unary_stream_rpc_method_handler(method) for name, method in methods.items()
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, made),))
         server.add_insecure_port(f"127.0.0.1:{ports[service]}")
         await server.start()
