@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -11,6 +12,7 @@ from common.errors import BadModelFile
 from runner.host.home import write_durably
 from runner.host.plain_files import FileStamp
 
+READ_BYTES = 1024 * 1024
 KEPT_MAX = 50_000  # a cache: the oldest go first
 
 
@@ -38,8 +40,8 @@ class FileDigests:
             except OSError:
                 return
 
-    async def of(self, stamp: FileStamp) -> str:
-        """The digest of this content.
+    async def of(self, stamp: FileStamp, told: Callable[[int], None] = lambda _: None) -> str:
+        """The digest of this content. `told` hears in a thread how many bytes of it are read.
 
         Raises:
             BadModelFile: it cannot be read.
@@ -48,7 +50,7 @@ class FileDigests:
         if known is not None:
             return known
         try:
-            digest, unchanged = await asyncio.to_thread(_compute, stamp)
+            digest, unchanged = await asyncio.to_thread(_compute, stamp, told)
         except OSError as error:
             raise BadModelFile(f"{stamp.path}: {error.strerror}") from error
         if unchanged:
@@ -56,11 +58,16 @@ class FileDigests:
         return digest
 
 
-def _compute(stamp: FileStamp) -> tuple[str, bool]:
+def _compute(stamp: FileStamp, told: Callable[[int], None]) -> tuple[str, bool]:
     """The digest, and whether nobody wrote meanwhile."""
-    with stamp.path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return digest, FileStamp.of(stamp.path) == stamp
+    hashed, piece, count = hashlib.sha256(), bytearray(READ_BYTES), 0
+    view = memoryview(piece)
+    with stamp.path.open("rb", buffering=0) as file:
+        while read := file.readinto(piece):
+            hashed.update(view[:read])
+            count += read
+            told(count)
+    return hashed.hexdigest(), FileStamp.of(stamp.path) == stamp
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from common.logs import get_logger
 from protos import cluster_pb2
 from runner.core import model_files as core_files
 from runner.core.description import Capability
-from runner.core.store.digests import combined
+from runner.core.store.digests import combined, parse_digest
 from runner.core.store.names import StoreName
 from runner.host import metrics
 from runner.host.file_digests import FileDigests
@@ -126,18 +126,31 @@ class ModelFiles:
             ),
         )
 
-    async def verify(self, digest: str, layout: cluster_pb2.Layout) -> None:
-        """Have every blob read that a runner would load, unless that was done. What is not here is for others to say.
+    def unverified_blobs(self, digest: str, layout: cluster_pb2.Layout) -> list[str]:
+        """Digests of the blobs that a runner would load and that nobody has read yet.
 
         Raises:
-            BadModelFile: one of them is not what its name says; it was moved away.
+            ModelNotFound, BadModelFile: as `files_of`.
         """
-        with contextlib.suppress(ModelNotFound):
-            files = self.files_of(digest, layout)
-            paths = [*files.weights, *(adapter.path for adapter in files.adapters)]
-            for path in paths if files.projector is None else [*paths, files.projector]:
-                if path.parent == self.blobs.directory:
-                    await self.verifier.verify(path.name)
+        files = self.files_of(digest, layout)
+        paths = [*files.weights, *(adapter.path for adapter in files.adapters)]
+        paths += [files.projector] if files.projector is not None else []
+        blobs = [parse_digest(path.name) for path in paths if path.parent == self.blobs.directory]
+        return [blob for blob in blobs if not self.verifier.is_verified(blob)]
+
+    async def verify(self, digest: str, layout: cluster_pb2.Layout, told: Callable[[int, int], None]) -> None:
+        """Have every blob read that a runner would load, unless that was done; `told` hears bytes done and of all.
+
+        Raises:
+            ModelNotFound, BadModelFile: one of them is not here, or not what its name says; then it was moved away.
+        """
+        blobs = self.unverified_blobs(digest, layout)
+        sizes = {blob: self.blobs.size(blob) or 0 for blob in blobs}
+        before, total = 0, sum(sizes.values())
+        for blob, size in sizes.items():
+            await self.verifier.verify(blob, lambda done, before=before: told(before + done, total))
+            before += size
+            told(before, total)
 
     def plain_file(self, digest: str) -> Path | None:
         """A plain file with this content, for other nodes that ask for a blob."""
@@ -175,6 +188,7 @@ class ModelFiles:
                     self._forget_failures()
         finally:
             verifying.cancel()
+            self.verifier.stop()
             await asyncio.gather(verifying, return_exceptions=True)
 
     async def rescan(self) -> None:

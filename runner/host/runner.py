@@ -17,27 +17,24 @@ from common.logs import get_logger
 from common.network import UNIX_PREFIX
 from protos import cluster_pb2
 from runner.core.exits import explain_exit
-from runner.core.silence import lengthen_silence
 from runner.core.tunnel import Purpose
 from runner.host import metrics
 from runner.host.borrowing import Borrowed, Borrower, addressed, renamed
 from runner.host.children import runner_command
-from runner.host.fetch_progress import FetchFiles, FetchProgress
+from runner.host.fetch_progress import FetchProgress, Preparation, PrepareFiles
 from runner.host.home import Home
 from runner.host.process import RunnerProcess, read_log_tail, spawn_runner, start_ticks, take_lock
 from runner.host.runner_link import is_placement, watch_pings, watch_status
 from runner.host.runner_notes import RunnerNote, write_note
 from runner.host.runner_spec import RunnerSpec, advertised
-from runner.host.stopping import Drain, kill_process, stop_process
+from runner.host.silence import HUNG_AFTER_S, Silence
+from runner.host.stopping import REAP_TIMEOUT_S, Drain, kill_process, stop_process, wait_until_gone
 
 log = get_logger()
 
 # Interpreter, imports and a bound port; the load itself comes after the hello. Generous, because disks may be cold.
 HELLO_TIMEOUT_S = 30.0
 DYING_S = 1.0  # from the end of its output to the end of the process
-SILENCE_LOOK_INTERVAL_S = 0.5
-SILENT_AFTER_S = 2.5  # two missed pings
-HUNG_AFTER_S = 10.0
 # After the exit: what the runner said last may still be on its way.
 LAST_WORDS_S = 0.2
 STOPPED = "the runner was stopped"
@@ -70,8 +67,8 @@ class Runner:
         self._socket_path = ""
         self._log_path = home.logs_directory / f"runner-{spec.placement_id}-{spec.generation}.log"
         self._status_at_s = clock.now_s()
-        self._heard = False  # since the last look at the silence
-        self._silence_s = 0.0
+        self._silence = Silence(clock)
+        self._hung = False
         self._was_ready = False
         self._progress = FetchProgress()
         self._drain = Drain(clock)
@@ -88,13 +85,22 @@ class Runner:
         self._progress.show(status)
         if status.state == cluster_pb2.RUNNER_STATE_READY and not status.slots_busy and not status.queued:
             status.idle_ms += max(0, round((self._clock.now_s() - self._status_at_s) * MS_PER_S))
-        if self._is_silent() and status.state in (
+        if self._silence.is_long and status.state in (
             cluster_pb2.RUNNER_STATE_LOADING,
             cluster_pb2.RUNNER_STATE_READY,
             cluster_pb2.RUNNER_STATE_NO_SLOTS,
         ):
             status.state = cluster_pb2.RUNNER_STATE_NOT_RESPONDING
+        if self.unreaped_pid is not None:  # whatever it said last: it holds what it holds
+            status.state = cluster_pb2.RUNNER_STATE_NOT_RESPONDING
+            status.ClearField("error")
         return record
+
+    @property
+    def unreaped_pid(self) -> int | None:
+        """Of a process that SIGKILL has not ended in time; None: there is none."""
+        process = self._process
+        return None if process is None or self.ended.is_set() or not process.unreaped.is_set() else process.pid
 
     @property
     def state(self) -> "cluster_pb2.RunnerState.ValueType":
@@ -123,10 +129,15 @@ class Runner:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(
-        self, *, predecessor: "Runner | None", listen: str, advertise: str, fetch: FetchFiles | None = None
+        self,
+        *,
+        predecessor: "Runner | None",
+        listen: str,
+        advertise: str,
+        first: tuple[Preparation, PrepareFiles] | None = None,
     ) -> None:
         """Spawn the process once its files are here and `predecessor` is gone, and follow it."""
-        self._life = asyncio.create_task(self._live(predecessor, listen, advertise, fetch))
+        self._life = asyncio.create_task(self._live(predecessor, listen, advertise, first))
         self._life.add_done_callback(_log_bug)
 
     def adopt(self, process: RunnerProcess, note: RunnerNote) -> None:
@@ -143,6 +154,9 @@ class Runner:
         """Drain, SIGTERM, grace, SIGKILL; returns when the process is gone. Callers may leave: the stop goes on.
 
         A second call may shorten the drain of the first.
+
+        Raises:
+            ModelUnavailable: not even SIGKILL has ended it in time.
         """
         self.stop_requested = True
         self._drain.allow(drain_s)
@@ -150,14 +164,21 @@ class Runner:
             self._life.cancel()  # still waits for its predecessor; _live cleans up
         elif self._stopping is None and self._process is not None:
             self._stopping = asyncio.create_task(stop_process(self._process, self._drain))
-        await self.ended.wait()
+        await wait_until_gone(self.ended, self._process)
 
-    async def _live(self, predecessor: "Runner | None", listen: str, advertise: str, fetch: FetchFiles | None) -> None:
+    async def _live(
+        self,
+        predecessor: "Runner | None",
+        listen: str,
+        advertise: str,
+        first: tuple[Preparation, PrepareFiles] | None,
+    ) -> None:
         try:
-            if fetch is not None:
-                self._progress.fetching()
-                self.spec = await fetch(self._tell_fetched)
-                self._progress.fetched()
+            if first is not None:
+                what, prepare = first
+                self._progress.begin(what)
+                self.spec = await prepare(self._tell_prepared)
+                self._progress.end()
             if predecessor is not None:
                 await predecessor.stop(drain_s=0)
             await self._spawn(listen, advertise)
@@ -243,6 +264,8 @@ class Runner:
         elif lost_node:  # the engine aborts when a device is gone: what it says then is no news
             message = f"node {lost_node} no longer lends the devices that the runner uses"
             self._fail(RunnerLost.reason, message, process.exit_code)
+        elif self._hung:
+            self._fail(RunnerLost.reason, f"the runner did not answer for {HUNG_AFTER_S:g} s", process.exit_code)
         elif said is not None and said.reason:
             self._fail(said.reason, said.message, process.exit_code)
         else:
@@ -256,29 +279,10 @@ class Runner:
         await kill_process(process)
 
     async def _watch_silence(self, process: RunnerProcess) -> None:
-        """A runner that answers nothing for HUNG_AFTER_S is killed; slow ones answer pings and are left alone."""
-        was_silent, looked_at_s = False, self._clock.now_s()
-        while not process.exited.is_set():
-            await asyncio.sleep(SILENCE_LOOK_INTERVAL_S)
-            now_s = self._clock.now_s()
-            self._silence_s = lengthen_silence(
-                self._silence_s,
-                elapsed_s=now_s - looked_at_s,
-                heard=self._heard,
-                look_interval_s=SILENCE_LOOK_INTERVAL_S,
-            )
-            self._heard, looked_at_s = False, now_s
-            if self._is_silent() != was_silent:
-                was_silent = not was_silent
-                log.warning("runner.silent" if was_silent else "runner.answers", placement=self.spec.placement_id)
-                self.changes.notify()
-            if self._silence_s > HUNG_AFTER_S:
-                log.error("runner.hung", placement=self.spec.placement_id, silence_s=HUNG_AFTER_S)
-                self._record.status.state = cluster_pb2.RUNNER_STATE_ERROR
-                self._record.status.error.reason = RunnerLost.reason
-                self._record.status.error.message = f"the runner did not answer for {HUNG_AFTER_S:g} s"
-                await kill_process(process)
-                return
+        placement_id = self.spec.placement_id
+        if await self._silence.grows_too_long(process, placement_id=placement_id, changed=self.changes.notify):
+            self._hung = True
+            await kill_process(process)
 
     async def _finish(self) -> None:
         """However the life ended: nothing of the runner is left behind."""
@@ -286,7 +290,9 @@ class Runner:
         if self._borrowed is not None:
             await self._borrowed.close()
         if process is not None and not process.exited.is_set():
-            await kill_process(process)  # only when our own task is cancelled: the host goes down in disorder
+            process.kill_group()  # only when our own task is cancelled: the host goes down in disorder
+            if not await process.wait(REAP_TIMEOUT_S):
+                return  # its note stays: the next host takes it over
         if not self._record.status.HasField("error"):
             exit_code = None if process is None else process.exit_code
             if self.stop_requested:
@@ -314,14 +320,11 @@ class Runner:
             Path(self._socket_path).unlink(missing_ok=True)
 
     def _hear(self) -> None:
-        self._heard = True
+        self._silence.hear()
 
-    def _tell_fetched(self, done_bytes: int, total_bytes: int) -> None:
+    def _tell_prepared(self, done_bytes: int, total_bytes: int) -> None:
         self._progress.tell(done_bytes, total_bytes)
         self.changes.notify()
-
-    def _is_silent(self) -> bool:
-        return self._silence_s > SILENT_AFTER_S
 
     async def _write_note(self) -> None:
         ticks = start_ticks(self._record.pid)

@@ -22,6 +22,7 @@ from common.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.core import model_files as core_files
 from runner.core.commands import Running, StartAction, check_stop, decide_start
+from runner.core.devices import CPU_ID
 from runner.core.exits import blamed_devices
 from runner.core.fences import Fence
 from runner.core.leases import LendAction, servers_of
@@ -30,7 +31,7 @@ from runner.host import converters, metrics
 from runner.host.borrowing import Borrower
 from runner.host.devices import Devices
 from runner.host.fence_store import FenceStore
-from runner.host.fetch_progress import FetchFiles
+from runner.host.fetch_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
 from runner.host.home import Home
 from runner.host.lease import Lease
 from runner.host.lending import Lender
@@ -40,6 +41,7 @@ from runner.host.registry.origin import Origins
 from runner.host.runner import Runner
 from runner.host.runner_notes import read_notes
 from runner.host.runner_spec import RunnerSpec
+from runner.host.stopping import unreaped_text
 
 log = get_logger()
 
@@ -101,6 +103,15 @@ class Supervisor:
         live = (runner for runner in self._runners.values() if not runner.ended.is_set())
         return {device_id for runner in live for device_id in _own_devices(runner.spec)} | {*self._lender.device_ids()}
 
+    def unreaped(self) -> dict[str, str]:
+        """Why nothing new may be placed on devices that processes are on which cannot be ended, by device id."""
+        found = self._lender.unreaped()
+        for runner in self._runners.values():
+            if (pid := runner.unreaped_pid) is not None:
+                text = f"{unreaped_text(pid)}; it is placement {runner.spec.placement_id} of {runner.spec.model_name}"
+                found.update(dict.fromkeys(_own_devices(runner.spec) or [CPU_ID], text))
+        return found
+
     async def start(self, request: host_pb2.StartRequest) -> Runner:
         """Execute a Start; returns the runner, which goes on by itself.
 
@@ -109,7 +120,6 @@ class Supervisor:
             ShuttingDown: nothing was started.
         """
         fence, placement_id, generation = _checked(request.fence, request.placement)
-        await self._models.verify(request.model_digest, request.layout)  # may take long, so others do not wait for it
         async with self._commands:
             self._refuse_if_closing()
             await asyncio.to_thread(self._fences.accept, fence)
@@ -169,6 +179,7 @@ class Supervisor:
 
         Raises:
             StaleFence, PlacementMismatch, InvalidRequest: nothing was stopped.
+            ModelUnavailable: not even SIGKILL has ended the process in time.
         """
         fence, placement_id, generation = _checked(request.fence, request.placement)
         async with self._commands:
@@ -217,7 +228,8 @@ class Supervisor:
         """Stop every runner; nothing starts from here on."""
         async with self._commands:
             self._closing = True
-        await asyncio.gather(*(runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._runners.values()))
+        stops = (runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._runners.values())
+        await asyncio.gather(*stops, return_exceptions=True)  # one that cannot be ended is left to the next host
         await self._lender.close()
         for watch in self._watches:
             watch.cancel()
@@ -225,13 +237,15 @@ class Supervisor:
 
     def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
         spec = replace(spec, environment=self._devices.environment(_own_devices(spec)))
-        fetch: FetchFiles | None = None
+        first: tuple[Preparation, PrepareFiles] | None = None
         try:
             spec = self._with_files(spec)
+            if self._models.unverified_blobs(spec.model_digest, spec.layout):
+                first = VERIFYING, partial(self._verify, spec)
         except ModelNotFound:
             if not request.HasField("origin"):
                 raise
-            fetch = partial(self._fetch, spec, request.origin)
+            first = FETCHING, partial(self._fetch, spec, request.origin)
         if predecessor is None and len(self._runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
         self._check_servers(_own_devices(spec), replaced=predecessor)
@@ -239,7 +253,7 @@ class Supervisor:
         self._home.prune_logs()
         runner = Runner(spec, self._home, self._clock, self._borrower)
         self._enter(runner)
-        runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise, fetch=fetch)
+        runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise, first=first)
         metrics.RUNNER_STARTS.labels(result="spawned").inc()
         return runner
 
@@ -252,6 +266,11 @@ class Supervisor:
     ) -> RunnerSpec:
         """Have the files from the nodes that have them."""
         await self._origins.fetch(origin, told)
+        return self._with_files(spec)
+
+    async def _verify(self, spec: RunnerSpec, told: Callable[[int, int], None]) -> RunnerSpec:
+        """Have every blob read that the runner will load."""
+        await self._models.verify(spec.model_digest, spec.layout, told)
         return self._with_files(spec)
 
     def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: Runner | None) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadModelFile
@@ -13,6 +15,27 @@ from runner.host.plain_files import FileStamp
 from runner.host.store.blobs import BlobStore, sync_directory
 
 log = get_logger()
+
+TELL_INTERVAL_S = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """One blob that is being read, for everybody who waits for it."""
+
+    done_bytes: int = 0
+    is_stopped: bool = False
+    task: asyncio.Task[None] | None = None
+
+    def tell(self, done_bytes: int) -> None:
+        """From the thread that reads.
+
+        Raises:
+            OSError: nobody wants to know any more.
+        """
+        if self.is_stopped:
+            raise OSError(errno.ECANCELED, "the host stops")
+        self.done_bytes = done_bytes
 
 
 class Verifier:
@@ -26,8 +49,7 @@ class Verifier:
         self._digests = digests
         self.quarantine = quarantine
         self._on_mismatch = on_mismatch
-        # One blob at a time for everybody: reading several would only make each of them later.
-        self._turn = asyncio.Lock()
+        self._reading: dict[str, _Reading] = {}  # by digest
 
     def is_verified(self, digest: str) -> bool:
         """Whether the blob as it lies there was checked already."""
@@ -42,8 +64,13 @@ class Verifier:
         with contextlib.suppress(OSError):
             self._digests.note(FileStamp.of(self._blobs.path(digest), follow=False), digest)
 
-    async def verify(self, digest: str) -> None:
-        """Read the blob unless that was done.
+    def stop(self) -> None:
+        """The process ends: large files are not read to their end for that."""
+        for reading in self._reading.values():
+            reading.is_stopped = True
+
+    async def verify(self, digest: str, told: Callable[[int], None] = lambda _: None) -> None:
+        """Read the blob unless that was done, or is being done; `told` hears how many of its bytes are read.
 
         Raises:
             BadModelFile: it is not here, cannot be read, or has another digest; then it is in quarantine.
@@ -51,18 +78,35 @@ class Verifier:
         digest = parse_digest(digest)  # in any spelling: a wrong verdict would put the blob away
         if self.is_verified(digest):
             return
-        async with self._turn:
-            if not self._blobs.has(digest):
-                raise BadModelFile(self.why_missing(digest))
-            path = self._blobs.path(digest)
-            found = await self._digests.of(FileStamp.of(path, follow=False))
-            if found == digest:
-                log.info("blob.verified", digest=digest[:12])
-                return
-            where = await asyncio.to_thread(self._put_away, digest)
-            log.error("blob.mismatch", digest=digest, found=found, path=str(path), quarantine=where)
-            self._on_mismatch()
-            raise BadModelFile(f"digest mismatch, expected {qualified(digest)!r}, got {qualified(found)!r}{where}")
+        reading = self._reading.get(digest)
+        if reading is None:
+            reading = self._reading[digest] = _Reading()
+            reading.task = asyncio.create_task(self._read(digest, reading), name=f"verify {digest[:12]}")
+            reading.task.add_done_callback(_look_at)  # whoever waited may have left
+        assert reading.task is not None, "begun in the same step"
+        while not reading.task.done():
+            await asyncio.wait({reading.task}, timeout=TELL_INTERVAL_S)
+            told(reading.done_bytes)
+        reading.task.result()
+
+    async def _read(self, digest: str, reading: "_Reading") -> None:
+        try:
+            await self._compare(digest, reading)
+        finally:
+            del self._reading[digest]
+
+    async def _compare(self, digest: str, reading: "_Reading") -> None:
+        if not self._blobs.has(digest):
+            raise BadModelFile(self.why_missing(digest))
+        path = self._blobs.path(digest)
+        found = await self._digests.of(FileStamp.of(path, follow=False), reading.tell)
+        if found == digest:
+            log.info("blob.verified", digest=digest[:12])
+            return
+        where = await asyncio.to_thread(self._put_away, digest)
+        log.error("blob.mismatch", digest=digest, found=found, path=str(path), quarantine=where)
+        self._on_mismatch()
+        raise BadModelFile(f"digest mismatch, expected {qualified(digest)!r}, got {qualified(found)!r}{where}")
 
     def why_missing(self, digest: str) -> str:
         """What to say of a blob that a manifest names and that is not here."""
@@ -81,3 +125,8 @@ class Verifier:
             log.warning("blob.not_moved", digest=digest[:12], text=str(error))
             return ""
         return f"; moved to {target}"
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
