@@ -1,12 +1,13 @@
 """Puna's own pages about what is wanted and why, over HTTP, with a scheduler that keeps its contract."""
 
 import asyncio
+from urllib.parse import quote
 
 import orjson
 import pytest
 
 from tests.integration.gateway.conftest import Cluster, StartCluster
-from tests.integration.gateway.scripted import ScriptedRunner, ScriptedScheduler
+from tests.integration.gateway.scripted import ScriptedRunner, ScriptedScheduler, scripted_model
 from tests.waiting import until
 
 PAGE = "/puna/v1/placements"
@@ -36,7 +37,7 @@ async def test_what_is_put_is_shown_and_forgotten(cluster: Cluster) -> None:
         "tensor_split": [1.0],
         "num_gpu": 0,
     }
-    assert put.json() == {"model": "demo:latest", "from_file": False, "constraints": shown}
+    assert put.json() == {"model": "demo:latest", "from_file": False, "constraints": shown, "defaults": {}}
     one = (await cluster.http.get(f"{PAGE}/demo")).json()
     assert one["constraints"] == shown
     assert [placement["model"] for placement in one["placements"]] == ["demo:latest"]
@@ -163,3 +164,16 @@ async def test_a_node_is_drained_and_put_back(cluster: Cluster) -> None:
     assert strange.status_code == 400
     assert (await cluster.http.get("/puna/v1/nodes/node-1/drain")).status_code == 405
     assert (await cluster.http.post("/puna/v1/nodes/a/b/drain")).status_code == 404
+
+
+async def test_names_of_hubs_with_slashes_are_names_like_others(start_cluster: StartCluster) -> None:
+    name = "hf.co/somebody/Some-Model-GGUF:Q4_K_M"
+    scheduler = ScriptedScheduler()
+    scheduler.models[name] = scripted_model(name)
+    async with start_cluster(scheduler=scheduler) as cluster:
+        for path in (f"{PAGE}/{name}", f"{PAGE}/{quote(name, safe='')}"):
+            put = await cluster.http.put(path, json={"policy": "spread"})
+            assert (put.status_code, put.json()["model"]) == (200, name)
+            assert (await cluster.http.get(path)).json()["constraints"] == {"policy": "spread"}
+            assert (await cluster.http.delete(path)).json() == {"model": name, "was_set": True}
+            assert (await cluster.http.get(f"/v1/models/{path.removeprefix(PAGE + '/')}")).json()["id"] == name
