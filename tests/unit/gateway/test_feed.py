@@ -58,6 +58,17 @@ async def test_a_batch_holds_what_is_there_and_the_end_comes_on_its_own() -> Non
     assert seen == [0, 1, 2, 3, 4]
 
 
+async def test_a_batch_that_is_the_last_is_known_as_such_before_the_end_is_read() -> None:
+    async with Feed(numbers(2), set()) as feed:
+        assert not feed.is_over
+        assert await feed.next_batch() == [0, 1]
+        assert feed.is_over
+        assert await feed.next_batch() is END
+    async with Feed(numbers(1, RunnerLost("gone")), set()) as broken:
+        assert await broken.next_batch() == [0]
+        assert not broken.is_over  # an error is not the end that a stream says
+
+
 async def test_an_error_behind_a_batch_is_raised_after_it() -> None:
     async with Feed(numbers(2, RunnerLost("gone")), set()) as feed:
         assert await feed.next() == 0

@@ -1,8 +1,11 @@
 """Chat templates in their own processes: what they may do, and what kills them."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +100,24 @@ async def test_a_hostile_template_does_not_hold_up_others(pool: TemplatePool) ->
     assert not hostile.done()
     with pytest.raises(TemplateFailed):
         await hostile
+
+
+async def test_a_worker_that_stands_still_is_replaced(pool: TemplatePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    await pool.render("warm", {})
+    for pid in _workers():
+        os.kill(pid, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.templates.pool.WALL_S_MAX", 0.2)
+        for _ in range(WORKERS):
+            with pytest.raises(TemplateFailed, match="over its time"):
+                await pool.render("a", {})
+    assert await pool.render("b", {}) == "b"
+
+
+def _workers() -> list[int]:
+    own = os.getpid()
+    children = Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii").split()
+    return [int(pid) for pid in children if b"worker.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 async def test_a_cancelled_rendering_leaves_no_answer_for_the_next_request(pool: TemplatePool) -> None:
