@@ -148,7 +148,7 @@ class ModelFiles:
         sizes = {blob: self.blobs.size(blob) or 0 for blob in blobs}
         before, total = 0, sum(sizes.values())
         for blob, size in sizes.items():
-            await self.verifier.verify(blob, lambda done, before=before: told(before + done, total))
+            await self.verifier.verify(blob, _behind(before, total, told))
             before += size
             told(before, total)
 
@@ -324,3 +324,8 @@ def _with_projector(file: ModelFile, projectors: Mapping[Path, cluster_pb2.Model
     if VISION not in model.description.capabilities:
         model.description.capabilities.append(VISION)
     return model
+
+
+def _behind(before: int, total: int, told: Callable[[int, int], None]) -> Callable[[int], None]:
+    """Tells of one blob as of a part of several."""
+    return lambda done: told(before + done, total)
