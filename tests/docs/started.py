@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.waiting import wait_until
 
-UP_WITHIN_S = 60.0
+UP_WITHIN_S = 100.0
 READY = "Ctrl-C stops everything."
 
 
