@@ -98,8 +98,10 @@ class Entry:
         amount = amount_for(settings.caps, self.id, is_cpu=self.is_cpu)
         return None if amount is None else amount.of(self.device.total_bytes)
 
-    def report(self, settings: DeviceSettings, *, now_s: float, beside_discrete: bool) -> cluster_pb2.Device:
-        """The device as others see it, with its age and what the operator says about it."""
+    def report(
+        self, settings: DeviceSettings, *, now_s: float, beside_discrete: bool, doubt: str = ""
+    ) -> cluster_pb2.Device:
+        """The device as others see it, with its age, what the operator says about it, and why it is in doubt."""
         report = cluster_pb2.Device()
         report.CopyFrom(self.device)
         age_s = now_s - self.read_at_s
@@ -109,6 +111,8 @@ class Entry:
         report.state, report.state_reason = _STATES[self.health.condition], self.health.reason
         if report.state == cluster_pb2.DEVICE_STATE_OK and (reason := self._left_out(settings, beside_discrete)):
             report.state, report.state_reason = cluster_pb2.DEVICE_STATE_EXCLUDED, reason
+        if report.state == cluster_pb2.DEVICE_STATE_OK and doubt:
+            report.state, report.state_reason = cluster_pb2.DEVICE_STATE_SUSPECT, doubt
         if report.state == cluster_pb2.DEVICE_STATE_EXCLUDED and self.health.exit_code is not None:
             report.check_exit_code = self.health.exit_code
         report.check_last_line = self.health.last_line

@@ -51,14 +51,20 @@ class Devices:
         notes: DeviceNotes | None = None,
         promised_bytes: Callable[[], Mapping[str, int]] = dict,
         in_use: Callable[[], Collection[str]] = frozenset,
+        unreaped: Callable[[], Mapping[str, str]] = dict,
         sleep_watch: SleepWatch | None = None,
     ) -> None:
-        """`promised_bytes` tells what this node's runners hold or will hold, `in_use` which devices they are on."""
+        """What this node's runners tell of them, by device id.
+
+        `promised_bytes`: what they hold or will hold. `in_use`: that one is on it. `unreaped`: why nothing new may be
+        placed there, because a process on it cannot be ended.
+        """
         self.changes = Changes()
         self._clock = clock
         self._settings = settings or DeviceSettings()
         self._notes = notes or DeviceNotes(None)
         self._promised_bytes = promised_bytes
+        self._unreaped = unreaped
         self._table = DeviceTable(clock, self._settings, self._notes)
         self._figures = Figures(clock, promised_bytes=promised_bytes, in_use=in_use)
         self._sleep_watch = sleep_watch or SleepWatch()
@@ -82,7 +88,11 @@ class Devices:
         """Every device with the age of its free figure."""
         now_s, shown = self._clock.now_s(), self._table.shown
         beside_discrete = any(is_discrete(entry) for entry in shown)
-        return [entry.report(self._settings, now_s=now_s, beside_discrete=beside_discrete) for entry in shown]
+        unreaped = self._unreaped()
+        return [
+            entry.report(self._settings, now_s=now_s, beside_discrete=beside_discrete, doubt=unreaped.get(entry.id, ""))
+            for entry in shown
+        ]
 
     def free_bytes(self) -> dict[str, int]:
         """What may still be taken by device id, without what the operator keeps free; of RAM as of this instant."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from common.changes import Changes
 from runner.core.leases import Lent, LentAt, Terms
 from runner.core.tunnel import Purpose
+from runner.host.process import RunnerProcess
 
 # The hold, the engine's connections, and those of a moment ago that are still closing.
 CONNECTIONS_MAX = 8
@@ -31,6 +32,7 @@ class Lease:
         self.closing = False
         self.servers: tuple[str, ...] = ()  # "host:port" by channel
         self.devices: Mapping[str, LentAt] = {}
+        self.process: RunnerProcess | None = None  # that lends what no other server of this node lends
         self.used_bytes: dict[str, int] = {}  # by device, as far as it is told
         self.held_for: Purpose | None = None
         self.was_served = False  # a runner used it, and has gone

@@ -19,13 +19,14 @@ from runner.host import metrics
 from runner.host.home import Home
 from runner.host.lease import Lease
 from runner.host.lender_process import LenderProcess, lender_arguments
-from runner.host.stopping import kill_process
+from runner.host.stopping import REAP_TIMEOUT_S, kill_process, unreaped_text, wait_until_gone
 
 log = get_logger()
 
 LEASES_MAX = 64
 # Interpreter, imports, backends; disks may be cold.
 READY_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = REAP_TIMEOUT_S + 1.0
 # From the Lend, or from the end of a measurement, to the borrower's next hold: plans are measured several times.
 LEASE_WAIT_S = 60.0
 
@@ -104,17 +105,31 @@ class Lender:
         return lease
 
     async def end(self, placement_id: str, *, generation: int) -> None:
-        """End the lease of a placement unless it is of a newer generation; returns when its process is gone."""
+        """End the lease of a placement unless it is of a newer generation; returns when its process is gone.
+
+        Raises:
+            ModelUnavailable: not even SIGKILL has ended it in time.
+        """
         lease = self._leases.get(placement_id)
         if lease is not None and lease.generation <= generation:
             lease.close()
-            await lease.ended.wait()
+            await wait_until_gone(lease.ended, lease.process)
+
+    def unreaped(self) -> dict[str, str]:
+        """Why nothing new may be placed on devices whose lending process cannot be ended, by device id."""
+        return {
+            share.device_id: unreaped_text(lease.process.pid)
+            for lease in self._leases.values()
+            if lease.process is not None and lease.process.unreaped.is_set()
+            for share in lease.terms.shares
+        }
 
     async def close(self) -> None:
         """End every lease."""
         for lease in list(self._leases.values()):
             lease.close()
-        await asyncio.gather(*self._lives, return_exceptions=True)
+        if self._lives:
+            await asyncio.wait(self._lives, timeout=CLOSE_TIMEOUT_S)
 
     async def _live(self, lease: Lease) -> None:
         process: LenderProcess | None = None
@@ -183,6 +198,7 @@ class Lender:
             on_fact=take,
             environment=self._environment(device_ids),
         )
+        lease.process = process.process
         waits = [asyncio.create_task(listening.wait()), asyncio.create_task(process.process.exited.wait())]
         try:
             await asyncio.wait(waits, timeout=READY_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)

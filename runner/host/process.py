@@ -47,11 +47,12 @@ def take_lock(path: Path) -> int:
 
 
 class RunnerProcess:
-    """A live or ended process. `exited` is set as soon as the kernel says so."""
+    """A live or ended process. `exited` is set as soon as the kernel says so, `unreaped` if SIGKILL did not end it."""
 
     def __init__(self, pid: int, pidfd: int, *, is_child: bool) -> None:
         self.pid = pid
         self.exited = asyncio.Event()
+        self.unreaped = asyncio.Event()
         self.exit_code: int | None = None  # negative for a signal; None while it lives, and for adopted processes
         self._pidfd = pidfd
         self._is_child = is_child

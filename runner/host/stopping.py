@@ -4,6 +4,7 @@ import asyncio
 import signal
 
 from common.clock import Clock
+from common.errors import ModelUnavailable
 from common.logs import get_logger
 from runner.host.process import RunnerProcess
 
@@ -53,7 +54,35 @@ async def stop_process(process: RunnerProcess, drain: Drain) -> None:
 
 
 async def kill_process(process: RunnerProcess) -> None:
-    """SIGKILL the group and wait until the kernel has let go of it."""
+    """SIGKILL the group and wait until the kernel has let go of it, however long it takes: it holds what it holds."""
     process.kill_group()
-    if not await process.wait(REAP_TIMEOUT_S):
-        log.error("runner.unkillable", pid=process.pid)
+    if await process.wait(REAP_TIMEOUT_S):
+        return
+    log.error("runner.unreaped", pid=process.pid, waited_s=REAP_TIMEOUT_S)
+    process.unreaped.set()
+    await process.exited.wait()
+    log.info("runner.reaped_late", pid=process.pid)
+
+
+async def wait_until_gone(ended: asyncio.Event, process: RunnerProcess | None) -> None:
+    """Wait for an end that is on its way.
+
+    Raises:
+        ModelUnavailable: the process cannot be ended for now.
+    """
+    waits = [asyncio.create_task(ended.wait())]
+    if process is not None:
+        waits.append(asyncio.create_task(process.unreaped.wait()))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    if not ended.is_set():
+        assert process is not None, "only a process goes on"
+        raise ModelUnavailable(unreaped_text(process.pid), retry_after_s=REAP_TIMEOUT_S)
+
+
+def unreaped_text(pid: int) -> str:
+    """For people."""
+    return f"process {pid} has not ended {REAP_TIMEOUT_S:g} s after SIGKILL"
