@@ -45,7 +45,7 @@ from gateway.replicas import Connection
 from gateway.streams import closing
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.vectors import Vectors
-from gateway.visits import claim
+from gateway.visits import claim, within_context
 
 log = get_logger()
 
@@ -119,6 +119,7 @@ class Inference:
         request = with_stored_texts(request, route.model)
         check_capabilities(request, route.model)
         plan = plan_answer(dialect=request.dialect_defaults, model=route.model, requested=request.options)
+        plan = replace(plan, context_tokens=within_context(plan.context_tokens))
         asked = request.options.get("num_ctx")
         if asked is not None and asked != plan.context_tokens:
             log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)

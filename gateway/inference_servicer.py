@@ -17,7 +17,7 @@ from gateway.chat_converters import (
     prompt_from_proto,
     think_from_proto,
 )
-from gateway.core.answer_format import AnswerFormat
+from gateway.core.answer_format import AnswerFormat, parse_grammar_field
 from gateway.core.answers import (
     AnswerEvent,
     AnswerRequest,
@@ -219,7 +219,7 @@ def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
 def _format(options: inference_pb2.AnswerOptions) -> AnswerFormat | None:
     match options.WhichOneof("constraint"):
         case "grammar" if options.grammar:
-            return AnswerFormat(field="grammar", grammar=options.grammar)
+            return parse_grammar_field(options.grammar)
         case "json_schema" if options.json_schema:
             return AnswerFormat(field="json_schema", json_schema=options.json_schema)
         case _:

@@ -38,7 +38,7 @@ from gateway.model_access import ModelAccess
 from gateway.record import RequestRecord
 from gateway.replicas import Connection
 from gateway.streams import closing
-from gateway.visits import claim
+from gateway.visits import claim, within_context
 from protos import cluster_pb2, runner_pb2
 
 Answer = TypeVar("Answer")
@@ -63,7 +63,8 @@ class Vectors:
             PunaError: translate it to the dialect.
         """
         route = await self._route(question, record)
-        question = replace(question, context_tokens=question.context_tokens or own_context(route.model))
+        context_tokens = within_context(question.context_tokens or own_context(route.model))
+        question = replace(question, context_tokens=context_tokens)
         check_embeds(route.model)
         check_dimensions(question.dimensions, route.model.embedding_length)
         message = runner_pb2.EmbedRequest(
@@ -105,7 +106,8 @@ class Vectors:
             PunaError: translate it to the dialect.
         """
         route = await self._route(question, record)
-        question = replace(question, context_tokens=question.context_tokens or own_context(route.model))
+        context_tokens = within_context(question.context_tokens or own_context(route.model))
+        question = replace(question, context_tokens=context_tokens)
         check_ranks(route.model)
         message = runner_pb2.RerankRequest(
             query=question.query,

@@ -61,6 +61,13 @@ def may_use(model: str) -> bool:
     return visit is None or visit.may_use(model)
 
 
+def within_context(asked_tokens: int | None) -> int | None:
+    """A context that a request asks for, no longer than the caller's key allows. None: the replica's own."""
+    visit = current_visit()
+    most = visit.key.context_tokens if visit is not None and visit.key is not None else None
+    return asked_tokens if most is None else min(asked_tokens or most, most)
+
+
 async def reserve(tokens: int) -> None:
     """Take tokens of the caller's quota, if there are a caller and a quota.
 

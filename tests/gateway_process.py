@@ -22,6 +22,7 @@ from tests.waiting import wait_until
 
 EMBEDDER = "embedder:latest"
 SEER = "seer:latest"
+RANKER = "ranker:latest"
 _READY_S_MAX = 60.0
 _STOP_S_MAX = 20.0
 
@@ -87,6 +88,7 @@ class _Surroundings:
         models = {
             MODEL_NAME: scripted_model(),
             EMBEDDER: scripted_model(EMBEDDER, capabilities=["embedding"], chat_template=""),
+            RANKER: scripted_model(RANKER, capabilities=["rerank"], chat_template=""),
             SEER: scripted_model(SEER, capabilities=["completion", "vision"]),
         }
         runner, scheduler = LintingRunner(context_tokens=200_000), ScriptedScheduler(models=models)

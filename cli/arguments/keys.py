@@ -42,6 +42,7 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
     tpm: Annotated[int | None, typer.Option(min=1, help="Most tokens a minute.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Most requests at once.")] = None,
     tpd: Annotated[int | None, typer.Option(min=1, help="Most tokens a day.")] = None,
+    context: Annotated[int | None, typer.Option(min=4, help="Longest context of a request, in tokens.")] = None,
     expires: Annotated[str | None, typer.Option(help='How long it is good: "720h".')] = None,
     file: KeysFile = None,
     via_api: ViaApi = False,
@@ -62,6 +63,7 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
         tokens_per_minute=tpm,
         concurrency=concurrency,
         tokens_per_day=tpd,
+        context_tokens=context,
         expires=expires,
     )
     if via_api:

@@ -48,6 +48,7 @@ class KeyWish:
     tokens_per_minute: int | None = None
     concurrency: int | None = None
     tokens_per_day: int | None = None
+    context_tokens: int | None = None
     expires: str | None = None
 
 
@@ -244,7 +245,7 @@ def _state(key: Key) -> str:
 def _row(key: Key) -> list[str]:
     quota = key.quota
     limits = {"rpm": quota.requests_per_minute, "tpm": quota.tokens_per_minute, "at once": quota.concurrency}
-    limits["tokens a day"] = quota.tokens_per_day
+    limits |= {"tokens a day": quota.tokens_per_day, "tokens of context": key.context_tokens}
     expires = "" if key.expires_unix_s is None else f"{datetime.fromtimestamp(key.expires_unix_s, UTC):%Y-%m-%d %H:%MZ}"
     return [
         key.id,

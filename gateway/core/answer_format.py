@@ -9,6 +9,8 @@ from common.errors import InvalidRequest
 from gateway.core.schema_limits import check_schema
 
 SCHEMA_BYTES_MAX = 128 * 1024
+# Of a client. Grammars that are made of schemas and tools may be longer.
+GRAMMAR_BYTES_MAX = 64 * 1024
 _ANY_OBJECT = '{"type":"object"}'
 _FORMAT_TEXT = 'format must be "json" or a JSON schema'
 _RESPONSE_FORMAT_TEXT = "{} must be of type text, json_object or json_schema"
@@ -63,12 +65,14 @@ def parse_grammar_field(value: object) -> AnswerFormat | None:
     """Puna's `grammar`: a text in llama.cpp's notation.
 
     Raises:
-        InvalidRequest: not a text.
+        InvalidRequest: not a text, or a long one.
     """
     if value is None or value == "":
         return None
     if not isinstance(value, str):
         raise InvalidRequest("grammar must be a string", param="grammar")
+    if len(value.encode(errors="replace")) > GRAMMAR_BYTES_MAX:
+        raise InvalidRequest(f"grammar has more than {GRAMMAR_BYTES_MAX} bytes", param="grammar")
     return AnswerFormat(field="grammar", grammar=value)
 
 

@@ -15,9 +15,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[\w.@+-]{1,80}")
 _FIELDS = frozenset(
     {"id", "digest", "owner", "tenant", "scopes", "models", "networks", "band", "weight", "created", "expires"}
-    | {"revoked", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day"}
+    | {"revoked", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "context_tokens"}
 )
 WEIGHT_MAX = 1000
+CONTEXT_TOKENS_MIN = 4  # as of the option num_ctx
 
 
 def write_keys(keys: Iterable[Key]) -> str:
@@ -41,6 +42,7 @@ def key_fields(key: Key) -> dict[str, Any]:
         "tokens_per_minute": key.quota.tokens_per_minute,
         "concurrency": key.quota.concurrency,
         "tokens_per_day": key.quota.tokens_per_day,
+        "context_tokens": key.context_tokens,
         "created": key.created_unix_s,
         "expires": key.expires_unix_s,
         "revoked": key.revoked_unix_s,
@@ -87,6 +89,7 @@ def read_key(entry: object, place: str) -> Key:
                 concurrency=_number(entry, "concurrency"),
                 tokens_per_day=_number(entry, "tokens_per_day"),
             ),
+            context_tokens=_number(entry, "context_tokens", lowest=CONTEXT_TOKENS_MIN, highest=2**31 - 1),
             created_unix_s=_number(entry, "created", lowest=0) or 0,
             expires_unix_s=_number(entry, "expires", lowest=0),
             revoked_unix_s=_number(entry, "revoked", lowest=0),

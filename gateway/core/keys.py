@@ -81,6 +81,7 @@ class Key:
     band: Band = Band.NORMAL
     weight: int = 1  # of its tenant's share beside other tenants
     quota: Quota = UNLIMITED
+    context_tokens: int | None = None  # longest context of a request; None: the replica's
     created_unix_s: int = 0
     expires_unix_s: int | None = None
     revoked_unix_s: int | None = None  # a revoked key stays as a tombstone

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.core.key_file import WEIGHT_MAX
+from gateway.core.key_file import CONTEXT_TOKENS_MIN, WEIGHT_MAX
 from gateway.http.answer_body import Answer
 from gateway.http.fields import Between, Body
 
@@ -29,6 +29,9 @@ class KeyBody(Body):
     tokens_per_minute: Annotated[int, _WHOLE] | None = None
     tokens_per_day: Annotated[int, _WHOLE] | None = None
     concurrency: Annotated[int, _WHOLE] | None = None
+    context_tokens: Annotated[int, Between(CONTEXT_TOKENS_MIN, 2**31 - 1, whole=True)] | None = Field(
+        default=None, description="Longest context of a request; unset: the replica's"
+    )
     expires: str | None = Field(default=None, description='How long it is good, as in "720h"; unset: for ever')
 
 
@@ -48,6 +51,7 @@ class KeyObject(Answer):
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
     concurrency: int | None = None
+    context_tokens: int | None = None
     created: int = Field(description="Seconds since 1970")
     expires: int | None = None
     revoked: int | None = None

@@ -378,3 +378,18 @@ async def test_a_quiet_tenant_is_served_next_to_a_loud_one(keys: Keys, start: Ca
         assert set(await asyncio.gather(*asked)) == {200}
         order = ["quiet" in str(request) for request in cluster.runner.requests]
         assert order.index(True) <= 2  # the one that ran already, and one more at most
+
+
+async def test_the_context_of_a_key_is_the_longest_that_its_requests_get(keys: Keys, start: Callable[..., Any]) -> None:
+    short, free = keys.create("ada", context_tokens=128), keys.create("bob")
+    async with start() as cluster:
+
+        async def asked(key: str, **options: int) -> int | None:
+            answer = await cluster.http.post(CHAT, json=BODY | {"options": options}, headers=bearer(key))
+            assert answer.status_code == 200, answer.text
+            request = cluster.runner.requests[-1]
+            return request.context_tokens if request.HasField("context_tokens") else None
+
+        whole = await asked(free)
+        assert whole is None or whole > 128
+        assert [await asked(short), await asked(short, num_ctx=64), await asked(short, num_ctx=512)] == [128, 64, 128]

@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,23 @@ def test_the_first_frame_of_an_animation_counts(decoder: ImageDecoder) -> None:
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
     assert decoded(decoder, file.getvalue()).max() < 30
+
+
+def test_ten_thousand_frames_cost_one(decoder: ImageDecoder) -> None:
+    """IN14."""
+    file = image_file(np.full((6, 6, 3), 10, np.uint8), "GIF")
+    begin = file.index(b"\x2c\0\0\0\0")
+    many = file[:-1] + file[begin:-1] * 10_000 + file[-1:]
+    assert decoded(decoder, many).max() < 30
+
+
+def test_what_a_camera_writes_beside_an_image_is_passed_over_within_bounds(decoder: ImageDecoder) -> None:
+    """IN14: EXIF that points nowhere, many times; and so often that no frame comes soon."""
+    file = image_file(np.full((40, 70, 3), 99, np.uint8), "JPEG")
+    exif = b"\xff\xe1" + struct.pack(">H", 1002) + b"Exif\0\0II*\0" + b"\xff" * 990
+    assert decoded(decoder, file[:2] + exif * 100 + file[2:]).shape == (40, 70, 3)
+    with pytest.raises(InvalidRequest, match="no frame header"):
+        decoded(decoder, file[:2] + exif * 5_000 + file[2:])
 
 
 @pytest.mark.parametrize("form", [form.value for form in ImageFormat])
