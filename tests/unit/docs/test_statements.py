@@ -11,6 +11,7 @@ from common.settings import KNOWN_NAMES
 from gateway.core.keys import Scope
 from gateway.http.routes import make_routes
 from gateway.http.service import Service
+from scheduler.core.candidates import Verdict
 from tools.docs_commands import COMMANDS
 from tools.docs_markdown import ROOT, pages
 from tools.metrics_catalogue import MODULES, entries
@@ -95,6 +96,20 @@ def test_the_scopes_are_those_of_the_code() -> None:
     text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     table = text.partition("| scope | opens |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `([a-z:]+)` \|", table, re.MULTILINE)) == set(Scope)
+
+
+def test_the_verdicts_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert [verdict for verdict in Verdict if f"`{verdict}`" not in text] == []
+
+
+def test_the_routes_that_need_no_key_are_named() -> None:
+    nothing = cast("Any", None)
+    routes = make_routes(Service(inference=nothing, scheduler=nothing, stores=nothing, version="0"))
+    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    sentence = text.partition("With it every route but ")[2].partition(" needs a key")[0]
+    paths = {route.path for route in routes if route.scope is None and not route.needs_key}
+    assert set(re.findall(r"`([^`]+)`", sentence)) == paths - {"/ui/{file}"}
 
 
 def _is_command(code: str) -> bool:
