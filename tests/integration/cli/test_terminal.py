@@ -2,87 +2,16 @@
 
 import contextlib
 import os
-import pty
-import re
-import select
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster, start_cluster, trained_answers
+from tests.integration.cli.terminal import ANSWERED_WITHIN_S, CTRL_C, CTRL_D, Terminal
 
-ROOT = Path(__file__).resolve().parents[3]
-ANSWERED_WITHIN_S = 60.0
 QUESTION = "What is Puna?"
-# Makes standard input the controlling terminal, so that its Ctrl-C becomes a signal, and becomes the command.
-_TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-CTRL_C, CTRL_D = b"\x03", b"\x04"
-_ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
-
-
-class Terminal:
-    """A command on a terminal of its own, 100 columns wide."""
-
-    def __init__(self, home: Path, *arguments: str) -> None:
-        self._master, slave = pty.openpty()
-        self._text = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _TAKE_TERMINAL, sys.executable, "-m", "cli.main", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PUNA_HOME": str(home), "TERM": "xterm", "COLUMNS": "100"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-
-    def type(self, text: bytes) -> None:
-        os.write(self._master, text)
-
-    def wait_for(self, text: str) -> str:
-        """Read until the text appears, and return everything up to it, without escapes; what follows is kept."""
-        deadline_s = time.monotonic() + ANSWERED_WITHIN_S
-        while text.encode() not in self._text:
-            left_s = deadline_s - time.monotonic()
-            ready, _, _ = select.select([self._master], [], [], max(0.0, left_s))
-            assert ready, f"{text!r} did not appear in {self._text!r}"
-            self._text = _ESCAPE.sub(b"", self._text + self._read())
-        before, _, self._text = self._text.partition(text.encode())
-        return (before + text.encode()).decode().replace("\r\n", "\n")
-
-    def rest(self) -> str:
-        """Everything until the command ends."""
-        while data := self._read():
-            self._text += data
-        self.process.wait(ANSWERED_WITHIN_S)
-        return _ESCAPE.sub(b"", self._text).decode().replace("\r\n", "\n")
-
-    def hang_up(self) -> None:
-        """Close the terminal, as closing its window does."""
-        os.close(self._master)
-        self._master = -1
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        if self._master >= 0:
-            os.close(self._master)
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._master, 65536)
-        except OSError:  # the other side is closed
-            return b""
 
 
 @pytest.fixture(scope="module")

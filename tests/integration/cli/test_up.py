@@ -97,7 +97,7 @@ def test_run_reads_the_question_from_a_pipe(cluster: Cluster) -> None:
 def test_run_names_an_unknown_model_in_one_line(cluster: Cluster) -> None:
     done = puna("run", "no-such-model", "hello", home=cluster.home)
 
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "puna: model 'no-such-model' not found\n"
 
 
@@ -135,7 +135,7 @@ def test_puna_host_wins_over_the_cluster_of_the_home(cluster: Cluster) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     done = puna("ps", home=cluster.home, PUNA_HOST=nobody)
 
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr == f"puna: nothing answers at http://{nobody}; start it with `puna up`, or set PUNA_HOST\n"
 
 
