@@ -22,6 +22,8 @@ PROGRAMS = (
 START_S = 30.0
 STOP_S = 30.0
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+# Beside a group every task of the root counts as one: without weight a whole cluster would get as much as one of them.
+WEIGHTS = (("cpu", "cpu.shares", "32768"), (".", "cpu.weight", "3200"))  # of the first and of the second hierarchy
 # dockerd and containerd leave keys and directories in these places; the engine sees empty ones of its own. Images and
 # containers (about 2 GB of Puna) lie in memory: deleting them file by file takes a disk longer than the tests do. The
 # last exec makes dockerd the process that gets the signals which docker-init passes on.
@@ -76,6 +78,7 @@ def running_engine(directory: Path) -> Iterator[Engine]:
     directory.mkdir(parents=True, exist_ok=True)
     socket, cgroup = directory / "docker.sock", f"puna-test-{uuid.uuid4().hex[:12]}"
     log = directory / "dockerd.log"
+    _weigh(cgroup)
     with log.open("wb") as output:
         process = subprocess.Popen(
             _start_command(directory, socket, cgroup), stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -97,6 +100,16 @@ def control_groups(name: str) -> list[Path]:
     for parent, names, _ in os.walk(CGROUP_ROOT, topdown=False):
         found += [Path(parent, child) for child in names if name in Path(parent, child).parts]
     return found
+
+
+def _weigh(name: str) -> None:
+    """Make the group before the engine does, with more than a task's share of busy processors."""
+    for hierarchy, file, weight in WEIGHTS:
+        if (CGROUP_ROOT / hierarchy / "cgroup.procs").exists():
+            group = CGROUP_ROOT / hierarchy / name
+            group.mkdir()
+            if (group / file).exists():
+                (group / file).write_text(weight)
 
 
 def _check_requirements() -> None:

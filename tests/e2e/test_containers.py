@@ -22,6 +22,7 @@ from protos import inference_pb2, inference_pb2_grpc
 from tests.e2e.compose_cluster import (
     BASE,
     FILES,
+    HEALTHY_S,
     HOSTS,
     IMAGE,
     MODEL,
@@ -52,7 +53,7 @@ from tests.e2e.docker_engine import Engine, EngineUnavailable, control_groups, r
 from tests.e2e.engine_network import forwarded
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1200)]
 
 GATEWAY, GRPC = "127.0.0.1:11434", "127.0.0.1:11435"
 # Addresses of two machines, both the engine's own: what is published for others, and where one of them is.
@@ -111,9 +112,9 @@ def cluster(engine: Engine, image: Path, tmp_path_factory: pytest.TempPathFactor
             started.compose("up", "--detach", "--no-build", timeout_s=240.0)
             started.compose("up", "--detach", "--no-build", "prometheus")
             started.wait_until_healthy(*SERVICES)
-            wait_until(lambda: MODEL in started.models(), deadline_s=30, what="the demo model is found")
+            wait_until(lambda: MODEL in started.models(), deadline_s=HEALTHY_S, what="the demo model is found")
             started.client.put(f"/puna/v1/placements/{MODEL}", json=ONE_EACH).raise_for_status()
-            wait_until(lambda: started.nodes_of() == list(HOSTS), deadline_s=90, what="each host has a replica")
+            wait_until(lambda: started.nodes_of() == list(HOSTS), deadline_s=HEALTHY_S, what="each host has a replica")
         except (AssertionError, RuntimeError):
             print(started.compose("logs", "--no-color", "--tail=60"))
             raise
@@ -254,7 +255,7 @@ def test_streams_do_not_notice_that_a_service_is_killed(
         cluster.crash(service)
         go_on(running, what=f"the streams go on after {service} came back")
         assert cluster.answers(QUESTION, EXPECTED)
-    wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=30, what="the replicas are where they were")
+    wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=HEALTHY_S, what="the replicas are where they were")
 
 
 @pytest.mark.parametrize("service", HOSTS)
@@ -266,15 +267,17 @@ def test_streams_of_a_killed_host_go_on_at_the_other(
         cluster.crash(service)
         go_on(running, what=f"both streams go on after {service} was killed")
         assert cluster.answers(QUESTION, EXPECTED)
-    wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=60, what="its replica is loaded again")
+    wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=HEALTHY_S, what="its replica is loaded again")
 
 
 def test_a_killed_gateway_costs_its_own_connections_only(cluster: ComposeCluster, end_tokens: list[int]) -> None:
     runners = {one["id"] for one in cluster.client.get("/puna/v1/placements").json()["placements"]}
     with streams(cluster, 1, end_tokens=end_tokens) as running:
         cluster.crash("gateway")
-        wait_until(lambda: running[0].broken != "", deadline_s=10, what="the stream through it is over")
-    wait_until(lambda: cluster.answers(QUESTION, EXPECTED), deadline_s=30, what="answers after the gateway was killed")
+        wait_until(lambda: running[0].broken != "", deadline_s=HEALTHY_S, what="the stream through it is over")
+    wait_until(
+        lambda: cluster.answers(QUESTION, EXPECTED), deadline_s=HEALTHY_S, what="answers after the gateway was killed"
+    )
     assert {one["id"] for one in cluster.client.get("/puna/v1/placements").json()["placements"]} == runners
 
 
@@ -309,7 +312,7 @@ def test_prometheus_reads_every_process_and_has_the_rules(cluster: ComposeCluste
             expected = {"gateway": 1, "scheduler": 1, "discovery": 1, "host": len(HOSTS), "runner": len(HOSTS)}
             return up() == expected and not get("query", query="up == 0")["result"]
 
-        wait_until(all_up, deadline_s=75, what="every process of the cluster is read")
+        wait_until(all_up, deadline_s=HEALTHY_S, what="every process of the cluster is read")
         loaded = [rule for group in get("rules")["groups"] for rule in group["rules"]]
         assert len(loaded) == len(rules)
         assert [rule["name"] for rule in loaded if rule.get("lastError")] == []
@@ -332,7 +335,7 @@ def test_models_keys_and_placements_outlive_a_restart_of_everything(cluster: Com
             "the demo model on each host, unasked": lambda: cluster.nodes_of() == list(HOSTS),
             "a key of the API": lambda: cluster.client.get("/api/tags", headers=own).status_code == 200,
         },
-        deadline_s=60,
+        deadline_s=HEALTHY_S,
     )
     assert "kept:latest" in before
     assert cluster.answers(QUESTION, EXPECTED)
@@ -362,7 +365,9 @@ def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> 
         cluster.wait_until_healthy("host", project="puna-far")
         wanted = ONE_EACH | {"nodes": ["far"], "replicas_min": 1, "replicas_max": 1}
         cluster.client.put(f"/puna/v1/placements/{MODEL}", json=wanted).raise_for_status()
-        wait_until(lambda: cluster.nodes_of() == ["far"], deadline_s=90, what="the model is there, and there alone")
+        wait_until(
+            lambda: cluster.nodes_of() == ["far"], deadline_s=HEALTHY_S, what="the model is there, and there alone"
+        )
         assert cluster.answers(QUESTION, EXPECTED)
     finally:
         cluster.compose("down", "--volumes", "--timeout=30", settings=far)
