@@ -6,6 +6,7 @@ from scheduler.core.desired import Phase
 from scheduler.core.effects import AnswerUnloading
 from scheduler.core.events import StopFailed
 from scheduler.core.faults import Fault
+from scheduler.core.promises import promises
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 
@@ -179,6 +180,26 @@ def test_a_stop_that_the_host_does_not_answer_is_tried_again() -> None:
     world.pass_time(2)
     world.settle()
     assert world.runners == {}
+
+
+@pytest.mark.behaviour("B-137")
+def test_what_cannot_be_ended_stays_promised_until_it_has_gone() -> None:
+    world = loaded()
+    held = {one.placement_id: one.device_bytes for one in promises(world.core.books)}
+    world.unload("u")
+    for _ in range(5):  # its host says so again and again, for as long as it takes
+        world.writes_done()
+        for stop in [*world.stops]:
+            world.stops.remove(stop)
+            why = Fault(reason="model_unavailable", message="process 7 has not ended 10 s after SIGKILL")
+            world.send(StopFailed(placement_id=stop.placement_id, generation=stop.generation, fault=why))
+        world.pass_time(20)
+        world.report()
+        assert {one.placement_id: one.device_bytes for one in promises(world.core.books)} == held
+        assert world.route() == []
+    world.settle()
+    assert world.runners == {}
+    assert list(promises(world.core.books)) == []
 
 
 def test_unloading_what_is_not_loaded_orders_nothing() -> None:
