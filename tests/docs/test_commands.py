@@ -84,6 +84,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         # What the pages call a model that somebody has pulled.
         assert running.post("/api/copy", {"source": "demo", "destination": "llama3:8b"}).status_code == 200
+        # Loaded once, so that whoever asks why it is there need not wait for its bytes to be counted.
+        assert running.post("/api/generate", {"model": "demo", "prompt": "Hello", "stream": False}).status_code == 200
         yield running
     finally:
         running.stop()
