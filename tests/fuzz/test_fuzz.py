@@ -22,7 +22,7 @@ from tests.fuzz.openapi_cases import OpenApiReport, fuzz_openapi
 from tests.fuzz.raw_bytes import RawReport, mutated, request_bytes, send_raw
 from tests.gateway_process import GatewayProcess, gateway_process
 
-CASES = int(os.environ.get("FUZZ_CASES", "200"))
+CASES = int(os.environ.get("FUZZ_CASES", "100"))
 RAW_CASES = int(os.environ.get("FUZZ_RAW", "400"))
 GRPC_CASES = int(os.environ.get("FUZZ_GRPC", "30"))
 SEED = int(os.environ.get("FUZZ_SEED", "20260101"))
