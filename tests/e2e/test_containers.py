@@ -32,6 +32,7 @@ from tests.e2e.compose_cluster import (
     PUNA_USER,
     ROLES,
     SERVICES,
+    SILENCE_S,
     ComposeCluster,
     all_of,
     go_on,
@@ -104,7 +105,9 @@ def cluster(engine: Engine, image: Path, tmp_path_factory: pytest.TempPathFactor
     keys = make_keys(engine, image)
     headers = {"authorization": f"Bearer {keys['operator']}"}
     with (
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(engine.socket)), base_url="http://docker") as api,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(engine.socket)), base_url="http://docker", timeout=SILENCE_S
+        ) as api,
         reach(engine, GATEWAY, sockets, headers=headers) as client,
     ):
         started = ComposeCluster(engine=engine, source=image, client=client, api=api, settings=make_settings(image))
