@@ -21,6 +21,7 @@ from tests.integration.runner.harness import GREEDY, Answer, Harness, refused, r
 from tests.integration.runner.processes import collect, greedy, started
 from tests.unit.runner.grammar_walks import grammar_of, matches
 from tests.unit.runner.json_schemas import EXAMPLES
+from tools.model_zoo import ZOO
 
 ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "models" / "demo.gguf"
@@ -43,24 +44,31 @@ async def ask_under(harness: Harness, name: str, seed: int, *, temperature: floa
     return await harness.ask(PROMPT, sampling=sampling, grammar=grammar, max_tokens=400)
 
 
-@pytest.mark.parametrize("model", ["dense", "swa", "demo"])
+GENERATING = [name for name, recipe in ZOO.items() if recipe.tokenizer is not None and recipe.pooling is None]
+# One for each tokenizer, and the trained one: all schemas. The others take turns.
+ALL_SCHEMAS = ("dense", "dense_wide_head", "swa", "demo")
+
+
+@pytest.mark.parametrize("model", [*GENERATING, "demo"])
 async def test_answers_under_a_schema_validate(model: str, zoo: Zoo) -> None:
     assert len(EXAMPLES) >= 50
+    step = 1 if model in ALL_SCHEMAS else 5
+    names = list(EXAMPLES)[len(model) % step :: step]
     async with running(DEMO if model == "demo" else zoo(model), slots=8, context=1024, repeats_max=0) as harness:
         limit = asyncio.Semaphore(16)
 
         async def ask(number: int, name: str) -> tuple[str, Answer]:
             async with limit:
-                return name, await ask_under(harness, name, number)
+                return name, await ask_under(harness, name, number, temperature=number % 2)
 
-        answers = await asyncio.gather(*(ask(number, name) for number, name in enumerate(EXAMPLES)))
+        answers = await asyncio.gather(*(ask(number, name) for number, name in enumerate(names)))
     finished = 0
     for name, answer in answers:
         if answer.end.ending.reason is EndReason.LENGTH:
             continue  # cut by max_tokens, which is no violation
         jsonschema.validate(json.loads(answer.text), EXAMPLES[name][0])
         finished += 1
-    assert finished >= 0.9 * len(EXAMPLES)
+    assert finished >= 0.8 * len(names)
 
 
 async def test_the_likeliest_answers_of_a_trained_model_validate() -> None:

@@ -1,0 +1,223 @@
+"""Cases of the OpenAI client beside chat: completions, responses, embeddings, rerank, models."""
+
+import base64
+import functools
+import json
+import math
+import struct
+from typing import Any
+
+from tests.conformance.openai_chat import SCHEMA
+from tests.conformance.openai_talk import complete, respond
+from tests.conformance.table import QUESTION, STREAM, WHOLE, Talk, case, items, raised, value
+
+TEXT = "OpenAI: completions"
+RESPONSES = "OpenAI: responses"
+VECTORS = "OpenAI: embeddings, rerank, models"
+ONE = (WHOLE,)
+NO_STREAM = "the endpoint does not stream"
+
+
+@case("openai", "text", TEXT)
+async def text(talk: Talk) -> None:
+    """A prompt without a template, greedy: the same each time."""
+    first, again = [(await complete(talk, prompt="Puna is"))[0] for _ in range(2)]
+    assert first == again
+    assert first["text"]
+    assert first["reason"] in ("length", "stop")
+
+
+@case("openai", "lists of prompts", TEXT)
+async def prompts(talk: Talk) -> None:
+    """Prompt i, choice j has the index i * n + j."""
+    alone = [(await complete(talk, prompt=prompt))[0]["text"] for prompt in ("Puna is", "A slot is")]
+    found = [one["text"] for one in await complete(talk, prompt=["Puna is", "A slot is"], n=2, best_of=2)]
+    assert found == [alone[0], alone[0], alone[1], alone[1]]
+
+
+@case("openai", "token ids as prompts", TEXT)
+async def token_prompts(talk: Talk) -> None:
+    """A list of ids, and a list of lists."""
+    ids = talk.post("/puna/v1/tokenize", {"model": "demo", "text": "Puna is"})["tokens"]
+    wanted = (await complete(talk, prompt="Puna is"))[0]["text"]
+    assert (await complete(talk, prompt=ids))[0]["text"] == wanted
+    assert [one["text"] for one in await complete(talk, prompt=[ids, ids])] == [wanted, wanted]
+
+
+@case("openai", "echo", TEXT)
+async def echo(talk: Talk) -> None:
+    """The prompt stands before the answer."""
+    plain = (await complete(talk, prompt="Puna is"))[0]["text"]
+    assert (await complete(talk, prompt="Puna is", echo=True))[0]["text"] == "Puna is" + plain
+
+
+@case("openai", "logprobs of completions", TEXT)
+async def text_logprobs(talk: Talk) -> None:
+    """The legacy form."""
+    found = (await complete(talk, prompt="Puna is", logprobs=2))[0]
+    assert "".join(found["tokens"]) == found["text"]
+
+
+@case("openai", "suffix", TEXT)
+async def suffix(talk: Talk) -> None:
+    """What stands behind the gap changes what fills it; the model has the tokens for it."""
+    body: dict[str, Any] = {"model": "coder", "prompt": "def add(a, b):", "max_tokens": 8}
+    one, other = [(await complete(talk, **body, suffix=end))[0]["text"] for end in ("\nprint(add(1, 2))", "x" * 40)]
+    assert one != other
+    assert one == (await complete(talk, **body, suffix="\nprint(add(1, 2))"))[0]["text"]
+
+
+@case("openai", "response", RESPONSES)
+async def response(talk: Talk) -> None:
+    """The taught answer, and its usage."""
+    found = await respond(talk, input=QUESTION)
+    assert found.output_text == talk.answer()
+    assert found.status == "completed"
+    assert found.usage.total_tokens == found.usage.input_tokens + found.usage.output_tokens
+    assert found.usage.input_tokens_details.cached_tokens >= 0
+    assert found.store is False
+
+
+@case("openai", "instructions and metadata", RESPONSES)
+async def instructions(talk: Talk) -> None:
+    """Instructions are the system's; metadata comes back."""
+    found = await respond(talk, input="Hello!", instructions="You are a pirate.", metadata={"a": "b"})
+    assert found.output_text == talk.taught("pirate-hello")["content"]
+    assert found.metadata == {"a": "b"}
+
+
+@case("openai", "tools of responses", RESPONSES)
+async def response_tools(talk: Talk) -> None:
+    """A call is an item, and so is its result."""
+    lesson = talk.taught("umbrella")
+    functions = [{"type": "function", **tool["function"]} for tool in lesson["tools"]]
+    first = await respond(talk, input=lesson["messages"], tools=functions)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Lima"})
+    back = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    second = await respond(talk, input=[*lesson["messages"], back, result], tools=functions, max_output_tokens=40)
+    assert second.usage.input_tokens > first.usage.input_tokens
+
+
+@case("openai", "reasoning items", RESPONSES)
+async def response_reasoning(talk: Talk) -> None:
+    """Reasoning is an item of its own, and effort none leaves it out."""
+    lesson = talk.taught("multiply")
+    found = await respond(talk, input=lesson["messages"])
+    assert [item.type for item in found.output] == ["reasoning", "message"]
+    assert found.usage.output_tokens_details.reasoning_tokens > 0
+    without = await respond(talk, input=lesson["messages"], reasoning={"effort": "none"})
+    assert [item.type for item in without.output] == ["message"]
+
+
+@case("openai", "text.format", RESPONSES)
+async def response_format(talk: Talk) -> None:
+    """A JSON schema."""
+    wanted = {"format": {"type": "json_schema", "name": "thing", "schema": SCHEMA, "strict": True}}
+    assert set(json.loads((await respond(talk, input=QUESTION, text=wanted)).output_text)) == {"name", "size"}
+
+
+@case("openai", "max_output_tokens", RESPONSES)
+async def response_length(talk: Talk) -> None:
+    """Incomplete, and why."""
+    found = await respond(talk, input=QUESTION, max_output_tokens=3)
+    assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+@case("openai", "events of a response", RESPONSES, modes=(STREAM,), why_not="about events")
+async def response_events(talk: Talk) -> None:
+    """In order, numbered, one last one."""
+    events = [event async for event in items(talk.api.responses.create(model="demo", input=QUESTION, stream=True))]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+
+
+@case("openai", "state that nobody keeps", RESPONSES, modes=ONE, why_not="refused before it streams")
+async def response_state(talk: Talk) -> None:
+    """Refused, not ignored."""
+    for field in ("previous_response_id", "conversation", "background"):
+        asked = {"model": "demo", "input": "x", field: True if field == "background" else "resp_1"}
+        error = await raised(functools.partial(talk.api.responses.create, **asked), talk.package.BadRequestError)
+        assert error.param == field
+    await raised(lambda: talk.api.responses.retrieve("resp_1"), talk.package.NotFoundError)
+
+
+@case("openai", "embeddings", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def embeddings(talk: Talk) -> None:
+    """One or many, of length 1."""
+    found = await value(talk.api.embeddings.create(model="embed_mean", input=["one text", "another text"]))
+    assert [item.index for item in found.data] == [0, 1]
+    for item in found.data:
+        assert math.isclose(sum(number * number for number in item.embedding), 1, abs_tol=1e-4)
+    assert found.usage.prompt_tokens == found.usage.total_tokens > 0
+
+
+@case("openai", "encoding_format", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def encodings(talk: Talk) -> None:
+    """Numbers and base64 are the same vector."""
+    plain = await value(talk.api.embeddings.create(model="embed_mean", input="text", encoding_format="float"))
+    coded = await value(talk.api.embeddings.create(model="embed_mean", input="text", encoding_format="base64"))
+    data = coded.data[0].embedding
+    numbers = (
+        list(data)
+        if not isinstance(data, str)
+        else list(struct.unpack(f"<{len(base64.b64decode(data)) // 4}f", base64.b64decode(data)))
+    )
+    assert all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(numbers, plain.data[0].embedding, strict=True))
+
+
+@case("openai", "dimensions", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def dimensions(talk: Talk) -> None:
+    """Cut and scaled again."""
+    found = await value(talk.api.embeddings.create(model="embed_mean", input="text", dimensions=8))
+    assert len(found.data[0].embedding) == 8
+    assert math.isclose(sum(number * number for number in found.data[0].embedding), 1, abs_tol=1e-4)
+
+
+@case("openai", "token ids as inputs", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def token_inputs(talk: Talk) -> None:
+    """A list of ids, and lists of them."""
+    for given, count in (([5, 6, 7], 1), ([[5, 6, 7], [8, 9]], 2)):
+        found = await value(talk.api.embeddings.create(model="embed_mean", input=given))
+        assert len(found.data) == count
+
+
+@case("openai", "a thousand inputs", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def many_inputs(talk: Talk) -> None:
+    """In one call."""
+    found = await value(talk.api.embeddings.create(model="embed_mean", input=[f"text {i}" for i in range(1000)]))
+    assert len(found.data) == 1000
+
+
+@case("openai", "rerank", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def rerank(talk: Talk) -> None:
+    """The best first, through the client's own post."""
+    body: dict[str, Any] = {
+        "model": "reranker",
+        "query": "llama",
+        "documents": ["a llama", "a slot", "a GPU"],
+        "top_n": 2,
+    }
+    for path in ("/rerank", talk.url + "/v2/rerank", talk.url + "/rerank"):
+        found = await value(talk.api.post(path, body=body | {"return_documents": True}, cast_to=object))
+        scores = [result["relevance_score"] for result in found["results"]]
+        assert scores == sorted(scores, reverse=True)
+        assert len(scores) == 2
+        assert all(0 <= score <= 1 for score in scores)
+        assert {result["document"]["text"] for result in found["results"]} <= set(body["documents"])
+
+
+@case("openai", "models", VECTORS, modes=ONE, why_not=NO_STREAM)
+async def models(talk: Talk) -> None:
+    """The list and one of it."""
+    listed = [model.id async for model in items(_pages(talk.api.models.list()))]
+    assert {"demo", "eyes", "embed_mean"} <= set(listed)
+    one = await value(talk.api.models.retrieve("demo"))
+    assert (one.id, one.object) == ("demo", "model")
+
+
+async def _pages(listed: Any) -> Any:
+    return (await value(listed)).data if not hasattr(listed, "__aiter__") else listed

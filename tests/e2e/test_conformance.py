@@ -1,0 +1,67 @@
+"""A part of the table of official clients on every run; `make conformance` runs all of it and writes the page."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.conformance.stage import known_facts
+from tests.conformance.table import TABLE
+from tests.conformance.worker import KINDS, run_case
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "compatibility.md"
+# What the demo model alone can show, quickly.
+QUICK = (
+    "openai: answer",
+    "openai: usage: last chunk has no choices",
+    "openai: stop",
+    "openai: logit_bias",
+    "openai: tools",
+    "openai: think_budget",
+    "openai: token ids as prompts",
+    "openai: response",
+    "openai: E2 too long",
+    "openai: E7 unknown model",
+    "anthropic: answer",
+    "anthropic: tools",
+    "anthropic: budget_tokens",
+    "anthropic: stop_sequences",
+    "anthropic: E2 too long",
+    "anthropic: E7 unknown model",
+    "ollama: chat",
+    "ollama: generate",
+    "ollama: tools",
+    "ollama: E7 unknown model",
+)
+
+
+@pytest.fixture(scope="module")
+def facts(cluster: Cluster) -> dict[str, Any]:
+    return known_facts(open={"url": cluster.url, "key": "any"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "mode"), [(name, mode) for name in QUICK for mode in TABLE[name].modes], ids=lambda value: value
+)
+async def test_official_clients_get_what_they_expect(name: str, mode: str, kind: str, facts: dict[str, Any]) -> None:
+    await run_case(TABLE[name], kind, mode, facts)
+
+
+def test_the_page_has_every_case_of_the_table_and_no_other() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
+    shown = [row for row in rows if row not in ("Case", "Clients", "npm") and not row.startswith("Python, ")]
+    assert sorted(shown) == sorted(case.name for case in TABLE.values())
+
+
+def test_cases_of_other_languages_are_cases_of_the_table() -> None:
+    folder = Path(__file__).resolve().parents[1] / "conformance" / "js"
+    for dialect in ("openai", "ollama"):
+        text = (folder / f"{dialect}_cases.mjs").read_text(encoding="utf-8")
+        names = [part.partition('"')[0] for part in text.split('name: "')[1:]]
+        cases = [name for name in names if f"{dialect}: {name}" in TABLE]
+        strange = set(names) - set(cases)
+        assert strange <= {"thing", "add"}, strange  # names of a schema and of a function
+        assert len(cases) > 10

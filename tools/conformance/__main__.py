@@ -1,0 +1,122 @@
+"""`python -m tools.conformance`: run every case with every client and write docs/compatibility.md."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.conformance import worker
+from tests.conformance.stage import STAGES, known_facts
+from tests.conformance.table import TABLE
+from tools.conformance import node
+from tools.conformance.document import Line, document
+from tools.conformance.releases import RELEASES, environment_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "compatibility.md"
+BUILD = ROOT / "build" / "conformance"
+LINES = BUILD / "lines"
+COLUMNS = {f"Python, {release.name}": release for release in RELEASES}
+NPM = "npm"
+
+
+@contextlib.contextmanager
+def _clusters() -> Iterator[Path]:
+    """Fresh clusters, and the file that says where they are: cases of errors leave broken models behind."""
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder, contextlib.ExitStack() as stack:
+        stages = {name: stack.enter_context(start(Path(folder) / name)) for name, start in STAGES.items()}
+        facts = Path(folder) / "facts.json"
+        facts.write_text(json.dumps(known_facts(**stages)))
+        yield facts
+
+
+def _run(command: list[str], column: str, environment: dict[str, str] | None = None) -> list[Line]:
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    lines = []
+    for text in done.stdout.splitlines():
+        said = json.loads(text)
+        line = Line(
+            case=said["case"],
+            release=column,
+            client=said["client"],
+            mode=said["mode"],
+            version=said["version"],
+            why=said["why"],
+        )
+        lines.append(line)
+        if line.why:
+            print(f"FAILED {column}: {line.case} ({line.client}, {line.mode}): {line.why}", file=sys.stderr)
+    return lines
+
+
+def _column(column: str, only: list[str]) -> list[Line] | str:
+    """What the clients of one column say, or why they cannot be asked."""
+    environment = None
+    if column == NPM:
+        if why := node.prepare(BUILD / "node"):
+            return why
+        environment = node.environment()
+    else:
+        try:
+            python = environment_of(COLUMNS[column], BUILD)
+        except subprocess.CalledProcessError as error:
+            return f"its packages cannot be installed ({error})"
+    with _clusters() as facts:
+        if column == NPM:
+            command = node.command(BUILD / "node", facts)
+        else:
+            command = [str(python), "-m", "tests.conformance.worker", str(facts)]
+        return _run([*command, *only], column, environment)
+
+
+def _keep(column: str, lines: list[Line], only: str) -> None:
+    """Write the lines of a column down; with `only` they take the place of those of the same cases."""
+    path = LINES / f"{column}.json"
+    asked = {line.case for line in lines}
+    old = [Line(**line) for line in json.loads(path.read_text())] if only and path.exists() else []
+    kept = [line for line in old if line.case not in asked]
+    LINES.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(line) for line in [*kept, *lines]]))
+
+
+def write_page(missing: dict[str, str]) -> None:
+    """The page from what is written down of every column."""
+    found: list[Line] = []
+    for column in [*COLUMNS, NPM]:
+        path = LINES / f"{column}.json"
+        if path.exists():
+            found += [Line(**line) for line in json.loads(path.read_text())]
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    PAGE.write_text(document(TABLE.values(), found, date=today, missing=missing), encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1: a client got something else than it expects."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases with this text in their name")
+    parser.add_argument("--column", choices=[*COLUMNS, NPM], help="the clients of one column")
+    options = parser.parse_args(arguments)
+    assert worker.TABLE is TABLE
+    missing: dict[str, str] = {}
+    ran = failed = 0
+    for column in [options.column] if options.column else [*COLUMNS, NPM]:
+        lines = _column(column, ["--only", options.only])
+        if isinstance(lines, str):
+            missing[column] = lines
+            continue
+        _keep(column, lines, options.only)
+        ran += len(lines)
+        failed += sum(bool(line.why) for line in lines)
+    write_page(missing)
+    print(f"{ran} runs of {len(TABLE)} cases, {failed} failed; not run: {missing or 'nothing'}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,83 @@
+"""docs/compatibility.md from the lines of a run. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tests.conformance.table import Case
+
+_MODES = ("whole", "stream")
+_HEAD = """\
+# Official clients
+
+What unchanged official clients get from Puna, as runs of `make conformance` up to {date} saw it: real clusters with the demo
+model and models of the zoo, the Python packages with their synchronous and asynchronous clients, and the npm packages.
+This page is written by those runs. The cases are functions in `tests/conformance`.
+
+- `whole`, `stream`: the case went well without and with a stream, with every client of the column.
+- `no`: what went wrong. `–`: the case is not there for this client. `not run`: there is no line of it yet.
+- E1 to E18 are rows of the table of errors: the client raises the exception that its documentation promises. Other
+  tests show what takes a broken machine: E14 (a runner is lost and the answer cannot go on), E17 (the client has
+  left), E19 (a registry), E20 (a bug)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One case with one client in one mode. `why` is empty where it went well."""
+
+    case: str
+    release: str  # whose column
+    client: str  # "sync", "async" or "node"
+    mode: str
+    version: str
+    why: str = ""
+
+
+def document(cases: Iterable[Case], lines: Iterable[Line], *, date: str, missing: Mapping[str, str]) -> str:
+    """The whole page. `missing` says why a column has nothing."""
+    by_cell: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    versions: dict[str, dict[str, str]] = defaultdict(dict)
+    columns: list[str] = []
+    for line in lines:
+        by_cell[line.case, line.release].append(line)
+        versions[line.release][line.case.partition(":")[0]] = line.version
+        if line.release not in columns:
+            columns.append(line.release)
+    sections: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        sections[case.section].append(case)
+    text = _head(columns, versions, date, missing)
+    for section, members in sections.items():
+        text += ["", f"## {section}", "", f"| Case | {' | '.join(columns)} | |", f"|---|{'---|' * len(columns)}---|"]
+        for case in members:
+            cells = [_cell(by_cell.get((case.id, column), []), column) for column in columns]
+            text.append(f"| {case.name} | {' | '.join(cells)} | {_remark(case)} |")
+    return "\n".join(text) + "\n"
+
+
+def _head(
+    columns: list[str], versions: Mapping[str, Mapping[str, str]], date: str, missing: Mapping[str, str]
+) -> list[str]:
+    text = [*_HEAD.format(date=date).splitlines(), "", "| Clients | Versions |", "|---|---|"]
+    for column in columns:
+        found = sorted(versions[column].items())
+        text += [f"| {column} | {', '.join(f'{name} {version}' for name, version in found)} |"]
+    return text + [f"| {column} | not run: {why} |" for column, why in missing.items()]
+
+
+def _cell(lines: list[Line], column: str) -> str:
+    if not lines:
+        return "not run" if column.startswith("Python") else "–"
+    failed = [line for line in lines if line.why]
+    if failed:
+        where = ", ".join(f"{line.client} {line.mode}" for line in failed)
+        return f"no ({where}): {_one_line(failed[0].why)}"
+    return ", ".join(mode for mode in _MODES if any(line.mode == mode for line in lines))
+
+
+def _remark(case: Case) -> str:
+    return f"one mode: {case.why_not}" if case.why_not else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:120]
