@@ -22,6 +22,7 @@ help: ## list the targets
 $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Puna needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing what requirements-dev.lock names; llama.cpp is compiled, which takes about 5 minutes the first time"
 	CMAKE_ARGS="$(CMAKE_ARGS)" CXXFLAGS="$(ENGINE_CXXFLAGS)" $(BIN)/pip install --quiet --require-hashes \
 	  --no-binary llama-cpp-python -r requirements-dev.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
