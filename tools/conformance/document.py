@@ -11,8 +11,8 @@ _HEAD = """\
 # Official clients
 
 What unchanged official clients get from Puna, as runs of `make conformance` up to {date} saw it: real clusters
-with the demo model and models of the zoo, the Python packages with their synchronous and asynchronous clients, and the npm packages.
-This page is written by those runs. The cases are functions in `tests/conformance`.
+with the demo model and models of the zoo, the Python packages with their synchronous and asynchronous clients,
+and the npm packages. This page is written by those runs. The cases are functions in `tests/conformance`.
 
 - `whole`, `stream`: the case went well without and with a stream, with every client of the column.
 - `no`: what went wrong. `–`: the case is not there for this client. `not run`: there is no line of it yet.
