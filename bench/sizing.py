@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from unittest import mock
 
+import gguf
+
 from bench.machine import describe_commit, describe_machine
 from tests.limited_device import LimitedDevice, limited_device
 from tools.model_zoo import writer
@@ -134,10 +136,10 @@ def _on_device(one: Counted) -> int:
 def _leave_out(file: BinaryIO, blueprint: Blueprint) -> None:
     """In place of the tensors' content: a hole of their size."""
     for plan in blueprint.tensors:
-        file.write(bytes(-file.tell() % writer.gguf.GGUF_DEFAULT_ALIGNMENT))
+        file.write(bytes(-file.tell() % gguf.GGUF_DEFAULT_ALIGNMENT))
         file.truncate(file.tell() + plan.size_bytes)
         file.seek(0, 2)
-    file.write(bytes(-file.tell() % writer.gguf.GGUF_DEFAULT_ALIGNMENT))
+    file.write(bytes(-file.tell() % gguf.GGUF_DEFAULT_ALIGNMENT))
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ def api_key_of(settings: CliSettings) -> str | None:
         return settings.api_key
     if settings.api_key_file is None:
         return None
-    from gateway.key_store import read_private  # noqa: PLC0415  # most commands start without it
+    from gateway.keys.key_store import read_private  # noqa: PLC0415  # most commands start without it
 
     try:
         key = read_private(settings.api_key_file.expanduser()).decode().strip()

@@ -20,28 +20,28 @@ from common.logs import get_logger
 from common.metrics import puna_version, serve_metrics
 from common.network import is_private_listener, split_host_port
 from gateway import metrics
-from gateway.authorizer import Authorizer
+from gateway.answers.inference import Inference
 from gateway.core.browser import BrowserPolicy
-from gateway.dispatch import Dispatcher
-from gateway.grpc_keys import KeyInterceptor
+from gateway.grpc.grpc_keys import KeyInterceptor
+from gateway.grpc.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.http.edge import HEADER_BYTES_MAX, Edge
 from gateway.http.limited_connections import LimitedProtocol
 from gateway.http.router import Router
 from gateway.http.routes import make_routes
 from gateway.http.service import Service
-from gateway.inference import Inference
-from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
-from gateway.key_redis import KeyRedis
-from gateway.key_store import KeyStore
-from gateway.made_keys import MadeKeys
-from gateway.model_store import ModelStores
+from gateway.keys.authorizer import Authorizer
+from gateway.keys.key_redis import KeyRedis
+from gateway.keys.key_store import KeyStore
+from gateway.keys.made_keys import MadeKeys
+from gateway.keys.quota_book import QuotaBook
+from gateway.models.model_store import ModelStores
+from gateway.models.scrape_targets import OwnAddresses
 from gateway.ports import ConnectRunner, Scheduler
-from gateway.pressure import PRESSURE, watch_pressure
-from gateway.queue_reports import report_queues
-from gateway.quota_book import QuotaBook
-from gateway.route_gauges import route_samples
-from gateway.routes import RouteCache, watch_routes
-from gateway.scrape_targets import OwnAddresses
+from gateway.pressure.pressure import PRESSURE, watch_pressure
+from gateway.replicas.dispatch import Dispatcher
+from gateway.replicas.queue_reports import report_queues
+from gateway.replicas.route_gauges import route_samples
+from gateway.replicas.routes import RouteCache, watch_routes
 from gateway.settings import GatewaySettings, template_policy
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.pool import TemplatePool

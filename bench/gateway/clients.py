@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from grpc import aio
@@ -107,7 +108,8 @@ class GrpcClient:
         """One answer, read to its end."""
         request = runner_pb2.GenerateRequest(prompt=[runner_pb2.Segment(text=prompt_text(tokens, rate))])
         first_s, count = 0.0, 0
-        async for event in self.channel.unary_stream("/puna.v1.Runner/Generate")(request.SerializeToString()):
+        generate: Any = self.channel.unary_stream("/puna.v1.Runner/Generate")
+        async for event in generate(request.SerializeToString()):
             if b" word" in event:
                 first_s = first_s or time.perf_counter()
                 count += 1

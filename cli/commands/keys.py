@@ -22,7 +22,7 @@ from common.ids import random_id
 from gateway.core.key_file import key_fields, read_key, read_keys, write_keys
 from gateway.core.key_rules import ACTIVE_PER_OWNER
 from gateway.core.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
-from gateway.key_store import PEPPER_BYTES, pepper_path, read_private, write_private
+from gateway.keys.key_store import PEPPER_BYTES, pepper_path, read_private, write_private
 
 DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)
 _FILE_NAME = "keys.json"

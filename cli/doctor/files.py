@@ -12,7 +12,7 @@ from cli.core.doctor.machine import judge_disk, judge_models, judge_open_files
 from cli.doctor.children import run_runner
 from common.errors import BadModelFile
 from runner.core.store.manifest import MediaType, parse_manifest
-from runner.host.sources import Source, find_sources
+from runner.host.models.sources import Source, find_sources
 from runner.host.store.blobs import BlobStore
 from runner.host.store.manifests import ManifestStore
 

@@ -1,4 +1,4 @@
-"""What a gateway knows about models and their replicas. Values only; `gateway.converters` makes them from protos."""
+"""What a gateway knows about models and their replicas: values, made from protos by `gateway.grpc.converters`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from common.ids import random_id
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import AnswerEvent, CallDelta, Delta, Done, PromptProgress, anthropic_stop_reason
 from gateway.http.anthropic_bodies import CountTokensBody, MessagesBody
 from gateway.http.anthropic_requests import chat_of, check_max_tokens, messages_request, think_of
@@ -13,7 +14,6 @@ from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
 from gateway.http.service import Service, whole_answer
 from gateway.http.streaming import SseStream, named_event
-from gateway.record import RequestRecord
 
 _ID_LENGTH = 24
 # Thinking blocks must carry one; ours says nothing and is not looked at when it comes back.

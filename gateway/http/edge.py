@@ -10,14 +10,14 @@ from common import tracing
 from common.errors import InternalError, InvalidRequest, MethodNotAllowed, PermissionDenied, PunaError, RequestCanceled
 from common.ids import new_request_id
 from common.logs import get_logger
-from gateway.authorizer import Authorizer
+from gateway.answers.record import OTHER, RequestRecord
 from gateway.core.answers import Dialect
 from gateway.core.browser import BrowserPolicy
 from gateway.http.connections import CLIENT, Client
 from gateway.http.errors import error_answer
 from gateway.http.exchange import Endpoint, Exchange
 from gateway.http.router import Router, dialect_of
-from gateway.record import OTHER, RequestRecord
+from gateway.keys.authorizer import Authorizer
 
 log = get_logger()
 

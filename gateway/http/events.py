@@ -8,7 +8,7 @@ from gateway.core.ui_sight import view_for
 from gateway.http.exchange import Exchange
 from gateway.http.overview import Overview
 from gateway.http.streaming import SSE_HEADERS, data_event
-from gateway.visits import current_visit, may_use
+from gateway.keys.visits import current_visit, may_use
 
 # Without a change for so long a comment goes out: the reader can tell a quiet cluster from a dead connection.
 HEARTBEAT_S = 5.0

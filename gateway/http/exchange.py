@@ -11,12 +11,12 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import Dialect
 from gateway.http.json_body import BODY_BYTES_MAX, parse_json
 from gateway.http.rate_headers import rate_headers
-from gateway.pressure import PRESSURE
-from gateway.record import RequestRecord
-from gateway.visits import current_visit
+from gateway.keys.visits import current_visit
+from gateway.pressure.pressure import PRESSURE
 
 # A body that takes longer is a client that drips.
 BODY_READ_S_MAX = 60.0

@@ -14,8 +14,8 @@ from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
 from gateway.http.key_bodies import KeyBody, shown_key
 from gateway.http.service import Service
-from gateway.made_keys import MadeKeys
-from gateway.visits import current_visit
+from gateway.keys.made_keys import MadeKeys
+from gateway.keys.visits import current_visit
 
 _LONGEST_MS = 100 * 365 * 86_400 * MS_PER_S
 

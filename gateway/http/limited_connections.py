@@ -4,7 +4,7 @@ from typing import Any
 
 from gateway.core.shedding import RETRY_AFTER_S, Connections
 from gateway.http.connections import TimedProtocol
-from gateway.pressure import PRESSURE
+from gateway.pressure.pressure import PRESSURE
 
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n"

@@ -8,20 +8,20 @@ import orjson
 
 from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError, TemplateFailed
 from common.logs import get_logger
+from gateway.answers.feed import Feed
+from gateway.answers.record import RequestRecord
 from gateway.core.creation import blob_digest, check_origin, checked_files, license_texts, new_name
 from gateway.core.family_templates import is_jinja
 from gateway.core.go_template import go_template_fault
 from gateway.core.option_table import check_options
 from gateway.core.stored_model import ROLES
-from gateway.feed import Feed
 from gateway.http.blob_body import BlobBody
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
 from gateway.http.service import Service
 from gateway.http.store_bodies import CopyBody, CreateBody, DeleteBody, NamedBody, PullBody
 from gateway.http.streaming import stream_ndjson
-from gateway.model_access import check_visible
-from gateway.record import RequestRecord
+from gateway.models.model_access import check_visible
 from protos import store_pb2
 
 log = get_logger()

@@ -9,6 +9,7 @@ import orjson
 
 from common.clock import rfc3339_ns
 from common.errors import InvalidRequest
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import (
     AnswerEvent,
     AnswerRequest,
@@ -29,7 +30,6 @@ from gateway.http.ollama_bodies import ChatBody, GenerateBody, OllamaAnswerBody
 from gateway.http.ollama_requests import chat_request, generate_request
 from gateway.http.service import Service, whole_answer
 from gateway.http.streaming import stream_ndjson
-from gateway.record import RequestRecord
 
 AnswerBody = TypeVar("AnswerBody", bound=OllamaAnswerBody)
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from common.ids import random_id
-from gateway.choices import ChoiceEvent
+from gateway.answers.choices import ChoiceEvent
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import AnswerRequest, CallDelta, Delta, Done, PromptProgress, RawPrompt, openai_finish_reason
 from gateway.core.logprobs import legacy_logprobs, logprob_entries
 from gateway.http.exchange import Exchange
@@ -14,7 +15,6 @@ from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, OpenA
 from gateway.http.openai_requests import chat_requests, completion_requests
 from gateway.http.service import Service
 from gateway.http.streaming import SseStream
-from gateway.record import RequestRecord
 
 _DIGEST_SHOWN = 8
 

@@ -7,9 +7,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from common.errors import ModelUnavailable
 from gateway.http.exchange import Exchange
 from gateway.http.service import Service
-from gateway.inventory import inventory_nodes
+from gateway.models.inventory import inventory_nodes
+from gateway.models.scrape_targets import scrape_targets
 from gateway.ports import for_clients
-from gateway.scrape_targets import scrape_targets
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from itertools import islice
 from common.clock import MS_PER_S, Clock, SystemClock
 from common.errors import PunaError, QueueFull
 from common.logs import get_logger
-from gateway.constraint_converters import constraints_from_proto
+from gateway.answers.live import LiveRequest
 from gateway.core.model_names import parse_model_name
 from gateway.core.ui_changes import Item, View
 from gateway.core.ui_figures import Counters, Figures, figures_between
 from gateway.core.ui_pace import LoadPaces
+from gateway.grpc.constraint_converters import constraints_from_proto
 from gateway.http.overview_items import figures_item, model_item, request_item
 from gateway.http.service import Service
-from gateway.inventory import inventory_nodes
-from gateway.live import LiveRequest
+from gateway.models.inventory import inventory_nodes
 
 log = get_logger()
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
+from gateway.answers.live import LiveRequest
 from gateway.core.model_text import parameter_size_text
 from gateway.core.routes import RouteInfo
 from gateway.core.ui_changes import Item
 from gateway.core.ui_figures import Figures
 from gateway.core.ui_pace import LoadPaces
 from gateway.http.placements import placement_of
-from gateway.live import LiveRequest
-from gateway.replicas import ReplicaPool
+from gateway.replicas.replicas import ReplicaPool
 
 
 def model_item(

@@ -5,27 +5,27 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from common.errors import InvalidRequest, ModelUnavailable
-from gateway.constraint_converters import (
-    constraints_from_proto,
-    constraints_to_proto,
-    explanation_from_proto,
-    load_options_to_proto,
-)
 from gateway.core.answers import LoadEvent, Loading, Queued
 from gateway.core.load_options import load_options
 from gateway.core.option_table import whole_number
 from gateway.core.replica_load import ReplicaLoad
 from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
+from gateway.grpc.constraint_converters import (
+    constraints_from_proto,
+    constraints_to_proto,
+    explanation_from_proto,
+    load_options_to_proto,
+)
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
 from gateway.http.placement_bodies import SLOTS_MAX, ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.service import Loaded, Service, checked_options
 from gateway.http.streaming import stream_ndjson
-from gateway.inventory import cleared_device
-from gateway.model_access import check_visible
+from gateway.keys.visits import may_use
+from gateway.models.inventory import cleared_device
+from gateway.models.model_access import check_visible
 from gateway.ports import for_clients
-from gateway.replicas import ReplicaPool
-from gateway.visits import may_use
+from gateway.replicas.replicas import ReplicaPool
 from protos import scheduler_pb2
 
 Answer = TypeVar("Answer")

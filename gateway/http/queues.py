@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.http.exchange import Exchange
 from gateway.http.service import Service
-from gateway.visits import may_use
+from gateway.keys.visits import may_use
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.ids import random_id
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import AnswerEvent, CallDelta, Delta, Done, EndReason, GeneratedToken, PromptProgress
 from gateway.core.logprobs import logprob_entries
 from gateway.http.exchange import Exchange
@@ -14,7 +15,6 @@ from gateway.http.responses_bodies import ResponsesBody
 from gateway.http.responses_requests import responses_request
 from gateway.http.service import Service, whole_answer
 from gateway.http.streaming import SseStream, named_event
-from gateway.record import RequestRecord
 
 _ID_LENGTH = 24
 Item = dict[str, Any]

@@ -8,7 +8,12 @@ from typing import Any, TypeVar
 from common.effective_settings import EffectiveSetting
 from common.errors import InternalError, ModelUnavailable, PunaError
 from common.logs import get_logger
-from gateway.choices import ChoiceEvent, merge_choices
+from gateway.answers.choices import ChoiceEvent, merge_choices
+from gateway.answers.feed import EndOfFeed, Feed
+from gateway.answers.inference import Inference
+from gateway.answers.live import LiveRequests, note_progress
+from gateway.answers.record import RequestRecord
+from gateway.answers.streams import closing
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
 from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
 from gateway.core.estimates import answer_tokens, question_tokens
@@ -16,17 +21,12 @@ from gateway.core.keys import Scope
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.option_table import CheckedOptions, check_options
 from gateway.core.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
-from gateway.feed import EndOfFeed, Feed
 from gateway.http.exchange import Exchange
-from gateway.inference import Inference
-from gateway.live import LiveRequests, note_progress
-from gateway.made_keys import MadeKeys
-from gateway.model_store import ModelStores
+from gateway.keys.made_keys import MadeKeys
+from gateway.keys.visits import current_visit, reserve
+from gateway.models.model_store import ModelStores
+from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
 from gateway.ports import Scheduler, for_clients
-from gateway.record import RequestRecord
-from gateway.scrape_targets import NO_ADDRESSES, OwnAddresses
-from gateway.streams import closing
-from gateway.visits import current_visit, reserve
 
 log = get_logger()
 

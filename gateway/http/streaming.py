@@ -8,8 +8,8 @@ import orjson
 
 from common.errors import InternalError, PunaError, RequestCanceled
 from common.logs import get_logger
+from gateway.answers.feed import EndOfFeed, Feed
 from gateway.core.answers import Dialect, Loading, Queued
-from gateway.feed import EndOfFeed, Feed
 from gateway.http.errors import error_body
 from gateway.http.exchange import Exchange
 

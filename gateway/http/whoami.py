@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gateway.core.keys import ALL_SCOPES
 from gateway.http.exchange import Exchange
 from gateway.http.service import Service
-from gateway.visits import current_visit
+from gateway.keys.visits import current_visit
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,25 +19,25 @@ from common.service import run_service
 from protos import discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.environment import limits_set
 from runner.host import metrics
-from runner.host.borrowing import Borrower
 from runner.host.converters import to_row
-from runner.host.device_notes import DeviceNotes
-from runner.host.devices import Devices
+from runner.host.devices.device_notes import DeviceNotes
+from runner.host.devices.devices import Devices
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
-from runner.host.lending import Lender
-from runner.host.measurements import Measurements
-from runner.host.model_files import ModelFiles
+from runner.host.lending.borrowing import Borrower
+from runner.host.lending.lending import Lender
+from runner.host.lending.tunnel import open_tunnel, run_tunnel
+from runner.host.models.measurements import Measurements
+from runner.host.models.model_files import ModelFiles
 from runner.host.registrations import Registrations
 from runner.host.registry.opening import open_fetching
 from runner.host.reporter import Identity, Sections
+from runner.host.runners.supervisor import Supervisor
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
 from runner.host.store.servicer import ModelStoreServicer
 from runner.host.store.store import Store, watch_unused
 from runner.host.store_gauges import store_samples
-from runner.host.supervisor import Supervisor
-from runner.host.tunnel import open_tunnel, run_tunnel
 
 log = get_logger()
 

@@ -10,9 +10,9 @@ from runner.core.devices import CPU_ID
 from runner.core.leases import Share, Terms
 from runner.core.model_files import ModelFiles
 from runner.core.promises import Need
-from runner.host.runner_notes import RunnerNote
-from runner.host.runner_spec import RunnerSpec
-from runner.host.tunnel_identity import is_certificate
+from runner.host.lending.tunnel_identity import is_certificate
+from runner.host.runners.runner_notes import RunnerNote
+from runner.host.runners.runner_spec import RunnerSpec
 
 
 def to_need(report: cluster_pb2.MemoryReport) -> Need:

@@ -9,11 +9,11 @@ from grpc import aio
 from common import tracing
 from common.errors import NotSupported
 from protos import host_pb2, host_pb2_grpc
-from runner.host.devices import Devices
-from runner.host.lending import lend_response
-from runner.host.measurements import Measurements
-from runner.host.supervisor import Supervisor
-from runner.host.tunnel import Tunnel
+from runner.host.devices.devices import Devices
+from runner.host.lending.lending import lend_response
+from runner.host.lending.tunnel import Tunnel
+from runner.host.models.measurements import Measurements
+from runner.host.runners.supervisor import Supervisor
 
 EVENT_INTERVAL_S_MIN = 0.02
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from common.clock import Clock
 from common.logs import get_logger
 from runner.core.silence import lengthen_silence
-from runner.host.process import RunnerProcess
+from runner.host.runners.process import RunnerProcess
 
 log = get_logger()
 

@@ -18,7 +18,7 @@ from redis import Redis
 
 from cli.commands.keys import KeyWish, create, revoke
 from gateway.core.keys import Scope
-from gateway.grpc_keys import SCOPES
+from gateway.grpc.grpc_keys import SCOPES
 from gateway.http.router import Route
 from gateway.http.routes import make_routes
 from gateway.http.service import Service

@@ -237,7 +237,7 @@ async def budget(talk: Talk) -> None:
 @case("anthropic", "metadata and betas", MESSAGES)
 async def labels(talk: Talk) -> None:
     """Taken, and without effect."""
-    more = {"metadata": {"user_id": "ada"}, "extra_headers": {"anthropic-beta": "anything-1"}}
+    more: dict[str, Any] = {"metadata": {"user_id": "ada"}, "extra_headers": {"anthropic-beta": "anything-1"}}
     assert text_of(await say(talk, **more)) == talk.answer()
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.cluster import Cluster, free_port
@@ -136,7 +137,10 @@ class OwnDesk(Desk):
         for pid in self._left():
             os.killpg(pid, signal.SIGINT)
         for pid in self._left():
-            wait_until(lambda pid=pid: pid not in self._left(), deadline_s=STOP_S_MAX, what=f"process {pid} ends")
+            wait_until(partial(self._has_left, pid), deadline_s=STOP_S_MAX, what=f"process {pid} ends")
+
+    def _has_left(self, pid: int) -> bool:
+        return pid not in self._left()
 
     def _left(self) -> list[int]:
         noted = self.folder / "servers"

@@ -16,7 +16,7 @@ from google.protobuf import json_format, message_factory
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from gateway.inference_servicer import SERVICE_NAME
+from gateway.grpc.inference_servicer import SERVICE_NAME
 from protos import inference_pb2
 from tests.fuzz.openapi_cases import OpenApiReport, fuzz_openapi
 from tests.fuzz.raw_bytes import RawReport, mutated, request_bytes, send_raw

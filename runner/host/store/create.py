@@ -14,8 +14,8 @@ from runner.core.store import wishes
 from runner.core.store.digests import digest_of, qualified
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
 from runner.core.store.names import StoreName
-from runner.host.inspection import ADAPTER_KIND, general_type, is_projector
-from runner.host.model_files import ModelFile
+from runner.host.models.inspection import ADAPTER_KIND, general_type, is_projector
+from runner.host.models.model_files import ModelFile
 from runner.host.store.access import writing
 from runner.host.store.blobs import PARTIAL_SUFFIX
 from runner.host.store.rows import Texts, Weights, read_texts, resolve_weights

@@ -16,7 +16,7 @@ from runner.core.split_files import in_order
 from runner.core.store.digests import combined, digest_of, qualified
 from runner.core.store.manifest import Layer, Manifest, MediaType, is_safetensors, parse_manifest
 from runner.core.store.names import StoreName
-from runner.host.inspection import ADAPTER_KIND, Inspector, general_type, is_projector, metadata_of, sees
+from runner.host.models.inspection import ADAPTER_KIND, Inspector, general_type, is_projector, metadata_of, sees
 from runner.host.store.blobs import BlobStore
 from runner.host.store.verification import Verifier
 

@@ -14,7 +14,7 @@ from common.logs import get_logger
 from runner.core.store.digests import parse_digest, qualified
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
-from runner.host.model_files import ModelFile, ModelFiles
+from runner.host.models.model_files import ModelFile, ModelFiles
 from runner.host.store.access import writing
 from runner.host.store.blobs import sync_directory
 from runner.host.store.uploads import Uploads

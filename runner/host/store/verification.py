@@ -10,8 +10,8 @@ from pathlib import Path
 from common.errors import BadModelFile
 from common.logs import get_logger
 from runner.core.store.digests import file_name, parse_digest, qualified
-from runner.host.file_digests import FileDigests
-from runner.host.plain_files import FileStamp
+from runner.host.models.file_digests import FileDigests
+from runner.host.models.plain_files import FileStamp
 from runner.host.store.blobs import BlobStore, sync_directory
 
 log = get_logger()

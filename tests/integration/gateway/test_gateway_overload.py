@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import QueueFull
 from gateway.core import shedding
-from gateway.pressure import PRESSURE
+from gateway.pressure.pressure import PRESSURE
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner
 

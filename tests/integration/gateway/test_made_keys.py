@@ -15,7 +15,7 @@ import pytest
 from cli.commands.keys import KeyWish, create
 from gateway.core.key_records import sealed_key
 from gateway.core.keys import Key, Scope
-from gateway.key_store import cache_path, pepper_path, read_private
+from gateway.keys.key_store import cache_path, pepper_path, read_private
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.redis_server import RedisServer, redis_server
 from tests.waiting import next_look

@@ -10,8 +10,8 @@ import pytest
 from common.clock import SystemClock
 from common.errors import RateLimited
 from gateway.core.keys import ALL_SCOPES, Key, Quota
-from gateway.key_redis import KeyRedis
-from gateway.quota_book import QuotaBook, Usage
+from gateway.keys.key_redis import KeyRedis
+from gateway.keys.quota_book import QuotaBook, Usage
 from tests.redis_server import RedisServer, redis_server
 
 

@@ -11,10 +11,11 @@ import pytest
 from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.device_settings import DeviceSettings
-from runner.host import children, device_checks, device_probe, devices, gpu_watch
-from runner.host.device_notes import DeviceNotes
-from runner.host.devices import Devices
-from runner.host.suspend import SleepWatch
+from runner.host.devices import device_checks, device_probe, devices, gpu_watch
+from runner.host.devices.device_notes import DeviceNotes
+from runner.host.devices.devices import Devices
+from runner.host.runners import children
+from runner.host.runners.suspend import SleepWatch
 from tests.fake_nvml import Card, FakeNvml
 from tests.integration.host.node import Stopwatch, is_alive
 from tests.waiting import until

@@ -12,8 +12,9 @@ import pytest
 from common.errors import ModelNotFound
 from protos import cluster_pb2
 from runner.core.gpu_memory import GpuMemory
-from runner.host import children, gpu_watch
-from runner.host.model_files import ModelFiles
+from runner.host.devices import gpu_watch
+from runner.host.models.model_files import ModelFiles
+from runner.host.runners import children
 from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
 from tools.model_zoo import build, build_pair
 

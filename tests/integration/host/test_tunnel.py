@@ -14,10 +14,10 @@ from common.errors import ModelUnavailable
 from protos import cluster_pb2, host_pb2
 from runner.core.leases import LentAt, Share, Terms
 from runner.core.tunnel import Opening, Purpose, opening_line
-from runner.host.borrowing import Borrowed
-from runner.host.lease import Lease
-from runner.host.tunnel_identity import TunnelIdentity, make_identity
-from runner.host.tunnel_listener import TunnelListener
+from runner.host.lending.borrowing import Borrowed
+from runner.host.lending.lease import Lease
+from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity
+from runner.host.lending.tunnel_listener import TunnelListener
 from tests.waiting import until
 
 DEADLINE_S = 10.0

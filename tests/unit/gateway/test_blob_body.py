@@ -13,11 +13,11 @@ from common.errors import (
     RequestTooLarge,
     UnsupportedMediaType,
 )
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import Dialect
 from gateway.core.upload_pace import UploadPace
 from gateway.http.blob_body import PIECE_BYTES, BlobBody
 from gateway.http.exchange import Exchange
-from gateway.record import RequestRecord
 from tests.waiting import next_look, until
 
 

@@ -10,7 +10,7 @@ from gateway.core.model_card import measured_reports, model_info, modelfile_of, 
 from gateway.core.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.store_choice import StoreNode, holders, node_to_create, node_to_pull, pull_sources, roomiest
 from gateway.core.upload_pace import BYTES_PER_S_MIN, PAUSE_S_MAX, UploadPace
-from gateway.model_store import store_nodes
+from gateway.models.model_store import store_nodes
 from protos import cluster_pb2, discovery_pb2
 
 DIGEST = "ab" * 32

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common.errors import InternalError, RunnerLost, ShuttingDown
-from gateway.choices import ChoiceEvent, merge_choices
+from gateway.answers.choices import ChoiceEvent, merge_choices
+from gateway.answers.feed import BUFFERED_MAX, END, EndOfFeed, Feed
 from gateway.core.answers import AnswerEvent, Delta
-from gateway.feed import BUFFERED_MAX, END, EndOfFeed, Feed
 
 
 async def numbers(count: int, error: Exception | None = None) -> AsyncIterator[int]:
@@ -60,9 +60,7 @@ async def test_a_batch_holds_what_is_there_and_the_end_comes_on_its_own() -> Non
 
 async def test_a_batch_that_is_the_last_is_known_as_such_before_the_end_is_read() -> None:
     async with Feed(numbers(2), set()) as feed:
-        assert not feed.is_over
-        assert await feed.next_batch() == [0, 1]
-        assert feed.is_over
+        assert [feed.is_over, await feed.next_batch(), feed.is_over] == [False, [0, 1], True]
         assert await feed.next_batch() is END
     async with Feed(numbers(1, RunnerLost("gone")), set()) as broken:
         assert await broken.next_batch() == [0]

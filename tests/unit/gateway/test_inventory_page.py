@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.inventory import inventory_nodes
+from gateway.models.inventory import inventory_nodes
 from protos import cluster_pb2, discovery_pb2
 
 

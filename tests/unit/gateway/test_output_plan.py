@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from gateway.answers.output import OutputPlan, plan_output
 from gateway.core.answer_format import AnswerFormat
 from gateway.core.answers import AnswerRequest, Chat, Delta, Dialect, Message, RawPrompt, Think
 from gateway.core.constraint import FreeText
-from gateway.output import OutputPlan, plan_output
 from runner.core.free_text import after_free_text
 from runner.core.grammar import Grammar
 from runner.core.grammar_text import parse_grammar

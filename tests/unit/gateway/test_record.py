@@ -3,12 +3,12 @@
 import asyncio
 
 from common.clock import SystemClock
+from gateway.answers.record import RequestRecord
 from gateway.core.answers import Dialect
 from gateway.core.keys import ALL_SCOPES, Key, Quota
 from gateway.core.quotas import Account
-from gateway.quota_book import Usage
-from gateway.record import RequestRecord
-from gateway.visits import Visit, begin_visit
+from gateway.keys.quota_book import Usage
+from gateway.keys.visits import Visit, begin_visit
 
 
 def left_after(record: RequestRecord, *, reserved: int) -> int:

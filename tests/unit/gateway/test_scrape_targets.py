@@ -1,7 +1,7 @@
 """What Prometheus finds through a gateway."""
 
 from common.network import reachable
-from gateway.scrape_targets import OwnAddresses, scrape_targets
+from gateway.models.scrape_targets import OwnAddresses, scrape_targets
 from protos import cluster_pb2, discovery_pb2
 
 OWN = OwnAddresses(metrics="0.0.0.0:9100", http="10.0.0.1:11434", scheduler="scheduler:7602, other:7602")

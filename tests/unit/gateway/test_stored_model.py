@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from common.errors import StartupError, TemplateFailed
+from gateway.answers.output import plan_output
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
 from gateway.core.chat_template import TemplatePolicy
 from gateway.core.family_templates import FAMILIES, closest_family, is_jinja
@@ -18,8 +19,7 @@ from gateway.core.option_table import OptionValue
 from gateway.core.options import OPENAI_DEFAULTS, plan_answer
 from gateway.core.routes import ModelInfo
 from gateway.core.stored_model import own_context, stored_messages, usable_parameters, with_stored_texts
-from gateway.model_converters import model_from_proto
-from gateway.output import plan_output
+from gateway.grpc.model_converters import model_from_proto
 from gateway.settings import template_policy
 from gateway.templates.worker import make_renderer
 from protos import cluster_pb2

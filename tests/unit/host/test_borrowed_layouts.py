@@ -4,9 +4,9 @@ import pytest
 
 from common.errors import ModelUnavailable, StartupError
 from protos import cluster_pb2
-from runner.host.borrowing import addressed, lent_name, renamed
+from runner.host.lending.borrowing import addressed, lent_name, renamed
+from runner.host.lending.tunnel import _advertised, _beside
 from runner.host.settings import HostSettings
-from runner.host.tunnel import _advertised, _beside
 
 
 def layout(*devices: tuple[str, str]) -> cluster_pb2.Layout:

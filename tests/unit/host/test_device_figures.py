@@ -17,8 +17,8 @@ from runner.core.gpu_memory import GpuMemory
 from runner.core.memory import HostMemory
 from runner.core.promises import Need, find_excess
 from runner.engine.rpc_hello import RpcMemory
-from runner.host.device_entry import Entry
-from runner.host.device_figures import TOLD_AT_ONCE_BYTES, Figures, Told
+from runner.host.devices.device_entry import Entry
+from runner.host.devices.device_figures import TOLD_AT_ONCE_BYTES, Figures, Told
 
 pytestmark = pytest.mark.behaviour("B-131")
 

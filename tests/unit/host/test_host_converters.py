@@ -6,7 +6,7 @@ import pytest
 
 from protos import cluster_pb2, host_pb2
 from runner.host.converters import to_need, to_terms
-from runner.host.tunnel_identity import make_identity
+from runner.host.lending.tunnel_identity import make_identity
 
 CARD = cluster_pb2.DeviceMemory(device_id="gpu", weights_bytes=100, cache_bytes=20, graph_bytes=3, projector_bytes=5000)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.plain_files import find_files, model_name
+from runner.host.models.plain_files import find_files, model_name
 
 
 @pytest.mark.parametrize(

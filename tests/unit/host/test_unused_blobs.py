@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from runner.core.store.names import StoreName
-from runner.host.model_files import ModelFiles
+from runner.host.models.model_files import ModelFiles
 from runner.host.store.store import UNUSED_S, Store
 
 HOUR_S = 3600.0

@@ -8,9 +8,9 @@ import pytest
 
 from common.errors import BadModelFile
 from protos import cluster_pb2
-from runner.host.fetch_progress import FETCHING, VERIFYING, FetchProgress
-from runner.host.file_digests import READ_BYTES, FileDigests
-from runner.host.plain_files import FileStamp
+from runner.host.models.fetch_progress import FETCHING, VERIFYING, FetchProgress
+from runner.host.models.file_digests import READ_BYTES, FileDigests
+from runner.host.models.plain_files import FileStamp
 from runner.host.store.blobs import BlobStore
 from runner.host.store.verification import Verifier
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import InvalidRequest
 from runner.core.model_files import AdapterFile, ModelFiles, adapter_argument, parse_adapter
-from runner.host.runner_spec import file_arguments
+from runner.host.runners.runner_spec import file_arguments
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from common.errors import DiskFull
 from runner.core.store.names import StoreName
-from runner.host.file_digests import FileDigests
-from runner.host.plain_files import FileStamp, find_files, plain_models
+from runner.host.models.file_digests import FileDigests
+from runner.host.models.plain_files import FileStamp, find_files, plain_models
 from runner.host.store.blobs import BlobStore
 from runner.host.store.manifests import ManifestStore
 

@@ -1,0 +1,1 @@
+"""One answer: from the prompt through its replicas to its parts."""

@@ -1,0 +1,139 @@
+"""Where one request was tried already, whether it may go on elsewhere, and what it is blamed for."""
+
+from dataclasses import dataclass, field
+
+from common.errors import (
+    DeviceLost,
+    ModelLoading,
+    ModelUnavailable,
+    PlacementMismatch,
+    PunaError,
+    QueueFull,
+    RequestCanceled,
+    RequestQuarantined,
+    RunnerLost,
+    ShuttingDown,
+)
+from common.logs import get_logger
+from gateway import metrics
+from gateway.answers.record import RequestRecord
+from gateway.answers.runner_calls import RunnerStalled
+from gateway.core.resume import RESUMES_MAX, RetryBudget, Suspicion
+from gateway.replicas.replicas import Connection, ReplicaPool
+
+log = get_logger()
+
+LOST_TEXT = "model runner has unexpectedly stopped"
+POISON_TEXT = "this request stopped two model runners and is not tried again"
+# Replicas tried for one request before its first event.
+LOST_MAX = 3
+# Refusals of full or not quite ready replicas for one request; each is followed by a wait for a free slot.
+REFUSED_MAX = 16
+# How the crash of a suspect is told apart from the crashes that its neighbours see of the same process.
+SAME_CRASH_S = 1.0
+# How a call begins its text that reached nobody (`common.grpc_errors`, gRPC): nothing was computed there.
+_NOT_CONNECTED = "failed to connect"
+_GONE = (ModelUnavailable, RunnerLost, DeviceLost, RequestCanceled, ShuttingDown, PlacementMismatch)
+_NOT_NOW = (QueueFull, ModelLoading)
+# Errors of a replica after which another one may answer.
+RETRYABLE = (*_GONE, *_NOT_NOW)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """One per request and choice."""
+
+    pool: ReplicaPool
+    record: RequestRecord
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    may_resume: bool = False
+    lost: int = 0  # replicas, drained ones not counted
+    drained: int = 0
+    refused: int = 0
+    resumes: int = 0
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    avoided: set[str] = field(default_factory=set)
+    delivered: bool = False  # the client has seen an event of a runner
+    answer_tokens: int = 0  # that the client has seen, or that are held for it
+    cause: str = ""  # why the answer is between two replicas; empty: it is not
+
+    def continued(self, connection: Connection) -> None:
+        """Tokens came."""
+        if self.cause:
+            metrics.RESUMES.labels(self.cause, "resumed").inc()
+            log.info("answer.resumed", cause=self.cause, replica=connection.info.key, at_token=self.answer_tokens)
+            self.cause = ""
+        if self.suspicion.is_suspect and self.suspicion.is_past(self.answer_tokens):
+            self.pool.clear_suspect(connection)
+
+    def judge(self, error: PunaError, connection: Connection | None) -> None:
+        """After a failed call: return if the request may try again.
+
+        Raises:
+            PunaError: what the client gets.
+        """
+        if connection is None:
+            raise error
+        if isinstance(error, _NOT_NOW):
+            self._refused_by(connection, error)
+        else:
+            self._lost_by(connection, error)
+        self.record.retries += 1
+        metrics.RETRIES.labels(error.reason).inc()
+
+    def fail(self, error: PunaError) -> PunaError:
+        """What the client gets where a replica is not to be had: an answer that has begun was lost, for any reason."""
+        if not self.cause:
+            return error
+        metrics.RESUMES.labels(self.cause, "failed").inc()
+        log.warning("answer.lost", cause=self.cause, reason=error.reason, text=error.message)
+        return RunnerLost(LOST_TEXT, retry_after_s=1.0)
+
+    def _refused_by(self, connection: Connection, error: PunaError) -> None:
+        self.refused += 1
+        self.pool.mark_full(connection)
+        if self.refused >= REFUSED_MAX:
+            raise self.fail(error)
+
+    def _lost_by(self, connection: Connection, error: PunaError) -> None:
+        key = connection.info.key
+        log.warning("replica.lost", replica=key, reason=error.reason, text=error.message, delivered=self.delivered)
+        self.avoided.add(key)
+        if isinstance(error, ShuttingDown | PlacementMismatch) or connection.is_draining:
+            self.drained += 1
+        else:
+            self.lost += 1
+            self._blame(connection, error)
+            self.pool.mark_lost(connection)
+        if self.delivered:
+            self._resume(error)
+        elif self.lost >= LOST_MAX or self.drained >= REFUSED_MAX or not self.budget.spend():
+            raise RunnerLost(LOST_TEXT, retry_after_s=1.0) from error
+
+    def _resume(self, error: PunaError) -> None:
+        self.cause = self.cause or _cause(error)
+        if not self.may_resume or self.lost > RESUMES_MAX or self.drained >= REFUSED_MAX:
+            raise self.fail(error) from error
+        self.resumes += 1
+        self.record.resumes += 1
+
+    def _blame(self, connection: Connection, error: PunaError) -> None:
+        """Count a crash, unless nothing was computed there or another request is the likelier culprit."""
+        if isinstance(error, DeviceLost | RequestCanceled) or _NOT_CONNECTED in error.message:
+            return
+        now_s = self.pool.now_s()
+        if self.suspicion.is_suspect and connection.has_suspect and not self.suspicion.is_past(self.answer_tokens):
+            connection.suspect_crashed_s = now_s
+        elif connection.has_suspect or now_s - (connection.suspect_crashed_s or -SAME_CRASH_S) < SAME_CRASH_S:
+            return
+        self.suspicion.crashed(answer_tokens=self.answer_tokens)
+        if self.suspicion.is_poison:
+            self.pool.mark_lost(connection)
+            if self.cause or self.delivered:
+                metrics.RESUMES.labels(self.cause or _cause(error), "quarantined").inc()
+            raise RequestQuarantined(POISON_TEXT)
+
+
+def _cause(error: PunaError) -> str:
+    """The label of metrics."""
+    return "stalled" if isinstance(error, RunnerStalled) else error.reason

@@ -1,0 +1,64 @@
+"""Several answers to one request, side by side: `n`, and lists of prompts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from gateway.answers.streams import closing
+from gateway.core.answers import AnswerEvent
+
+_BUFFERED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEvent:
+    """An event of one of the answers."""
+
+    index: int
+    event: AnswerEvent
+
+
+async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
+    """The events of all answers as they come. The first failure ends all of them and is raised."""
+    if len(answers) == 1:  # nothing to merge, so no task and no buffer either: most requests want one answer
+        async with closing(answers[0]) as events:
+            async for event in events:
+                yield ChoiceEvent(0, event)
+        return
+    async with closing(_merged(answers)) as merged:
+        async for choice in merged:
+            yield choice
+
+
+async def _merged(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
+    # Bounded per answer, not as a whole: a quick one must not keep the others out of the buffer.
+    buffer: asyncio.Queue[ChoiceEvent | Exception | None] = asyncio.Queue()
+    places = [asyncio.Semaphore(_BUFFERED_MAX) for _ in answers]
+
+    async def pump(index: int, answer: AsyncIterator[AnswerEvent]) -> None:
+        last: Exception | None = None
+        try:
+            async with closing(answer) as events:
+                async for event in events:
+                    await places[index].acquire()
+                    buffer.put_nowait(ChoiceEvent(index, event))
+        except Exception as error:  # noqa: BLE001  # carried to the reader, which raises it
+            last = error
+        buffer.put_nowait(last)
+
+    tasks = [asyncio.create_task(pump(index, answer), name="choice") for index, answer in enumerate(answers)]
+    running = len(tasks)
+    try:
+        while running:
+            match await buffer.get():
+                case None:
+                    running -= 1
+                case Exception() as error:
+                    raise error
+                case ChoiceEvent(index=index) as event:
+                    places[index].release()
+                    yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,217 @@
+"""One answer over as many replicas as it takes: what must outlive a replica, and one call of one replica."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from common.clock import NS_PER_S, Clock
+from common.errors import RequestTimeout, RunnerLost
+from gateway.answers.attempts import LOST_TEXT, Attempts
+from gateway.answers.markers import MarkerIds
+from gateway.answers.output import OutputParser, OutputPlan
+from gateway.answers.prompt import Prompt, fit_prompt
+from gateway.answers.record import RequestRecord
+from gateway.answers.runner_calls import RunnerCall
+from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason
+from gateway.core.options import AnswerPlan
+from gateway.core.routes import RouteInfo
+from gateway.grpc import converters
+from gateway.replicas.replicas import Connection
+from gateway.templates.chat_prompt import ChatPrompts
+from protos import runner_pb2
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One request, ready to run on any replica."""
+
+    request: AnswerRequest
+    route: RouteInfo
+    plan: AnswerPlan
+    output: OutputPlan
+    prompt: Prompt
+    seed: int
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Spent:
+    """What one try has used of the tenant's share."""
+
+    prompt: int = 0
+    answer: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Together."""
+        return self.prompt + self.answer
+
+
+@dataclass(slots=True)
+class Begun:
+    """An answer from its first token on.
+
+    The prompt as it was fitted, and the context that decides when it is shifted, are those of the first replica, so
+    that every further one computes the same; the parser goes on where it is.
+    """
+
+    prompt: Prompt
+    parser: OutputParser
+    context_tokens: int
+    token_ids: list[int] = field(default_factory=list)  # all that runners gave, in order
+    generated_s: float = 0.0  # at replicas that were lost
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """Runs the calls of one request."""
+
+    work: Work
+    record: RequestRecord
+    attempts: Attempts
+    prompts: ChatPrompts
+    marker_ids: MarkerIds
+    clock: Clock
+    begun: Begun | None = None
+
+    @property
+    def context_tokens(self) -> int | None:
+        """What a replica must have to take the request."""
+        return self.begun.context_tokens if self.begun else self.work.plan.context_tokens
+
+    async def run_on(self, connection: Connection, spent: Spent) -> AsyncIterator[AnswerEvent]:
+        """One call of one replica, from where the answer is. The last event is Done, if the call comes so far."""
+        prompt = self.begun.prompt if self.begun else await self.within(self._fit(connection))
+        message = await self._message(prompt, connection)
+        timeout_s = max(self.work.deadline_s - self.clock.now_s(), 0.0)
+        started_s = self.clock.now_s()
+        try:
+            async with RunnerCall(connection.runner.generate(message, timeout_s=timeout_s), connection.streams) as call:
+                async for event in call:
+                    match event.WhichOneof("event"):
+                        case "tokens":
+                            for delta in self._take(event.tokens, prompt, connection, spent):
+                                yield delta
+                        case "prompt":
+                            progress = converters.prompt_progress(event.prompt)
+                            self.record.prompt_tokens = max(self.record.prompt_tokens, progress.total_tokens)
+                            spent.prompt = progress.total_tokens
+                            if self.begun is None:
+                                yield progress
+                        case "final":
+                            begun = self.begun or self._begin(prompt, connection)
+                            self.attempts.continued(connection)
+                            for delta in begun.parser.finish():
+                                yield delta
+                            yield await self._done(event.final, begun, connection)
+                            return
+        finally:
+            if spent.answer and self.begun is not None:
+                self.begun.generated_s += self.clock.now_s() - started_s
+        raise RunnerLost(LOST_TEXT)
+
+    async def _message(self, prompt: Prompt, connection: Connection) -> runner_pb2.GenerateRequest:
+        work = self.work
+        visible = self.marker_ids.of(work.route.model, work.output.markers, connection.runner)
+        return converters.generate_request(
+            request=work.request,
+            plan=work.plan,
+            prompt=list(prompt.segments),
+            seed=work.seed,
+            stop=(*work.plan.stop, *prompt.stop, *work.output.stop),
+            visible_token_ids=await self.within(visible),
+            replica=connection.info,
+            constraint=work.output.constraint(prompt.end),
+            reasoning=work.output.reasoning(prompt.end),
+            context_tokens=self.context_tokens,
+            delivered=self.begun.token_ids if self.begun else (),
+        )
+
+    def _take(self, chunk: runner_pb2.TokenChunk, prompt: Prompt, connection: Connection, spent: Spent) -> list[Delta]:
+        """Tokens came: what of them is certain. From here on they are the client's, whatever happens."""
+        begun = self.begun or self._begin(prompt, connection)
+        delta = converters.delta(chunk)
+        begun.token_ids.extend([token.id for token in delta.tokens])
+        count = len(delta.tokens)
+        self.record.token_arrived(count)
+        spent.answer += count
+        self.attempts.answer_tokens += count
+        self.attempts.continued(connection)
+        return begun.parser.feed(delta)
+
+    def _begin(self, prompt: Prompt, connection: Connection) -> Begun:
+        self.begun = Begun(
+            prompt=prompt,
+            parser=self.work.output.parser(prompt.end),
+            context_tokens=self._limit(connection),
+        )
+        return self.begun
+
+    async def _done(self, final: runner_pb2.Final, begun: Begun, connection: Connection) -> Done:
+        done = converters.done(
+            final,
+            seed=self.work.seed,
+            replica=connection.info,
+            total_duration_ns=round((self.clock.now_s() - self.record.started_s) * NS_PER_S),
+            load_duration_ns=round((self.record.load_s or 0.0) * NS_PER_S),
+        )
+        usage = done.usage
+        if self.attempts.resumes:
+            # A runner counts what it found of the answer, too, and knows nothing of the time at replicas before it.
+            usage = replace(
+                usage,
+                cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
+                generate_duration_ns=usage.generate_duration_ns + round(begun.generated_s * NS_PER_S),
+            )
+        done = replace(done, usage=usage, resumes=self.attempts.resumes)
+        self.record.dones.append(done)
+        return replace(
+            done,
+            reason=_end_reason(done, begun.parser, self.work.output),
+            usage=replace(usage, reasoning_tokens=begun.parser.reasoning_tokens),
+            context_token_ids=await self._context(connection, begun),
+        )
+
+    def _limit(self, connection: Connection) -> int:
+        slot_tokens = connection.info.context_tokens
+        return min(self.work.plan.context_tokens or slot_tokens, slot_tokens)
+
+    async def _fit(self, connection: Connection) -> Prompt:
+        return await fit_prompt(
+            self.work.prompt,
+            prompts=self.prompts,
+            model=self.work.route.model,
+            request=self.work.request,
+            runner=connection.runner,
+            context_tokens=self._limit(connection),
+        )
+
+    async def _context(self, connection: Connection, begun: Begun) -> tuple[int, ...]:
+        """Ids of prompt and answer, for clients that send them back as /api/generate's `context`."""
+        if not self.work.request.wants_context:
+            return ()
+        answer = await connection.runner.tokenize(converters.tokenize_request(begun.prompt.segments))
+        return (*answer.ids, *begun.token_ids)
+
+    async def within(self, step: Awaitable[Item]) -> Item:
+        """A step of the request, within its deadline.
+
+        Raises:
+            RequestTimeout: it passed.
+        """
+        try:
+            async with asyncio.timeout(max(self.work.deadline_s - self.clock.now_s(), 0.0)):
+                return await step
+        except TimeoutError as error:
+            raise RequestTimeout("request timed out") from error
+
+
+def _end_reason(done: Done, parser: OutputParser, output: OutputPlan) -> EndReason:
+    """Tool calls end an answer as far as clients are concerned, whether the model or our stop string ended it."""
+    if not parser.called or done.reason is EndReason.LENGTH:
+        return done.reason
+    is_ours = done.reason is EndReason.END_TOKEN or done.stop_string in output.stop
+    return EndReason.TOOL_CALLS if is_ours else done.reason

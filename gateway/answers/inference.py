@@ -1,0 +1,281 @@
+"""Answer requests: the one place that all dialects go through; they only translate to it and from it."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from common import tracing
+from common.clock import Clock
+from common.errors import (
+    InsufficientMemory,
+    InternalError,
+    InvalidRequest,
+    ModelLoading,
+    ModelNotFound,
+    ModelUnavailable,
+    PunaError,
+    QueueFull,
+    RequestQuarantined,
+    RequestTimeout,
+    RunnerLost,
+)
+from common.logs import get_logger
+from gateway import metrics
+from gateway.answers.attempts import POISON_TEXT, RETRYABLE, Attempts
+from gateway.answers.generation import Generation, Spent, Work
+from gateway.answers.markers import MarkerIds
+from gateway.answers.output import plan_output
+from gateway.answers.prompt import make_prompt
+from gateway.answers.record import RequestRecord
+from gateway.answers.streams import closing
+from gateway.answers.vectors import Vectors
+from gateway.core.answer_format import in_words_of_the_client
+from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, PromptProgress
+from gateway.core.capabilities import check_capabilities, check_usable
+from gateway.core.estimates import answer_tokens
+from gateway.core.load_options import load_options
+from gateway.core.model_names import model_not_found, parse_model_name
+from gateway.core.options import plan_answer
+from gateway.core.replica_choice import Need
+from gateway.core.resume import Quarantine, RetryBudget
+from gateway.core.routes import RouteInfo
+from gateway.core.stored_model import with_stored_texts
+from gateway.keys.visits import claim, within_context
+from gateway.models.model_access import ModelAccess
+from gateway.replicas.dispatch import Dispatcher, SlotRequest
+from gateway.replicas.replicas import Connection
+from gateway.templates.chat_prompt import ChatPrompts
+
+log = get_logger()
+
+# How long an answer that has begun waits for another replica while none is being loaded, and how often it asks.
+RESUME_WAIT_S = 300.0
+# And how long while there is no memory for one: that of a runner which has just died is not free at once.
+RESUME_SETTLED_S = 30.0
+RESUME_AGAIN_S = 0.5
+
+
+class Inference:
+    """The application layer of the gateway."""
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Dispatcher,
+        prompts: ChatPrompts,
+        clock: Clock,
+        request_timeout_s: float,
+        resumes: bool = True,
+        resume_wait_s: float = RESUME_WAIT_S,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.budget = RetryBudget()
+        self.models = ModelAccess(dispatcher=dispatcher, prompts=prompts)
+        self.vectors = Vectors(
+            dispatcher=dispatcher, models=self.models, clock=clock, request_timeout_s=request_timeout_s
+        )
+        self._prompts = prompts
+        self._marker_ids = MarkerIds()
+        self._clock = clock
+        self._request_timeout_s = request_timeout_s
+        self._resumes = resumes
+        self._resume_wait_s = resume_wait_s
+        self._quarantine = Quarantine(secrets.token_bytes(32))
+
+    async def answer(self, request: AnswerRequest, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
+        """The events of one answer. The last one is Done, exactly once; else an error is raised.
+
+        Raises:
+            PunaError: translate it to the dialect. After a PromptProgress or Delta: as an error inside the stream.
+        """
+        self.budget.earn()
+        deadline_s = self._clock.now_s() + self._request_timeout_s
+        if request.deadline_s is not None:
+            deadline_s = min(deadline_s, request.deadline_s)
+        route: RouteInfo | None = None
+        async with closing(self.models.find(request.model, request.keep_alive_ms)) as steps:
+            async for step in steps:
+                if isinstance(step, RouteInfo):
+                    route = step
+                else:
+                    yield step
+        assert route is not None
+        record.model = route.model.name
+        self._check_quarantine(request)
+        work = await self._prepare(request, route, deadline_s)
+        running = metrics.RUNNING.labels(route.model.name)
+        running.inc()
+        try:
+            async with closing(self._run(work, record)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            running.dec()
+
+    async def _prepare(self, request: AnswerRequest, route: RouteInfo, deadline_s: float) -> Work:
+        """Everything that can be refused without a replica is refused here."""
+        check_usable(route.model)
+        request = with_stored_texts(request, route.model)
+        check_capabilities(request, route.model)
+        plan = plan_answer(dialect=request.dialect_defaults, model=route.model, requested=request.options)
+        plan = replace(plan, context_tokens=within_context(plan.context_tokens))
+        asked = request.options.get("num_ctx")
+        if asked is not None and asked != plan.context_tokens:
+            log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
+        with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
+            prompt = await make_prompt(self._prompts, route.model, request)
+        return Work(
+            request=request,
+            route=route,
+            plan=plan,
+            output=plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser),
+            prompt=prompt,
+            # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
+            seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
+            deadline_s=deadline_s,
+        )
+
+    async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
+        """Try replicas until one has answered to the end; each goes on where the one before was lost."""
+        attempts = Attempts(
+            pool=self.dispatcher.pool,
+            record=record,
+            budget=self.budget,
+            may_resume=self._resumes and record.may_resume,
+        )
+        generation = Generation(
+            work=work,
+            record=record,
+            attempts=attempts,
+            prompts=self._prompts,
+            marker_ids=self._marker_ids,
+            clock=self._clock,
+        )
+        while True:
+            slot = self._slot_request(work, generation)
+            spent = Spent()
+            connection: Connection | None = None
+            try:
+                with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
+                    async with closing(self._acquire(slot, generation)) as steps:
+                        async for step in steps:
+                            if isinstance(step, Connection):
+                                connection = step
+                                queue.set(_place(connection))
+                            else:
+                                yield step
+                assert connection is not None
+                with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
+                    async with closing(generation.run_on(connection, spent)) as events:
+                        async for event in events:
+                            attempts.delivered = attempts.delivered or isinstance(event, PromptProgress | Delta | Done)
+                            yield event
+                return
+            except PunaError as error:
+                await self._recover(error, connection, generation)
+            finally:
+                if connection is not None:
+                    if slot.need.is_suspect:
+                        self.dispatcher.pool.clear_suspect(connection)
+                    self.dispatcher.release(slot, connection, used_tokens=spent.tokens)
+
+    def _slot_request(self, work: Work, generation: Generation) -> SlotRequest:
+        options = load_options({**work.route.model.own_options, **work.request.options})
+        attempts = generation.attempts
+        return SlotRequest(
+            key=parse_model_name(work.route.model.name).key,
+            model_name=work.route.model.name,
+            need=Need(
+                context_tokens=generation.context_tokens,
+                avoided=frozenset(attempts.avoided),
+                require_gpu=options.require_gpu,
+                num_gpu=options.num_gpu,
+                is_suspect=attempts.suspicion.is_suspect,
+            ),
+            keep_alive_ms=work.request.keep_alive_ms,
+            options=options,
+            claim=claim(answer_tokens(work.request)),
+            body_bytes=work.prompt.size_bytes,
+            was_admitted=attempts.lost + attempts.drained > 0,
+        )
+
+    async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
+        """After a failed try: return if there may be another one.
+
+        Raises:
+            PunaError: what the client gets.
+        """
+        work = generation.work
+        match error:
+            case ModelNotFound():
+                raise generation.attempts.fail(model_not_found(work.request.model)) from error
+            case InvalidRequest():
+                raise generation.attempts.fail(in_words_of_the_client(error, work.output.wanted)) from error
+            case InternalError() if connection is not None and await self.dispatcher.pool.is_dying(connection):
+                pass
+            case _ if not isinstance(error, RETRYABLE):
+                raise error
+        try:
+            generation.attempts.judge(error, connection)
+        except RequestQuarantined:
+            request, tenant = generation.work.request, claim(0).tenant
+            metrics.QUARANTINED.inc()
+            log.error("request.quarantined", model=generation.work.route.model.name, tenant=tenant)
+            self._quarantine.add(tenant, _body(request), self._clock.now_s())
+            raise
+
+    def _check_quarantine(self, request: AnswerRequest) -> None:
+        now_s = self._clock.now_s()
+        if self._quarantine.is_empty(now_s):
+            return
+        if self._quarantine.remaining_s(claim(0).tenant, _body(request), now_s) > 0:
+            metrics.QUARANTINED.inc()
+            raise RequestQuarantined(POISON_TEXT)
+
+    async def _acquire(self, slot: SlotRequest, generation: Generation) -> AsyncIterator[LoadEvent | Connection]:
+        """A slot; an answer that has begun waits for one as for a load, whatever comes between.
+
+        Raises:
+            PunaError: there is none to be had.
+        """
+        work, record, attempts = generation.work, generation.record, generation.attempts
+        joined_s = self._clock.now_s()
+        while True:
+            try:
+                async with closing(self.dispatcher.acquire(slot)) as steps:
+                    while not isinstance(step := await generation.within(anext(steps)), Connection):
+                        yield step
+                if self._is_other_model(work):
+                    self.dispatcher.release(slot, step)
+                    raise RunnerLost("the model's file has changed")
+                break
+            except (ModelUnavailable, ModelLoading, QueueFull, InsufficientMemory) as error:
+                longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else self._resume_wait_s
+                if not attempts.cause or self._clock.now_s() - joined_s > longest_s:
+                    raise attempts.fail(error) from error
+                log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=error.message)
+                await generation.within(asyncio.sleep(RESUME_AGAIN_S))
+            except PunaError as error:
+                raise (error if isinstance(error, RequestTimeout) else attempts.fail(error)) from error
+        waited_s = self._clock.now_s() - joined_s
+        record.queue_s = (record.queue_s or 0.0) + waited_s
+        if not attempts.cause:
+            record.load_s = self._clock.now_s() - record.started_s
+        record.replica, record.node = step.info.placement_id, step.info.node_id
+        metrics.QUEUE_S.labels(work.route.model.name).observe(waited_s)
+        yield step
+
+    def _is_other_model(self, work: Work) -> bool:
+        """Whether the name has come to mean another file since the request began."""
+        route = self.dispatcher.routes.by_key(parse_model_name(work.route.model.name).key)
+        return route is not None and route.model.digest != work.route.model.digest
+
+
+def _place(connection: Connection) -> dict[str, tracing.Value]:
+    return {"puna.placement": connection.info.placement_id, "puna.node": connection.info.node_id}
+
+
+def _body(request: AnswerRequest) -> str:
+    """What was asked, as text: the same for the same question. Its deadline is the connection's, not the question's."""
+    return repr(replace(request, deadline_s=None))

@@ -1,0 +1,212 @@
+"""Answer questions for vectors and scores. Stateless: a lost runner means a plain retry elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from common import tracing
+from common.clock import NS_PER_S, Clock
+from common.errors import EmbeddingsUnsupported, RequestTimeout, UnsupportedCapability
+from gateway import metrics
+from gateway.answers.attempts import RETRYABLE, Attempts
+from gateway.answers.record import RequestRecord
+from gateway.answers.streams import closing
+from gateway.core.capabilities import check_usable
+from gateway.core.estimates import question_tokens
+from gateway.core.model_names import parse_model_name
+from gateway.core.replica_choice import Need
+from gateway.core.routes import RouteInfo
+from gateway.core.stored_model import own_context
+from gateway.core.vectors import (
+    NO_EMBEDDINGS,
+    Counts,
+    Embedded,
+    EmbedQuestion,
+    Input,
+    Ranked,
+    RerankQuestion,
+    check_dimensions,
+    check_embeds,
+    check_ranks,
+    fit_vector,
+    relevance,
+)
+from gateway.keys.visits import claim, within_context
+from gateway.models.model_access import ModelAccess
+from gateway.replicas.dispatch import Dispatcher, SlotRequest
+from gateway.replicas.replicas import Connection
+from protos import cluster_pb2, runner_pb2
+
+Answer = TypeVar("Answer")
+Call = Callable[[Connection, float], Awaitable[Answer]]
+# Scaling fewer numbers takes less time than a thread switch.
+_INLINE_NUMBERS = 65536
+
+
+class Vectors:
+    """The other half of the application layer, beside `gateway.answers.inference`."""
+
+    def __init__(self, *, dispatcher: Dispatcher, models: ModelAccess, clock: Clock, request_timeout_s: float) -> None:
+        self._dispatcher = dispatcher
+        self._models = models
+        self._clock = clock
+        self._request_timeout_s = request_timeout_s
+
+    async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
+        """A vector for each input; one that fails fails all.
+
+        Raises:
+            PunaError: translate it to the dialect.
+        """
+        route = await self._route(question, record)
+        context_tokens = within_context(question.context_tokens or own_context(route.model))
+        question = replace(question, context_tokens=context_tokens)
+        check_embeds(route.model)
+        check_dimensions(question.dimensions, route.model.embedding_length)
+        message = runner_pb2.EmbedRequest(
+            inputs=[runner_pb2.EmbedInput(segments=[_segment(one)]) for one in question.inputs],
+            truncate=question.truncate,
+            keep_alive_ms=question.keep_alive_ms,
+            context_tokens=question.context_tokens,
+        )
+
+        async def call(connection: Connection, timeout_s: float) -> runner_pb2.EmbedResponse:
+            message.placement.CopyFrom(_placement(connection))
+            return await connection.runner.embed(message, timeout_s=timeout_s)
+
+        try:
+            answer = await self._ask(question, route, record, call)
+        except UnsupportedCapability as error:  # the runner's word, for a model whose header did not say
+            raise EmbeddingsUnsupported(NO_EMBEDDINGS, param="model") from error
+
+        def fitted() -> tuple[np.ndarray, ...]:
+            return tuple(
+                fit_vector(
+                    np.fromiter(one.vector, np.float32, len(one.vector)),
+                    dimensions=question.dimensions,
+                    normalize=question.normalize,
+                )
+                for one in answer.embeddings
+            )
+
+        numbers = len(answer.embeddings) * (len(answer.embeddings[0].vector) if answer.embeddings else 0)
+        vectors = fitted() if numbers <= _INLINE_NUMBERS else await asyncio.to_thread(fitted)
+        tokens = tuple(one.prompt_tokens for one in answer.embeddings)
+        counts = self._counts(record, route, sum(tokens), answer.prompt_duration_ns)
+        return Embedded(vectors=vectors, prompt_tokens=tokens, counts=counts)
+
+    async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
+        """A score for each document; one that fails fails all.
+
+        Raises:
+            PunaError: translate it to the dialect.
+        """
+        route = await self._route(question, record)
+        context_tokens = within_context(question.context_tokens or own_context(route.model))
+        question = replace(question, context_tokens=context_tokens)
+        check_ranks(route.model)
+        message = runner_pb2.RerankRequest(
+            query=question.query,
+            documents=question.documents,
+            truncate=question.truncate,
+            keep_alive_ms=question.keep_alive_ms,
+            context_tokens=question.context_tokens,
+            document_tokens_max=question.document_tokens_max,
+        )
+
+        async def call(connection: Connection, timeout_s: float) -> runner_pb2.RerankResponse:
+            message.placement.CopyFrom(_placement(connection))
+            return await connection.runner.rerank(message, timeout_s=timeout_s)
+
+        answer = await self._ask(question, route, record, call)
+        return Ranked(
+            scores=tuple(relevance(one.score, normalize=question.normalize) for one in answer.scores),
+            counts=self._counts(
+                record, route, sum(one.prompt_tokens for one in answer.scores), answer.prompt_duration_ns
+            ),
+        )
+
+    async def _route(self, question: EmbedQuestion | RerankQuestion, record: RequestRecord) -> RouteInfo:
+        route: RouteInfo | None = None
+        async with closing(self._models.find(question.model, question.keep_alive_ms)) as steps:
+            async for step in steps:
+                route = step if isinstance(step, RouteInfo) else None
+        assert route is not None  # find() ends in a route or raises
+        record.model = route.model.name
+        check_usable(route.model)
+        return route
+
+    async def _ask(
+        self, question: EmbedQuestion | RerankQuestion, route: RouteInfo, record: RequestRecord, call: Call[Answer]
+    ) -> Answer:
+        """Try replicas until one has answered."""
+        deadline_s = self._clock.now_s() + self._request_timeout_s
+        attempts = Attempts(pool=self._dispatcher.pool, record=record)
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                while True:
+                    async with self._slot(question, route, record, attempts) as connection:
+                        try:
+                            with tracing.begin("attempt", kind=tracing.SpanKind.CLIENT) as attempt:
+                                attempt.set({"puna.placement": record.replica, "puna.node": record.node})
+                                return await call(connection, max(deadline_s - self._clock.now_s(), 0.0))
+                        except RETRYABLE as error:
+                            attempts.judge(error, connection)
+        except TimeoutError as error:
+            raise RequestTimeout("request timed out") from error
+
+    @asynccontextmanager
+    async def _slot(
+        self, question: EmbedQuestion | RerankQuestion, route: RouteInfo, record: RequestRecord, attempts: Attempts
+    ) -> AsyncIterator[Connection]:
+        name = route.model.name
+        slot = SlotRequest(
+            key=parse_model_name(name).key,
+            model_name=name,
+            need=Need(context_tokens=question.context_tokens, avoided=frozenset(attempts.avoided)),
+            keep_alive_ms=question.keep_alive_ms,
+            claim=claim(question_tokens(question)),
+        )
+        joined_s = self._clock.now_s()
+        connection: Connection | None = None
+        with tracing.begin("queue", {"gen_ai.request.model": name}):
+            async with closing(self._dispatcher.acquire(slot)) as steps:
+                async for step in steps:
+                    connection = step if isinstance(step, Connection) else None
+        assert connection is not None  # acquire() ends in a connection or raises
+        try:
+            waited_s = self._clock.now_s() - joined_s
+            record.queue_s = (record.queue_s or 0.0) + waited_s
+            record.load_s = self._clock.now_s() - record.started_s
+            record.replica, record.node = connection.info.placement_id, connection.info.node_id
+            metrics.QUEUE_S.labels(name).observe(waited_s)
+            yield connection
+        finally:
+            self._dispatcher.release(slot, connection)
+
+    def _counts(self, record: RequestRecord, route: RouteInfo, prompt_tokens: int, prompt_duration_ns: int) -> Counts:
+        metrics.TOKENS.labels(route.model.name, "in").inc(prompt_tokens)
+        record.vector_tokens += prompt_tokens
+        return Counts(
+            prompt_tokens=prompt_tokens,
+            total_duration_ns=round((self._clock.now_s() - record.started_s) * NS_PER_S),
+            load_duration_ns=round((record.load_s or 0.0) * NS_PER_S),
+            prompt_duration_ns=prompt_duration_ns,
+        )
+
+
+def _segment(one: Input) -> runner_pb2.Segment:
+    if isinstance(one, str):
+        return runner_pb2.Segment(literal=one)
+    return runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=one))
+
+
+def _placement(connection: Connection) -> cluster_pb2.PlacementRef:
+    info = connection.info
+    return cluster_pb2.PlacementRef(
+        placement_id=info.placement_id, generation=info.generation, incarnation=info.incarnation
+    )

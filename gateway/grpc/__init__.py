@@ -1,0 +1,1 @@
+"""The typed face: servicers, and where protos end."""

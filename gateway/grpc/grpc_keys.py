@@ -1,0 +1,127 @@
+"""Keys on gRPC: the same rules as over HTTP, in an interceptor."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from common.errors import InvalidRequest
+from common.ids import new_request_id
+from gateway.answers.streams import closing
+from gateway.core.keys import Scope
+from gateway.keys.authorizer import Authorizer
+
+if TYPE_CHECKING:  # generic in the stubs only
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+# Every method of puna.v1.Inference, and what it needs. One that is not here is refused.
+SCOPES = {
+    "Chat": Scope.INFER,
+    "Generate": Scope.INFER,
+    "Embed": Scope.EMBED,
+    "Rerank": Scope.EMBED,
+    "Tokenize": Scope.MODELS_READ,
+    "Detokenize": Scope.MODELS_READ,
+    "CountTokens": Scope.MODELS_READ,
+    "ListModels": Scope.MODELS_READ,
+    "ShowModel": Scope.MODELS_READ,
+    "LoadModel": Scope.MODELS_WRITE,
+    "UnloadModel": Scope.MODELS_WRITE,
+    "PullModel": Scope.MODELS_WRITE,
+}
+# Health and reflection say nothing about anybody.
+_OPEN_PREFIX = "/grpc."
+
+
+class KeyInterceptor(aio.ServerInterceptor):
+    """Runs inside of the one that translates errors."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        """One authorizer for both listeners: a key has one quota."""
+        self._authorizer = authorizer
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        """Ask for a key before the handler begins."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(_OPEN_PREFIX):
+            return handler
+        # A method without an entry needs the scope that opens most: denied to all but operators.
+        scope = SCOPES.get(method.rpartition("/")[2], Scope.ADMIN_CLUSTER)
+        streams = bool(handler.response_streaming)
+        make = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
+        guard = (
+            self._guard_stream(handler.unary_stream, scope)
+            if streams
+            else self._guard_unary(handler.unary_unary, scope)
+        )
+        guarded: Handler = make(
+            guard,
+            request_deserializer=_forgiving(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
+        return guarded
+
+    def _guard_unary(self, behaviour: Any, scope: Scope) -> Any:
+        async def guarded(request: Any, context: Any) -> Any:
+            async with self._authorizer.visit(scope, **_credentials(context)):
+                return await behaviour(_read(request), context)
+
+        return guarded
+
+    def _guard_stream(self, behaviour: Any, scope: Scope) -> Any:
+        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+            async with (
+                self._authorizer.visit(scope, **_credentials(context)),
+                closing(behaviour(_read(request), context)) as messages,
+            ):
+                async for message in messages:
+                    yield message
+
+        return guarded
+
+
+class _Unreadable:
+    """In the place of a message whose bytes are none."""
+
+
+def _forgiving(read: Any) -> Any:
+    """A reader whose failure is answered by us: gRPC's own answer, UNKNOWN, reads like a bug of the server."""
+
+    def forgiving(message: bytes) -> Any:
+        try:
+            return read(message)
+        except DecodeError:
+            return _Unreadable()
+
+    return forgiving
+
+
+def _read(request: Any) -> Any:
+    if isinstance(request, _Unreadable):
+        raise InvalidRequest("the message cannot be read")
+    return request
+
+
+def _credentials(context: Any) -> dict[str, Any]:
+    metadata = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+    return {
+        "authorizations": [value for key, value in metadata if key == "authorization"],
+        "api_keys": [value for key, value in metadata if key == "x-api-key"],
+        "address": peer_address(context.peer()),
+        "request_id": new_request_id(),
+    }
+
+
+def peer_address(peer: str) -> str:
+    """The address in `ipv4:10.0.0.1:5000` or `ipv6:[::1]:5000`, as gRPC writes peers; empty for sockets."""
+    kind, _, rest = peer.partition(":")
+    if kind not in ("ipv4", "ipv6"):
+        return ""
+    return rest.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]").strip("[]")

@@ -1,0 +1,90 @@
+"""The part of puna.v1.Inference that is about models themselves."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from grpc import aio
+
+from common.errors import InvalidRequest, PunaError, RequestCanceled
+from gateway.answers.record import RequestRecord
+from gateway.core.answers import Dialect
+from gateway.core.creation import new_name
+from gateway.grpc.vector_servicer import VectorServicer
+from gateway.models.model_access import check_visible
+from protos import inference_pb2, scheduler_pb2, store_pb2
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class ModelServicer(VectorServicer):
+    """What models there are, and how that changes."""
+
+    async def ListModels(  # the name is the proto's
+        self,
+        request: inference_pb2.ListModelsRequest,
+        context: Context,
+    ) -> inference_pb2.ListModelsResponse:
+        """Every model, newest first."""
+        models = self._service.inference.models
+        return inference_pb2.ListModelsResponse(models=[models.routes.proto_of(route) for route in models.visible()])
+
+    async def ShowModel(  # the name is the proto's
+        self,
+        request: inference_pb2.ShowModelRequest,
+        context: Context,
+    ) -> scheduler_pb2.ModelRoute:
+        """One model."""
+        route = self._service.inference.models.known_route(checked_model(request.model))
+        return self._service.inference.models.routes.proto_of(route)
+
+    async def UnloadModel(  # the name is the proto's
+        self,
+        request: scheduler_pb2.UnloadModelRequest,
+        context: Context,
+    ) -> scheduler_pb2.UnloadModelResponse:
+        """Stop a model's replicas once they are idle."""
+        route = self._service.inference.models.known_route(checked_model(request.model_name))
+        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
+
+    async def PullModel(  # the name is the proto's
+        self,
+        request: inference_pb2.PullModelRequest,
+        context: Context,
+    ) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Fetch a model from its registry; ends when it can be used."""
+        name = new_name(request.model)
+        check_visible(name)
+        record = RequestRecord(dialect=Dialect.GRPC, route="PullModel", method="grpc", stream=True)
+        async with self._service.work_feed(self._service.stores.pull(name, insecure=request.insecure), record) as feed:
+            async for step in recorded(aiter(feed), record):
+                yield step
+
+
+async def recorded(events: AsyncIterator[Any], record: RequestRecord) -> AsyncIterator[Any]:
+    """Pass events on; when they end, however they do, write the request's line and metrics."""
+    status = "CANCELLED"
+    try:
+        async for event in events:
+            yield event
+        status = "OK"
+    except RequestCanceled:
+        raise
+    except PunaError as error:
+        record.error = status = error.reason
+        raise
+    except Exception:
+        record.error = status = "internal_error"
+        raise
+    finally:
+        record.finish(status)
+
+
+def checked_model(model: str) -> str:
+    """The name that a request gives.
+
+    Raises:
+        InvalidRequest: it gives none.
+    """
+    if not model:
+        raise InvalidRequest("model is required", param="model")
+    return model

@@ -1,0 +1,116 @@
+"""Embed and Rerank of puna.v1.Inference."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from grpc import aio
+
+from common.errors import InvalidRequest, PunaError
+from gateway.answers.record import RequestRecord
+from gateway.core.answers import Dialect
+from gateway.core.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
+from gateway.http.service import Service
+from protos import inference_pb2, inference_pb2_grpc, runner_pb2
+
+Context = aio.ServicerContext[Any, Any]
+Answer = TypeVar("Answer")
+
+
+class VectorServicer(inference_pb2_grpc.InferenceServicer):
+    """The part of the service that answers in numbers."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def _keep_alive_ms(
+        self, asked: inference_pb2.AnswerOptions | inference_pb2.EmbedTextsRequest | inference_pb2.RerankTextsRequest
+    ) -> int | None:
+        """A keep_alive within what the caller may ask for."""
+        return self._service.clamped_keep_alive_ms(asked.keep_alive_ms if asked.HasField("keep_alive_ms") else None)
+
+    async def Embed(  # the name is the proto's
+        self,
+        request: inference_pb2.EmbedTextsRequest,
+        context: Context,
+    ) -> inference_pb2.EmbedTextsResponse:
+        """One vector for each text."""
+        _check(request.model, list(request.texts), "texts")
+        if any(not text for text in request.texts):
+            raise InvalidRequest("texts must not be empty", param="texts")
+        if request.HasField("dimensions") and request.dimensions < 1:
+            raise InvalidRequest("dimensions must be at least 1", param="dimensions")
+        question = EmbedQuestion(
+            dialect=Dialect.GRPC,
+            model=request.model,
+            inputs=tuple(request.texts),
+            truncate=request.truncate if request.HasField("truncate") else True,
+            normalize=request.normalize if request.HasField("normalize") else True,
+            dimensions=request.dimensions if request.HasField("dimensions") else None,
+            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+            keep_alive_ms=self._keep_alive_ms(request),
+        )
+        answer = await _recorded("Embed", lambda record: self._service.embed(question, record))
+        return inference_pb2.EmbedTextsResponse(
+            embeddings=[
+                runner_pb2.Embedding(vector=vector, prompt_tokens=tokens)
+                for vector, tokens in zip(answer.vectors, answer.prompt_tokens, strict=True)
+            ],
+            total_duration_ns=answer.counts.total_duration_ns,
+            load_duration_ns=answer.counts.load_duration_ns,
+            prompt_duration_ns=answer.counts.prompt_duration_ns,
+        )
+
+    async def Rerank(  # the name is the proto's
+        self,
+        request: inference_pb2.RerankTextsRequest,
+        context: Context,
+    ) -> inference_pb2.RerankTextsResponse:
+        """One score for each document."""
+        _check(request.model, list(request.documents), "documents")
+        if not request.query:
+            raise InvalidRequest("query is required", param="query")
+        question = RerankQuestion(
+            dialect=Dialect.GRPC,
+            model=request.model,
+            query=request.query,
+            documents=tuple(request.documents),
+            truncate=request.truncate if request.HasField("truncate") else True,
+            normalize=request.normalize if request.HasField("normalize") else True,
+            document_tokens_max=request.document_tokens_max if request.HasField("document_tokens_max") else None,
+            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+            keep_alive_ms=self._keep_alive_ms(request),
+        )
+        answer = await _recorded("Rerank", lambda record: self._service.rerank(question, record))
+        return inference_pb2.RerankTextsResponse(
+            scores=answer.scores,
+            prompt_tokens=answer.counts.prompt_tokens,
+            total_duration_ns=answer.counts.total_duration_ns,
+            load_duration_ns=answer.counts.load_duration_ns,
+            prompt_duration_ns=answer.counts.prompt_duration_ns,
+        )
+
+
+def _check(model: str, texts: list[str], param: str) -> None:
+    if not model:
+        raise InvalidRequest("model is required", param="model")
+    if not 1 <= len(texts) <= INPUTS_MAX:
+        raise InvalidRequest(f"{param} must have 1 to {INPUTS_MAX} items", param=param)
+
+
+async def _recorded(route: str, answer: Callable[[RequestRecord], Awaitable[Answer]]) -> Answer:
+    """Run a unary answer with a record of its own."""
+    record = RequestRecord(dialect=Dialect.GRPC, route=route, method="grpc")
+    record.begin_trace()
+    status = "CANCELLED"
+    try:
+        numbers = await answer(record)
+        status = "OK"
+        return numbers
+    except PunaError as error:
+        record.error = status = error.reason
+        raise
+    except Exception:
+        record.error = status = "internal_error"
+        raise
+    finally:
+        record.finish(status)

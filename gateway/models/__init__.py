@@ -1,0 +1,1 @@
+"""What there is: models, their stores, nodes."""

@@ -1,0 +1,112 @@
+"""The inventory as GET /puna/v1/nodes shows it."""
+
+from gateway.pressure.memory_use import Place, Share, shares_by_device
+from protos import cluster_pb2, discovery_pb2, scheduler_pb2
+
+_DEVICE_STATES = {
+    cluster_pb2.DEVICE_STATE_OK: "ok",
+    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
+    cluster_pb2.DEVICE_STATE_LOST: "lost",
+    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+}
+
+
+# A node that falls silent cannot say so itself.
+STALE_AFTER_MS = 2000
+_TRUSTS = {
+    cluster_pb2.TRUST_MEASURED: "measured",
+    cluster_pb2.TRUST_PREDICTED: "predicted",
+    cluster_pb2.TRUST_STALE: "stale",
+}
+_CLASSES = {
+    cluster_pb2.DEVICE_TYPE_CPU: "cpu",
+    cluster_pb2.DEVICE_TYPE_GPU: "discrete",
+    cluster_pb2.DEVICE_TYPE_INTEGRATED: "integrated",
+    cluster_pb2.DEVICE_TYPE_ACCELERATOR: "helper",
+}
+
+
+def inventory_nodes(inventory: discovery_pb2.Inventory) -> list[dict[str, object]]:
+    """Every node, by id. Free bytes are as their source said them; no figure here is estimated."""
+    shares = shares_by_device(list(inventory.nodes))
+    return [_node(node, shares) for node in inventory.nodes]
+
+
+def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, object]:
+    """A device after its test, as POST /puna/v1/devices/clear shows it."""
+    return {"node": answer.node_id, **_device(answer.device, 0)}
+
+
+def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str, object]:
+    cpu = next((device for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU), None)
+    ram = {"total": cpu.total_bytes, "free": cpu.free_bytes, "source": cpu.free_source} if cpu is not None else None
+    return {
+        "id": node.id,
+        "address": node.address,
+        "state": _node_state(node),
+        "draining_replicas": node.draining_replicas if node.draining else None,
+        "build": node.engine_build,
+        "report_age_ms": node.report_age_ms,
+        "ram": ram,
+        "store": {"free_bytes": node.models_free_bytes, "total_bytes": node.models_total_bytes},
+        "devices": [
+            {**_device(device, node.report_age_ms), "holds": shares.get((node.id, device.id), [])}
+            for device in node.devices
+        ],
+        "runners": [_runner(record) for record in node.runners],
+    }
+
+
+def _node_state(node: cluster_pb2.Node) -> str:
+    if node.suspect:
+        return "suspect"
+    if node.draining:
+        return "draining" if node.draining_replicas else "drained"
+    lost = any(device.state == cluster_pb2.DEVICE_STATE_LOST for device in node.devices)
+    return "degraded" if lost else "ready"
+
+
+def _device(device: cluster_pb2.Device, report_age_ms: int) -> dict[str, object]:
+    age_ms = device.free_age_ms + report_age_ms
+    trust = "stale" if age_ms > STALE_AFTER_MS else _TRUSTS.get(device.trust, "unknown")
+    return {
+        "id": device.id,
+        "name": device.name,
+        "library": device.backend,
+        "description": device.description,
+        "total_bytes": device.total_bytes,
+        "free_bytes": device.free_bytes,
+        "free_source": device.free_source,
+        "free_age_ms": age_ms,
+        "trust": trust,
+        "promised_bytes": device.promised_bytes,
+        "reserve_bytes": device.reserve_bytes,
+        "max_bytes": device.max_bytes if device.HasField("max_bytes") else None,
+        "class": _CLASSES.get(device.type, "unknown"),
+        "pool": device.pool_id,
+        "backing_pool": device.backing_pool_id or None,
+        "pci_id": device.pci_id or None,
+        "driver": device.driver or None,
+        "speed_bytes_s": device.speed_bytes_s or None,
+        "state": _DEVICE_STATES.get(device.state, "unknown"),
+        "state_reason": device.state_reason,
+        "check_exit_code": device.check_exit_code if device.HasField("check_exit_code") else None,
+        "check_last_line": device.check_last_line or None,
+    }
+
+
+def _runner(record: cluster_pb2.RunnerRecord) -> dict[str, object]:
+    status = record.status
+    state = cluster_pb2.RunnerState.Name(status.state) if status.state in cluster_pb2.RunnerState.values() else ""
+    return {
+        "placement": record.placement.placement_id,
+        "generation": record.placement.generation,
+        "model": record.model_name,
+        "digest": record.model_digest,
+        "state": state.removeprefix("RUNNER_STATE_").lower(),
+        "slots_total": status.slots_total,
+        "slots_busy": status.slots_busy,
+        "queued": status.queued,
+        "pid": record.pid,
+        "metrics_address": record.metrics_address,
+    }

@@ -1,0 +1,1 @@
+"""When there is too much of everything."""

@@ -1,0 +1,1 @@
+"""Which replica serves, and who waits for it."""

@@ -1,0 +1,345 @@
+"""Who may go to which replica, and when: the acting half of `gateway.core.admission`.
+
+One dispatcher owns every queue. Requests wait here, not at a runner, until a slot is free (late binding); a model that
+no running replica can serve is loaded through the scheduler, once for all who wait for it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from common.clock import Clock
+from common.errors import ModelUnavailable, PunaError, QueueFull
+from gateway.core.admission import (
+    BUSY_TEXT,
+    DrainRate,
+    Waiter,
+    check_bytes,
+    check_room,
+    needs_load,
+    plan_grants,
+    retry_after_s,
+)
+from gateway.core.answers import Loading, Queued
+from gateway.core.fairness import NO_CLAIM, NOBODY, Claim, Shares
+from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
+from gateway.core.replica_choice import Candidate, Need
+from gateway.core.routes import RouteInfo
+from gateway.ports import ConnectRunner, Scheduler
+from gateway.replicas.loads import LoadJobs, LoadNeed
+from gateway.replicas.replicas import Connection, ReplicaPool
+from gateway.replicas.routes import RouteCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequest:
+    """What a request asks of the dispatcher."""
+
+    key: str  # normalised model name
+    model_name: str
+    need: Need
+    keep_alive_ms: int | None = None
+    options: LoadOptions = NO_LOAD_OPTIONS
+    claim: Claim = NO_CLAIM
+    body_bytes: int = 0  # of the prompt that is kept meanwhile
+    was_admitted: bool = False  # its replica was lost: it has waited its turn already
+
+    @property
+    def load_need(self) -> LoadNeed:
+        """What would have to be loaded for it."""
+        return LoadNeed(
+            key=self.key, model_name=self.model_name, context_tokens=self.need.context_tokens, options=self.options
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request in a queue. `connection` is its slot once it has one, `error` why it will never get one."""
+
+    number: int
+    request: SlotRequest
+    deadline_s: float
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: Queued | Loading | None = None
+    connection: Connection | None = None
+    error: PunaError | None = None
+    relaxed: bool = False  # the scheduler gave less than was asked for; any replica will do
+    joined_s: float = 0.0
+
+    @property
+    def waiter(self) -> Waiter:
+        need = self.request.need
+        relaxed = Need(avoided=need.avoided, is_suspect=need.is_suspect) if self.relaxed else need
+        return Waiter(number=self.number, need=relaxed, claim=self.request.claim)
+
+    def tell(self, progress: Queued | Loading) -> None:
+        """Report where the request stands; only the newest matters."""
+        if progress != self.progress:
+            self.progress = progress
+            self.wake.set()
+
+
+@dataclass(slots=True, eq=False)
+class _ModelQueue:
+    """The requests that wait for one model, oldest first, whose turn it is, and how quickly its requests end."""
+
+    waiting: list[_Waiting] = field(default_factory=list)
+    drain: DrainRate = field(default_factory=DrainRate)
+    shares: Shares = field(default_factory=Shares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReport:
+    """One model's queue as clients see it. `ends_per_s`: requests that end; None: too few have."""
+
+    model_name: str
+    waiting: int
+    oldest_wait_s: float
+    ends_per_s: float | None
+
+
+class Dispatcher:
+    """Owns the queues, the connections to replicas and the loads in progress. Lives on the event loop."""
+
+    def __init__(
+        self,
+        *,
+        routes: RouteCache,
+        scheduler: Scheduler,
+        connect: ConnectRunner,
+        clock: Clock,
+        queue_max: int,
+        queue_wait_s: float,
+        load_stall_s: float | None,
+    ) -> None:
+        self.routes = routes
+        self._clock = clock
+        self._queue_max = queue_max
+        self._queue_wait_s = queue_wait_s
+        self._queues: dict[str, _ModelQueue] = {}
+        self._next_number = 0
+        self._waiting_bytes = 0
+        self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
+        self.pool = ReplicaPool(connect=connect, on_change=self._dispatch_all)
+        routes.subscribe(self._on_routes)
+
+    async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | Loading | Connection]:
+        """Wait for a slot; the last item is the connection, and the caller must `release` it.
+
+        Raises:
+            QueueFull: the queue is full, or the wait took too long.
+            PunaError: the model cannot be loaded; the scheduler's own error.
+        """
+        waiting = self._join(request)
+        told: Queued | Loading | None = None
+        try:
+            self._dispatch(request.key)
+            while waiting.connection is None:
+                await self._wake_or_deadline(waiting)
+                if waiting.error is not None:
+                    raise waiting.error
+                if waiting.connection is None and waiting.progress is not None and waiting.progress != told:
+                    told = waiting.progress
+                    yield told
+            connection, waiting.connection = waiting.connection, None
+            yield connection
+        finally:
+            self._leave(waiting)
+
+    def release(self, request: SlotRequest, connection: Connection, *, used_tokens: int | None = None) -> None:
+        """The request that held the slot is over; None: it used what it claimed."""
+        queue = self._queue(request.key)
+        if used_tokens is not None:
+            queue.shares.settle(request.claim, used_tokens)
+        queue.drain = queue.drain.after_end(self._clock.now_s())
+        self.pool.give_back(connection)
+
+    def depths(self) -> dict[str, int]:
+        """Requests that wait, per model key."""
+        return {key: len(queue.waiting) for key, queue in self._queues.items() if queue.waiting}
+
+    def waits_s(self) -> dict[str, tuple[int, float]]:
+        """By model name: how many requests wait, loads included, and the longest wait. Any thread may ask."""
+        now_s = self._clock.now_s()
+        waits = {}
+        for queue in list(self._queues.values()):
+            waiting = list(queue.waiting)
+            if waiting:
+                waits[waiting[0].request.model_name] = len(waiting), now_s - min(one.joined_s for one in waiting)
+        return waits
+
+    def queue_reports(self) -> list[QueueReport]:
+        """Every queue that was ever used, by model."""
+        waits = self.waits_s()
+        found = []
+        for key, queue in self._queues.items():
+            name = queue.waiting[0].request.model_name if queue.waiting else self._name_of(key)
+            if name:
+                waiting, oldest_s = waits.get(name, (0, 0.0))
+                interval_s = queue.drain.interval_s
+                rate = 1 / interval_s if interval_s else None
+                found.append(QueueReport(model_name=name, waiting=waiting, oldest_wait_s=oldest_s, ends_per_s=rate))
+        return sorted(found, key=lambda report: report.model_name)
+
+    def _name_of(self, key: str) -> str:
+        route = self.routes.by_key(key)
+        return route.model.name if route is not None else ""
+
+    def oldest_waits_s(self) -> dict[str, tuple[int, float]]:
+        """By model name: how many requests wait for a slot of a replica that is there, and the longest wait."""
+        now_s = self._clock.now_s()
+        waits: dict[str, tuple[int, float]] = {}
+        for key, queue in self._queues.items():
+            candidates = self._candidates(key)
+            slow = [one for one in queue.waiting if not needs_load(one.waiter, candidates)]
+            if slow:
+                waits[slow[0].request.model_name] = (len(slow), now_s - min(one.joined_s for one in slow))
+        return waits
+
+    async def close(self) -> None:
+        """Stop loads and close connections."""
+        await self.loads.close()
+        await self.pool.close()
+
+    def on_load_progress(self, need: LoadNeed, progress: Queued | Loading) -> None:
+        """See LoadListener."""
+        for waiting in self._waiting_for(need):
+            waiting.tell(progress)
+
+    def on_load_ready(self, need: LoadNeed, route: RouteInfo, *, was_loading: bool) -> bool:
+        """See LoadListener. What the scheduler calls ready is as much as there will be."""
+        for waiting in self._waiting_for(need):
+            waiting.relaxed = not any(
+                waiting.request.need.suits(
+                    context_tokens=replica.context_tokens,
+                    layers_on_devices=replica.layers_on_devices,
+                    layers_total=route.model.layer_count + 1,
+                )
+                for replica in route.replicas
+            )
+            if was_loading:
+                waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
+        self._dispatch(need.key)
+        candidates = self._candidates(need.key)
+        return not any(needs_load(waiting.waiter, candidates) for waiting in self._waiting_for(need))
+
+    def on_load_failed(self, need: LoadNeed, error: PunaError) -> None:
+        """See LoadListener."""
+        candidates = self._candidates(need.key)
+        for waiting in self._waiting_for(need):
+            if needs_load(waiting.waiter, candidates):
+                waiting.error = error
+                waiting.wake.set()
+
+    def _join(self, request: SlotRequest) -> _Waiting:
+        queue = self._queue(request.key)
+        candidates = self._candidates(request.key)
+        if not request.was_admitted:
+            self._check_room(queue, request, candidates)
+        self._next_number += 1
+        waiting = _Waiting(
+            number=self._next_number,
+            request=request,
+            deadline_s=self._clock.now_s() + self._queue_wait_s,
+            joined_s=self._clock.now_s(),
+        )
+        queue.waiting.append(waiting)
+        self._waiting_bytes += request.body_bytes
+        return waiting
+
+    def _check_room(self, queue: _ModelQueue, request: SlotRequest, candidates: list[Candidate]) -> None:
+        retry_s = self._retry_after_s(queue, candidates)
+        check_bytes(waiting=self._waiting_bytes, more=request.body_bytes, retry_after_s=retry_s)
+        elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
+        check_room(
+            waiting=len(queue.waiting),
+            slots_total=sum(candidate.slots_total for candidate in candidates),
+            queue_max=self._queue_max - elsewhere,
+            retry_after_s=retry_s,
+            of_tenant=_waiting_of_tenant(queue, request.claim.tenant),
+        )
+
+    def _leave(self, waiting: _Waiting) -> None:
+        request = waiting.request
+        self._waiting_bytes -= request.body_bytes
+        queue = self._queue(request.key)
+        if waiting in queue.waiting:
+            queue.waiting.remove(waiting)
+        if waiting.connection is not None:  # granted, but the request was cancelled before it noticed
+            self.pool.give_back(waiting.connection)
+            queue.shares.settle(request.claim, 0)
+        if not self._waiting_for(request.load_need):
+            self.loads.stop(request.load_need)
+        self._dispatch(request.key)
+
+    async def _wake_or_deadline(self, waiting: _Waiting) -> None:
+        timeout_s = max(waiting.deadline_s - self._clock.now_s(), 0)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiting.wake.wait()
+        except TimeoutError:
+            if waiting.connection is not None:
+                return
+            if self.loads.is_moving(waiting.request.load_need):
+                waiting.deadline_s = self._clock.now_s() + self._queue_wait_s
+                return
+            raise self._waited_too_long(waiting) from None
+        waiting.wake.clear()
+
+    def _waited_too_long(self, waiting: _Waiting) -> PunaError:
+        candidates = self._candidates(waiting.request.key)
+        if needs_load(waiting.waiter, candidates):
+            return ModelUnavailable(f"no replica of {waiting.request.model_name} can be reached", retry_after_s=5.0)
+        queue = self._queue(waiting.request.key)
+        return QueueFull(BUSY_TEXT, retry_after_s=self._retry_after_s(queue, candidates))
+
+    def _dispatch(self, key: str) -> None:
+        queue = self._queue(key)
+        if not queue.waiting:
+            return
+        candidates = self._candidates(key)
+        by_number = {waiting.number: waiting for waiting in queue.waiting}
+        ordered = queue.shares.order(waiting.waiter for waiting in queue.waiting)
+        ordered.sort(key=lambda waiter: not by_number[waiter.number].request.was_admitted)
+        for grant in plan_grants(ordered, candidates):
+            waiting = by_number.pop(grant.number)
+            queue.waiting.remove(waiting)
+            queue.shares.give(waiting.request.claim)
+            waiting.connection = self.pool.take(grant.replica_key, is_suspect=waiting.request.need.is_suspect)
+            waiting.wake.set()
+        left = [by_number[waiter.number] for waiter in ordered if waiter.number in by_number]
+        for position, waiting in enumerate(left, start=1):
+            if needs_load(waiting.waiter, candidates):
+                self.loads.start(waiting.request.load_need, keep_alive_ms=waiting.request.keep_alive_ms)
+            else:
+                waiting.tell(Queued(position=position))
+
+    def _dispatch_all(self) -> None:
+        for key in [key for key, queue in self._queues.items() if queue.waiting]:
+            self._dispatch(key)
+
+    def _on_routes(self) -> None:
+        self.pool.sync(self.routes.all())
+        self._dispatch_all()
+
+    def _queue(self, key: str) -> _ModelQueue:
+        return self._queues.setdefault(key, _ModelQueue())
+
+    def _waiting_for(self, need: LoadNeed) -> list[_Waiting]:
+        return [waiting for waiting in self._queue(need.key).waiting if waiting.request.load_need == need]
+
+    def _candidates(self, key: str) -> list[Candidate]:
+        route = self.routes.by_key(key)
+        return self.pool.candidates(route) if route else []
+
+    def _retry_after_s(self, queue: _ModelQueue, candidates: list[Candidate]) -> float:
+        ahead = len(queue.waiting) + sum(candidate.work for candidate in candidates)
+        return retry_after_s(work_ahead=ahead, drain=queue.drain, jitter=random.uniform(-1, 1))
+
+
+def _waiting_of_tenant(queue: _ModelQueue, tenant: str) -> int | None:
+    """How many requests of a tenant wait; None where nobody is told from anybody."""
+    if tenant == NOBODY:
+        return None
+    return sum(waiting.request.claim.tenant == tenant for waiting in queue.waiting)

@@ -1,0 +1,302 @@
+"""Connections to the replicas of the routes, each with its live load and the calls that stream on it."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from common.clock import Clock, SystemClock
+from common.errors import PunaError, RunnerLost
+from common.logs import get_logger
+from gateway.answers.runner_calls import OpenCalls
+from gateway.core import replica_load
+from gateway.core.replica_choice import Candidate
+from gateway.core.replica_load import ReplicaLoad
+from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
+from gateway.grpc.converters import replica_state
+from gateway.ports import ConnectRunner, Runner
+from protos import cluster_pb2
+
+log = get_logger()
+
+RECONNECT_S_MIN = 0.2
+RECONNECT_S_MAX = 5.0
+# A runner reports every second. One that has been silent for so long may be stopped, so nothing new goes there.
+REPORT_AGE_S_MAX = 2.0
+# How often ages of reports and silences of calls are looked at.
+LOOK_S = 0.5
+# A runner that dies tells its calls first, and its status a moment later.
+DYING_S_MAX = 1.0
+# A replica that stalled or broke is left alone for so long, twice as long each time.
+BAN_S_MIN = 5.0
+BAN_S_MAX = 60.0
+
+
+# What one that is silent has for an answer when it is asked.
+ASKED_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One replica: its client, how busy it is, and what streams."""
+
+    info: ReplicaInfo
+    model_name: str
+    runner: Runner
+    load: ReplicaLoad
+    reported_s: float
+    watch: asyncio.Task[None] | None = None
+    retired: bool = False  # no longer in the routes; closed with its last request
+    streams: OpenCalls = field(default_factory=OpenCalls)
+    has_suspect: bool = False  # a request runs there that may have crashed a runner; see `core.resume`
+    suspect_crashed_s: float | None = None
+    banned_until_s: float = 0.0
+    ban_s: float = BAN_S_MIN
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    question: asyncio.Task[None] | None = None  # whether it lives, while it is silent
+
+    @property
+    def is_draining(self) -> bool:
+        """True if its end is wanted, so that nobody is to blame for it."""
+        return ReplicaState.DRAINING in (self.info.state, self.load.state)
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it has said that it is broken, or says nothing any more."""
+        return self.load.state is ReplicaState.BROKEN or not self.load.reachable
+
+
+class ReplicaPool:
+    """A connection for every replica of the routes. Running answers outlive the route of their replica."""
+
+    def __init__(self, *, connect: ConnectRunner, on_change: Callable[[], None], clock: Clock | None = None) -> None:
+        self._connect = connect
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self._connections: dict[str, Connection] = {}
+        self._retired: set[Connection] = set()  # that calls still stream on
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def sync(self, routes: Iterable[RouteInfo]) -> None:
+        """Connect to replicas that are new, let go of those that left."""
+        wanted = {
+            replica.key: (route.model.name, replica)
+            for route in routes
+            for replica in route.replicas
+            if replica.address
+        }
+        for key in self._connections.keys() - wanted.keys():
+            connection = self._connections.pop(key)
+            connection.retired = True
+            self._retired.add(connection)
+            self._close_if_unused(connection)
+        for key, (model_name, info) in wanted.items():
+            if known := self._connections.get(key):
+                known.info = info
+                self._end_if_hung(known)
+            else:
+                self._connections[key] = self._open(info, model_name)
+
+    def candidates(self, route: RouteInfo) -> list[Candidate]:
+        """The replicas of a route that are ready and reachable, busy ones included."""
+        found = []
+        now_s = self._clock.now_s()
+        banned = self._banned(route, now_s)
+        for replica in route.replicas:
+            connection = self._connections.get(replica.key)
+            # Drain and hang are the scheduler's to say; everything else the runner itself knows better and sooner.
+            if connection is None or replica.state in (ReplicaState.DRAINING, ReplicaState.BROKEN):
+                continue
+            load = connection.load
+            if load.state is not ReplicaState.READY or not load.reachable or replica.key in banned:
+                continue
+            is_silent = self._is_silent(connection) and len(route.replicas) > 1
+            found.append(
+                Candidate(
+                    key=replica.key,
+                    context_tokens=connection.info.context_tokens,
+                    slots_total=load.slots_total,
+                    slots_free=0 if is_silent else load.slots_free,
+                    work=load.work,
+                    has_suspect=connection.has_suspect,
+                    layers_on_devices=connection.info.layers_on_devices,
+                    layers_total=route.model.layer_count + 1,
+                )
+            )
+        return found
+
+    def load_of(self, key: str) -> ReplicaLoad | None:
+        """The live load of a replica, if it is connected."""
+        connection = self._connections.get(key)
+        return connection.load if connection else None
+
+    def _banned(self, route: RouteInfo, now_s: float) -> set[str]:
+        """Replicas that are left alone, at most half of a model's."""
+        known = [self._connections[one.key] for one in route.replicas if one.key in self._connections]
+        banned = sorted((one for one in known if one.banned_until_s > now_s), key=lambda one: -one.banned_until_s)
+        return {one.info.key for one in banned[: len(known) // 2]}
+
+    def take(self, key: str, *, is_suspect: bool = False) -> Connection:
+        """Count a request in; `give_back` must follow."""
+        connection = self._connections[key]
+        connection.load = replica_load.started(connection.load)
+        connection.has_suspect = connection.has_suspect or is_suspect
+        return connection
+
+    def now_s(self) -> float:
+        """On the pool's clock."""
+        return self._clock.now_s()
+
+    def clear_suspect(self, connection: Connection) -> None:
+        """The suspect that ran there is harmless, or gone."""
+        if connection.has_suspect:
+            connection.has_suspect = False
+            self._on_change()
+
+    async def is_dying(self, connection: Connection) -> bool:
+        """Whether a replica that failed a call is lost as a whole, as it or its silence says within a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DYING_S_MAX):
+                while not connection.is_lost:
+                    connection.changed.clear()
+                    await connection.changed.wait()
+        return connection.is_lost
+
+    async def watch_silence(self) -> None:
+        """Until cancelled: end calls whose runner hangs, and send nothing to those that do not report."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = asyncio.get_running_loop().time()
+            for connection in [*self._connections.values(), *self._retired]:
+                self._end_if_hung(connection)
+                if connection.streams.calls and connection.question is None and self._is_silent(connection):
+                    connection.question = asyncio.create_task(self._ask(connection), name="silent replica")
+                if connection.streams.end_stalled(now_s):
+                    log.warning("replica.stalled", replica=connection.info.key)
+            self._on_change()
+
+    def give_back(self, connection: Connection) -> None:
+        """Count a request out."""
+        connection.load = replica_load.ended(connection.load)
+        self._close_if_unused(connection)
+        self._on_change()
+
+    def mark_full(self, connection: Connection) -> None:
+        """The replica refused a request for lack of room."""
+        connection.load = replica_load.saturated(connection.load)
+
+    def _end_if_hung(self, connection: Connection) -> None:
+        """Silence towards its host is a suspicion; silence towards this gateway as well is enough to go elsewhere."""
+        if connection.info.state is ReplicaState.BROKEN and self._is_silent(connection):
+            connection.streams.end_all(RunnerLost("the model runner does not answer"))
+
+    async def _ask(self, connection: Connection) -> None:
+        """Ask a silent replica itself. While another one could take its answers, they need not wait for more proof."""
+        try:
+            async with asyncio.timeout(ASKED_S), contextlib.aclosing(connection.runner.watch_load()) as statuses:
+                self._hear(connection, await anext(statuses))
+        except (TimeoutError, PunaError, StopAsyncIteration) as error:
+            log.warning("replica.silent", replica=connection.info.key, error=type(error).__name__)
+            if self._has_other(connection):
+                connection.streams.end_all(RunnerLost("the model runner does not answer"))
+        finally:
+            connection.question = None
+
+    def _has_other(self, connection: Connection) -> bool:
+        return any(
+            one.model_name == connection.model_name
+            and one is not connection
+            and one.load.state is ReplicaState.READY
+            and one.load.reachable
+            and not self._is_silent(one)
+            for one in self._connections.values()
+        )
+
+    def _is_silent(self, connection: Connection) -> bool:
+        return self._clock.now_s() - connection.reported_s > REPORT_AGE_S_MAX
+
+    def mark_lost(self, connection: Connection) -> None:
+        """A call could not reach the replica, or broke; nothing goes there until it answers a new load watch.
+
+        The old watch may be alive and silent: an idle replica has nothing to report.
+        """
+        connection.load = replica_load.unreachable(connection.load)
+        connection.banned_until_s = self._clock.now_s() + connection.ban_s
+        connection.ban_s = min(connection.ban_s * 2, BAN_S_MAX)
+        connection.changed.set()
+        if connection.watch is not None and not connection.retired:
+            connection.watch.cancel()
+            self._watch_anew(connection)
+
+    async def close(self) -> None:
+        """Close every connection; answers that still run end."""
+        for connection in self._connections.values():
+            self._start_closing(connection)
+        self._connections.clear()
+        while self._closing:
+            await asyncio.gather(*self._closing)
+
+    def _open(self, info: ReplicaInfo, model_name: str) -> Connection:
+        load = ReplicaLoad(
+            state=info.state, slots_total=info.slots_total, slots_busy=info.slots_busy, queued=info.queued
+        )
+        connection = Connection(
+            info=info,
+            model_name=model_name,
+            runner=self._connect(info.address),
+            load=load,
+            reported_s=self._clock.now_s(),
+        )
+        self._watch_anew(connection)
+        return connection
+
+    def _watch_anew(self, connection: Connection) -> None:
+        connection.watch = asyncio.create_task(self._watch(connection), name=f"load {connection.info.key}")
+
+    async def _watch(self, connection: Connection) -> None:
+        delay_s = RECONNECT_S_MIN
+        while True:
+            try:
+                async for status in connection.runner.watch_load():
+                    delay_s = RECONNECT_S_MIN
+                    self._hear(connection, status)
+            except PunaError as error:
+                log.debug("replica.unreachable", replica=connection.info.key, reason=error.reason, text=error.message)
+            connection.load = replica_load.unreachable(connection.load)
+            connection.changed.set()
+            self._on_change()
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RECONNECT_S_MAX)
+
+    def _hear(self, connection: Connection, status: cluster_pb2.RunnerStatus) -> None:
+        connection.load = replica_load.reported(
+            connection.load,
+            state=replica_state(status.state),
+            slots_total=status.slots_total or connection.info.slots_total,
+            slots_busy=status.slots_busy,
+            queued=status.queued,
+            load_fraction=status.load_fraction,
+        )
+        connection.reported_s = self._clock.now_s()
+        connection.changed.set()
+        if connection.load.state is ReplicaState.BROKEN:
+            connection.streams.end_all(RunnerLost("the model runner failed"))
+        self._on_change()
+
+    def _close_if_unused(self, connection: Connection) -> None:
+        if connection.retired and connection.load.in_flight == 0:
+            self._retired.discard(connection)
+            self._start_closing(connection)
+
+    def _start_closing(self, connection: Connection) -> None:
+        task = asyncio.create_task(_close(connection))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _close(connection: Connection) -> None:
+    for task in (connection.watch, connection.question):
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    await connection.runner.close()

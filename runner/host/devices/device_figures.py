@@ -1,0 +1,119 @@
+"""Keeps the memory figures of a node's devices fresh: each from the best source that it has."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from common.clock import Clock
+from runner.core.devices import HOST_POOL
+from runner.core.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
+from runner.core.gpu_memory import GpuMemory, find_by_address
+from runner.core.memory import HostMemory
+from runner.engine.rpc_hello import RpcMemory
+from runner.host.devices.device_entry import Entry
+from runner.host.lending.rpc_servers import ServerAnswer, ask_server
+from runner.ram import read_host_memory
+
+# A change of this size is told at once, everything else every second.
+TOLD_AT_ONCE_BYTES = 16 * 1024 * 1024
+
+
+class Figures:
+    """Reads for the entries that it is given; keeps none itself."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        promised_bytes: Callable[[], Mapping[str, int]],
+        in_use: Callable[[], Collection[str]],
+    ) -> None:
+        """`promised_bytes` and `in_use` tell of this node's runners: bytes by device id, and the ids they are on."""
+        self._clock = clock
+        self._promised_bytes = promised_bytes
+        self._in_use = in_use
+        self._measured: Counter[str] = Counter()
+
+    @contextmanager
+    def measuring(self, device_ids: Iterable[str]) -> Iterator[None]:
+        """While a measurement is on these devices, nobody else asks them."""
+        used = list(device_ids)
+        self._measured.update(used)
+        try:
+            yield
+        finally:
+            self._measured.subtract(used)
+
+    def is_used(self, entry: Entry) -> bool:
+        """A runner or a measurement is on the device, or on another one of its server."""
+        used = {*self._in_use(), *(device_id for device_id, count in self._measured.items() if count > 0)}
+        if entry.server is None:
+            return entry.id in used
+        return any(device_id.startswith(f"RPC:{entry.server.address}/") for device_id in used)
+
+    def read_ram(self, entries: Iterable[Entry]) -> HostMemory:
+        """RAM is one pool: every device that draws from it alone has the same free bytes."""
+        ram, now_s = read_host_memory(), self._clock.now_s()
+        for entry in entries:
+            if entry.draws_from_ram and not entry.has_card:
+                entry.take(ram_figure(ram), now_s)
+                entry.unused_free_bytes = ram.free_bytes
+        return ram
+
+    def take_cards(self, entries: Iterable[Entry], cards: list[GpuMemory], ram: HostMemory) -> None:
+        """Use what the drivers say, for the devices whose cards they know."""
+        for entry in entries:
+            card = find_by_address(cards, entry.device.pci_id)
+            if card is not None:
+                entry.has_card = not card.unified
+                if card.unified:
+                    entry.device.pool_id = HOST_POOL
+                entry.uuid, entry.device.driver = card.uuid, card.driver
+                entry.take(card_figure(card, ram, integrated=entry.draws_from_ram), self._clock.now_s())
+
+    def take_lent(self, entry: Entry, memory: RpcMemory, ram: HostMemory) -> None:
+        """What the server says that lends an idle device."""
+        assert entry.server is not None, "only lent devices are asked for at a server"
+        if not entry.draws_from_ram:
+            entry.take(lent_figure(memory.total_bytes, memory.free_bytes, entry.server.pool, ram), self._clock.now_s())
+            entry.unused_free_bytes = entry.device.free_bytes
+
+    def predict(self, entries: Iterable[Entry]) -> None:
+        """Devices whose memory nobody can read while they are in use: what was free before, less what was promised.
+
+        A card whose driver has fallen silent is not among them: its last figure stays, and grows stale. Nor is an idle
+        lent device: its server is asked.
+        """
+        promised = self._promised_bytes()
+        for entry in entries:
+            if entry.draws_from_ram or entry.has_card or (entry.server is not None and not self.is_used(entry)):
+                continue
+            figure = predicted_figure(
+                total_bytes=entry.device.total_bytes,
+                unused_free_bytes=entry.unused_free_bytes,
+                promised_bytes=promised.get(entry.id, 0),
+            )
+            entry.take(figure, self._clock.now_s())
+
+    async def ask_servers(self, entries: Iterable[Entry]) -> list[ServerAnswer]:
+        """Every server that serves nobody of ours."""
+        idle = {entry.server.address: entry.server for entry in entries if entry.server and not self.is_used(entry)}
+        return list(await asyncio.gather(*(ask_server(server) for server in idle.values())))
+
+
+class Told:
+    """What was reported last, to see what is worth telling at once."""
+
+    def __init__(self) -> None:
+        self._free_bytes: dict[str, int] = {}
+
+    def has_moved(self, entries: Iterable[Entry]) -> bool:
+        """Whether a figure has moved by more than a little since `tell`."""
+        return any(
+            abs(entry.device.free_bytes - self._free_bytes.get(entry.id, 0)) > TOLD_AT_ONCE_BYTES for entry in entries
+        )
+
+    def tell(self, entries: Iterable[Entry]) -> None:
+        """These figures are reported now."""
+        self._free_bytes = {entry.id: entry.device.free_bytes for entry in entries}

@@ -1,0 +1,374 @@
+"""The node's devices: found by a probe, tested one by one, their free memory read again all the time.
+
+One owner: everything here runs on the event loop. Whatever touches a driver or the engine runs in a child.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import orjson
+
+from common.changes import Changes
+from common.clock import Clock
+from common.errors import DeviceNotFound
+from common.logs import get_logger
+from protos import cluster_pb2
+from runner.core import device_health as health
+from runner.core.device_health import Condition
+from runner.core.device_settings import DeviceSettings
+from runner.core.environment import CARDS, device_environment, limit_visibility
+from runner.core.gpu_memory import GpuMemory
+from runner.gpu_memory import cards_as_json
+from runner.host.devices.device_checks import CheckRequest, check_devices
+from runner.host.devices.device_entry import Entry, is_discrete
+from runner.host.devices.device_figures import Figures, Told
+from runner.host.devices.device_notes import DeviceNotes
+from runner.host.devices.device_probe import probe_apart, probe_engine
+from runner.host.devices.device_table import DeviceTable
+from runner.host.devices.gpu_watch import watch_gpus
+from runner.host.runners.children import run_child
+from runner.host.runners.suspend import SleepWatch
+from runner.ram import read_host_memory
+
+log = get_logger()
+
+LOOK_INTERVAL_S = 0.25
+TELL_INTERVAL_S = 1.0
+# How long a start waits for the tests: a device that hangs must not keep the others from being used.
+FIRST_CHECK_WAIT_S = 10.0
+CARDS_TIMEOUT_S = 10.0
+
+
+class Devices:
+    """Owned by its `watch` task; the host process itself never loads the engine."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        settings: DeviceSettings | None = None,
+        notes: DeviceNotes | None = None,
+        promised_bytes: Callable[[], Mapping[str, int]] = dict,
+        in_use: Callable[[], Collection[str]] = frozenset,
+        unreaped: Callable[[], Mapping[str, str]] = dict,
+        sleep_watch: SleepWatch | None = None,
+    ) -> None:
+        """What this node's runners tell of them, by device id.
+
+        `promised_bytes`: what they hold or will hold. `in_use`: that one is on it. `unreaped`: why nothing new may be
+        placed there, because a process on it cannot be ended.
+        """
+        self.changes = Changes()
+        self._clock = clock
+        self._settings = settings or DeviceSettings()
+        self._notes = notes or DeviceNotes(None)
+        self._promised_bytes = promised_bytes
+        self._unreaped = unreaped
+        self._table = DeviceTable(clock, self._settings, self._notes)
+        self._figures = Figures(clock, promised_bytes=promised_bytes, in_use=in_use)
+        self._sleep_watch = sleep_watch or SleepWatch()
+        self._cards: list[GpuMemory] = []
+        self._told = Told()
+        self._look = asyncio.Event()  # something beside the figures has to be looked at
+        self._relist = False  # the engine must list again
+        self._checking = asyncio.Lock()
+        self._listed = asyncio.Event()
+        self._tested = asyncio.Event()
+        self._first: asyncio.Task[None] | None = None
+
+    # -- what others read ---------------------------------------------------------------------------------------------
+
+    @property
+    def engine_build(self) -> str:
+        """Of the engine that lists the devices; empty while none does."""
+        return self._table.engine_build
+
+    def devices(self) -> list[cluster_pb2.Device]:
+        """Every device with the age of its free figure."""
+        now_s, shown = self._clock.now_s(), self._table.shown
+        beside_discrete = any(is_discrete(entry) for entry in shown)
+        unreaped = self._unreaped()
+        return [
+            entry.report(self._settings, now_s=now_s, beside_discrete=beside_discrete, doubt=unreaped.get(entry.id, ""))
+            for entry in shown
+        ]
+
+    def free_bytes(self) -> dict[str, int]:
+        """What may still be taken by device id, without what the operator keeps free; of RAM as of this instant."""
+        self._figures.read_ram(self._table.entries)
+        return {
+            entry.id: max(0, entry.device.free_bytes - (entry.overhead_bytes(self._settings) or 0))
+            for entry in self._table.shown
+            if entry.health.condition is Condition.OK
+        }
+
+    def limits(self) -> dict[str, int]:
+        """The most that placements may take together, by id of the devices for which the operator says so."""
+        limits = ((entry.id, entry.max_bytes(self._settings)) for entry in self._table.shown)
+        return {device_id: count for device_id, count in limits if count is not None}
+
+    def environment(self, device_ids: Iterable[str]) -> dict[str, str]:
+        """What a process on these devices finds in its environment: they alone, with what the operator set for them."""
+        entries = (self._table.find(device_id) for device_id in device_ids)
+        return self._environment_for([entry for entry in entries if entry is not None])
+
+    def serves_somebody(self, device_ids: Iterable[str]) -> bool:
+        """Whether one of them is lent by an RPC server that is in use: it would not answer anybody else."""
+        entries = [self._table.find(device_id) for device_id in device_ids]
+        return any(entry is not None and entry.server is not None and self._figures.is_used(entry) for entry in entries)
+
+    @contextmanager
+    def measuring(self, device_ids: Iterable[str]) -> Iterator[None]:
+        """While a measurement is on these devices, nobody else asks them."""
+        with self._figures.measuring(device_ids):
+            yield
+
+    # -- what others tell ---------------------------------------------------------------------------------------------
+
+    def take_cards(self, cards: list[GpuMemory]) -> None:
+        """What the drivers say now: figures, which cards there are, and with which driver."""
+        self._cards = cards
+        self._figures.take_cards(self._table.entries, cards, read_host_memory())
+        self._relist = self._table.take_cards(cards) or self._relist
+        self._tell_if_moved()
+        if self._listed.is_set() and (self._relist or self._to_check()):
+            self._look.set()
+
+    def see_device_error(self, device_ids: Iterable[str], text: str) -> None:
+        """A runner on these devices ended with an error that names a device."""
+        blamed = set(device_ids)
+        for entry in self._table.entries:
+            if entry.id in blamed and not entry.is_cpu:
+                now_s, driver = self._clock.wall_unix_s(), entry.device.driver
+                after = health.see_error(entry.health, now_unix_s=now_s, driver=driver, text=text)
+                self._table.set_health(entry, after)
+        self._notes.save()
+        self._look.set()
+        self.changes.notify()
+
+    def see_crash(self, device_ids: Iterable[str]) -> None:
+        """A runner on these devices ended by itself. If a server that lends one is why, nobody else must go there."""
+        crashed = set(device_ids)
+        for entry in self._table.entries:
+            if entry.id in crashed and entry.server is not None:
+                after = health.doubt(entry.health, "a runner on it ended, and its server is asked")
+                self._table.set_health(entry, after)
+                self._look.set()
+        self.changes.notify()
+
+    async def reset(self, device_id: str) -> cluster_pb2.Device:
+        """Test a device again that was excluded; the answer says what came of it.
+
+        Raises:
+            DeviceNotFound: there is none of this id.
+        """
+        entries = [entry for entry in self._table.entries if entry.id == device_id]
+        if not entries:
+            raise DeviceNotFound(f"this node has no device {device_id!r}")
+        for entry in entries:
+            if not entry.is_cpu:
+                self._table.set_health(entry, health.reset(entry.health))
+        await self._check()
+        return next(device for device in self.devices() if device.id == device_id)
+
+    # -- finding and testing ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """List the devices, and wait for their tests, but not for one that hangs: it is not used before it passes."""
+        self._first = asyncio.create_task(self.probe())
+        await self._listed.wait()
+        try:
+            async with asyncio.timeout(FIRST_CHECK_WAIT_S):
+                await self._tested.wait()
+        except TimeoutError:
+            log.warning("devices.tests_continue", after_s=FIRST_CHECK_WAIT_S)
+
+    async def probe(self) -> None:
+        """Ask a short-lived runner what it can compute on, then test it. A failure leaves the CPU, excluded."""
+        self._relist = False
+        found, _ = await asyncio.gather(probe_engine(self._environment()), self._read_cards_once())
+        if found.failure is not None and self._cards:
+            found = await probe_apart(self._cards, found.failure)
+        self._table.take_found(found)
+        ram = self._figures.read_ram(self._table.entries)
+        self._figures.take_cards(self._table.entries, self._cards, ram)
+        self._table.take_cards(self._cards)
+        self._table.assume_used([entry for entry in self._table.entries if self._figures.is_used(entry)], ram)
+        self._figures.predict(self._table.entries)
+        if found.failure is None:
+            await self._ask_servers()
+        log.info(
+            "devices.found",
+            build=found.engine_build,
+            backends=list(found.backends),
+            devices=[f"{entry.device.name} {entry.id}" for entry in self._table.shown],
+        )
+        self._listed.set()
+        await self._check()
+        self._tested.set()
+        await self._time_cpu()
+
+    async def _read_cards_once(self) -> None:
+        if self._cards:
+            return
+        result = await run_child("gpu-memory", ["--once"], timeout_s=CARDS_TIMEOUT_S)
+        try:
+            if result.exit_code != 0:
+                raise ValueError(result.failure())
+            self._cards = [GpuMemory(**card) for card in orjson.loads(result.output)]
+        except (ValueError, TypeError) as error:
+            log.warning("gpus.unreadable", text=str(error))
+
+    async def _ask_servers(self) -> None:
+        answers = await self._figures.ask_servers(self._table.entries)
+        ram = read_host_memory()
+        for answer in answers:
+            for entry, memory in self._table.take_answer(answer, ram):
+                if not self._figures.is_used(entry):  # a runner may have come meanwhile
+                    self._figures.take_lent(entry, memory, ram)
+        if answers:
+            self._table.choose()
+
+    def _to_check(self) -> list[Entry]:
+        """What can be tested now: a lent device that is in use cannot, a card can."""
+        entries = self._table.to_check()
+        return [entry for entry in entries if entry.server is None or not self._figures.is_used(entry)]
+
+    async def _check(self) -> None:
+        """Test whatever needs it, one round at a time."""
+        async with self._checking:
+            if any(entry.server is not None for entry in self._table.to_check()):
+                await self._ask_servers()  # one that is gone needs no test
+            waiting = self._to_check()
+            await self._test(waiting)
+            self._table.choose()
+            self._notes.save()
+            if any(entry.server is not None for entry in waiting):
+                await self._ask_servers()  # the tests are over, and the servers can tell again
+        self.changes.notify()
+
+    async def _time_cpu(self) -> None:
+        """How fast RAM is, which nothing waits for."""
+        cpus = [entry for entry in self._table.entries if entry.is_cpu and entry.health.condition is Condition.OK]
+        async with self._checking:
+            await self._test([entry for entry in cpus if not self._table.knows_speed(entry)])
+            self._notes.save()
+        self.changes.notify()
+
+    async def _test(self, entries: Sequence[Entry]) -> None:
+        requests = [self._check_request(entry) for entry in entries]
+        with self._figures.measuring(entry.id for entry in entries):
+            results = await check_devices(requests)
+        for entry, request in zip(entries, requests, strict=True):
+            self._table.take_check(entry, results[request.key])
+
+    def _check_request(self, entry: Entry) -> CheckRequest:
+        return CheckRequest(
+            device_id=entry.id,
+            backend=entry.device.backend,
+            rpc_address=entry.server.address if entry.server is not None else "",
+            environment=self._environment_for([entry]),
+            speed=not self._table.knows_speed(entry),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {CARDS: cards_as_json(self._cards)} if self._cards else {}
+
+    def _environment_for(self, entries: Iterable[Entry]) -> dict[str, str]:
+        visible = [entry.visible for entry in entries]
+        return {
+            **self._environment(),
+            **limit_visibility(visible, backends=self._table.backends),
+            **device_environment(visible, self._settings.environment),
+        }
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Keep figures and states true; runs for ever."""
+        try:
+            await self._watch()
+        finally:
+            if self._first is not None:
+                self._first.cancel()
+
+    async def _watch(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_figures())
+            group.create_task(self._watch_drivers())
+            group.create_task(self._watch_devices())
+            if self._settings.rpc_servers:
+                group.create_task(self._watch_servers())
+
+    async def _watch_figures(self) -> None:
+        tell_at_s = self._clock.now_s()
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            entries = self._table.entries
+            self._figures.read_ram(entries)
+            self._figures.predict(entries)
+            if self._sleep_watch.woke_up():
+                self._wake_up()
+            if self._clock.now_s() >= tell_at_s:
+                self._tell()
+                tell_at_s = self._clock.now_s() + TELL_INTERVAL_S
+            else:
+                self._tell_if_moved()
+
+    async def _watch_drivers(self) -> None:
+        """Drivers come up late, and cards are plugged in: where there is none, look again from time to time."""
+        while True:
+            await watch_gpus(self.take_cards, on_silence=self._lose_cards)
+            await asyncio.sleep(self._settings.reprobe_s)
+
+    async def _watch_servers(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_INTERVAL_S)
+            await self._ask_servers()
+            self._tell_if_moved()
+            if self._to_check():
+                self._look.set()
+
+    async def _watch_devices(self) -> None:
+        """List and test again when something says so, and at the latest when a failed test may be repeated."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.reprobe_s):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+            now_s = self._clock.wall_unix_s()
+            for entry in self._table.entries:
+                if not entry.is_cpu:
+                    self._table.set_health(entry, health.see_time(entry.health, now_unix_s=now_s))
+            if self._relist or not self.engine_build:
+                await self.probe()
+            else:
+                await self._check()
+
+    def _lose_cards(self) -> None:
+        """A broken card makes its driver hang for all of them."""
+        for entry in self._table.entries:
+            if entry.has_card:
+                self._table.set_health(entry, health.lose(entry.health, "its driver does not answer"))
+        self.changes.notify()
+
+    def _wake_up(self) -> None:
+        """After a suspend drivers and cards are often not what they were."""
+        log.warning("devices.woke_up")
+        for entry in self._table.entries:
+            if not entry.is_cpu and entry.health.condition is Condition.OK:
+                reason = "the machine was asleep, and it is tested"
+                self._table.set_health(entry, health.doubt(entry.health, reason))
+        self._relist = True
+        self._look.set()
+
+    def _tell(self) -> None:
+        self._told.tell(self._table.shown)
+        self.changes.notify()
+
+    def _tell_if_moved(self) -> None:
+        if self._told.has_moved(self._table.shown):
+            self._tell()

@@ -1,0 +1,72 @@
+"""Follows what the drivers say about GPU memory, through a child that may hang so that the host does not."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import orjson
+
+from common.logs import get_logger
+from runner.core.environment import child_environment
+from runner.core.gpu_memory import GpuMemory
+from runner.host.runners import children
+
+log = get_logger()
+
+FIRST_LINE_TIMEOUT_S = 10.0
+# A line comes every second; a broken card hangs the driver's library.
+LINE_TIMEOUT_S = 3.0
+RESTART_S_MIN = 1.0
+RESTART_S_MAX = 60.0
+
+
+async def watch_gpus(take: Callable[[list[GpuMemory]], None], *, on_silence: Callable[[], None]) -> None:
+    """Pass on the figures of every second. Returns when there is no card with a driver to ask; else runs for ever.
+
+    `on_silence` hears that the drivers hang: not of a child that falls silent, which a busy machine explains, but of
+    one that never said a word.
+    """
+    pause_s = RESTART_S_MIN
+    while True:
+        outcome = await _follow_one(take)
+        if outcome == "none":
+            return
+        if outcome == "mute":
+            on_silence()
+        log.warning("gpus.unreadable", outcome=outcome, again_in_s=pause_s)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, RESTART_S_MAX)
+
+
+async def _follow_one(take: Callable[[list[GpuMemory]], None]) -> str:
+    """Read one child until it ends or falls silent; says which."""
+    process = await asyncio.create_subprocess_exec(
+        *children.runner_command("gpu-memory", []),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=child_environment(os.environ),
+        start_new_session=True,
+    )
+    assert process.stdout is not None  # asked for above
+    timeout_s, cards = FIRST_LINE_TIMEOUT_S, [GpuMemory(pci_id="", uuid="", total_bytes=0, free_bytes=0, source="")]
+    try:
+        while True:
+            async with asyncio.timeout(timeout_s):
+                line = await process.stdout.readline()
+            if not line:
+                return "none" if not cards else "ended"
+            cards = [GpuMemory(**card) for card in orjson.loads(line)]
+            take(cards)
+            timeout_s = LINE_TIMEOUT_S
+    except TimeoutError:
+        return "mute" if timeout_s == FIRST_LINE_TIMEOUT_S else "silent"
+    except (ValueError, TypeError):
+        return "garbled"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

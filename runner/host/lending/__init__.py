@@ -1,0 +1,1 @@
+"""Devices that cross nodes: leases, tunnels, both ends."""

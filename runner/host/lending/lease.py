@@ -1,0 +1,92 @@
+"""One lease: devices of this node that the runner of one placement on another node may use."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+from common.changes import Changes
+from runner.core.leases import Lent, LentAt, Terms
+from runner.core.tunnel import Purpose
+from runner.host.runners.process import RunnerProcess
+
+# The hold, the engine's connections, and those of a moment ago that are still closing.
+CONNECTIONS_MAX = 8
+
+
+class LeaseEnded(OSError):
+    """The lease is over; so is the connection."""
+
+
+class Lease:
+    """State shared by its owner (`lending`) and the tunnel's connections, all on one event loop."""
+
+    def __init__(self, placement_id: str, generation: int, terms: Terms, borrower_node_id: str) -> None:
+        self.placement_id = placement_id
+        self.generation = generation
+        self.terms = terms
+        self.borrower_node_id = borrower_node_id
+        self.changes = Changes()
+        self.ready = asyncio.Event()  # the servers listen, or the lease has failed
+        self.ended = asyncio.Event()
+        self.failure: str = ""
+        self.closing = False
+        self.servers: tuple[str, ...] = ()  # "host:port" by channel
+        self.devices: Mapping[str, LentAt] = {}
+        self.process: RunnerProcess | None = None  # that lends what no other server of this node lends
+        self.used_bytes: dict[str, int] = {}  # by device, as far as it is told
+        self.held_for: Purpose | None = None
+        self.was_served = False  # a runner used it, and has gone
+        self._connections: set[asyncio.Task[object]] = set()
+
+    @property
+    def in_use(self) -> bool:
+        """A runner or a measurement of the borrower holds it."""
+        return self.held_for is not None
+
+    def as_lent(self) -> Lent:
+        """For decisions."""
+        return Lent(generation=self.generation, terms=self.terms, in_use=self.in_use)
+
+    def hold(self, purpose: Purpose) -> str:
+        """Take it for one runner or measurement; returns why not, or nothing."""
+        if self.in_use:
+            return "the lease is in use"
+        if self.closing or not self.ready.is_set():
+            return "the lease is over" if self.closing else "the lease is not ready"
+        self.held_for = purpose
+        self.changes.notify()
+        return ""
+
+    def release(self) -> None:
+        """The borrower has let go."""
+        self.was_served = self.was_served or self.held_for is Purpose.SERVE
+        self.held_for = None
+        self.changes.notify()
+
+    def close(self) -> None:
+        """Ask the owner to end it."""
+        self.closing = True
+        self.changes.notify()
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[None]:
+        """The calling task serves a connection; it is cancelled when the lease ends.
+
+        Raises:
+            LeaseEnded: the lease is over, or has too many connections.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "called from a coroutine"
+        if self.closing or len(self._connections) >= CONNECTIONS_MAX:
+            raise LeaseEnded("the lease is over or has too many connections")
+        self._connections.add(task)
+        try:
+            yield
+        finally:
+            self._connections.discard(task)
+
+    def break_connections(self) -> None:
+        """End every connection of the tunnel that belongs to it."""
+        assert self.closing, "only at the end"
+        for task in self._connections:
+            task.cancel()

@@ -1,0 +1,268 @@
+"""What this node lends: one lease for each placement of another node, with a process for its devices and an end.
+
+A lease ends when its borrower's runner has gone, when it is stopped, when its process dies, and when nobody takes it
+for `LEASE_WAIT_S`. Nothing outlives this host: the processes end with it, and the borrower's runner, cut off, as well.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterable, Mapping
+
+from common.changes import Changes
+from common.clock import Clock
+from common.errors import DeviceMemoryExhausted, ModelUnavailable
+from common.logs import get_logger
+from protos import host_pb2
+from runner.core.leases import LendAction, Share, Terms, decide_lend, plan_channels
+from runner.core.promises import Loading, Need
+from runner.host import metrics
+from runner.host.home import Home
+from runner.host.lending.lease import Lease
+from runner.host.lending.lender_process import LenderProcess, lender_arguments
+from runner.host.runners.stopping import REAP_TIMEOUT_S, kill_process, unreaped_text, wait_until_gone
+
+log = get_logger()
+
+LEASES_MAX = 64
+# Interpreter, imports, backends; disks may be cold.
+READY_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = REAP_TIMEOUT_S + 1.0
+# From the Lend, or from the end of a measurement, to the borrower's next hold: plans are measured several times.
+LEASE_WAIT_S = 60.0
+
+
+class Lender:
+    """Owner of the leases; every method runs on the event loop and decides without waiting."""
+
+    def __init__(self, home: Home, clock: Clock, *, environment: Callable[[Iterable[str]], Mapping[str, str]]) -> None:
+        """`environment` shows a process the devices of these ids alone."""
+        self.changes = Changes()
+        self._environment = environment
+        self._home = home
+        self._clock = clock
+        self._leases: dict[str, Lease] = {}
+        self._lives: set[asyncio.Task[None]] = set()
+
+    def leases(self) -> dict[str, Lease]:
+        """What is lent now, by placement id."""
+        return self._leases
+
+    def promised_bytes(self) -> dict[str, int]:
+        """What borrowers hold or will hold, by device id."""
+        promised: dict[str, int] = {}
+        for lease in self._leases.values():
+            for share in lease.terms.shares:
+                count = max(share.planned_bytes, lease.used_bytes.get(share.device_id, 0))
+                promised[share.device_id] = promised.get(share.device_id, 0) + count
+        return promised
+
+    def outstanding(self) -> list[Loading]:
+        """What borrowers have not taken yet."""
+        return [
+            Loading(
+                need=Need(
+                    later_bytes={
+                        share.device_id: max(0, share.planned_bytes - lease.used_bytes.get(share.device_id, 0))
+                        for share in lease.terms.shares
+                    }
+                ),
+                fraction=0.0,
+            )
+            for lease in self._leases.values()
+        ]
+
+    def device_ids(self) -> list[str]:
+        """Every device that is lent, once for each lease."""
+        return [share.device_id for lease in self._leases.values() for share in lease.terms.shares]
+
+    def decide(self, placement_id: str, generation: int, terms: Terms) -> LendAction:
+        """What a Lend leads to.
+
+        Raises:
+            PlacementMismatch: as `decide_lend`.
+            DeviceMemoryExhausted: too many leases.
+        """
+        known = self._leases.get(placement_id)
+        action = decide_lend(None if known is None else known.as_lent(), generation=generation, terms=terms)
+        if action is LendAction.MAKE and len(self._leases) >= LEASES_MAX:
+            raise DeviceMemoryExhausted(f"this node already lends to {LEASES_MAX} placements")
+        return action
+
+    def find(self, placement_id: str) -> Lease | None:
+        """The lease of a placement."""
+        return self._leases.get(placement_id)
+
+    def make(self, placement_id: str, generation: int, terms: Terms, *, borrower_node_id: str) -> Lease:
+        """Lend; the lease is usable once it is `ready` without a `failure`."""
+        assert placement_id not in self._leases, "ended before it is replaced"
+        lease = Lease(placement_id, generation, terms, borrower_node_id)
+        self._leases[placement_id] = lease
+        life = asyncio.create_task(self._live(lease))
+        self._lives.add(life)
+        life.add_done_callback(self._lives.discard)
+        metrics.LEASES.inc()
+        self.changes.notify()
+        return lease
+
+    async def end(self, placement_id: str, *, generation: int) -> None:
+        """End the lease of a placement unless it is of a newer generation; returns when its process is gone.
+
+        Raises:
+            ModelUnavailable: not even SIGKILL has ended it in time.
+        """
+        lease = self._leases.get(placement_id)
+        if lease is not None and lease.generation <= generation:
+            lease.close()
+            await wait_until_gone(lease.ended, lease.process)
+
+    def unreaped(self) -> dict[str, str]:
+        """Why nothing new may be placed on devices whose lending process cannot be ended, by device id."""
+        return {
+            share.device_id: unreaped_text(lease.process.pid)
+            for lease in self._leases.values()
+            if lease.process is not None and lease.process.unreaped.is_set()
+            for share in lease.terms.shares
+        }
+
+    async def close(self) -> None:
+        """End every lease."""
+        for lease in list(self._leases.values()):
+            lease.close()
+        if self._lives:
+            await asyncio.wait(self._lives, timeout=CLOSE_TIMEOUT_S)
+
+    async def _live(self, lease: Lease) -> None:
+        process: LenderProcess | None = None
+        reason = "the host goes down"
+        try:
+            process = await self._serve(lease)
+            log.info(
+                "devices.lent",
+                placement=lease.placement_id,
+                generation=lease.generation,
+                borrower=lease.borrower_node_id,
+                devices=[share.device_id for share in lease.terms.shares],
+            )
+            reason = await self._until_over(lease, process)
+        except ModelUnavailable as error:
+            lease.failure = reason = error.message
+        finally:
+            lease.closing = True
+            lease.ready.set()
+            lease.break_connections()
+            if process is not None:
+                await kill_process(process.process)
+                process.close()
+            if self._leases.get(lease.placement_id) is lease:
+                del self._leases[lease.placement_id]
+            metrics.LEASES.dec()
+            lease.ended.set()
+            log.info("devices.returned", placement=lease.placement_id, reason=reason)
+            self.changes.notify()
+
+    async def _serve(self, lease: Lease) -> LenderProcess | None:
+        """Have an RPC server for every device.
+
+        Raises:
+            ModelUnavailable: our own one did not come up.
+        """
+        channels, devices = plan_channels([share.device_id for share in lease.terms.shares])
+        own = channels[0].device_ids if not channels[0].address else ()
+        process: LenderProcess | None = None
+        addresses = [channel.address for channel in channels]
+        if own:
+            process, addresses[0] = await self._spawn(lease, own)
+        lease.servers, lease.devices = tuple(addresses), devices
+        lease.ready.set()
+        lease.changes.notify()
+        return process
+
+    async def _spawn(self, lease: Lease, device_ids: tuple[str, ...]) -> tuple[LenderProcess, str]:
+        listening = asyncio.Event()
+        address = ""
+
+        def take(fact: dict[str, object]) -> None:
+            nonlocal address
+            if "address" in fact:
+                address = str(fact["address"])
+                listening.set()
+            elif isinstance(fact.get("device"), int) and isinstance(fact.get("used_bytes"), int):
+                lease.used_bytes[device_ids[int(str(fact["device"]))]] = int(str(fact["used_bytes"]))
+                self.changes.notify()
+
+        shares: list[Share] = [share for share in lease.terms.shares if share.device_id in device_ids]
+        log_path = self._home.logs_directory / f"runner-rpc-{lease.placement_id}-{lease.generation}.log"
+        process = LenderProcess(
+            lender_arguments(lease.placement_id, shares),
+            log_path=log_path,
+            on_fact=take,
+            environment=self._environment(device_ids),
+        )
+        lease.process = process.process
+        waits = [asyncio.create_task(listening.wait()), asyncio.create_task(process.process.exited.wait())]
+        try:
+            await asyncio.wait(waits, timeout=READY_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            await kill_process(process.process)
+            process.close()
+            raise
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not address:
+            await kill_process(process.process)
+            process.close()
+            raise ModelUnavailable("the rpc runner did not come up; its log on the lending node says why")
+        return process, address
+
+    async def _until_over(self, lease: Lease, process: LenderProcess | None) -> str:
+        """Wait for the end; returns the reason."""
+        watch: asyncio.Task[object] | None = None
+        if process is not None:
+            watch = asyncio.create_task(process.process.exited.wait())
+            watch.add_done_callback(functools.partial(_notify, lease))
+        wait_until_s = self._clock.now_s() + LEASE_WAIT_S
+        try:
+            while True:
+                seen = lease.changes.version
+                if lease.closing:
+                    return "it was stopped"
+                if process is not None and process.process.exited.is_set():
+                    return f"its process ended with {process.process.exit_code}"
+                if lease.was_served and not lease.in_use:
+                    return "the borrower has gone"
+                if lease.in_use:
+                    wait_until_s = self._clock.now_s() + LEASE_WAIT_S
+                    await lease.changes.beyond(seen)
+                    wait_until_s = self._clock.now_s() + LEASE_WAIT_S
+                    continue
+                if self._clock.now_s() >= wait_until_s:
+                    return "nobody came"
+                try:
+                    async with asyncio.timeout(wait_until_s - self._clock.now_s()):
+                        await lease.changes.beyond(seen)
+                except TimeoutError:
+                    continue
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+
+def lend_response(lease: Lease, *, tunnel_address: str, certificate: bytes) -> host_pb2.LendResponse:
+    """What the borrower's host needs to know."""
+    return host_pb2.LendResponse(
+        tunnel_address=tunnel_address,
+        certificate=certificate,
+        devices=[
+            host_pb2.LentDevice(
+                device_id=share.device_id,
+                channel=lease.devices[share.device_id].channel,
+                rpc_device=lease.devices[share.device_id].rpc_device,
+            )
+            for share in lease.terms.shares
+        ],
+    )
+
+
+def _notify(lease: Lease, _: "asyncio.Task[object]") -> None:
+    lease.changes.notify()

@@ -1,0 +1,1 @@
+"""The model files of the node."""

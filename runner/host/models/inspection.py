@@ -1,0 +1,115 @@
+"""What a throw-away process says about a file; kept by digest."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import orjson
+from google.protobuf import json_format
+
+from common.errors import BadModelFile, ModelUnavailable
+from protos import cluster_pb2
+from runner.core.description import PROJECTOR_ARCHITECTURE
+from runner.host.home import write_durably
+from runner.host.runners.children import run_child
+
+INSPECT_TIMEOUT_S = 20.0
+# Part of the cache's file names: raise it when inspection finds more than before.
+INSPECTION_VERSION = 1
+CRASHES_MAX = 2  # of the process that looked; then the file is given up
+ADAPTER_KIND = "adapter"  # of general.type
+
+
+class Inspector:
+    """Looks at files, one process each."""
+
+    def __init__(self, cache_directory: Path) -> None:
+        """`cache_directory` is made."""
+        self._cache = cache_directory
+        self._cache.mkdir(parents=True, exist_ok=True)
+        self._crashes: Counter[str] = Counter()
+
+    async def describe(self, paths: Sequence[Path], digest: str) -> cluster_pb2.ModelDescription:
+        """The description of a model, in one file or several.
+
+        Raises:
+            BadModelFile: the child refuses the file, or it crashed twice over it.
+            ModelUnavailable: the child crashed or ran over its time.
+        """
+        description = await self._look(paths, digest, kind="")
+        if general_type(description) == ADAPTER_KIND:
+            raise BadModelFile(f"{paths[0]}: an adapter changes another model and answers nothing by itself")
+        return description
+
+    async def describe_part(self, path: Path, digest: str) -> cluster_pb2.ModelDescription:
+        """What any GGUF says: a model, a part of one, a projector, an adapter.
+
+        Raises:
+            BadModelFile, ModelUnavailable: as `describe`.
+        """
+        return await self._look([path], digest, kind="part")
+
+    async def read_header(self, paths: Sequence[Path]) -> bytes:
+        """Everything that the header of a GGUF says, as JSON {"metadata", "tensors"}; it is not kept.
+
+        Raises:
+            BadModelFile: the child refuses the file.
+            ModelUnavailable: the child crashed or ran over its time.
+        """
+        words = ["--header", *(str(path) for path in paths)]
+        result = await run_child("inspect", words, timeout_s=INSPECT_TIMEOUT_S)
+        if result.exit_code == 0:
+            return result.output
+        raise BadModelFile(_refusal(result.output) or f"{paths[0]}: the inspection failed: {result.failure()}")
+
+    async def _look(self, paths: Sequence[Path], digest: str, *, kind: str) -> cluster_pb2.ModelDescription:
+        cached = self._cache / f"{digest}{'-' if kind else ''}{kind}-v{INSPECTION_VERSION}.json"
+        description = cluster_pb2.ModelDescription()
+        try:
+            return json_format.Parse(await asyncio.to_thread(cached.read_bytes), description)
+        except (OSError, json_format.ParseError):
+            description.Clear()
+        if self._crashes[digest] >= CRASHES_MAX:
+            raise BadModelFile(f"{paths[0]}: the inspection crashed {CRASHES_MAX} times; the file is not used")
+        words = [*(["--part"] if kind else []), *(str(path) for path in paths)]
+        result = await run_child("inspect", words, timeout_s=INSPECT_TIMEOUT_S)
+        if result.exit_code == 0:
+            json_format.Parse(result.output, description)
+            await asyncio.to_thread(write_durably, cached, result.output)
+            return description
+        refusal = _refusal(result.output)
+        if refusal:
+            raise BadModelFile(refusal)
+        if result.exit_code is not None and result.exit_code < 0:
+            self._crashes[digest] += 1
+        raise ModelUnavailable(f"{paths[0]}: the inspection failed: {result.failure()}")
+
+
+def metadata_of(description: cluster_pb2.ModelDescription) -> Mapping[str, object]:
+    """Its keys as values."""
+    keys: Mapping[str, object] = orjson.loads(description.metadata_json or "{}")
+    return keys
+
+
+def general_type(description: cluster_pb2.ModelDescription) -> str:
+    """What general.type says; files of the usual kind often leave it out."""
+    return str(metadata_of(description).get("general.type", ""))
+
+
+def is_projector(description: cluster_pb2.ModelDescription) -> bool:
+    """Whether it is the half of a vision or sound model that reads the other kind of input."""
+    return description.architecture == PROJECTOR_ARCHITECTURE
+
+
+def sees(description: cluster_pb2.ModelDescription) -> bool:
+    """Whether a projector is one of images, not only of sounds."""
+    return metadata_of(description).get("clip.has_vision_encoder") is True
+
+
+def _refusal(output: bytes) -> str:
+    try:
+        answer = orjson.loads(output)
+    except ValueError:
+        return ""
+    return str(answer.get("message", "")) if isinstance(answer, Mapping) else ""

@@ -1,0 +1,331 @@
+"""The models of this node: manifests of its store and plain GGUF files, looked at whenever something changes."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from common.changes import Changes
+from common.clock import NS_PER_S
+from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
+from common.logs import get_logger
+from protos import cluster_pb2
+from runner.core import model_files as core_files
+from runner.core.description import Capability
+from runner.core.store.digests import combined, parse_digest
+from runner.core.store.names import StoreName
+from runner.host import metrics
+from runner.host.models.file_digests import FileDigests
+from runner.host.models.inspection import Inspector, is_projector, sees
+from runner.host.models.plain_files import SUFFIX
+from runner.host.models.sources import Source, find_sources
+from runner.host.store.blobs import BlobStore
+from runner.host.store.manifests import ManifestStore
+from runner.host.store.rows import StoredModel, bare_row, look_at
+from runner.host.store.verification import Verifier
+
+log = get_logger()
+
+SCAN_INTERVAL_S = 2.0
+RESCAN_WAIT_S = 10.0
+SCANS_PER_RETRY = 15  # a look that failed (no memory, machine too busy) is repeated every half minute
+VISION = Capability.VISION.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model and its files. `is_verdict` is False where the look at it failed and is worth another."""
+
+    model: cluster_pb2.Model
+    paths: tuple[Path, ...] = ()  # of the weights, in order
+    stored: StoredModel | None = None
+    name: StoreName | None = None  # of a manifest
+    is_verdict: bool = True
+    is_projector: bool = False  # belongs to the model beside it, and is never listed by itself
+    sees: bool = False  # a projector of images, not only of sounds
+
+
+class ModelFiles:
+    """Owned by its `watch` task; `models()` and `find` read."""
+
+    def __init__(self, directory: Path, cache_directory: Path) -> None:
+        self.changes = Changes()
+        self.scanned = asyncio.Event()  # the first look is over
+        self.directory = directory
+        self.digests = FileDigests(cache_directory / "digests.json")
+        self.inspector = Inspector(cache_directory / "descriptions")
+        self.blobs = BlobStore(directory / "blobs")
+        self.manifests = ManifestStore(directory / "manifests")
+        self.verifier = Verifier(self.blobs, self.digests, directory / "quarantine", self._forget_scan)
+        self.blobs.on_commit = self.verifier.written
+        self._scans = 0
+        self._scanning = asyncio.Lock()
+        self._sources: list[Source] | None = None
+        self._files: dict[Source, ModelFile] = {}
+        self._looked = Changes()  # for the task that verifies
+        self._rescan: asyncio.Task[None] | None = None
+        self.free_bytes, self.total_bytes = self.blobs.offered()  # as of the last scan
+
+    def models(self) -> list[cluster_pb2.Model]:
+        """Every known model, by name. Of two with one name manifests count before files, then the first by path."""
+        by_name: dict[str, cluster_pb2.Model] = {}
+        projectors = self._projectors()
+        for source in sorted(self._files):
+            file = self._files[source]
+            if not file.is_projector:
+                by_name.setdefault(file.model.name.lower(), _with_projector(file, projectors))
+        return sorted(by_name.values(), key=lambda model: model.name)
+
+    def named(self, name: StoreName) -> ModelFile | None:
+        """What a name stands for, a manifest before a plain file; with the projector beside it."""
+        short = name.short().lower()
+        projectors = self._projectors()
+        for source in sorted(self._files):
+            file = self._files[source]
+            if not file.is_projector and file.model.name.lower() == short:
+                return replace(file, model=_with_projector(file, projectors))
+        return None
+
+    def _projectors(self) -> Mapping[Path, cluster_pb2.Model]:
+        return {file.paths[0]: file.model for file in self._files.values() if file.sees}
+
+    def find(self, digest: str) -> ModelFile:
+        """A usable model with this digest.
+
+        Raises:
+            ModelNotFound: this node has none.
+            BadModelFile: it has one that cannot be used; the text says why.
+        """
+        matching = [file for file in self._files.values() if file.model.digest == digest and not file.is_projector]
+        if not matching:
+            raise ModelNotFound(f"this node has no model file with digest {digest[:12] or '(none)'}")
+        for file in matching:
+            if not file.model.error:
+                return file
+        raise BadModelFile(matching[0].model.error)
+
+    def files_of(self, digest: str, layout: cluster_pb2.Layout) -> core_files.ModelFiles:
+        """The files that a runner of this model with this layout loads.
+
+        Raises:
+            ModelNotFound: this node lacks one of them.
+            BadModelFile: the model itself cannot be used. Projector and adapters are judged by the runner.
+        """
+        file = self.find(digest)
+        projector = layout.projector_digest
+        own = file.stored.weights.files(self.blobs).adapters if file.stored and file.stored.weights else ()
+        return core_files.ModelFiles(
+            model=file.paths[0],
+            more=file.paths[1:],
+            projector=self._part(projector, "projector") if projector else None,
+            adapters=own
+            + tuple(
+                core_files.AdapterFile(path=self._part(adapter.digest, "adapter"), scale=adapter.scale)
+                for adapter in layout.adapters
+            ),
+        )
+
+    def unverified_blobs(self, digest: str, layout: cluster_pb2.Layout) -> list[str]:
+        """Digests of the blobs that a runner would load and that nobody has read yet.
+
+        Raises:
+            ModelNotFound, BadModelFile: as `files_of`.
+        """
+        files = self.files_of(digest, layout)
+        paths = [*files.weights, *(adapter.path for adapter in files.adapters)]
+        paths += [files.projector] if files.projector is not None else []
+        blobs = [parse_digest(path.name) for path in paths if path.parent == self.blobs.directory]
+        return [blob for blob in blobs if not self.verifier.is_verified(blob)]
+
+    async def verify(self, digest: str, layout: cluster_pb2.Layout, told: Callable[[int, int], None]) -> None:
+        """Have every blob read that a runner would load, unless that was done; `told` hears bytes done and of all.
+
+        Raises:
+            ModelNotFound, BadModelFile: one of them is not here, or not what its name says; then it was moved away.
+        """
+        blobs = self.unverified_blobs(digest, layout)
+        sizes = {blob: self.blobs.size(blob) or 0 for blob in blobs}
+        before, total = 0, sum(sizes.values())
+        for blob, size in sizes.items():
+            await self.verifier.verify(blob, _behind(before, total, told))
+            before += size
+            told(before, total)
+
+    def plain_file(self, digest: str) -> Path | None:
+        """A plain file with this content, for other nodes that ask for a blob."""
+        for file in self._files.values():
+            if file.stored is None and file.paths and digest in (file.model.digest, *file.model.blob_digests):
+                index = list(file.model.blob_digests).index(digest) if digest in file.model.blob_digests else 0
+                return file.paths[index]
+        return None
+
+    def projector_path(self, digest: str) -> Path | None:
+        """A projector that lies beside a plain file."""
+        files = (file for file in self._files.values() if file.is_projector and file.model.digest == digest)
+        return next((file.paths[0] for file in files), None)
+
+    def _part(self, digest: str, kind: str) -> Path:
+        """A file that is no model by itself."""
+        for file in self._files.values():
+            if not digest:
+                break
+            if file.stored is None and file.model.digest == digest and file.paths:
+                return file.paths[0]
+            if file.stored is not None and digest in file.model.blob_digests:
+                return self.blobs.path(digest)
+        raise ModelNotFound(f"this node has no {kind} with digest {digest[:12] or '(none)'}")
+
+    async def watch(self) -> None:
+        """Scan now and whenever the directory differs, and verify what was found; runs for ever."""
+        verifying = asyncio.create_task(self._verify_all())
+        try:
+            while True:
+                await self.scan()
+                self.scanned.set()
+                await asyncio.sleep(SCAN_INTERVAL_S)
+                if self._scans % SCANS_PER_RETRY == 0:
+                    self._forget_failures()
+        finally:
+            verifying.cancel()
+            self.verifier.stop()
+            await asyncio.gather(verifying, return_exceptions=True)
+
+    async def rescan(self) -> None:
+        """See now what was just written or deleted; not for long, where a large file is being read just then."""
+        self._rescan = asyncio.create_task(self.scan())
+        await asyncio.wait({self._rescan}, timeout=RESCAN_WAIT_S)
+
+    async def scan(self) -> None:
+        """One look at the directory; reads only files that are new or changed."""
+        async with self._scanning:
+            self._scans += 1
+            sources = await asyncio.to_thread(find_sources, self.directory, self.manifests, self.blobs)
+            self.free_bytes, self.total_bytes = await asyncio.to_thread(self.blobs.offered)
+            if sources == self._sources:
+                return
+            gone = self._files.keys() - set(sources)
+            fresh = [source for source in sources if source not in self._files]
+            # A name whose manifest changed is there all the time: its old row goes when the new one is known.
+            replaced = {source for source in gone if any(other.replaces(source) for other in fresh)}
+            for source in gone - replaced:
+                del self._files[source]
+            if gone - replaced:
+                self._tell()
+            for source in fresh:
+                file = await self._examine(source)
+                for old in [old for old in replaced if source.replaces(old)]:
+                    self._files.pop(old, None)
+                self._files[source] = file
+                self._tell()
+            self._sources = sources
+
+    async def _examine(self, source: Source) -> ModelFile:
+        return await (self._examine_plain(source) if source.stored is None else self._examine_stored(source))
+
+    async def _examine_stored(self, source: Source) -> ModelFile:
+        assert source.stored is not None
+        name, is_verdict = source.stored, True
+        row = cluster_pb2.Model(name=name.short())
+        try:
+            content = await asyncio.to_thread(self.manifests.read, name) or b""
+            row = bare_row(name, content, modified_ns=source.files[0].modified_ns)
+            stored = await look_at(row, content, self.blobs, self.inspector, self.verifier)
+            assert stored.weights is not None
+            log.info("model.found", model=row.name, digest=row.digest[:12], manifest=row.manifest_digest[:12])
+            paths = stored.weights.files(self.blobs).weights
+            return ModelFile(model=row, stored=stored, name=name, paths=paths)
+        except OSError as error:
+            row.error = f"the manifest cannot be read: {error.strerror}"
+        except (BadModelFile, ModelUnavailable) as error:
+            row.error = error.message
+            is_verdict = isinstance(error, BadModelFile)
+        log.warning("model.unusable", model=row.name, text=row.error)
+        return ModelFile(model=row, stored=StoredModel(row=row), name=name, is_verdict=is_verdict)
+
+    async def _examine_plain(self, source: Source) -> ModelFile:
+        stamps = source.files
+        paths = tuple(stamp.path for stamp in stamps)
+        model = cluster_pb2.Model(
+            name=source.name,
+            size_bytes=sum(stamp.size_bytes for stamp in stamps),
+            modified_at_unix_s=max(stamp.modified_ns for stamp in stamps) // NS_PER_S,
+        )
+        try:
+            if len(stamps) != source.announced:
+                raise BadModelFile(f"{paths[0]}: {len(stamps)} of {source.announced} files of this model are here")
+            digests = [await self.digests.of(stamp) for stamp in stamps]
+            model.digest = digests[0] if len(digests) == 1 else combined(digests)
+            model.blob_digests.extend(digests)
+            description = await self.inspector.describe(paths, model.digest)
+            if is_projector(description):
+                log.info("projector.found", digest=model.digest[:12], path=str(paths[0]))
+                return ModelFile(paths=paths, model=model, is_projector=True, sees=sees(description))
+            model.description.CopyFrom(description)
+            log.info("model.found", model=model.name, digest=model.digest[:12], path=str(paths[0]))
+        except (BadModelFile, ModelUnavailable) as error:
+            model.error = error.message
+            log.warning("model.unusable", model=model.name, path=str(paths[0]), text=error.message)
+            return ModelFile(paths=paths, model=model, is_verdict=isinstance(error, BadModelFile))
+        return ModelFile(paths=paths, model=model)
+
+    async def _verify_all(self) -> None:
+        """Read every blob that a runner could load before somebody waits for it."""
+        while True:
+            seen = self._looked.version
+            for digest in self._unverified():
+                with contextlib.suppress(BadModelFile):
+                    await self.verifier.verify(digest)
+            await self._looked.beyond(seen)
+
+    def _unverified(self) -> list[str]:
+        stored = [file.stored.weights for file in self._files.values() if file.stored and file.stored.weights]
+        digests = dict.fromkeys(layer.digest for weights in stored for layer in weights.layers())
+        return [digest for digest in digests if not self.verifier.is_verified(digest)]
+
+    def _forget_failures(self) -> None:
+        self._forget(source for source, file in self._files.items() if not file.is_verdict)
+
+    def _forget_scan(self) -> None:
+        """A blob is gone: the next look must not take things for unchanged."""
+        self._sources = None
+
+    def _forget(self, sources: Iterable[Source]) -> None:
+        failed = list(sources)
+        for source in failed:
+            del self._files[source]
+        if failed:
+            self._sources = None
+
+    def _tell(self) -> None:
+        models = [file for file in self._files.values() if not file.is_projector]
+        unusable = sum(bool(file.model.error) for file in models)
+        metrics.MODELS.labels(state="usable").set(len(models) - unusable)
+        metrics.MODELS.labels(state="unusable").set(unusable)
+        self._looked.notify()
+        self.changes.notify()
+
+
+def _with_projector(file: ModelFile, projectors: Mapping[Path, cluster_pb2.Model]) -> cluster_pb2.Model:
+    """The model as others see it: one that has a projector beside it sees."""
+    if file.stored is not None or file.model.error:
+        return file.model
+    path = file.paths[0]
+    beside = core_files.projector_names(file.model.name.removesuffix(":latest") + SUFFIX)
+    names = dict.fromkeys((*core_files.projector_names(path.name), *beside))
+    found = next((projectors[other] for name in names if (other := path.with_name(name)) in projectors), None)
+    if found is None:
+        return file.model
+    model = cluster_pb2.Model()
+    model.CopyFrom(file.model)
+    model.projector_digest = found.digest
+    model.projector_size_bytes = found.size_bytes
+    model.blob_digests.append(found.digest)
+    if VISION not in model.description.capabilities:
+        model.description.capabilities.append(VISION)
+    return model
+
+
+def _behind(before: int, total: int, told: Callable[[int, int], None]) -> Callable[[int], None]:
+    """Tells of one blob as of a part of several."""
+    return lambda done: told(before + done, total)

@@ -1,0 +1,1 @@
+"""The runners of the node: started, watched, adopted, stopped."""

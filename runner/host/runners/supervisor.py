@@ -1,0 +1,392 @@
+"""All runners of the node: executes the scheduler's commands in order, adopts what an earlier host left, stops all."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from common.changes import Changes
+from common.clock import Clock
+from common.errors import (
+    DeviceLost,
+    DeviceMemoryExhausted,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+)
+from common.logs import get_logger
+from protos import cluster_pb2, host_pb2
+from runner.core import model_files as core_files
+from runner.core.commands import Running, StartAction, check_stop, decide_start
+from runner.core.devices import CPU_ID
+from runner.core.exits import blamed_devices
+from runner.core.fences import Fence
+from runner.core.leases import LendAction, servers_of
+from runner.core.promises import Loading, Need, find_excess, find_shortfall
+from runner.host import converters, metrics
+from runner.host.devices.devices import Devices
+from runner.host.fence_store import FenceStore
+from runner.host.home import Home
+from runner.host.lending.borrowing import Borrower
+from runner.host.lending.lease import Lease
+from runner.host.lending.lending import Lender
+from runner.host.models.fetch_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
+from runner.host.models.model_files import ModelFiles
+from runner.host.registry.origin import Origins
+from runner.host.runners.process import RunnerProcess, find_runners_of
+from runner.host.runners.runner import Runner
+from runner.host.runners.runner_notes import read_notes
+from runner.host.runners.runner_spec import RunnerSpec
+from runner.host.runners.stopping import unreaped_text
+
+log = get_logger()
+
+ERROR_KEPT_S = 30.0  # how long an ended runner stays in the reports, so that everybody learns why
+RUNNERS_MAX = 256
+DRAIN_AT_EXIT_S = 5.0
+PLACEMENT_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class Supervisor:
+    """Owner of the node's runners. Commands that change something pass one after another through `_commands`."""
+
+    def __init__(  # noqa: PLR0913  # the parts of a host that it puts to work
+        self,
+        *,
+        home: Home,
+        fences: FenceStore,
+        models: ModelFiles,
+        devices: Devices,
+        clock: Clock,
+        runner_listen: str,
+        runner_advertise: str,
+        lender: Lender,
+        borrower: Borrower,
+        origins: Origins,
+    ) -> None:
+        self.changes = Changes()
+        self._home = home
+        self._fences = fences
+        self._models = models
+        self._devices = devices
+        self._clock = clock
+        self._listen = runner_listen
+        self._advertise = runner_advertise
+        self._lender = lender
+        self._borrower = borrower
+        self._origins = origins
+        self._runners: dict[str, Runner] = {}
+        # Fair, and therefore the queue of commands: held while one is decided and noted, never while a runner loads.
+        self._commands = asyncio.Lock()
+        self._closing = False
+        self._watches: set[asyncio.Task[None]] = set()
+
+    def records(self) -> list[cluster_pb2.RunnerRecord]:
+        """Every runner, ended ones for a while too, by placement id."""
+        return [self._runners[placement_id].record() for placement_id in sorted(self._runners)]
+
+    def promised_bytes(self) -> dict[str, int]:
+        """What live runners and borrowers hold or will hold by device id: as they report, else as planned."""
+        promised = self._lender.promised_bytes()
+        for runner in self._runners.values():
+            if not runner.ended.is_set():
+                for device, count in converters.to_need(runner.memory()).total_bytes().items():
+                    promised[device] = promised.get(device, 0) + count
+        return promised
+
+    def devices_in_use(self) -> set[str]:
+        """Ids of this node's devices that live runners or borrowers are on."""
+        live = (runner for runner in self._runners.values() if not runner.ended.is_set())
+        return {device_id for runner in live for device_id in _own_devices(runner.spec)} | {*self._lender.device_ids()}
+
+    def unreaped(self) -> dict[str, str]:
+        """Why nothing new may be placed on devices that processes are on which cannot be ended, by device id."""
+        found = self._lender.unreaped()
+        for runner in self._runners.values():
+            if (pid := runner.unreaped_pid) is not None:
+                text = f"{unreaped_text(pid)}; it is placement {runner.spec.placement_id} of {runner.spec.model_name}"
+                found.update(dict.fromkeys(_own_devices(runner.spec) or [CPU_ID], text))
+        return found
+
+    async def start(self, request: host_pb2.StartRequest) -> Runner:
+        """Execute a Start; returns the runner, which goes on by itself.
+
+        Raises:
+            StaleFence, PlacementMismatch, ModelNotFound, BadModelFile, DeviceMemoryExhausted, InvalidRequest,
+            ShuttingDown: nothing was started.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        async with self._commands:
+            self._refuse_if_closing()
+            await asyncio.to_thread(self._fences.accept, fence)
+            known = self._runners.get(placement_id)
+            spec = RunnerSpec(
+                placement_id=placement_id,
+                generation=generation,
+                model_name=request.model_name,
+                model_digest=request.model_digest,
+                files=core_files.ModelFiles(model=self._home.directory),
+                layout=request.layout,
+                planned=request.planned,
+                peers=tuple(request.peers),
+            )
+            action = decide_start(_running(known), generation=generation, spec=spec.fingerprint())
+            if action is StartAction.ATTACH:
+                assert known is not None  # there is nothing else to attach to
+                metrics.RUNNER_STARTS.labels(result="attached").inc()
+                return known
+            return self._launch(spec, request, predecessor=known)
+
+    async def lend(self, request: host_pb2.LendRequest) -> Lease:
+        """Execute a Lend; returns the lease once its devices can be reached.
+
+        Raises:
+            StaleFence, PlacementMismatch, DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, ShuttingDown:
+            nothing was lent.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        terms = converters.to_terms(request)
+        async with self._commands:
+            self._refuse_if_closing()
+            await asyncio.to_thread(self._fences.accept, fence)
+            lease = self._lender.find(placement_id)
+            match self._lender.decide(placement_id, generation, terms):
+                case LendAction.REPLACE:
+                    await self._lender.end(placement_id, generation=generation)
+                    lease = None
+                case LendAction.MAKE | LendAction.KEEP:
+                    pass
+            if lease is None:
+                need = Need(
+                    weights_bytes={share.device_id: share.weights_bytes for share in terms.shares},
+                    later_bytes={share.device_id: share.later_bytes for share in terms.shares},
+                )
+                self._check_servers(need.total_bytes())
+                self._check_free(need)
+                self._check_limits(need)
+                lease = self._lender.make(placement_id, generation, terms, borrower_node_id=request.borrower_node_id)
+        await lease.ready.wait()
+        if lease.failure:
+            raise ModelUnavailable(lease.failure)
+        return lease
+
+    async def stop(self, request: host_pb2.StopRequest) -> None:
+        """Execute a Stop; returns when the process is gone, and what was lent to the placement is back.
+
+        Raises:
+            StaleFence, PlacementMismatch, InvalidRequest: nothing was stopped.
+            ModelUnavailable: not even SIGKILL has ended the process in time.
+        """
+        fence, placement_id, generation = _checked(request.fence, request.placement)
+        async with self._commands:
+            await asyncio.to_thread(self._fences.accept, fence)
+            await self._lender.end(placement_id, generation=generation)
+            runner = self._runners.get(placement_id)
+            if runner is None:
+                return
+            check_stop(_known_running(runner), generation=generation)
+        log.info("runner.stopping", placement=placement_id, drain_ms=request.drain_ms)
+        await runner.stop(drain_s=request.drain_ms / 1000)
+
+    async def reset_device(self, request: host_pb2.ResetDeviceRequest) -> cluster_pb2.Device:
+        """Execute a ResetDevice; returns the device after its test.
+
+        Raises:
+            StaleFence, DeviceNotFound, InvalidRequest: nothing was done.
+        """
+        fence = _checked_fence(request.fence)
+        async with self._commands:
+            await asyncio.to_thread(self._fences.accept, fence)
+        return await self._devices.reset(request.device_id)
+
+    async def adopt(self) -> None:
+        """Take over the runners that an earlier host left, and end those that nobody can know any more."""
+        noted: set[str] = set()
+        for path, note in read_notes(self._home.run_directory).items():
+            process = RunnerProcess.adopt(note.pid, note.start_ticks)
+            if process is None:
+                path.unlink(missing_ok=True)
+                continue
+            spec = converters.spec_from_note(note)
+            noted.add(spec.placement_id)
+            runner = Runner(spec, self._home, self._clock, self._borrower)
+            self._enter(runner)
+            runner.adopt(process, note)
+        for placement_id, pid in find_runners_of(self._home.run_directory).items():
+            if placement_id not in noted:
+                log.warning("runner.orphan_killed", placement=placement_id, pid=pid)
+                os.killpg(pid, signal.SIGKILL)
+        for leftover in [*self._home.run_directory.glob("*.sock"), *self._home.run_directory.glob("*.lock")]:
+            if not any(runner.owns(leftover) for runner in self._runners.values()):
+                leftover.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Stop every runner; nothing starts from here on."""
+        async with self._commands:
+            self._closing = True
+        stops = (runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._runners.values())
+        await asyncio.gather(*stops, return_exceptions=True)  # one that cannot be ended is left to the next host
+        await self._lender.close()
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+
+    def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
+        spec = replace(spec, environment=self._devices.environment(_own_devices(spec)))
+        first: tuple[Preparation, PrepareFiles] | None = None
+        try:
+            spec = self._with_files(spec)
+            if self._models.unverified_blobs(spec.model_digest, spec.layout):
+                first = VERIFYING, partial(self._verify, spec)
+        except ModelNotFound:
+            if not request.HasField("origin"):
+                raise
+            first = FETCHING, partial(self._fetch, spec, request.origin)
+        if predecessor is None and len(self._runners) >= RUNNERS_MAX:
+            raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
+        self._check_servers(_own_devices(spec), replaced=predecessor)
+        self._check_memory(request.planned, replaced=predecessor)
+        self._home.prune_logs()
+        runner = Runner(spec, self._home, self._clock, self._borrower)
+        self._enter(runner)
+        runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise, first=first)
+        metrics.RUNNER_STARTS.labels(result="spawned").inc()
+        return runner
+
+    def _with_files(self, spec: RunnerSpec) -> RunnerSpec:
+        files = self._models.files_of(spec.model_digest, spec.layout)
+        return converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
+
+    async def _fetch(
+        self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, told: Callable[[int, int], None]
+    ) -> RunnerSpec:
+        """Have the files from the nodes that have them."""
+        await self._origins.fetch(origin, told)
+        return self._with_files(spec)
+
+    async def _verify(self, spec: RunnerSpec, told: Callable[[int, int], None]) -> RunnerSpec:
+        """Have every blob read that the runner will load."""
+        await self._models.verify(spec.model_digest, spec.layout, told)
+        return self._with_files(spec)
+
+    def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: Runner | None) -> None:
+        """The host's own look before it acts.
+
+        Raises:
+            DeviceMemoryExhausted: less is free than planned.
+        """
+        need = converters.to_need(planned)
+        if replaced is not None:  # what it holds comes back before its successor starts
+            need = converters.less(need, converters.to_need(replaced.spec.planned))
+        self._check_free(need, replaced=replaced)
+        self._check_limits(need)
+
+    def _check_free(self, need: Need, *, replaced: Runner | None = None) -> None:
+        loading = [
+            Loading(need=converters.to_need(runner.spec.planned), fraction=runner.load_fraction)
+            for runner in self._runners.values()
+            if runner is not replaced and not runner.is_settled
+        ]
+        loading += self._lender.outstanding()
+        shortfall = find_shortfall(need, free_bytes=self._devices.free_bytes(), loading=loading)
+        if shortfall is not None:
+            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
+            raise DeviceMemoryExhausted(
+                f"device {shortfall.device_id} has {shortfall.available_bytes} bytes free,"
+                f" {shortfall.needed_bytes} are needed"
+            )
+
+    def _check_limits(self, need: Need) -> None:
+        """What the operator allows on a device, over all placements.
+
+        Raises:
+            DeviceMemoryExhausted: this one would pass it.
+        """
+        excess = find_excess(need, promised_bytes=self.promised_bytes(), limits_bytes=self._devices.limits())
+        if excess is not None:
+            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
+            raise DeviceMemoryExhausted(
+                f"placements may take {excess.available_bytes} more bytes of device {excess.device_id}"
+                f" (PUNA_DEVICE_MAX_BYTES), {excess.needed_bytes} are needed"
+            )
+
+    def _check_servers(self, device_ids: Iterable[str], *, replaced: Runner | None = None) -> None:
+        """An RPC server serves one client: a second one would wait for it without an end.
+
+        Raises:
+            DeviceMemoryExhausted: one of the devices is in use.
+        """
+        taken = servers_of(self._lender.device_ids())
+        for runner in self._runners.values():
+            if runner is not replaced and not runner.ended.is_set():
+                taken |= servers_of(_own_devices(runner.spec))
+        busy = sorted(taken & servers_of(device_ids))
+        if busy:
+            raise DeviceMemoryExhausted(f"the devices of RPC server {busy[0]} serve another runner")
+
+    def _enter(self, runner: Runner) -> None:
+        self._runners[runner.spec.placement_id] = runner
+        watch = asyncio.create_task(self._watch(runner))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        metrics.RUNNERS.inc()
+        self.changes.notify()
+
+    async def _watch(self, runner: Runner) -> None:
+        """Pass the runner's changes on; forget it some time after its end, at once after an orderly one."""
+        seen = 0
+        while not runner.ended.is_set():
+            seen = await runner.changes.beyond(seen)
+            self.changes.notify()
+        metrics.RUNNERS.dec()
+        error = runner.record().status.error
+        if not runner.stop_requested:
+            self._devices.see_crash(_own_devices(runner.spec))
+        if error.reason == DeviceLost.reason and not runner.stop_requested:
+            self._devices.see_device_error(blamed_devices(error.message, _own_devices(runner.spec)), error.message)
+        self.changes.notify()
+        if not runner.stop_requested:
+            await asyncio.sleep(ERROR_KEPT_S)
+        if self._runners.get(runner.spec.placement_id) is runner:
+            del self._runners[runner.spec.placement_id]
+            self.changes.notify()
+
+    def _refuse_if_closing(self) -> None:
+        if self._closing:
+            raise ShuttingDown("this node is going down")
+
+
+def _own_devices(spec: RunnerSpec) -> list[str]:
+    return [device.device_id for device in spec.layout.devices if not device.node_id]
+
+
+def _running(runner: Runner | None) -> Running | None:
+    return None if runner is None else _known_running(runner)
+
+
+def _known_running(runner: Runner) -> Running:
+    return Running(generation=runner.spec.generation, spec=runner.spec.fingerprint())
+
+
+def _checked(fence: host_pb2.Fence, placement: cluster_pb2.PlacementRef) -> tuple[Fence, str, int]:
+    """The parts of a command that become file names or decide who is obeyed.
+
+    Raises:
+        InvalidRequest: one of them is missing or malformed.
+    """
+    checked = _checked_fence(fence)
+    if not PLACEMENT_ID_PATTERN.fullmatch(placement.placement_id):
+        raise InvalidRequest("placement_id must be a UUID", param="placement.placement_id")
+    if placement.generation == 0:
+        raise InvalidRequest("generations start at 1", param="placement.generation")
+    return checked, placement.placement_id, placement.generation
+
+
+def _checked_fence(fence: host_pb2.Fence) -> Fence:
+    if fence.number == 0 or not fence.leader_id:
+        raise InvalidRequest("a command needs a fence", param="fence")
+    return Fence(number=fence.number, leader_id=fence.leader_id)
