@@ -17,7 +17,7 @@ from common.errors import (
 from common.logs import get_logger
 from gateway import metrics
 from gateway.answers.record import RequestRecord
-from gateway.answers.runner_calls import RunnerStalled
+from gateway.answers.runner_calls import RunnerSilent, RunnerStalled
 from gateway.core.resume import RESUMES_MAX, RetryBudget, Suspicion
 from gateway.replicas.replicas import Connection, ReplicaPool
 
@@ -118,8 +118,8 @@ class Attempts:
         self.record.resumes += 1
 
     def _blame(self, connection: Connection, error: PunaError) -> None:
-        """Count a crash, unless nothing was computed there or another request is the likelier culprit."""
-        if isinstance(error, DeviceLost | RequestCanceled) or _NOT_CONNECTED in error.message:
+        """Count a crash, unless it was none, nothing was computed there, or another request is the likelier culprit."""
+        if isinstance(error, DeviceLost | RequestCanceled | RunnerSilent) or _NOT_CONNECTED in error.message:
             return
         now_s = self.pool.now_s()
         if self.suspicion.is_suspect and connection.has_suspect and not self.suspicion.is_past(self.answer_tokens):
@@ -136,4 +136,4 @@ class Attempts:
 
 def _cause(error: PunaError) -> str:
     """The label of metrics."""
-    return "stalled" if isinstance(error, RunnerStalled) else error.reason
+    return "stalled" if isinstance(error, RunnerStalled | RunnerSilent) else error.reason

@@ -38,6 +38,10 @@ class RunnerStalled(RunnerLost):
     """No event for too long; the runner may live."""
 
 
+class RunnerSilent(RunnerLost):
+    """It did not say that it lives when it was asked. It may be starved, and nothing it computes need be to blame."""
+
+
 class RunnerCall(Generic[Event]):
     """One streaming call. Use as a context, from one task; leaving it cancels the call."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from common.clock import Clock, SystemClock
 from common.errors import PunaError, RunnerLost
 from common.logs import get_logger
-from gateway.answers.runner_calls import OpenCalls
+from gateway.answers.runner_calls import OpenCalls, RunnerSilent
 from gateway.core import replica_load
 from gateway.core.replica_choice import Candidate
 from gateway.core.replica_load import ReplicaLoad
@@ -198,7 +198,7 @@ class ReplicaPool:
         except (TimeoutError, PunaError, StopAsyncIteration) as error:
             log.warning("replica.silent", replica=connection.info.key, error=type(error).__name__)
             if self._has_other(connection):
-                connection.streams.end_all(RunnerLost("the model runner does not answer"))
+                connection.streams.end_all(RunnerSilent("the model runner does not answer"))
         finally:
             connection.question = None
 

@@ -197,7 +197,8 @@ def test_a_foreign_listener_on_the_grpc_port_is_named(tmp_path: Path) -> None:
 def test_a_misspelt_setting_stops_the_start(tmp_path: Path) -> None:
     done = puna("up", "--port", "0", "--grpc-port", "0", home=tmp_path, PUNA_KEEPALIVE="1m")
 
-    assert (done.returncode, done.stderr) == (1, "puna: unknown setting PUNA_KEEPALIVE\n")
+    assert done.returncode == 1
+    assert done.stderr == "puna: unknown setting PUNA_KEEPALIVE; did you mean PUNA_KEEP_ALIVE?\n"
 
 
 def test_a_service_that_cannot_start_is_named_and_nothing_is_left(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from common.errors import InternalError, InvalidRequest, QueueFull
 from gateway import metrics
-from protos import cluster_pb2
+from protos import cluster_pb2, runner_pb2
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
-from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, ScriptedRunner, scripted_model
+from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, Context, ScriptedRunner, scripted_model
+from tests.waiting import next_look
 
+REPORT_S = 0.2
 QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
 TEXT = "".join(ANSWER)
 OPENAI: dict[str, Any] = {"model": "demo", "messages": QUESTION, "stream": True, "seed": 7}
@@ -246,6 +248,33 @@ async def test_a_silent_call_counts_as_hung(start_cluster: StartCluster, monkeyp
         assert text_of(await sse(cluster, OPENAI)) == TEXT
         await eventually(lambda: first.busy == 0)  # its slot is free again
         assert stalled.get() == before + 1
+
+
+class Reporting(ScriptedRunner):
+    """Says how it is again and again, as a real one does. `starves_after`: a piece; then nothing to anybody."""
+
+    def __init__(self, *, slots: int, starves_after: int | None = None) -> None:
+        super().__init__(slots=slots, after_piece={starves_after: self._starve} if starves_after is not None else {})
+        self._is_starved = False
+
+    async def _starve(self, _: ScriptedRunner) -> None:
+        self._is_starved = True
+        await asyncio.Event().wait()
+
+    async def WatchLoad(self, request: runner_pb2.WatchLoadRequest, context: Context) -> Any:  # noqa: N802
+        while not self._is_starved:
+            yield self.status()
+            await next_look(REPORT_S)
+        await asyncio.Event().wait()
+
+
+async def test_replicas_that_are_only_starved_are_left_and_nobody_is_blamed(start_cluster: StartCluster) -> None:
+    runners = [Reporting(slots=8, starves_after=1), Reporting(slots=6, starves_after=3), Reporting(slots=2)]
+    async with running(start_cluster, *runners) as cluster:
+        assert text_of(await sse(cluster, OPENAI)) == TEXT
+        assert [len(runner.requests) for runner in runners] == [1, 1, 1]
+        answer = await cluster.openai.chat.completions.create(model="demo", messages=QUESTION, seed=7)
+        assert answer.choices[0].message.content == TEXT
 
 
 async def test_a_resume_that_is_refused_for_lack_of_room_finds_another_place(start_cluster: StartCluster) -> None:
