@@ -98,7 +98,8 @@ class Attempts:
     def _lost_by(self, connection: Connection, error: PunaError) -> None:
         key = connection.info.key
         log.warning("replica.lost", replica=key, reason=error.reason, text=error.message, delivered=self.delivered)
-        self.avoided.add(key)
+        if not isinstance(error, RunnerSilent):  # that one may be back before there is another
+            self.avoided.add(key)
         if isinstance(error, ShuttingDown | PlacementMismatch) or connection.is_draining:
             self.drained += 1
         else:

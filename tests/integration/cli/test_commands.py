@@ -117,7 +117,7 @@ def test_a_dialogue_in_a_pipe_is_kept_in_a_file_and_in_a_model(place: Place, tmp
 
 
 def test_a_mistake_in_a_dialogue_does_not_end_it(place: Place) -> None:
-    done = place.puna(
+    done = place.piped(
         "chat", "demo", stdin="/nonsense\n/set colour blue\n/load no-such-model\n/file none\n/show settings\n"
     )
 
