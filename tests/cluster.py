@@ -123,7 +123,12 @@ def start_cluster(home: Path, **environment: str) -> Cluster:
         except httpx.TransportError:
             return False
 
-    wait_until(ready, deadline_s=START_DEADLINE_S, what="puna up is ready")
+    try:
+        wait_until(ready, deadline_s=START_DEADLINE_S, what="puna up is ready")
+    except BaseException:
+        if process.poll() is None:
+            cluster.stop()
+        raise
     return cluster
 
 

@@ -141,7 +141,11 @@ async def test_bad_requests_are_refused_in_words_and_hurt_nobody(zoo: Zoo, tmp_p
         neighbour = asyncio.create_task(collect(runner.client, greedy("Hello", max_tokens=400)))
         wrong: list[tuple[runner_pb2.GenerateRequest, type[PunaError], str]] = [
             (runner_pb2.GenerateRequest(), InvalidRequest, "no input provided"),
-            (greedy("x " * 600, truncate=False), PromptTooLong, "the input length exceeds the context length"),
+            (
+                greedy("x " * 600, truncate=False),
+                PromptTooLong,
+                "the input length exceeds the context length: 1200 tokens > 512 maximum",
+            ),
             (greedy("x", top_logprobs=21), InvalidRequest, "top_logprobs must be between 0 and 20"),
             (greedy("x", resume_token_ids=[10**6]), InvalidRequest, "a token id is outside of the vocabulary of 1024"),
             (greedy("x", stop=["s"] * 65), InvalidRequest, "at most 64 stop strings are allowed"),
