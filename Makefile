@@ -10,6 +10,8 @@ PORT ?= 11434
 GRPC_PORT ?= 11435
 HOME_DIR ?= $(HOME)/.puna
 PART ?= all
+# What `make test` runs; empty: all of it.
+TESTS ?=
 PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
@@ -75,7 +77,7 @@ e2e-ops: setup ## what operators use: Prometheus, compose, Kubernetes, page, doc
 check: protos lint types imports unit integration ## everything that must be green before a commit
 
 test: setup ## every test, the storm for a whole minute (TEST_STORM_S)
-	TEST_STORM_S=60 $(PYTEST)
+	TEST_STORM_S=60 $(PYTEST) $(TESTS)
 
 bench: setup ## measure against llama-server of the same build
 	tools/peers/build_llama_server.sh
