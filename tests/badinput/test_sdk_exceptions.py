@@ -78,4 +78,4 @@ def test_the_official_client_raises_its_own_class(
     assert type(caught.value) is expected
     assert getattr(caught.value, "status_code", None) == row.status
     if row.text:
-        assert row.text in str(caught.value)
+        assert row.text in str(caught.value).replace("\\\\", "\\")  # some show the body as Python writes it
