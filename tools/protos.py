@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,9 +18,18 @@ def main() -> None:
     scripts = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     environment = os.environ | {"PATH": os.pathsep.join([*scripts, os.environ.get("PATH", "")])}
     protos = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "protos").glob("*.proto"))
-    outputs = [f"--{plugin}_out=." for plugin in ("python", "grpc_python", "mypy", "mypy_grpc")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, *protos]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "protos", prefix=".stubs-") as made:
+        outputs = [f"--{plugin}_out={made}" for plugin in ("python", "grpc_python", "mypy", "mypy_grpc")]
+        command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, *protos]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        for stub in sorted((Path(made) / "protos").iterdir()):
+            _put(stub, ROOT / "protos" / stub.name)
+
+
+def _put(stub: Path, place: Path) -> None:
+    """In one move, and only what differs: somebody may be importing it."""
+    if not place.exists() or place.read_bytes() != stub.read_bytes():
+        stub.replace(place)
 
 
 if __name__ == "__main__":
