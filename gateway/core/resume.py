@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 RESUMES_MAX = 5
 # The crash that ends a request.
 CRASHES_MAX = 2
-# Tokens past the place of a crash after which a suspect has shown that it is harmless: one whole decode step.
-PROBATION_TOKENS = 2
+# Tokens past those that had come when a runner crashed, after which a suspect has shown that it is harmless: one decode
+# step past the crash itself, and what was computed by then and still on its way.
+PROBATION_TOKENS = 8
 # How long the body of a request that killed its runners is refused, so that clients which retry do no more harm.
 QUARANTINE_S = 60.0
 _QUARANTINED_MAX = 1024

@@ -479,6 +479,6 @@ async def test_damage_between_the_upload_and_the_first_load_is_found(
     spoilt[-1] ^= 1
     path.chmod(0o644)
     path.write_bytes(spoilt)
-    with pytest.raises(BadModelFile):
-        await store.node.run(request)
+    runner = await store.node.run(request)
+    assert (runner.status.state, runner.status.error.reason) == (cluster_pb2.RUNNER_STATE_ERROR, "bad_model_file")
     assert (laid.directory / "quarantine" / path.name).read_bytes() == spoilt

@@ -200,8 +200,9 @@ def test_measuring_reads_the_header_and_no_weights(tmp_path: Path) -> None:
     )
     report, read_bytes = done.stdout.splitlines()
     assert int(json.loads(report)["host"]["weights_bytes"]) > 2 * MIB
-    # The header is read more than once, in buffers that overlap; beside it only what the kernel says of the machine.
-    assert int(read_bytes) < 6 * header_bytes < path.stat().st_size / 10
+    # The header is read more than once, in buffers that overlap; beside it only what the kernel says of the machine and
+    # of the process, whose list of mappings is longer than the header.
+    assert int(read_bytes) < 20 * header_bytes < path.stat().st_size / 3
 
 
 @pytest.mark.behaviour("B-66")
