@@ -77,9 +77,9 @@ def test_one_makes_room_for_the_other_pins_are_kept_keep_alive_is_exact_and_all_
 
     # A pinned one would not go; without the pin it would, and is named.
     puna(small, "placements", "tiny", "pinned")
-    waits = explained(small, "demo")
-    assert waits["outcome"] == "busy"
-    assert {candidate["verdict"] for candidate in waits["candidates"]} == {"short_bytes"}
+    refused = explained(small, "demo")
+    assert refused["outcome"] == "insufficient_memory"
+    assert {candidate["verdict"] for candidate in refused["candidates"]} == {"short_bytes"}
     assert "short_bytes" in puna(small, "explain", "demo")
     assert puna(small, "placements", "tiny", "--forget").strip() == "forgotten"
     wait_until(lambda: explained(small, "demo")["outcome"] == "placed", deadline_s=20, what="tiny is old enough to go")
