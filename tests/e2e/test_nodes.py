@@ -199,7 +199,7 @@ def _new(directory: Path, name: str) -> Path:
 
 
 class _Stream:
-    """A long answer, read in a thread. It does not go on elsewhere when its replica is lost (tests/faults show that)."""
+    """A long answer, read in a thread. It does not go on elsewhere when its replica is lost: tests/faults show that."""
 
     def __init__(self, machines: Machines, model: str) -> None:
         self.lines = 0

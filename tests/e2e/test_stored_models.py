@@ -299,7 +299,9 @@ def test_a_pull_that_is_interrupted_says_what_stays(store: Cluster, silent: str)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors.strip() == f"stopped; what has come stays, and `puna pull {silent}/library/x` goes on from there"
+    assert (
+        errors.strip() == f"puna: stopped; what has come stays, and `puna pull {silent}/library/x` goes on from there"
+    )
 
 
 MODELFILE = '''

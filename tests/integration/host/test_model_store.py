@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from common.errors import BadModelFile, InvalidRequest, ModelNotFound, PermissionDenied, RequestTooLarge
+from common.errors import InvalidRequest, ModelNotFound, PermissionDenied, RequestTooLarge
 from common.model_details import KeptDetails
 from discovery.client import watch_inventory
 from protos import cluster_pb2, store_pb2
