@@ -35,6 +35,13 @@ FETCH_RESTARTS = Counter(
 FETCH_FAILURES = Counter(
     "puna_host_fetch_failures_total", "Blobs that did not come to this node, by reason", ["reason"]
 )
+# What has happened never is nought from the start, so that a first time shows as a rise.
+for _source in ("node", "registry"):
+    FETCHED_BYTES.labels(source=_source)
+for _reason in ("no_ranges", "changed", "part_again", "source_refused"):
+    FETCH_RESTARTS.labels(reason=_reason)
+for _reason in ("disk_full", "digest_mismatch", "registry_failed"):
+    FETCH_FAILURES.labels(reason=_reason)
 STORE_BYTES = Family("puna_host_store_bytes", "Size of the model files of this node together")
 STORE_FREE = Family("puna_host_store_free_bytes", "Free bytes of the file system that model files lie on")
 STORE_TOTAL = Family("puna_host_store_total_bytes", "Size of the file system that model files lie on")
