@@ -90,8 +90,10 @@ class MarkupText:
         released = self._tokens[: len(self._tokens) - kept]
         self._tokens = self._tokens[len(released) :]
         said[-1] = replace(said[-1], tokens=tuple(released))
-        if said[-1].reasoning:
-            self.reasoning_tokens += len(released)
+        # Where reasoning and what follows it came at once, the tokens of the rest are those at the end.
+        if any(delta.reasoning for delta in said):
+            rest = sum(len(delta.content.encode()) for delta in said)
+            self.reasoning_tokens += len(released) - (_tokens_of_tail(released, rest) if rest else 0)
         return said
 
     def _delta(self, event: Event) -> Delta | None:
