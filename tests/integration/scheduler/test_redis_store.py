@@ -14,7 +14,7 @@ from scheduler.core.layouts import Layout
 from scheduler.core.margins import MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.redis_store import RedisStore, StoreUnavailableError
-from tests.integration.scheduler.surroundings import RedisServer
+from tests.redis_server import RedisServer
 
 RECORD = DesiredPlacement(
     placement_id="p1",

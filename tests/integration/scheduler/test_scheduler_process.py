@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.scheduler.surroundings import RedisServer
+from tests.redis_server import RedisServer
 from tests.waiting import next_look
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -25,7 +25,8 @@ from protos import cluster_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
 from scheduler.client import SchedulerClient
 from scheduler.core.observed import Observed
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
-from tests.integration.scheduler.surroundings import RedisServer, Running, scheduler
+from tests.integration.scheduler.surroundings import Running, scheduler
+from tests.redis_server import RedisServer
 from tests.waiting import next_look, until
 
 
