@@ -49,4 +49,5 @@ class Operations:
             inventory = await self.service.scheduler.list_nodes()
         except ModelUnavailable as error:
             raise for_clients(error) from error
-        await exchange.respond_json(scrape_targets(inventory, self.service.addresses))
+        dialled = exchange.headers.get("host", "")
+        await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from common.network import UNIX_PREFIX, reachable
+from common.network import UNIX_PREFIX, reachable, split_host_port
 from protos import cluster_pb2, discovery_pb2
 
 
@@ -19,19 +19,33 @@ class OwnAddresses:
 NO_ADDRESSES = OwnAddresses(metrics="", http="", scheduler="")
 
 
-def scrape_targets(inventory: discovery_pb2.Inventory, own: OwnAddresses) -> list[dict[str, object]]:
+def scrape_targets(
+    inventory: discovery_pb2.Inventory, own: OwnAddresses, *, dialled: str = ""
+) -> list[dict[str, object]]:
     """One group for each process: this gateway, its scheduler, that one's discovery, every host, every runner.
 
+    A gateway that listens on any address does not know its own: `dialled`, the `Host` of the request, says it.
     Labels are added to everything that is scraped there: `service`, of hosts and runners `node`, of runners also
     `model` and `placement`. Other gateways, standbys and further discoveries are for DNS or files to find.
     """
     scheduler = own.scheduler.partition(",")[0].strip()
     return [
-        *_group(reachable(own.metrics, own.http), service="gateway"),
+        *_group(reachable(reachable(own.metrics, own.http), _with_port(dialled)), service="gateway"),
         *_group(reachable(inventory.scheduler_metrics_address, scheduler), service="scheduler"),
         *_group(inventory.metrics_address, service="discovery"),
         *(group for node in inventory.nodes for group in _node_groups(node)),
     ]
+
+
+def _with_port(dialled: str) -> str:
+    """`Host` as `host:port`; nothing where it is neither."""
+    for address in (dialled, f"{dialled}:0"):
+        try:
+            if split_host_port(address)[0]:
+                return address
+        except ValueError:
+            continue
+    return ""
 
 
 def _node_groups(node: cluster_pb2.Node) -> Iterator[dict[str, object]]:

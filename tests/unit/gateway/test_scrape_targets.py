@@ -1,5 +1,7 @@
 """What Prometheus finds through a gateway."""
 
+import pytest
+
 from common.network import reachable
 from gateway.models.scrape_targets import OwnAddresses, scrape_targets
 from protos import cluster_pb2, discovery_pb2
@@ -53,6 +55,21 @@ def test_runners_without_a_page_and_dead_ones_are_no_targets() -> None:
         "discovery",
         "host",
     ]
+
+
+@pytest.mark.parametrize(
+    ("dialled", "target"),
+    [
+        ("gateway:11434", "gateway:9100"),
+        ("puna.example", "puna.example:9100"),
+        ("[fd00::1]", "[fd00::1]:9100"),
+        ("[fd00::1]:11434", "[fd00::1]:9100"),
+        ("", "0.0.0.0:9100"),
+    ],
+)
+def test_a_gateway_that_listens_everywhere_is_scraped_where_it_was_dialled(dialled: str, target: str) -> None:
+    own = OwnAddresses(metrics="0.0.0.0:9100", http="0.0.0.0:11434", scheduler="scheduler:7602")
+    assert scrape_targets(inventory(), own, dialled=dialled)[0]["targets"] == [target]
 
 
 def test_addresses_that_mean_any_host_are_dialled_where_the_process_is_known() -> None:
