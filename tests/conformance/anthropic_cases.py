@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from tests.conformance.strict import POISON, break_model, crowd
+from tests.conformance.strict import LONG, POISON, break_model, crowd
 from tests.conformance.table import QUESTION, STREAM, WHOLE, Talk, case, items, raised, read, value
 
 MESSAGES = "Anthropic: messages"
@@ -374,9 +374,9 @@ async def no_replica(talk: Talk) -> None:
     assert int(error.response.headers["retry-after"]) >= 1
 
 
-@case("anthropic", "E16 deadline, and an error in a stream", ERRORS, stage="strict")
+@case("anthropic", "E16 deadline, and an error in a stream", ERRORS, stage="hurried")
 async def deadline(talk: Talk) -> None:
     """504, or an event in the middle of a stream."""
-    error = await raised(lambda: _call(talk, max_tokens=400), talk.package.APIStatusError)
+    error = await raised(lambda: _call(talk, max_tokens=LONG), talk.package.APIStatusError)
     assert error.body["error"]["type"] == "timeout_error"
     assert talk.stream or error.status_code == 504

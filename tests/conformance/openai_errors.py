@@ -3,7 +3,7 @@
 import contextlib
 from typing import Any
 
-from tests.conformance.strict import POISON, break_model, crowd
+from tests.conformance.strict import LONG, POISON, break_model, crowd
 from tests.conformance.table import QUESTION, WHOLE, Talk, case, raised, read
 
 ERRORS = "OpenAI: errors"
@@ -172,9 +172,9 @@ async def no_replica(talk: Talk) -> None:
     assert int(error.response.headers["retry-after"]) >= 1
 
 
-@case("openai", "E16 deadline, and an error in a stream", ERRORS, stage="strict")
+@case("openai", "E16 deadline, and an error in a stream", ERRORS, stage="hurried")
 async def deadline(talk: Talk) -> None:
     """504, or an error object in the middle of a stream."""
-    error = await raised(_ask(talk, max_tokens=400), talk.package.APIError)
+    error = await raised(_ask(talk, max_tokens=LONG), talk.package.APIError)
     assert error.code == "request_timeout", error
     assert error.status_code == 504 if not talk.stream else not hasattr(error, "status_code")

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from tests.cluster import Cluster, start_cluster, trained_answers
-from tests.conformance.strict import DEADLINE_S, POISON, TOKENS_PER_S
+from tests.conformance.strict import DEADLINE_S, HURRIED_DEADLINE_S, POISON, TOKENS_PER_S
 from tests.integration.runner.pictures import image_file, picture
 from tests.waiting import wait_until
 from tools.model_zoo import build, build_pair
@@ -47,7 +47,7 @@ def open_cluster(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def strict_cluster(folder: Path) -> Iterator[dict[str, Any]]:
-    """Keys, one slot, one place to wait, a short deadline, and an engine that is slow and can be killed."""
+    """Keys, one slot, one place to wait, and an engine that is slow and can be killed."""
     models = folder / "home" / "models"
     models.mkdir(parents=True)
     for name, dialect in (("dense", "openai"), ("tied", "anthropic"), ("dense_wide_head", "ollama")):
@@ -66,13 +66,25 @@ def strict_cluster(folder: Path) -> Iterator[dict[str, Any]]:
         PUNA_REQUEST_TIMEOUT_S=str(DEADLINE_S),
     )
     try:
-        body = {"model": "demo", "prompt": "x", "raw": True, "stream": False, "options": {"num_predict": 1}}
-
-        def answers() -> bool:
-            return cluster.post("/api/generate", body, headers={"x-api-key": key}).status_code == 200
-
-        wait_until(answers, deadline_s=60, what="the fake engine answers")
+        _warm(cluster, key)
         yield {"url": cluster.url, "key": key, "limited_key": limited}
+    finally:
+        cluster.stop()
+
+
+@contextlib.contextmanager
+def hurried_cluster(folder: Path) -> Iterator[dict[str, Any]]:
+    """A deadline that no long answer of its slow engine can meet; nothing else happens there."""
+    folder.mkdir(parents=True)
+    cluster = start_cluster(
+        folder / "home",
+        PUNA_ENGINE="fake",
+        PUNA_ENGINE_OPTIONS=json.dumps({"tokens_per_s": TOKENS_PER_S}),
+        PUNA_REQUEST_TIMEOUT_S=str(HURRIED_DEADLINE_S),
+    )
+    try:
+        _warm(cluster, "any")
+        yield {"url": cluster.url, "key": "any"}
     finally:
         cluster.stop()
 
@@ -88,7 +100,7 @@ def tight_cluster(folder: Path) -> Iterator[dict[str, Any]]:
         cluster.stop()
 
 
-STAGES = {"open": open_cluster, "strict": strict_cluster, "tight": tight_cluster}
+STAGES = {"open": open_cluster, "strict": strict_cluster, "hurried": hurried_cluster, "tight": tight_cluster}
 
 
 def known_facts(**stages: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +112,15 @@ def known_facts(**stages: dict[str, Any]) -> dict[str, Any]:
         "lessons": {lesson["id"]: lesson for lesson in taught},
         "images": [base64.b64encode(image_file(picture(seed))).decode() for seed in (1, 2)],
     }
+
+
+def _warm(cluster: Cluster, key: str) -> None:
+    body = {"model": "demo", "prompt": "x", "raw": True, "stream": False, "options": {"num_predict": 1}}
+
+    def answers() -> bool:
+        return cluster.post("/api/generate", body, headers={"x-api-key": key}).status_code == 200
+
+    wait_until(answers, deadline_s=60, what="the fake engine answers")
 
 
 def _names(cluster: Cluster, key: str) -> set[str]:

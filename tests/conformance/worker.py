@@ -1,6 +1,7 @@
 """Runs the cases of the table with the clients that are installed here, and writes one line of JSON for each.
 
 `python -m tests.conformance.worker FACTS.json [--only TEXT]`; FACTS.json says where the clusters are.
+Cases whose cluster it does not name are left out.
 """
 
 import argparse
@@ -16,12 +17,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.conformance import anthropic_cases, ollama_cases, openai_chat, openai_errors, openai_others
-from tests.conformance.table import STREAM, TABLE, Case, Talk
+from tests.conformance.cases import TABLE
+from tests.conformance.table import STREAM, Case, Talk
 
-assert all((anthropic_cases, ollama_cases, openai_chat, openai_errors, openai_others)), "importing them fills the table"
 KINDS = ("sync", "async")
-_SECONDS_MAX = 90.0
+_SECONDS_MAX = 240.0  # of one case; most take less than one
 
 
 @contextlib.asynccontextmanager
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     facts = json.loads(options.facts.read_text())
     failures = 0
     for case in TABLE.values():
-        if options.only not in case.id:
+        if options.only not in case.id or case.stage not in facts["stages"]:
             continue
         for kind in KINDS:
             for mode in case.modes:

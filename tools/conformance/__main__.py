@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.conformance.cases import TABLE
 from tests.conformance.stage import STAGES, known_facts
-from tests.conformance.table import TABLE
 from tools.conformance import node
 from tools.conformance.document import Line, document
 from tools.conformance.releases import RELEASES, environment_of
@@ -26,12 +26,11 @@ NPM = "npm"
 
 
 @contextlib.contextmanager
-def _clusters() -> Iterator[Path]:
-    """Fresh clusters, and the file that says where they are: cases of errors leave broken models behind."""
-    with tempfile.TemporaryDirectory(prefix="conformance-") as folder, contextlib.ExitStack() as stack:
-        stages = {name: stack.enter_context(start(Path(folder) / name)) for name, start in STAGES.items()}
+def _cluster(stage: str) -> Iterator[Path]:
+    """A fresh cluster, and the file that says where it is: cases of errors leave broken models behind."""
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder, STAGES[stage](Path(folder) / stage) as found:
         facts = Path(folder) / "facts.json"
-        facts.write_text(json.dumps(known_facts(**stages)))
+        facts.write_text(json.dumps(known_facts(**{stage: found})))
         yield facts
 
 
@@ -54,7 +53,7 @@ def _run(command: list[str], column: str, environment: dict[str, str] | None = N
     return lines
 
 
-def _column(column: str, only: list[str]) -> list[Line] | str:
+def _column(column: str, only: str) -> list[Line] | str:
     """What the clients of one column say, or why they cannot be asked."""
     environment = None
     if column == NPM:
@@ -66,20 +65,26 @@ def _column(column: str, only: list[str]) -> list[Line] | str:
             python = environment_of(COLUMNS[column], BUILD)
         except subprocess.CalledProcessError as error:
             return f"its packages cannot be installed ({error})"
-    with _clusters() as facts:
-        if column == NPM:
-            command = node.command(BUILD / "node", facts)
-        else:
-            command = [str(python), "-m", "tests.conformance.worker", str(facts)]
-        return _run([*command, *only], column, environment)
+    lines: list[Line] = []
+    # One cluster after the other, so that a small machine has none beside the one that is asked.
+    for stage in dict.fromkeys(case.stage for case in TABLE.values() if only in case.id):
+        with _cluster(stage) as facts:
+            if column == NPM:
+                command = node.command(BUILD / "node", facts)
+            else:
+                command = [str(python), "-m", "tests.conformance.worker", str(facts)]
+            found = _run([*command, "--only", only], column, environment)
+        _keep(column, found)
+        lines += found
+    return lines
 
 
-def _keep(column: str, lines: list[Line], only: str) -> None:
-    """Write the lines of a column down; with `only` they take the place of those of the same cases."""
+def _keep(column: str, lines: list[Line]) -> None:
+    """Write lines of a column down, in the place of those of the same cases."""
     path = LINES / f"{column}.json"
     asked = {line.case for line in lines}
-    old = [Line(**line) for line in json.loads(path.read_text())] if only and path.exists() else []
-    kept = [line for line in old if line.case not in asked]
+    old = [Line(**line) for line in json.loads(path.read_text())] if path.exists() else []
+    kept = [line for line in old if line.case not in asked and line.case in TABLE]
     LINES.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(line) for line in [*kept, *lines]]))
 
@@ -104,11 +109,10 @@ def main(arguments: list[str] | None = None) -> int:
     missing: dict[str, str] = {}
     ran = failed = 0
     for column in [options.column] if options.column else [*COLUMNS, NPM]:
-        lines = _column(column, ["--only", options.only])
+        lines = _column(column, options.only)
         if isinstance(lines, str):
             missing[column] = lines
             continue
-        _keep(column, lines, options.only)
         ran += len(lines)
         failed += sum(bool(line.why) for line in lines)
     write_page(missing)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.conformance.table import Case
 
+NPM_DIALECTS = ("openai", "ollama")
 _MODES = ("whole", "stream")
 _HEAD = """\
 # Official clients
@@ -15,7 +16,7 @@ with the demo model and models of the zoo, the Python packages with their synchr
 and the npm packages. This page is written by those runs. The cases are functions in `tests/conformance`.
 
 - `whole`, `stream`: the case went well without and with a stream, with every client of the column.
-- `no`: what went wrong. `–`: the case is not there for this client. `not run`: there is no line of it yet.
+- `no`: what went wrong. `not run`: no run has come to it. `–`: of npm, the packages `openai` and `ollama` are tried.
 - E1 to E18 are rows of the table of errors: the client raises the exception that its documentation promises. Other
   tests show what takes a broken machine: E14 (a runner is lost and the answer cannot go on), E17 (the client has
   left), E19 (a registry), E20 (a bug)."""
@@ -50,7 +51,7 @@ def document(cases: Iterable[Case], lines: Iterable[Line], *, date: str, missing
     for section, members in sections.items():
         text += ["", f"## {section}", "", f"| Case | {' | '.join(columns)} | |", f"|---|{'---|' * len(columns)}---|"]
         for case in members:
-            cells = [_cell(by_cell.get((case.id, column), []), column) for column in columns]
+            cells = [_cell(by_cell.get((case.id, column), []), case, column) for column in columns]
             text.append(f"| {case.name} | {' | '.join(cells)} | {_remark(case)} |")
     return "\n".join(text) + "\n"
 
@@ -65,9 +66,9 @@ def _head(
     return text + [f"| {column} | not run: {why} |" for column, why in missing.items()]
 
 
-def _cell(lines: list[Line], column: str) -> str:
+def _cell(lines: list[Line], case: Case, column: str) -> str:
     if not lines:
-        return "not run" if column.startswith("Python") else "–"
+        return "not run" if column.startswith("Python") or case.dialect in NPM_DIALECTS else "–"
     failed = [line for line in lines if line.why]
     if failed:
         where = ", ".join(f"{line.client} {line.mode}" for line in failed)

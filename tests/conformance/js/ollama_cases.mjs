@@ -1,49 +1,10 @@
 // Cases of the npm package `ollama`; their names are those of the table in Python.
 import assert from "node:assert/strict";
+import { QUESTION, SCHEMA, WHOLE, chat, generate } from "./ollama_talk.mjs";
 
-const QUESTION = "What is Puna?";
-const GREEDY = { temperature: 0 };
-const SCHEMA = {
-  type: "object",
-  properties: { name: { type: "string", maxLength: 12 }, size: { enum: [1, 2, 3] } },
-  required: ["name", "size"],
-  additionalProperties: false,
-};
-const WHOLE = ["whole"];
+const SHORT = { temperature: 0, num_predict: 6 };
 
-async function joined(talk, answer, isChat) {
-  const parts = [];
-  if (talk.stream) for await (const part of await answer) parts.push(part);
-  else parts.push(await answer);
-  const holders = isChat ? parts.map((part) => part.message) : parts;
-  return {
-    text: holders.map((holder) => (isChat ? holder.content : holder.response) ?? "").join(""),
-    thinking: holders.map((holder) => holder.thinking ?? "").join(""),
-    calls: holders.flatMap((holder) => holder.tool_calls ?? []).map((call) => [call.function.name, call.function.arguments]),
-    last: parts.at(-1),
-  };
-}
-
-const chat = (talk, body = {}) => {
-  const messages = [{ role: "user", content: QUESTION }];
-  return joined(talk, talk.api.chat({ model: "demo", messages, options: GREEDY, ...body, stream: talk.stream }), true);
-};
-const generate = (talk, body = {}) =>
-  joined(talk, talk.api.generate({ model: "demo", prompt: QUESTION, options: GREEDY, ...body, stream: talk.stream }), false);
-
-async function raised(status, text, run) {
-  let error = null;
-  try {
-    await run();
-  } catch (caught) {
-    error = caught;
-  }
-  assert.ok(error, "nothing was raised");
-  assert.ok(error.message.includes(text), error.message);
-  if (status !== null) assert.equal(error.status_code, status);
-}
-
-export const ollamaCases = [
+export const featureCases = [
   {
     name: "chat",
     run: async (talk) => {
@@ -110,8 +71,12 @@ export const ollamaCases = [
   {
     name: "embed",
     modes: WHOLE,
-    run: async (talk) =>
-      assert.equal((await talk.api.embed({ model: "embed_mean", input: ["one", "two"] })).embeddings.length, 2),
+    run: async (talk) => {
+      assert.equal((await talk.api.embed({ model: "embed_mean", input: ["one", "two"] })).embeddings.length, 2);
+      const [cut] = (await talk.api.embed({ model: "embed_mean", input: "one", dimensions: 8 })).embeddings;
+      assert.equal(cut.length, 8);
+      assert.equal((await talk.api.embeddings({ model: "embed_mean", prompt: "one" })).embedding.length > 8, true);
+    },
   },
   {
     name: "list, show, ps",
@@ -131,21 +96,67 @@ export const ollamaCases = [
     },
   },
   {
-    name: "E1 invalid value",
-    run: (talk) => raised(400, 'option "num_ctx" must be', () => chat(talk, { options: { num_ctx: 1 } })),
+    name: "roles",
+    run: async (talk) => {
+      const pirate = talk.facts.lessons["pirate-hello"].content;
+      const messages = [{ role: "system", content: "You are a pirate." }, { role: "user", content: "Hello!" }];
+      assert.equal((await chat(talk, { messages })).text, pirate);
+      assert.equal((await generate(talk, { prompt: "Hello!", system: "You are a pirate." })).text, pirate);
+      const lesson = talk.facts.lessons["name-grace"];
+      assert.equal((await chat(talk, { messages: lesson.messages })).text, lesson.content);
+    },
   },
   {
-    name: "E7 unknown model",
-    run: (talk) => raised(404, "model 'nobody' not found", () => chat(talk, { model: "nobody" })),
+    name: "raw",
+    run: async (talk) => {
+      const found = await generate(talk, { prompt: "Puna is", raw: true, options: SHORT });
+      assert.equal(found.last.done_reason, "length");
+      assert.ok(!found.last.context?.length);
+    },
   },
   {
-    name: "E13 does not fit",
-    stage: "tight",
-    run: (talk) => raised(500, "model requires more system memory (", () => chat(talk)),
+    name: "template",
+    run: async (talk) => {
+      const plain = await generate(talk, { prompt: "Puna is", raw: true, options: SHORT });
+      const template = "{{ messages[0].content }}";
+      assert.equal((await generate(talk, { prompt: "Puna is", template, options: SHORT })).text, plain.text);
+    },
   },
   {
-    name: "E16 deadline, and an error in a stream",
-    stage: "strict",
-    run: (talk) => raised(talk.stream ? null : 504, "request timed out", () => chat(talk, { options: { num_predict: 400 } })),
+    name: "keep_alive, load and unload",
+    modes: WHOLE,
+    run: async (talk) => {
+      const load = (keep_alive) => talk.api.generate({ model: "plain", prompt: "", keep_alive });
+      const loaded = await load("5m");
+      assert.deepEqual([loaded.done_reason, loaded.response], ["load", ""]);
+      assert.ok((await talk.api.ps()).models.some((model) => model.model === "plain:latest"));
+      assert.equal((await load(0)).done_reason, "unload");
+      assert.equal((await talk.api.chat({ model: "demo", messages: [] })).done_reason, "load");
+    },
+  },
+  {
+    name: "logprobs",
+    run: async (talk) => {
+      const { entries } = await chat(talk, { logprobs: true, top_logprobs: 3, options: SHORT });
+      assert.equal(entries.length, 6);
+      assert.ok(entries.every((entry) => entry.top_logprobs.length === 3));
+    },
+  },
+  {
+    name: "create",
+    run: async (talk) => {
+      const asked = { model: "made-node", from: "demo", system: "You are a pirate.", stream: talk.stream };
+      const lines = [];
+      if (talk.stream) for await (const line of await talk.api.create(asked)) lines.push(line.status);
+      else lines.push((await talk.api.create(asked)).status);
+      try {
+        assert.equal(lines.at(-1), "success");
+        const messages = [{ role: "user", content: "Hello!" }];
+        const found = await chat(talk, { model: "made-node", messages });
+        assert.equal(found.text, talk.facts.lessons["pirate-hello"].content);
+      } finally {
+        await talk.api.delete({ model: "made-node" });
+      }
+    },
   },
 ];

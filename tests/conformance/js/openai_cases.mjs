@@ -1,78 +1,12 @@
-// Cases of the npm package `openai`; their names are those of the table in Python.
+// Cases of the npm package `openai`: chat completions. Their names are those of the table in Python.
 import assert from "node:assert/strict";
-import OpenAI from "openai";
+import { QUESTION, SCHEMA, WHOLE, calls, chat, image, taught } from "./openai_talk.mjs";
+import { ask } from "./strict.mjs";
 
-const QUESTION = "What is Puna?";
-const SCHEMA = {
-  type: "object",
-  properties: { name: { type: "string", maxLength: 12 }, size: { enum: [1, 2, 3] } },
-  required: ["name", "size"],
-  additionalProperties: false,
-};
-const WHOLE = ["whole"];
+const STREAM = ["stream"];
+const asUser = (content) => [{ role: "user", content }];
 
-// One answer, put together if it came in pieces.
-async function chat(talk, body = {}, options = {}) {
-  const asked = { model: "demo", temperature: 0, messages: [{ role: "user", content: QUESTION }], ...body };
-  const found = { text: "", reasoning: "", calls: [], ids: [], reason: null, entries: [], usage: null, choices: new Set() };
-  const add = (message) => {
-    found.text += message.content ?? "";
-    found.reasoning += message.reasoning_content ?? "";
-    (message.tool_calls ?? []).forEach((call, position) => {
-      const place = call.index ?? position;
-      if (place === found.calls.length) {
-        found.calls.push([call.function.name, ""]);
-        found.ids.push(call.id);
-      }
-      found.calls[place][1] += call.function.arguments ?? "";
-    });
-  };
-  if (!talk.stream) {
-    const whole = await talk.api.chat.completions.create(asked, options);
-    for (const choice of whole.choices) {
-      found.choices.add(choice.index);
-      if (choice.index === 0) add(choice.message);
-      found.reason = choice.finish_reason;
-      found.entries.push(...(choice.logprobs?.content ?? []));
-    }
-    return { ...found, usage: whole.usage };
-  }
-  const stream = await talk.api.chat.completions.create(
-    { ...asked, stream: true, stream_options: { include_usage: true } },
-    options,
-  );
-  for await (const chunk of stream) {
-    found.usage = chunk.usage ?? found.usage;
-    for (const choice of chunk.choices) {
-      found.choices.add(choice.index);
-      if (choice.index === 0) add(choice.delta);
-      found.reason = choice.finish_reason ?? found.reason;
-      found.entries.push(...(choice.logprobs?.content ?? []));
-    }
-  }
-  return found;
-}
-
-async function raised(talk, kind, code, body, options) {
-  let error = null;
-  try {
-    await chat(talk, { max_tokens: 4, ...body }, options);
-  } catch (caught) {
-    error = caught;
-  }
-  assert.ok(error instanceof kind, `${error?.constructor?.name}: ${error?.message}`);
-  assert.equal(error.code, code);
-  return error;
-}
-
-const calls = (found) => found.calls.map(([name, text]) => [name, JSON.parse(text)]);
-const taught = (talk, name) => talk.facts.lessons[name];
-const image = (talk, number) => ({
-  type: "image_url",
-  image_url: { url: `data:image/png;base64,${talk.facts.images[number]}` },
-});
-
-export const openaiCases = [
+export const chatCases = [
   { name: "answer", run: async (talk) => assert.equal((await chat(talk)).text, talk.facts.answers[QUESTION]) },
   {
     name: "developer and system messages",
@@ -187,87 +121,157 @@ export const openaiCases = [
     },
   },
   {
-    name: "text",
+    name: "conversation",
     run: async (talk) => {
-      const body = { model: "demo", prompt: "Puna is", temperature: 0, max_tokens: 8 };
-      let text = "";
-      if (talk.stream) {
-        for await (const chunk of await talk.api.completions.create({ ...body, stream: true })) {
-          text += chunk.choices[0]?.text ?? "";
-        }
-      } else text = (await talk.api.completions.create(body)).choices[0].text;
-      assert.ok(text.length > 0);
+      const { messages, content } = taught(talk, "name-ada");
+      assert.equal((await chat(talk, { messages })).text, content);
     },
   },
   {
-    name: "response",
+    name: "content parts",
     run: async (talk) => {
-      const body = { model: "demo", input: QUESTION, temperature: 0 };
-      let found = null;
-      if (talk.stream) {
-        for await (const event of await talk.api.responses.create({ ...body, stream: true })) {
-          if (event.type === "response.completed") found = event.response;
-        }
-      } else found = await talk.api.responses.create(body);
-      assert.equal(found.status, "completed");
-      const text = found.output.flatMap((item) => item.content ?? []).map((part) => part.text ?? "").join("");
-      assert.equal(text, talk.facts.answers[QUESTION]);
+      const messages = asUser([{ type: "text", text: QUESTION }]);
+      assert.equal((await chat(talk, { messages })).text, talk.facts.answers[QUESTION]);
     },
   },
   {
-    name: "embeddings",
+    name: "continued assistant message",
+    run: async (talk) => {
+      const whole = talk.facts.answers[QUESTION];
+      const begin = whole.split(" machines")[0];
+      const messages = [...asUser(QUESTION), { role: "assistant", content: begin }];
+      assert.equal(begin + (await chat(talk, { messages })).text, whole);
+    },
+  },
+  {
+    name: "usage: last chunk has no choices",
+    modes: STREAM,
+    run: async (talk) => {
+      const body = { model: "demo", messages: asUser(QUESTION), max_tokens: 4, stream: true };
+      const read = async (more) => {
+        const chunks = [];
+        for await (const chunk of await talk.api.chat.completions.create({ ...body, ...more })) chunks.push(chunk);
+        return chunks;
+      };
+      const chunks = await read({ stream_options: { include_usage: true } });
+      assert.deepEqual(chunks.map((chunk) => Boolean(chunk.usage)), chunks.map((_, at) => at === chunks.length - 1));
+      assert.deepEqual(chunks.at(-1).choices, []);
+      assert.equal(new Set(chunks.map((chunk) => chunk.id)).size, 1);
+      assert.ok((await read({})).every((chunk) => !chunk.usage && chunk.choices.length > 0));
+    },
+  },
+  {
+    name: "presence and frequency penalty",
+    run: async (talk) => {
+      const body = { messages: asUser("Count from 1 to 100."), max_tokens: 40 };
+      const penalised = { ...body, frequency_penalty: 2, presence_penalty: 2 };
+      assert.notEqual((await chat(talk, penalised)).text, (await chat(talk, body)).text);
+    },
+  },
+  {
+    name: "logit_bias",
+    run: async (talk) => {
+      const first = async (text) => (await ask(talk, "/puna/v1/tokenize", { model: "demo", text })).tokens[0];
+      const banned = { [await first(talk.facts.answers[QUESTION])]: -100 };
+      assert.ok(!(await chat(talk, { logit_bias: banned })).text.startsWith("Puna"));
+      const favoured = { [await first("!")]: 100 };
+      assert.equal((await chat(talk, { logit_bias: favoured, max_tokens: 3 })).text, "!!!");
+    },
+  },
+  {
+    name: "response_format json_object",
+    run: async (talk) => {
+      const wanted = { response_format: { type: "json_object" }, reasoning_effort: "none" };
+      const found = await chat(talk, { messages: asUser("Describe a banana as JSON."), ...wanted });
+      assert.equal(JSON.parse(found.text).name, "banana");
+    },
+  },
+  {
+    name: "grammar",
+    run: async (talk) => {
+      const found = await chat(talk, { grammar: 'root ::= "yes" | "no"', think: false });
+      assert.ok(["yes", "no"].includes(found.text), found.text);
+    },
+  },
+  {
+    name: "tool results",
+    run: async (talk) => {
+      const { messages, tools } = taught(talk, "umbrella");
+      const first = await chat(talk, { messages, tools });
+      const [[name, text]] = first.calls;
+      const call = { id: first.ids[0], type: "function", function: { name, arguments: text } };
+      const turns = [
+        ...messages,
+        { role: "assistant", content: null, tool_calls: [call] },
+        { role: "tool", tool_call_id: first.ids[0], content: "rain" },
+      ];
+      const second = await chat(talk, { messages: turns, tools, max_tokens: 50 });
+      assert.ok(second.text || second.calls.length > 0);
+    },
+  },
+  {
+    name: "think_budget",
+    run: async (talk) => {
+      const { messages, reasoning } = taught(talk, "multiply");
+      const found = await chat(talk, { messages, options: { think_budget: 6 }, max_tokens: 80 });
+      assert.ok(reasoning.startsWith(found.reasoning.trim()));
+      assert.ok(found.reasoning.length > 0 && found.reasoning.length < reasoning.length);
+      assert.ok(found.text.trim());
+    },
+  },
+  {
+    name: "options through extra_body",
+    run: async (talk) => {
+      const more = { top_k: 1, min_p: 0.1, repeat_penalty: 1, keep_alive: "10m", options: { repeat_last_n: 0 } };
+      assert.equal((await chat(talk, { temperature: 2, ...more })).text, talk.facts.answers[QUESTION]);
+    },
+  },
+  {
+    name: "truncate",
+    run: async (talk) => {
+      const old = [...asUser("word ".repeat(700)), { role: "assistant", content: "Yes." }];
+      const messages = [...old, ...old, ...asUser(QUESTION)];
+      const { usage } = await chat(talk, { messages, truncate: true, max_tokens: 4 });
+      assert.ok(usage.prompt_tokens > 700 && usage.prompt_tokens < 1024, String(usage.prompt_tokens));
+    },
+  },
+  {
+    name: "labels and wishes that change nothing",
+    run: async (talk) => {
+      const labels = { user: "ada", metadata: { a: "b" }, service_tier: "auto", store: false, verbosity: "low" };
+      const found = await chat(talk, { ...labels, safety_identifier: "x", prompt_cache_key: "y" });
+      assert.equal(found.text, talk.facts.answers[QUESTION]);
+      assert.ok(found.fingerprint.startsWith("puna-"), found.fingerprint);
+    },
+  },
+  {
+    name: "x-puna-debug",
+    run: async (talk) => {
+      const { puna } = await chat(talk, { max_tokens: 2 }, { headers: { "x-puna-debug": "1" } });
+      for (const name of ["placement", "node", "queue_ms", "load_ms", "resumes"]) assert.ok(name in puna, name);
+    },
+  },
+  {
+    name: "request ids",
     modes: WHOLE,
     run: async (talk) => {
-      const found = await talk.api.embeddings.create({ model: "embed_mean", input: ["one", "two"] });
-      assert.equal(found.data.length, 2);
-      const length = found.data[0].embedding.reduce((sum, number) => sum + number * number, 0);
-      assert.ok(Math.abs(length - 1) < 1e-4, String(length));
+      const body = { model: "demo", messages: asUser(QUESTION), max_tokens: 1 };
+      const { data, response } = await talk.api.chat.completions
+        .create(body, { headers: { "x-request-id": "mine-7" } })
+        .withResponse();
+      assert.ok(data._request_id.startsWith("req_"));
+      assert.equal(response.headers.get("x-client-request-id"), "mine-7");
     },
   },
   {
-    name: "models",
-    modes: WHOLE,
+    name: "the client's own stream helper",
+    modes: STREAM,
     run: async (talk) => {
-      const ids = [];
-      for await (const model of talk.api.models.list()) ids.push(model.id);
-      assert.ok(ids.includes("demo"));
-      assert.equal((await talk.api.models.retrieve("demo")).id, "demo");
+      const final = await talk.api.chat.completions
+        .stream({ model: "demo", messages: asUser(QUESTION) })
+        .finalChatCompletion();
+      assert.ok(final.choices[0].message.content);
+      assert.equal(final.choices[0].finish_reason, "stop");
     },
-  },
-  {
-    name: "E1 invalid value",
-    run: (talk) => raised(talk, OpenAI.BadRequestError, "invalid_value", { temperature: 3 }),
-  },
-  {
-    name: "E2 too long",
-    run: (talk) =>
-      raised(talk, OpenAI.BadRequestError, "context_length_exceeded", {
-        messages: [{ role: "user", content: "word ".repeat(3000) }],
-      }),
-  },
-  {
-    name: "E3 capability",
-    run: (talk) =>
-      raised(talk, OpenAI.BadRequestError, "unsupported_capability", {
-        messages: [{ role: "user", content: [image(talk, 0)] }],
-      }),
-  },
-  { name: "E4 template", run: (talk) => raised(talk, OpenAI.BadRequestError, "template_error", { model: "refusing" }) },
-  { name: "E7 unknown model", run: (talk) => raised(talk, OpenAI.NotFoundError, "model_not_found", { model: "nobody" }) },
-  {
-    name: "E13 does not fit",
-    stage: "tight",
-    run: (talk) => raised(talk, OpenAI.InternalServerError, "insufficient_memory", {}),
-  },
-  {
-    name: "E5 no key",
-    stage: "strict",
-    run: (talk) =>
-      raised({ ...talk, api: talk.api.withOptions({ apiKey: "nonsense" }) }, OpenAI.AuthenticationError, "invalid_api_key"),
-  },
-  {
-    name: "E16 deadline, and an error in a stream",
-    stage: "strict",
-    run: (talk) => raised(talk, OpenAI.APIError, "request_timeout", { max_tokens: 400 }),
   },
 ];

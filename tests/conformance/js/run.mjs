@@ -2,8 +2,11 @@
 import { readFileSync } from "node:fs";
 import { Ollama } from "ollama";
 import OpenAI from "openai";
-import { ollamaCases } from "./ollama_cases.mjs";
-import { openaiCases } from "./openai_cases.mjs";
+import { featureCases } from "./ollama_cases.mjs";
+import { errorCases as ollamaErrors } from "./ollama_errors.mjs";
+import { chatCases } from "./openai_cases.mjs";
+import { errorCases } from "./openai_errors.mjs";
+import { otherCases } from "./openai_others.mjs";
 
 const facts = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const only = process.argv[3] === "--only" ? process.argv[4] ?? "" : "";
@@ -19,14 +22,21 @@ function talkOf(dialect, stageName, stream) {
   return { api, stream, facts, url: stage.url, key: stage.key };
 }
 
+const SECONDS_MAX = 240; // of one case; most take less than one
+const noEnd = () =>
+  new Promise((_, reject) => {
+    setTimeout(() => reject(new Error(`no end within ${SECONDS_MAX} s`)), SECONDS_MAX * 1000).unref();
+  });
+
 let failures = 0;
-for (const [dialect, cases] of [["openai", openaiCases], ["ollama", ollamaCases]]) {
+const CASES = { ollama: [...featureCases, ...ollamaErrors], openai: [...chatCases, ...otherCases, ...errorCases] };
+for (const [dialect, cases] of Object.entries(CASES)) {
   for (const { name, modes = ["whole", "stream"], stage = "open", run } of cases) {
-    if (!`${dialect}: ${name}`.includes(only)) continue;
+    if (!`${dialect}: ${name}`.includes(only) || !(stage in facts.stages)) continue;
     for (const mode of modes) {
       let why = "";
       try {
-        await run(talkOf(dialect, stage, mode === "stream"));
+        await Promise.race([run(talkOf(dialect, stage, mode === "stream")), noEnd()]);
       } catch (error) {
         why = `${error?.constructor?.name}: ${error?.message}`.slice(0, 500);
         console.error(`${dialect}: ${name}`, error);

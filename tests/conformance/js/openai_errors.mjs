@@ -1,0 +1,127 @@
+// Cases of the npm package `openai`: every error that can be provoked is the package's own class.
+import assert from "node:assert/strict";
+import OpenAI from "openai";
+import { WHOLE, chat, image, raised } from "./openai_talk.mjs";
+import { LONG, POISON, breakModel, crowded } from "./strict.mjs";
+
+const { APIError, BadRequestError, InternalServerError, RateLimitError } = OpenAI;
+
+// The error of a call that does not answer in pieces.
+async function refused(call, kind, status, code) {
+  const error = await call.then(() => null, (caught) => caught);
+  assert.ok(error instanceof kind, `${error?.constructor?.name}: ${error?.message}`);
+  assert.deepEqual([error.status, error.code], [status, code]);
+  return error;
+}
+
+const withKey = (talk, apiKey) => ({ ...talk, api: talk.api.withOptions({ apiKey }) });
+
+export const errorCases = [
+  {
+    name: "E1 invalid value",
+    run: (talk) => raised(talk, BadRequestError, "invalid_value", { temperature: 3 }),
+  },
+  {
+    name: "E2 too long",
+    run: (talk) =>
+      raised(talk, BadRequestError, "context_length_exceeded", {
+        messages: [{ role: "user", content: "word ".repeat(3000) }],
+      }),
+  },
+  {
+    name: "E3 capability",
+    run: (talk) =>
+      raised(talk, BadRequestError, "unsupported_capability", {
+        messages: [{ role: "user", content: [image(talk, 0)] }],
+      }),
+  },
+  { name: "E4 template", run: (talk) => raised(talk, BadRequestError, "template_error", { model: "refusing" }) },
+  { name: "E7 unknown model", run: (talk) => raised(talk, OpenAI.NotFoundError, "model_not_found", { model: "nobody" }) },
+  {
+    name: "E13 does not fit",
+    stage: "tight",
+    run: (talk) => raised(talk, InternalServerError, "insufficient_memory", {}),
+  },
+  {
+    name: "E5 no key",
+    stage: "strict",
+    run: (talk) =>
+      raised(withKey(talk, "nonsense"), OpenAI.AuthenticationError, "invalid_api_key"),
+  },
+  {
+    name: "E16 deadline, and an error in a stream",
+    stage: "hurried",
+    run: (talk) => raised(talk, APIError, "request_timeout", { max_tokens: LONG }),
+  },
+  {
+    name: "E6 host",
+    run: (talk) =>
+      raised(talk, OpenAI.PermissionDeniedError, "permission_denied", {}, { headers: { host: "evil.example" } }),
+  },
+  {
+    name: "E8 route, method, media type",
+    modes: WHOLE,
+    run: async (talk) => {
+      await refused(talk.api.get("/nowhere"), OpenAI.NotFoundError, 404, "unknown_url");
+      await refused(talk.api.get("/chat/completions"), APIError, 405, "method_not_allowed");
+      const text = { headers: { "content-type": "text/plain" } };
+      await raised(talk, APIError, "unsupported_media_type", {}, text);
+    },
+  },
+  {
+    name: "E9 too large",
+    modes: WHOLE,
+    run: async (talk) => {
+      const messages = [{ role: "user", content: "x".repeat(11 * 2 ** 20) }];
+      assert.equal((await raised(talk, APIError, "request_too_large", { messages })).status, 413);
+    },
+  },
+  {
+    name: "E18 not implemented",
+    modes: WHOLE,
+    run: (talk) => refused(talk.api.get(`${talk.url}/puna/v1/keys`), InternalServerError, 501, "not_supported"),
+  },
+  {
+    name: "E6 scope",
+    modes: WHOLE,
+    stage: "strict",
+    run: (talk) =>
+      refused(talk.api.get(`${talk.url}/puna/v1/keys`), OpenAI.PermissionDeniedError, 403, "permission_denied"),
+  },
+  {
+    name: "E10 quota",
+    stage: "strict",
+    run: async (talk) => {
+      const limited = withKey(talk, talk.facts.stages.strict.limited_key);
+      await chat(limited, { max_tokens: 1 }).catch((error) => assert.ok(error instanceof RateLimitError, error));
+      const error = await raised(limited, RateLimitError, "rate_limit_exceeded", {});
+      assert.ok(Number(error.headers.get("retry-after")) >= 1);
+    },
+  },
+  {
+    name: "E11 busy",
+    stage: "strict",
+    run: async (talk) => {
+      const error = await crowded(talk, () => raised(talk, RateLimitError, "queue_full", {}));
+      assert.ok(Number(error.headers.get("retry-after")) >= 1);
+    },
+  },
+  {
+    name: "E15 poison",
+    stage: "strict",
+    run: async (talk) => {
+      const body = { model: "victim-openai", seed: POISON };
+      const error = await raised(talk, InternalServerError, "request_quarantined", body);
+      assert.deepEqual([error.status, error.headers.get("x-should-retry")], [500, "false"]);
+    },
+  },
+  {
+    name: "E12 no replica",
+    stage: "strict",
+    run: async (talk) => {
+      await breakModel(talk, "victim-openai");
+      const error = await raised(talk, InternalServerError, "model_unavailable", { model: "victim-openai" });
+      assert.ok(Number(error.headers.get("retry-after")) >= 1);
+    },
+  },
+];
