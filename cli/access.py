@@ -5,10 +5,9 @@ import ssl
 from pathlib import Path
 
 from cli.core.exit_codes import ExitCode
+from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
 from cli.settings import CliSettings
-
-CA_VARIABLE = "SSL_CERT_FILE"
 
 
 def api_key_of(settings: CliSettings) -> str | None:

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from cli.errors import CommandFailed
-from cli.server import Server
-from cli.settings import CliSettings
-from common.errors import StartupError
+from common.startup_error import StartupError
 
 # Somebody holds a key down and waits.
 ANSWER_WITHIN_S = 1.0
@@ -42,6 +40,9 @@ def _beginning(incomplete: str, names: list[str]) -> list[str]:
 
 
 def _names(path: str, collection: str, field: str) -> list[str]:
+    from cli.server import Server  # noqa: PLC0415  # every command line names its completions, few are asked for one
+    from cli.settings import CliSettings  # noqa: PLC0415
+
     try:
         answer = Server.of(CliSettings.load()).get(quote(path), answer_within_s=ANSWER_WITHIN_S)
         return [str(item[field]) for item in answer.get(collection) or [] if field in item]

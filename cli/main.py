@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cli.access import CA_VARIABLE
 from cli.arguments import answers, cluster, keys, models, placements, watching
 from cli.core.exit_codes import MEANINGS, ExitCode
+from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
-from cli.version import puna_version
-from common.errors import StartupError
+from common.startup_error import StartupError
 
 _PROGRAM = "puna"
 
@@ -28,6 +27,8 @@ for group in (cluster, answers, models, placements, watching, keys):
 
 
 def _print_version(wanted: bool) -> None:
+    from cli.version import puna_version  # noqa: PLC0415  # see cli/arguments
+
     if wanted:
         print(f"{_PROGRAM} {puna_version()}")
         raise typer.Exit

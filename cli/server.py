@@ -34,7 +34,7 @@ def server_url(settings: CliSettings) -> str:
         raise CommandFailed(f"PUNA_HOST: {error}", ExitCode.USAGE) from error
     home = real_home(Path(settings.home))
     record = read_record(home)
-    if record is not None and is_locked(home):
+    if record is not None and record.http_address and is_locked(home):  # a machine that joined has no gateway
         return record.http_url
     return connect_url(f":{DEFAULT_PORT}")
 

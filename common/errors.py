@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from grpc import StatusCode
 
+from common.startup_error import StartupError as StartupError  # noqa: PLC0414  # where everybody looks for it
+
 
 class Retry(StrEnum):
     """What a client should do with the same request."""
@@ -365,7 +367,3 @@ def error_types() -> dict[str, type[PunaError]]:
 def row_of(error: PunaError) -> ErrorRow:
     """The table's row for an error."""
     return ERROR_TABLE[error.reason]
-
-
-class StartupError(Exception):
-    """The process cannot start. Its text is the one line that the operator reads; the exit status is 1."""

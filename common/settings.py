@@ -12,8 +12,8 @@ from typing import Self
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from common.errors import StartupError
 from common.ollama_environment import from_ollama
+from common.startup_error import StartupError
 
 PREFIX = "PUNA_"
 

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.arguments.common import KeepAlive, Model
-from cli.commands import run as commands
 from cli.core.conversation import RunOptions
-from cli.core.parameter_values import parameter_values
 
 System = Annotated[str | None, typer.Option(help="System message.")]
 Temperature = Annotated[float | None, typer.Option(help="0 always gives the likeliest answer.")]
@@ -53,6 +51,8 @@ def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command
     ] = False,
 ) -> None:
     """Ask a model, and stream its answer."""
+    from cli.commands import run as commands
+
     options = RunOptions(
         system=system,
         keep_alive=keep_alive,
@@ -76,6 +76,8 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
     verbose: Verbose = False,
 ) -> None:
     """Talk to a model. /help lists what can be said beside questions; lines of a pipe are read likewise."""
+    from cli.commands import run as commands
+
     options = RunOptions(
         system=system,
         keep_alive=keep_alive,
@@ -87,6 +89,8 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
 
 
 def _options(words: list[str] | None, **named: Any) -> dict[str, object]:
+    from cli.core.parameter_values import parameter_values
+
     pairs = [(name.strip(), value) for name, _, value in (word.partition("=") for word in words or [])]
     if not all(name and value for name, value in pairs):
         raise typer.BadParameter("write NAME=VALUE", param_hint="--option")

@@ -5,8 +5,6 @@ from typing import Annotated
 import typer
 
 from cli.arguments.common import Home, Json, Node
-from cli.commands import cluster, listings
-from cli.commands import nodes as node_commands
 
 Port = typer.Option(min=0, max=65535, show_default=False)
 
@@ -25,22 +23,30 @@ def up(
     port: Annotated[int | None, Port] = None,
     grpc_port: Annotated[int | None, Port] = None,
     home: Home = None,
+    address: Annotated[str, typer.Option(help="This machine's address for machines that join, without TLS.")] = "",
+    join: Annotated[str, typer.Option(help="Be a node of the cluster of another machine: its --address.")] = "",
 ) -> None:
-    """Serve on this machine until Ctrl-C: Redis, discovery, scheduler, host and gateway.
+    """Serve on this machine until Ctrl-C: Redis, discovery, scheduler, host and gateway; with --join a host alone.
 
     Listens on 127.0.0.1:11434 (HTTP) and 127.0.0.1:11435 (gRPC) unless PUNA_HOST, PUNA_GRPC_HOST, --port or
     --grpc-port say otherwise; port 0 takes any free one.
     """
-    cluster.up(port=port, grpc_port=grpc_port, home=home)
+    from cli.commands import cluster
+
+    cluster.up(port=port, grpc_port=grpc_port, home=home, address=address, join=join)
 
 
 def down(home: Home = None) -> None:
     """Stop what `puna up` runs in a home."""
+    from cli.commands import cluster
+
     cluster.down(home=home)
 
 
 def nodes(as_json: Json = False) -> None:
     """List the machines, their devices and the memory that is free on them."""
+    from cli.commands import listings
+
     listings.nodes(as_json=as_json)
 
 
@@ -51,14 +57,20 @@ def drain(
     as_json: Json = False,
 ) -> None:
     """Take a node out of use: nothing new is placed there, and what runs there moves elsewhere or ends."""
-    node_commands.drain(node, wait=wait, budget_s=budget, as_json=as_json)
+    from cli.commands import nodes as commands
+
+    commands.drain(node, wait=wait, budget_s=budget, as_json=as_json)
 
 
 def undrain(node: Node, as_json: Json = False) -> None:
     """Put a drained node into use again."""
-    node_commands.undrain(node, as_json=as_json)
+    from cli.commands import nodes as commands
+
+    commands.undrain(node, as_json=as_json)
 
 
 def version(as_json: Json = False) -> None:
     """Print the versions of this command, of the server and of the engines."""
+    from cli.commands import listings
+
     listings.version(as_json=as_json)

@@ -49,7 +49,7 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
     as_json: Json = False,
 ) -> None:
     """Make a key, and show it this once."""
-    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+    from cli.commands import keys as commands
 
     wish = commands.KeyWish(
         owner=owner,
@@ -74,7 +74,7 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
 
 def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """List every key, revoked ones too."""
-    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+    from cli.commands import keys as commands
 
     if via_api:
         commands.show_all_of_gateway(as_json=as_json)
@@ -84,7 +84,7 @@ def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = Fa
 
 def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """Show what a key may do; its secret is not kept."""
-    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+    from cli.commands import keys as commands
 
     if via_api:
         commands.show_at_gateway(key, as_json=as_json)
@@ -94,7 +94,7 @@ def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json
 
 def revoke_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """Make a key useless, within five seconds on every gateway that knows it. It stays as a tombstone."""
-    from cli.commands import keys as commands  # noqa: PLC0415  # it brings a gateway's modules
+    from cli.commands import keys as commands
 
     if via_api:
         commands.revoke_at_gateway(key, as_json=as_json)

@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from cli.arguments.common import Json, JsonNews, Model
-from cli.commands import listings
-from cli.commands import models as commands
 from cli.completion import complete_model
 
 
@@ -23,6 +21,8 @@ def register(app: typer.Typer) -> None:
 
 def models(as_json: Json = False) -> None:
     """List the models that can be used."""
+    from cli.commands import listings
+
     listings.models(as_json=as_json)
 
 
@@ -32,6 +32,8 @@ def pull(
     as_json: JsonNews = False,
 ) -> None:
     """Fetch a model from its registry. Ctrl-C stops; the next pull goes on from there."""
+    from cli.commands import models as commands
+
     commands.pull(name, insecure=insecure, as_json=as_json)
 
 
@@ -41,6 +43,8 @@ def create(
     as_json: JsonNews = False,
 ) -> None:
     """Make a model from a Modelfile: from another model, or from GGUF files of this machine, which are sent."""
+    from cli.commands import models as commands
+
     commands.create(name, file, as_json=as_json)
 
 
@@ -55,6 +59,8 @@ def show(  # every argument is an option of the command line
     as_json: Json = False,
 ) -> None:
     """Show what a model is and what it says of itself."""
+    from cli.commands import models as commands
+
     wanted = (modelfile, parameters, template, system, licence)
     if sum(wanted) > 1:
         raise typer.BadParameter("only one of the texts can be shown at a time")
@@ -67,9 +73,13 @@ def remove(
     as_json: Annotated[bool, typer.Option("--json", help="Print which are deleted as JSON.")] = False,
 ) -> None:
     """Delete models. What they share with others stays; replicas that are busy finish first."""
+    from cli.commands import models as commands
+
     commands.remove(models, as_json=as_json)
 
 
 def copy(source: Model, destination: Annotated[str, typer.Argument(help="Its second name.")]) -> None:
     """Give a model a second name."""
+    from cli.commands import models as commands
+
     commands.copy(source, destination)

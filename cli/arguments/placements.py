@@ -5,8 +5,6 @@ from typing import Annotated
 import typer
 
 from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx
-from cli.commands import listings
-from cli.commands import placements as commands
 from cli.completion import complete_model
 
 
@@ -29,6 +27,8 @@ def _devices() -> None:
 
 def ps(as_json: Json = False) -> None:
     """List the models that are loaded, and where."""
+    from cli.commands import listings
+
     listings.ps(as_json=as_json)
 
 
@@ -48,6 +48,8 @@ def placements(
 
     puna placements llama3:8b replicas_min=1 pinned devices=node-a/GPU-0
     """
+    from cli.commands import placements as commands
+
     if model is not None and forget:
         commands.forget(model, as_json=as_json)
     elif model is not None and (words or replace):
@@ -64,11 +66,15 @@ def load(
     as_json: JsonNews = False,
 ) -> None:
     """Load a model, and say how that goes."""
+    from cli.commands import placements as commands
+
     commands.load(model, num_ctx=num_ctx, keep_alive=keep_alive, require_gpu=require_gpu, as_json=as_json)
 
 
 def unload(model: Loaded, as_json: Json = False) -> None:
     """Stop the replicas of a model once they are idle; those that `puna placements` keeps stay."""
+    from cli.commands import placements as commands
+
     commands.unload(model, as_json=as_json)
 
 
@@ -80,6 +86,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say why a model lies where it does, or where it would go, with every figure."""
+    from cli.commands import placements as commands
+
     commands.explain(model, num_ctx=num_ctx, require_gpu=require_gpu, last=last, as_json=as_json)
 
 
@@ -88,4 +96,6 @@ def clear(
     as_json: Json = False,
 ) -> None:
     """Have an excluded device tested again; what passes gets new placements."""
+    from cli.commands import placements as commands
+
     commands.clear_device(device, as_json=as_json)

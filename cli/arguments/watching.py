@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from cli.arguments.common import Model
-from cli.core.bench_figures import concurrency_list
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +28,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure how fast a served model answers: time to the first token, tokens/s, and what caches save."""
-    from cli.commands import bench as command  # noqa: PLC0415  # other commands start without asyncio
+    from cli.commands import bench as command
+    from cli.core.bench_figures import concurrency_list
 
     try:
         levels = concurrency_list(concurrency)
@@ -52,7 +52,7 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="Print the state once as JSON.")] = False,
 ) -> None:
     """Watch nodes, devices, models and requests as they change. q or Ctrl-C leaves."""
-    from cli.commands import top as command  # noqa: PLC0415  # other commands start without terminals
+    from cli.commands import top as command
 
     command.top(once=once, every_model=all_models, as_json=as_json)
 
@@ -65,6 +65,6 @@ def doctor(
 
     Changes nothing, and needs no cluster. Exit status 1 if something failed.
     """
-    from cli.commands import doctor as command  # noqa: PLC0415  # it knows the settings of every service
+    from cli.commands import doctor as command
 
     command.doctor(with_settings=settings, as_json=as_json)

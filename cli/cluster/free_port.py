@@ -1,7 +1,8 @@
-"""A loopback port for a process that is about to start."""
+"""A port for a process that is about to start, on loopback unless another address is named."""
 
 import socket
 
+from cli.core.server_address import join_host_port
 from common.network import is_taken
 
 _LOOPBACK = "127.0.0.1"
@@ -14,14 +15,15 @@ class FreePort:
     another port.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = _LOOPBACK) -> None:
         """Nothing is chosen yet."""
+        self._host = host
         self._port = 0
 
     def address(self) -> str:
         """`host:port` that is free now."""
-        if self._port == 0 or is_taken(f"{_LOOPBACK}:{self._port}"):
-            with socket.socket() as probe:
-                probe.bind((_LOOPBACK, 0))
+        if self._port == 0 or is_taken(join_host_port(self._host, self._port)):
+            with socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET) as probe:
+                probe.bind((self._host, 0))
                 self._port = probe.getsockname()[1]
-        return f"{_LOOPBACK}:{self._port}"
+        return join_host_port(self._host, self._port)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import StartupError
+from common.startup_error import StartupError
 
 PRIVATE_MODE = 0o700
 # sockaddr_un holds 107 bytes and a zero. The longest name is a runner's, in the host's own directory.

@@ -1,4 +1,4 @@
-"""Which processes make a one-machine cluster, and how they are told where everything is."""
+"""Which processes run on a machine, and how they are told where everything is."""
 
 import importlib.util
 import os
@@ -9,11 +9,12 @@ from pathlib import Path
 
 from cli.cluster.free_port import FreePort
 from cli.cluster.home import Home
+from cli.cluster.joining import DISCOVERY_PORT, NODE_PORT, node_is_registered
 from cli.cluster.process_table import OWNER_VARIABLE
 from cli.cluster.readiness import gateway_admits, grpc_serves, redis_answers
 from cli.cluster.service import ServiceSpec
-from cli.core.server_address import connect_url
-from common.errors import StartupError
+from cli.core.server_address import connect_url, join_host_port
+from common.startup_error import StartupError
 
 # Starting means importing; a host also lists its devices, which initialises GPU drivers.
 _REDIS_READY_WITHIN_S = 30.0  # reads its whole append-only file first
@@ -27,7 +28,12 @@ _GATEWAY_STOP_WITHIN_S = 10.0  # lets running answers end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the parts of one cluster listen."""
+    """Where the parts of one cluster listen.
+
+    Attributes:
+        opened: this machine's address for other machines: hosts there may register, and reach its host; empty: nobody.
+        joins: only a host runs here, and `discovery` is another machine's.
+    """
 
     http: str  # host:port
     grpc: str  # host:port
@@ -37,6 +43,8 @@ class Addresses:
     redis_url: str
     embedded_redis: bool
     tls: bool = False  # the gateway serves HTTPS
+    opened: str = ""
+    joins: bool = False
 
     @property
     def base_url(self) -> str:
@@ -44,17 +52,32 @@ class Addresses:
         return connect_url(self.http, tls=self.tls)
 
 
-def plan_addresses(home: Home, *, http: str, grpc: str, redis_url: str | None, tls: bool = False) -> Addresses:
-    """Everything but the two public listeners is a socket in the home."""
+def plan_addresses(
+    home: Home,
+    *,
+    http: str,
+    grpc: str,
+    redis_url: str | None,
+    tls: bool = False,
+    opened: str = "",
+    joined: str = "",
+) -> Addresses:
+    """Everything but the two public listeners is a socket in the home, unless other machines take part.
+
+    `joined` is the `host:port` of another machine's discovery.
+    """
+    discovery = join_host_port(opened, DISCOVERY_PORT) if opened else f"unix:{home.socket('discovery')}"
     return Addresses(
         http=http,
         grpc=grpc,
-        discovery=f"unix:{home.socket('discovery')}",
+        discovery=joined or discovery,
         scheduler=f"unix:{home.socket('scheduler')}",
-        node=f"unix:{home.socket('host')}",
+        node=join_host_port(opened, NODE_PORT) if opened else f"unix:{home.socket('host')}",
         redis_url=redis_url or f"unix://{home.socket('redis')}",
         embedded_redis=redis_url is None,
         tls=tls,
+        opened=opened,
+        joins=joined != "",
     )
 
 
@@ -80,14 +103,18 @@ def plan_services(
         "PUNA_SCHEDULER_ADDRESS": addresses.scheduler,
         "PUNA_NODE_LISTEN": addresses.node,
         "PUNA_NODE_ADVERTISE": addresses.node,
-        "PUNA_RUNNER_LISTEN": "unix:",
+        "PUNA_RUNNER_LISTEN": join_host_port(addresses.opened, 0) if addresses.opened else "unix:",
     }
+    # What only these two listen on may be open without TLS; the gateway still asks for consent of its own.
+    opened = {"PUNA_INSECURE": "1"} if addresses.opened else {}
 
     def service(  # one line per service below
         name: str,
         command: tuple[str, ...],
         ready: Callable[[], Awaitable[None]],
         *,
+        more: Mapping[str, str] | None = None,
+        metrics_host: str = "",
         needs: frozenset[str] = frozenset(),
         ready_within_s: float = _READY_WITHIN_S,
         stop_within_s: float = _STOP_WITHIN_S,
@@ -95,7 +122,7 @@ def plan_services(
         return ServiceSpec(
             name=name,
             command=(sys.executable, "-m", *command),
-            environment=_with_metrics_port(shared),
+            environment=_with_metrics_port({**shared, **(more or {})}, metrics_host),
             log=home.logs / f"{name}.log",
             ready=ready,
             ready_within_s=ready_within_s,
@@ -103,16 +130,26 @@ def plan_services(
             needs=needs,
         )
 
+    async def host_is_ready() -> None:
+        await grpc_serves(addresses.node)
+        if addresses.joins:
+            await node_is_registered(addresses.discovery, addresses.node)
+
+    host = service(
+        "host",
+        ("runner", "host"),
+        host_is_ready,
+        more=opened,
+        metrics_host=addresses.opened,
+        needs=frozenset() if addresses.joins else frozenset({"discovery"}),
+        ready_within_s=_HOST_READY_WITHIN_S,
+        stop_within_s=_HOST_STOP_WITHIN_S,
+    )
+    if addresses.joins:
+        return (host,)
     services = [
-        service("discovery", ("discovery",), lambda: grpc_serves(addresses.discovery)),
-        service(
-            "host",
-            ("runner", "host"),
-            lambda: grpc_serves(addresses.node),
-            needs=frozenset({"discovery"}),
-            ready_within_s=_HOST_READY_WITHIN_S,
-            stop_within_s=_HOST_STOP_WITHIN_S,
-        ),
+        service("discovery", ("discovery",), lambda: grpc_serves(addresses.discovery), more=opened),
+        host,
         service(
             "scheduler",
             ("scheduler",),
@@ -172,7 +209,7 @@ def embedded_redis_server() -> Path:
     return server
 
 
-def _with_metrics_port(shared: Mapping[str, str]) -> Callable[[], Mapping[str, str]]:
+def _with_metrics_port(shared: Mapping[str, str], host: str) -> Callable[[], Mapping[str, str]]:
     """The environment of each start: the metrics port of the last one if it is still free, so that scrapers find it."""
-    port = FreePort()
+    port = FreePort(host) if host else FreePort()
     return lambda: {**shared, "PUNA_METRICS_LISTEN": port.address()}

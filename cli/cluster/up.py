@@ -11,6 +11,7 @@ from typing import Any
 
 from cli.cluster.demo import MODEL, install_demo
 from cli.cluster.home import Home, prepare_home, remove_short_path, sockets, with_short_path
+from cli.cluster.joining import check_own_address, wait_for_discovery
 from cli.cluster.leftovers import end_descendants, end_services_of
 from cli.cluster.lock import HomeInUse, home_lock
 from cli.cluster.log_files import keep_logs_short, rotate_log
@@ -38,6 +39,8 @@ class UpRequest:
     models: Path | None  # None: the home's own
     redis_url: str | None  # None: the embedded one
     tls: bool = False  # the gateway has a certificate
+    opened: str = ""  # this machine's address for other machines; empty: there are none
+    joined: str = ""  # host:port of the discovery of the machine that is joined; then only a host runs here
 
 
 def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
@@ -57,12 +60,18 @@ def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[
                 _tidy(home)
     except HomeInUse:
         record = read_record(home.real)
-        who = f": puna runs there ({record.http_url}, pid {record.pid})" if record is not None else ""
+        who = f": puna runs there ({_what(record)}, pid {record.pid})" if record is not None else ""
         raise CommandFailed(f"{_taken(request) or home.real} is already in use{who}") from None
+
+
+def _what(record: ClusterRecord) -> str:
+    return record.http_url if record.http_address else f"a host of {record.discovery_address}"
 
 
 def _taken(request: UpRequest) -> str | None:
     """The address that somebody else listens on, or None."""
+    if request.joined:
+        return None
     return next((address for address in (request.http, request.grpc) if is_taken(address)), None)
 
 
@@ -73,9 +82,22 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         await end_services_of(earlier)
     if (address := _taken(request)) is not None:
         raise CommandFailed(f"{address} is already in use")
-    addresses = plan_addresses(home, http=request.http, grpc=request.grpc, redis_url=request.redis_url, tls=request.tls)
+    if request.opened:
+        check_own_address(request.opened)
+    if request.joined:
+        await wait_for_discovery(request.joined)
+    addresses = plan_addresses(
+        home,
+        http=request.http,
+        grpc=request.grpc,
+        redis_url=request.redis_url,
+        tls=request.tls,
+        opened=request.opened,
+        joined=request.joined,
+    )
     models = request.models or home.models
-    has_demo = request.models is None and install_demo(models, record=home.real / "demo.sha256")
+    wants_demo = request.models is None and not request.joined
+    has_demo = wants_demo and install_demo(models, record=home.real / "demo.sha256")
     specs = plan_services(home, addresses, models=models, inherited=os.environ)
     for spec in specs:
         rotate_log(spec.log)
@@ -92,7 +114,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             write_record(home.real, _with_services(record, supervisor))
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
-                say(_banner(models, addresses, demo=listed))
+                say(_joined_banner(addresses) if addresses.joins else _banner(models, addresses, demo=listed))
                 await stop.wait()
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
@@ -156,7 +178,7 @@ def _new_record(home: Home, addresses: Addresses) -> ClusterRecord:
         start_ticks=me.start_ticks,
         version=puna_version(),
         started_at_unix_s=time.time(),
-        http_address=addresses.http,
+        http_address="" if addresses.joins else addresses.http,
         grpc_address=addresses.grpc,
         discovery_address=addresses.discovery,
         scheduler_address=addresses.scheduler,
@@ -184,6 +206,18 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
     )
 
 
+def _joined_banner(addresses: Addresses) -> str:
+    return "\n".join(
+        [
+            "",
+            f"Puna {puna_version()}: this machine is a node of the cluster at {addresses.discovery}",
+            f"  host  {addresses.node}",
+            "",
+            "Ctrl-C takes it out again.",
+        ]
+    )
+
+
 def _banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
     lines = [
         "",
@@ -191,6 +225,7 @@ def _banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
         f"  HTTP    {addresses.base_url}  (Ollama and OpenAI clients; OpenAI under /v1)",
         f"  gRPC    {addresses.grpc}  (puna.v1.Inference)",
         f"  models  {models}/*.gguf",
+        *([f"  join    puna up --join {addresses.opened}  (on another machine)"] if addresses.opened else []),
         "",
     ]
     if demo:

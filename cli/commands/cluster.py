@@ -13,9 +13,10 @@ HTTP_PORT = 11434
 GRPC_PORT = 11435
 
 
-def up(*, port: int | None, grpc_port: int | None, home: Path | None) -> None:
-    """Start the cluster of a home and stay until it is stopped."""
+def up(*, port: int | None, grpc_port: int | None, home: Path | None, address: str = "", join: str = "") -> None:
+    """Start the cluster of a home, or join another machine's, and stay until it is stopped."""
     from cli.cluster.free_port import FreePort  # noqa: PLC0415  # other commands start without what only this one needs
+    from cli.cluster.joining import discovery_of, own_address_towards  # noqa: PLC0415
     from cli.cluster.up import UpRequest, bring_up  # noqa: PLC0415
 
     settings = CliSettings.load()
@@ -28,6 +29,7 @@ def up(*, port: int | None, grpc_port: int | None, home: Path | None) -> None:
         http = FreePort().address()
     if split_host_port(grpc)[1] == 0:
         grpc = FreePort().address()
+    joined = discovery_of(join) if join else ""
     request = UpRequest(
         home=home or settings.home,
         http=http,
@@ -35,6 +37,8 @@ def up(*, port: int | None, grpc_port: int | None, home: Path | None) -> None:
         models=settings.models.expanduser().resolve() if settings.models else None,
         redis_url=settings.redis_url,
         tls=settings.tls_cert is not None,
+        opened=address or (own_address_towards(joined) if joined else ""),
+        joined=joined,
     )
     bring_up(request, say=_say, warn=_warn)
 

@@ -4,6 +4,8 @@ from urllib.parse import urlsplit
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 11434
+# Certificates of the authorities that servers are trusted by; other programs read it, too.
+CA_VARIABLE = "SSL_CERT_FILE"
 SCHEME_PORTS = {"http": 80, "https": 443}
 # A server listens on these, but nobody can be reached under them.
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}

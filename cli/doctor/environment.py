@@ -8,10 +8,10 @@ from cli.core.doctor.environment import judge_ollama, judge_unknown
 from cli.core.doctor.findings import Finding, fail, ok
 from cli.settings import CliSettings
 from common.effective_settings import EffectiveSetting, Source, effective_settings
-from common.errors import StartupError
 from common.ollama_environment import EQUIVALENTS
 from common.ollama_environment import PREFIX as OLLAMA
 from common.settings import KNOWN_NAMES, PREFIX, PunaSettings
+from common.startup_error import StartupError
 from discovery.settings import DiscoverySettings
 from gateway.settings import GatewaySettings
 from runner.host.settings import HostSettings

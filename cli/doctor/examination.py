@@ -18,7 +18,7 @@ from cli.errors import CommandFailed
 from cli.server import Server, server_url
 from cli.settings import CliSettings
 from common.effective_settings import EffectiveSetting
-from common.errors import StartupError
+from common.startup_error import StartupError
 
 
 def examine(unknown: list[str], effective: list[EffectiveSetting]) -> Iterator[Finding]:

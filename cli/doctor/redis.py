@@ -14,9 +14,9 @@ from cli.core.doctor.findings import Finding, fail, ok
 from cli.core.doctor.machine import judge_skew
 from cli.core.doctor.redis import SentinelAnswer, judge_redis, judge_sentinels
 from cli.core.server_address import join_host_port
-from common.errors import StartupError
 from common.network import split_host_port
 from common.redis_client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis
+from common.startup_error import StartupError
 
 _ANSWER_WITHIN_S = 2.0
 _ALL_WITHIN_S = 10.0

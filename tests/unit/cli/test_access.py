@@ -4,9 +4,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli.access import CA_VARIABLE, api_key_of, trust_of
+from cli.access import api_key_of, trust_of
 from cli.core.exit_codes import ExitCode
-from cli.core.server_address import connect_url
+from cli.core.server_address import CA_VARIABLE, connect_url
 from cli.errors import CommandFailed
 from cli.server import refusal, unreachable
 from cli.settings import CliSettings
