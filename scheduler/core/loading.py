@@ -21,6 +21,7 @@ from scheduler.core.fetching import plan_anywhere
 from scheduler.core.layouts import FlashAttention, Layout, slot_steps
 from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
+from scheduler.core.nearest import would_fit_text
 from scheduler.core.origins import origin_for
 from scheduler.core.placement import BAD_FILE
 from scheduler.core.projectors import choose_projector
@@ -227,7 +228,8 @@ def _evict(books: Books, job: LoadJob, placement: Placement, now_s: float) -> No
 
 def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None:
     if job.last_fault is not None and refusal.kind is not RefusalKind.BUSY:
-        fail(books, job, replace(job.last_fault, message="; ".join(job.story)), now_s)
+        near = [would_fit_text(refusal.nearest)] if refusal.nearest else []
+        fail(books, job, replace(job.last_fault, message="; ".join([*job.story, *near])), now_s)
         return
     match refusal.kind:
         case RefusalKind.BUSY:

@@ -17,6 +17,11 @@ class MemoryOrigin(StrEnum):
     ESTIMATED = "estimated"
     UNKNOWN = "unknown"
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether an engine said it, before, while or after it allocated."""
+        return self in (MemoryOrigin.MEASURED, MemoryOrigin.ATTEMPTED, MemoryOrigin.ALLOCATED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBytes:

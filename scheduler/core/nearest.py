@@ -34,6 +34,11 @@ def nearest(request: PlacementRequest, view: ClusterView, policy: Policy, fits: 
     return tuple(found.values())
 
 
+def would_fit_text(configurations: tuple[str, ...]) -> str:
+    """For people who were refused."""
+    return f"by estimate it would fit with {' or with '.join(configurations)}"
+
+
 def _changes(
     request: PlacementRequest, nodes: list[NodeView]
 ) -> Iterator[tuple[str, str, PlacementRequest, tuple[NodeView, ...]]]:

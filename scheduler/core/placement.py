@@ -31,8 +31,8 @@ from scheduler.core.judge import Judge
 from scheduler.core.known_reports import BAD_FILE
 from scheduler.core.layouts import Layout
 from scheduler.core.ledger import NOBODY
-from scheduler.core.memory import MemoryOrigin, memory_text
-from scheduler.core.nearest import nearest
+from scheduler.core.memory import memory_text
+from scheduler.core.nearest import nearest, would_fit_text
 from scheduler.core.node_sets import node_sets
 from scheduler.core.policy import Policy
 from scheduler.core.ranking import ranked, ranked_sites
@@ -195,11 +195,11 @@ class _Search:
         return sum(one.loss for one in self.view.evictable if one.placement_id in placement.victims)
 
     def _remember(self, seen: Seen, key: tuple[object, ...], candidate: Candidate) -> None:
-        """For people: the last that was measured says more than what was not even measured any more."""
+        """For people: the last that an engine counted says more than what was not even counted any more."""
         known = seen.get(key)
         if known is None and len(seen) >= self.policy.candidates_max:
             return
-        if known is None or candidate.origin is MemoryOrigin.MEASURED or known.origin is not MemoryOrigin.MEASURED:
+        if known is None or candidate.origin.is_counted or not known.origin.is_counted:
             seen[key] = candidate
 
     def _ordered(self, step: Step) -> Iterator[Ground]:
@@ -240,10 +240,10 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
         return Refusal(kind=RefusalKind.BUSY, message="waiting for another load", candidates=candidates)
     short = [one for one in candidates if one.verdict in (Verdict.SHORT_BYTES, Verdict.LAYOUT_NOT_FOUND)]
     if short:
-        would_fit = nearest(search.request, search.view, search.policy, partial(_fits, search.judge.reports))
+        would_fit = _nearest(search, search.request)
         text = _memory_text(short)
         if would_fit:
-            text += f"; by estimate it would fit with {' or with '.join(would_fit)}"
+            text += f"; {would_fit_text(would_fit)}"
         return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=text, candidates=candidates, nearest=would_fit)
     failed = [one for one in candidates if one.verdict is Verdict.MEASURE_FAILED]
     if failed:
@@ -252,7 +252,14 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
         return Refusal(kind=RefusalKind.MEASURE_FAILED, message=failed[0].reason, candidates=candidates, fault=fault)
     reasons = sorted({one.reason for one in candidates if one.reason})
     text = "; ".join(reasons) if search.view.nodes and reasons else "no node is known"
-    return Refusal(kind=RefusalKind.NO_DEVICE, message=f"no device can take the model: {text}", candidates=candidates)
+    # Where allocations failed, less may succeed.
+    would_fit = _nearest(search, replace(search.request, failed_nodes={})) if search.request.backoff else ()
+    text = f"no device can take the model: {text}"
+    return Refusal(kind=RefusalKind.NO_DEVICE, message=text, candidates=candidates, nearest=would_fit)
+
+
+def _nearest(search: _Search, request: PlacementRequest) -> tuple[str, ...]:
+    return nearest(request, search.view, search.policy, partial(_fits, search.judge.reports))
 
 
 def _fits(reports: Reports, request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
@@ -265,11 +272,16 @@ def _broken(search: _Search, fault: Fault) -> Refusal:
 
 
 def _memory_text(short: list[Candidate]) -> str:
-    """What is said about RAM, which takes whatever devices cannot; else about the devices that lack least."""
+    """What an engine counted before what is estimated; of RAM, which takes whatever devices cannot, before devices."""
     given = [one.reason for one in short if one.reason.startswith(f"{NOT_ALLOCATED} with")]
     numbered = [one for one in short if one.needs]
     if given or not numbered:
         return given[0] if given else short[0].reason
-    best = min(numbered, key=lambda one: (one.shape is not Shape.CPU, one.short_bytes, one.node_id, one.device_id))
+    best = min(
+        numbered,
+        key=lambda one: (
+            not one.origin.is_counted, one.shape is not Shape.CPU, one.short_bytes, one.node_id, one.device_id,
+        ),
+    )  # fmt: skip
     need, have = best.shortest
     return memory_text(need.total_bytes, have.available_bytes)
