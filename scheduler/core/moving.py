@@ -34,7 +34,7 @@ def move_misplaced(books: Books, now_s: float) -> None:
 
 def _move(books: Books, model: ModelFile, where: Constraints, now_s: float) -> None:
     serving = list(serving_replicas(books, model.digest))
-    misplaced = [runner for node_id, runner in serving if _is_misplaced(books.node(node_id), runner, where)]
+    misplaced = [runner for node_id, runner in serving if _is_misplaced(books, node_id, runner, where)]
     if not misplaced:
         return
     wishes = constraints_of(books, model.name)
@@ -56,17 +56,22 @@ def _may_load(books: Books, model: ModelFile, now_s: float) -> bool:
     return not unmatched(load_constraints(books, model.name), books.observed.nodes.values())
 
 
-def _is_misplaced(node: NodeView | None, runner: RunnerView, where: Constraints) -> bool:
-    """Whether nothing would be placed there now. What other nodes lend to it is theirs to say."""
-    if node is None:
+def _is_misplaced(books: Books, head_id: str, runner: RunnerView, where: Constraints) -> bool:
+    """Whether nothing would be placed there now: on the runner's own node, or on one that lends to it."""
+    head = books.node(head_id)
+    if head is None:
         return False
-    if node_obstacle(where, node):
+    if node_obstacle(where, head):
         return True
-    return any(device_obstacle(where, node, device) for device in _own_devices(node, runner))
+    return any(device_obstacle(where, node, device) for node, device in _devices(books, head, runner))
 
 
-def _own_devices(node: NodeView, runner: RunnerView) -> Iterator[DeviceView]:
-    named = [node.device(part.device_id) for part in runner.layout.devices if not part.node_id]
-    if not runner.layout.devices:
-        named.append(node.host_device)
-    yield from (device for device in named if device is not None)
+def _devices(books: Books, head: NodeView, runner: RunnerView) -> Iterator[tuple[NodeView, DeviceView]]:
+    """Every device that it lies on, with its node. One that is not known says nothing about a wish."""
+    for part in runner.layout.devices:
+        owner = books.node(part.node_id) if part.node_id else head
+        device = owner.device(part.device_id) if owner is not None else None
+        if owner is not None and device is not None:
+            yield owner, device
+    if not runner.layout.devices and head.host_device is not None:
+        yield head, head.host_device

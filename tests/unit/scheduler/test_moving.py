@@ -1,5 +1,7 @@
 """Operators change their minds about where a model lies: it moves, and never stops to serve for that."""
 
+from dataclasses import replace
+
 from scheduler.core.moving import MOVE_PAUSE_S
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, world_with
@@ -94,3 +96,43 @@ def test_what_lies_where_it_may_stays_there() -> None:
     world.settle()
     assert len(world.all_starts) == starts
     assert world.all_stops == []
+
+
+def test_a_replica_moves_off_a_lender_where_it_is_not_wanted() -> None:
+    """It runs where it may, and a part of it lies where it may not."""
+    pair = [
+        replace(node(name, devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True)
+        for name in ("near", "far")
+    ]
+    world = world_with(*pair, m=16)
+    world.ensure("c")
+    world.settle()
+    (first,) = world.runners.values()
+    (lender,) = {part.node_id for part in first.view.layout.devices if part.node_id}
+    world.nodes["big"] = node("big")
+    world.report()
+    world.want("m", nodes=[first.node_id, "big"])
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert places(world) == ["big"]
+    assert all(part.node_id != lender for one in world.runners.values() for part in one.view.layout.devices)
+
+
+def test_a_replica_moves_off_a_lent_device_that_is_not_wanted() -> None:
+    pair = [
+        replace(node(name, devices=(gpu(device, free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True)
+        for name, device in (("near", "g0"), ("far", "g1"))
+    ]
+    world = world_with(*pair, m=16)
+    world.ensure("c")
+    world.settle()
+    (first,) = world.runners.values()
+    (own,) = [part.device_id for part in first.view.layout.devices if not part.node_id]
+    world.nodes["big"] = node("big", devices=(gpu("g2"), cpu()))
+    world.report()
+    world.want("m", devices=[own, "g2"])
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert places(world) == ["big"]
