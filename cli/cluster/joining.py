@@ -1,0 +1,80 @@
+"""Several machines: what the first one opens for others, and how another one joins it."""
+
+import asyncio
+import socket
+
+import grpc
+
+from cli.cluster.readiness import grpc_serves
+from cli.core.server_address import join_host_port
+from cli.errors import CommandFailed
+from common.grpc_client import open_channel
+from common.network import is_taken, split_host_port
+from protos import discovery_pb2, discovery_pb2_grpc
+
+DISCOVERY_PORT = 7601
+NODE_PORT = 7603
+_ANSWERS_WITHIN_S = 10.0
+_RETRY_INTERVAL_S = 0.1
+
+
+def check_own_address(address: str) -> None:
+    """Raises CommandFailed where it is no address of this machine, or somebody listens on Puna's port of it."""
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        raise CommandFailed(f"{address} is no address of this machine ({error.strerror})") from error
+    if is_taken(node := join_host_port(address, NODE_PORT)):
+        raise CommandFailed(f"{node} is already in use")
+
+
+def discovery_of(cluster: str) -> str:
+    """`host:port` of the discovery that is meant by `host` or `host:port`."""
+    try:
+        return join_host_port(*split_host_port(cluster))
+    except ValueError:
+        return join_host_port(cluster.removeprefix("[").removesuffix("]"), DISCOVERY_PORT)
+
+
+def own_address_towards(other: str) -> str:
+    """The address that this machine has on the way to `host:port`. Nothing is sent.
+
+    Raises:
+        CommandFailed: the name is unknown, or there is no way.
+    """
+    host, port = split_host_port(other)
+    try:
+        family, kind, *_, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as way:
+            way.connect(target)
+            address: str = way.getsockname()[0]
+            return address
+    except OSError as error:
+        raise CommandFailed(f"{other} cannot be reached: {error.strerror}") from error
+
+
+async def wait_for_discovery(address: str) -> None:
+    """Raises CommandFailed where nobody answers."""
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN_S):
+            await grpc_serves(address)
+    except TimeoutError:
+        host = split_host_port(address)[0]
+        raise CommandFailed(
+            f"nothing answers at {address}; start the cluster there with `puna up --address {host}`"
+        ) from None
+
+
+async def node_is_registered(discovery: str, node: str) -> None:
+    """Wait until the inventory has the node that is dialled there."""
+    while True:
+        async with open_channel(discovery) as channel:
+            watch = discovery_pb2_grpc.DiscoveryStub(channel).WatchInventory
+            try:
+                async for inventory in watch(discovery_pb2.WatchInventoryRequest()):
+                    if any(one.address == node for one in inventory.nodes):
+                        return
+            except grpc.RpcError:
+                await asyncio.sleep(_RETRY_INTERVAL_S)
