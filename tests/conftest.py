@@ -1,0 +1,11 @@
+"""What all tests share: property tests try the same cases on every machine, however busy it is.
+
+Other cases: `pytest --hypothesis-profile searching`.
+"""
+
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings.get_profile("searching"), derandomize=True)
+settings.load_profile("steady")
