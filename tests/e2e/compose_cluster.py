@@ -143,13 +143,19 @@ class ComposeCluster:
         body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
         return self.client.post("/v1/chat/completions", json=body)
 
+    def said(self, question: str, *, model: str = MODEL) -> str:
+        """The answer, or else status and text of the refusal: what a test that fails should show."""
+        reply = self.ask(question, model=model)
+        if reply.status_code != 200:
+            return f"{reply.status_code} {reply.text}"
+        return str(reply.json()["choices"][0]["message"]["content"])
+
     def answers(self, question: str, expected: str, *, model: str = MODEL) -> bool:
         """True if the right answer comes; false while the way there is broken."""
         try:
-            reply = self.ask(question, model=model)
+            return self.said(question, model=model) == expected
         except httpx.TransportError:
             return False
-        return reply.status_code == 200 and reply.json()["choices"][0]["message"]["content"] == expected
 
     def nodes_of(self, model: str = MODEL) -> list[str]:
         """The nodes on which replicas of a model are ready to serve, sorted."""
@@ -210,7 +216,7 @@ def streams(cluster: ComposeCluster, count: int, *, end_tokens: list[int]) -> It
         Stream(
             cluster=cluster, body={"model": MODEL, "prompt": "Tell me a story.", "options": options | {"seed": seed}}
         )
-        for seed in range(count)
+        for seed in itertools.islice(SEEDS, count)
     ]
     threads = [threading.Thread(target=stream.read) for stream in running]
     for thread in threads:
