@@ -9,6 +9,9 @@ ENGINE_CXXFLAGS = $(strip $(CXXFLAGS) $(shell tools/compiler_flags.sh))
 PORT ?= 11434
 GRPC_PORT ?= 11435
 HOME_DIR ?= $(HOME)/.puna
+# Several machines (README.md): this machine's address for those that join, or the address of the one that is joined.
+ADDRESS ?=
+JOIN ?=
 PART ?= all
 # What `make test` runs; empty: all of it.
 TESTS ?=
@@ -37,8 +40,9 @@ $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos
 
 setup: $(VENV)/.ready ## create .venv and build the engine (about 5 minutes the first time)
 
-up: setup ## serve the demo model on this machine; Ctrl-C stops everything
-	$(BIN)/puna up --port $(PORT) --grpc-port $(GRPC_PORT) --home $(HOME_DIR)
+up: setup ## serve the demo model on this machine (ADDRESS=its own: others may join; JOIN=theirs: be their node); Ctrl-C stops
+	$(BIN)/puna up $(if $(ADDRESS),--address $(ADDRESS)) $(if $(JOIN),--join $(JOIN)) --port $(PORT) --grpc-port $(GRPC_PORT) \
+	  --home $(HOME_DIR)
 
 down: setup ## stop what `make up` started
 	$(BIN)/puna down --home $(HOME_DIR)
