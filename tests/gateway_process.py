@@ -14,10 +14,11 @@ from typing import Any
 
 import httpx
 
-from protos import runner_pb2
+from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2
 from runner.serve.constraints import _rules_of as rules_of
 from runner.serve.constraints import constraint_of
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, ScriptedScheduler, scripted_model
+from tests.real_store import RealStore, open_store
 from tests.waiting import wait_until
 
 EMBEDDER = "embedder:latest"
@@ -62,11 +63,27 @@ class LintingRunner(ScriptedRunner):
             yield event
 
 
-class _Surroundings:
-    """The scripted services, on an event loop in a thread."""
+@dataclass(eq=False, kw_only=True)
+class SchedulerOfOneStore(ScriptedScheduler):
+    """Its one node has a real store, and says that it has the scripted models."""
 
-    def __init__(self) -> None:
+    store: RealStore
+
+    async def ListNodes(  # noqa: N802
+        self, request: scheduler_pb2.ListNodesRequest, context: Any
+    ) -> discovery_pb2.Inventory:
+        inventory = await super().ListNodes(request, context)
+        inventory.nodes[0].address = self.store.address
+        inventory.nodes[0].models.extend(cluster_pb2.Model(name=name) for name in self.models)
+        return inventory
+
+
+class _Surroundings:
+    """The scripted services and a real store, on an event loop in a thread."""
+
+    def __init__(self, directory: Path) -> None:
         self.address = ""
+        self._directory = directory
         self._loop = asyncio.new_event_loop()
         self._ready, self._stop = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="surroundings")
@@ -91,7 +108,8 @@ class _Surroundings:
             RANKER: scripted_model(RANKER, capabilities=["rerank"], chat_template=""),
             SEER: scripted_model(SEER, capabilities=["completion", "vision"]),
         }
-        runner, scheduler = LintingRunner(context_tokens=200_000), ScriptedScheduler(models=models)
+        store = await open_store(self._directory)
+        runner, scheduler = LintingRunner(context_tokens=200_000), SchedulerOfOneStore(models=models, store=store)
         await runner.start()
         scheduler.replicas = {name: [runner] for name in models}
         await scheduler.start()
@@ -100,12 +118,13 @@ class _Surroundings:
         await self._stop.wait()
         await scheduler.stop()
         await runner.stop()
+        await store.close()
 
 
 @contextmanager
 def gateway_process(directory: Path, **settings: str) -> Iterator[GatewayProcess]:
     """Runs inside; `settings` are names of the environment without PUNA_."""
-    surroundings = _Surroundings()
+    surroundings = _Surroundings(directory / "store")
     surroundings.start()
     log = directory / "gateway.log"
     environment = {

@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis.generation import GenerationMode
 
+from tests.fuzz.server_errors import is_documented
 from tests.openapi_answers import fault_of
-
-# What may be missing: parts that this gateway does not have (501, where the document has that), and nodes with a store.
-# Everything else is there and well, so nothing may be said to be lost, full or away.
-NEVER_THERE = 501
-NO_STORE = "no node with a model store can be reached"
 
 # Streams of news, which end when their reader leaves.
 ENDLESS = frozenset({"/puna/v1/events"})
@@ -112,8 +108,10 @@ def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: Ope
 def _fault(case: Any, answer: httpx.Response, document: dict[str, Any]) -> str:
     """What is wrong with an answer; empty: nothing."""
     path, method, status = case.operation.path, case.method.upper(), answer.status_code
-    if status >= 500 and status != NEVER_THERE and NO_STORE not in answer.text:
-        return answer.text[:300]
+    head = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())
+    # HEAD has no text, and no route that takes it may be missing.
+    if status >= 500 and not is_documented(status, head, answer.text, path):
+        return answer.text[:300] or "a server error"
     if path in ENDLESS:
         return ""
     return fault_of(document, method, path, status, answer.headers.get("content-type", ""), answer.content)

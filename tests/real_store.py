@@ -1,0 +1,49 @@
+"""The store of a node, as its host has it, on an event loop of a test; nothing may be pulled from anywhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.grpc_server import GrpcServer, bind_server
+from protos import store_pb2, store_pb2_grpc
+from runner.host.models.model_files import ModelFiles
+from runner.host.registry.opening import Fetching, open_fetching
+from runner.host.settings import HostSettings
+from runner.host.store.servicer import ModelStoreServicer
+from runner.host.store.store import Store
+
+BLOB_BYTES_MAX = 1_000_000
+# Reserved for names that never resolve (RFC 6761), so that nothing else is on the list.
+NO_REGISTRY = "registry.invalid"
+
+
+@dataclass(slots=True, kw_only=True)
+class RealStore:
+    """Open from `open_store` to `close`."""
+
+    server: GrpcServer
+    fetching: Fetching
+
+    @property
+    def address(self) -> str:
+        """Where gateways reach it."""
+        return self.server.address
+
+    async def close(self) -> None:
+        """Stop its server and its fetching."""
+        await self.server.server.stop(None)
+        await self.fetching.pulls.close()
+
+
+async def open_store(directory: Path) -> RealStore:
+    """An empty store in a directory of its own."""
+    settings = HostSettings(registries=NO_REGISTRY)
+    store = Store(ModelFiles(directory / "models", directory / "cache"), blob_bytes_max=BLOB_BYTES_MAX, prunes=True)
+    fetching = open_fetching(settings, store, directory / "cache")
+    stores = ModelStoreServicer(store, fetching.pulls.pull)
+    server = bind_server(
+        "127.0.0.1:0",
+        register=lambda grpc_server: store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server),
+        services=[store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name],
+    )
+    await server.start()
+    return RealStore(server=server, fetching=fetching)
