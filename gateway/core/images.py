@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
+from gateway.core.image_frames import is_animated
 from gateway.core.image_headers import image_size
 
 IMAGES_MAX = 8  # of one request
@@ -39,7 +40,7 @@ def decode_image(image: Image) -> bytes:
     """The file in it.
 
     Raises:
-        InvalidRequest: a URL, no base64, too large, or nothing that looks like an image.
+        InvalidRequest: a URL, no base64, too large, several frames, or nothing that looks like an image.
     """
     text = image.text
     if text[:6].lower().startswith(("http:/", "https:")):
@@ -57,6 +58,8 @@ def decode_image(image: Image) -> bytes:
     width, height = image_size(data) or (1, 1)
     if width * height > PIXELS_MAX:
         raise InvalidRequest(f"an image has more than {PIXELS_MAX} pixels", param="images")
+    if is_animated(data):
+        raise InvalidRequest("an image has more than one frame", param="images")
     return data
 
 

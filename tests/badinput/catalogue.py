@@ -131,6 +131,24 @@ def gif(width: int, height: int) -> bytes:
     return b"GIF89a" + struct.pack("<HH", width, height) + b"\0" * 8
 
 
+def animated(frames: int) -> bytes:
+    """A GIF of frames of one pixel."""
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02D\x01\0"
+    return b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + b"\0" * 6 + frame * frames + b"\x3b"
+
+
+def animated_png(frames: int) -> bytes:
+    """Its head alone: the number of frames stands before the pixels."""
+    control = struct.pack(">II", frames, 0)
+    return png(1, 1) + struct.pack(">I", len(control)) + b"acTL" + control + b"\0" * 4
+
+
+def animated_webp(frames: int) -> bytes:
+    """Frames without contents, behind a header that says that there are some."""
+    chunk = b"VP8X" + struct.pack("<I", 10) + b"\x02" + b"\0" * 9
+    return b"RIFF\0\0\0\0WEBP" + chunk + (b"ANMF" + struct.pack("<I", 0)) * frames
+
+
 def row(
     number: str,
     what: str,
@@ -164,6 +182,7 @@ def row(
 JSON = "invalid JSON in request body: "
 NO_BASE64, NO_IMAGE = "an image is not valid base64", "an image is none of PNG, JPEG, BMP, GIF, WebP"
 NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
+ONE_FRAME = "an image has more than one frame"
 TOO_MANY_PIXELS = "an image has more than 33554432 pixels"
 NOT_ANTHROPIC = (OPENAI, OLLAMA)
 
@@ -255,6 +274,10 @@ TABLE: list[Row] = [row for rows in (
         param="messages"),
     row("IN14", "65,535² PNG", with_image(png(65_535, 65_535)), 400, TOO_MANY_PIXELS, param="images"),
     row("IN14", "65,535² GIF", with_image(gif(65_535, 65_535)), 400, TOO_MANY_PIXELS, param="images"),
+    row("IN14", "GIF of 10,000 frames", with_image(animated(10_000)), 400, ONE_FRAME, param="images"),
+    row("IN14", "GIF of one frame", with_image(animated(1)), GOOD),
+    row("IN14", "PNG of 10,000 frames", with_image(animated_png(10_000)), 400, ONE_FRAME, param="images"),
+    row("IN14", "WebP of 2 frames", with_image(animated_webp(2)), 400, ONE_FRAME, param="images"),
     row("IN14", "SVG", with_image(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), 400, NO_IMAGE, param="images"),
     row("IN14", "JPEG 2000", with_image(b"\0\0\0\x0cjP  \r\n\x87\n"), 400, NO_IMAGE, param="images"),
     *(
