@@ -182,6 +182,16 @@ class Client:
             answer = await self.stub.ListModels(inference_pb2.ListModelsRequest(), **self._call())
         return list(answer.models)
 
+    async def list_aliases(self) -> list[scheduler_pb2.Alias]:
+        """Second names of models that this caller may use.
+
+        Raises:
+            PunaError: the service refused.
+        """
+        with domain_errors():
+            answer = await self.stub.ListModels(inference_pb2.ListModelsRequest(), **self._call())
+        return list(answer.aliases)
+
     async def show_model(self, model: str) -> scheduler_pb2.ModelRoute:
         """One model and its replicas.
 

@@ -46,6 +46,12 @@ class Scheduler(Protocol):
     async def undrain(self, node_id: str) -> None:
         """Put it into use again."""
 
+    async def put_alias(self, name: str, target: str) -> scheduler_pb2.Alias:
+        """Give a model a second name."""
+
+    async def remove_alias(self, name: str) -> bool:
+        """Forget it; whether there was one."""
+
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
         """How long requests wait here for a slot."""
 

@@ -14,6 +14,7 @@ from scheduler import metrics
 from scheduler.converters import error_of
 from scheduler.core.constraints import ModelConstraints
 from scheduler.core.effects import (
+    AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
     AnswerExplained,
@@ -23,6 +24,7 @@ from scheduler.core.effects import (
     AnswerUnloading,
 )
 from scheduler.core.explanation import Explanation
+from scheduler.core.model_alias import ModelAlias
 
 Outcome = TypeVar("Outcome")
 
@@ -114,6 +116,11 @@ class Callers:
         """As `waiting_for_load`; the answer is how many replicas are still there."""
         yield from self._waiting(Caller[int](id=random_id("call-", 16)))
 
+    @contextmanager
+    def waiting_for_alias(self) -> Iterator[Caller[tuple[ModelAlias | None, bool]]]:
+        """As `waiting_for_load`; the answer is the alias as it is now, and whether there was one before."""
+        yield from self._waiting(Caller[tuple[ModelAlias | None, bool]](id=random_id("call-", 16)))
+
     def _waiting(self, caller: Caller[Outcome]) -> Iterator[Caller[Outcome]]:
         self._questions[caller.id] = caller
         try:
@@ -163,7 +170,7 @@ class Callers:
         else:
             caller.answer(outcome)
 
-    def answer_question(self, effect: AnswerConstraints | AnswerExplained | AnswerDrain) -> None:
+    def answer_question(self, effect: AnswerConstraints | AnswerExplained | AnswerDrain | AnswerAlias) -> None:
         """What was asked."""
         if (caller := self._questions.get(effect.caller_id)) is None:
             return
@@ -174,6 +181,8 @@ class Callers:
                 caller.answer(effect.explanation)
             case AnswerDrain():
                 caller.answer(effect.replicas)
+            case AnswerAlias():
+                caller.answer((effect.alias, effect.was_set))
 
 
 def _settle(caller: Caller[Outcome]) -> None:

@@ -176,6 +176,24 @@ class SchedulerClient:
         """Put a node into use again; raises as `drain`."""
         await self._ask_leader("Undrain", scheduler_pb2.UndrainRequest(node_id=node_id))
 
+    async def put_alias(self, name: str, target: str) -> scheduler_pb2.Alias:
+        """Give a model a second name.
+
+        Raises:
+            InvalidRequest: it would not lead to a model.
+            ModelNotFound: no node has the model.
+            ModelUnavailable: nobody leads now, or it cannot be written down.
+        """
+        request = scheduler_pb2.PutAliasRequest(alias=scheduler_pb2.Alias(name=name, target=target))
+        response: scheduler_pb2.Alias = await self._ask_leader("PutAlias", request)
+        return response
+
+    async def remove_alias(self, name: str) -> bool:
+        """Forget a second name; whether there was one. Raises ModelUnavailable as `put_alias`."""
+        request = scheduler_pb2.RemoveAliasRequest(name=name)
+        response: scheduler_pb2.RemoveAliasResponse = await self._ask_leader("RemoveAlias", request)
+        return response.was_set
+
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
         """Tell every scheduler how long requests wait here: whoever leads needs it, and who leads may change.
 

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from common.clock import Clock
 from common.errors import StaleFence
 from common.logs import get_logger
 from scheduler import metrics
-from scheduler.core.events import LeadershipGained, LeadershipLost
+from scheduler.core.events import AliasesRead, LeadershipGained, LeadershipLost
+from scheduler.core.model_alias import ModelAlias
 from scheduler.redis_store import Lease, RedisStore, StoreUnavailableError
 
 log = get_logger()
@@ -31,7 +32,7 @@ class Leadership:
         clock: Clock,
         leader_id: str,
         *,
-        on_change: Callable[[LeadershipGained | LeadershipLost], None],
+        on_change: Callable[[LeadershipGained | LeadershipLost | AliasesRead], None],
         on_end: Callable[[], None],
     ) -> None:
         """`leader_id` ends with "@address", which is where others are sent. `on_end` stops what acts for this term."""
@@ -44,6 +45,7 @@ class Leadership:
         self._why = ""
         self._poke = asyncio.Event()
         self._resigned = False
+        self._aliases: Mapping[str, ModelAlias] | None = None  # as last told by a standby
         self.leader_id = leader_id
         self.fence = 0  # 0: does not lead
 
@@ -107,6 +109,8 @@ class Leadership:
                     await self._lead(lease, asked_at_s)
                 elif lease.is_mine:
                     self._valid_until_s = asked_at_s + SELF_STOP_S
+                else:
+                    await self._read_aliases()
         except StoreUnavailableError as error:
             return self._without_store(str(error))
         except TimeoutError:
@@ -121,6 +125,7 @@ class Leadership:
         constraints = await self._store.load_constraints()
         margins = await self._store.load_margins()
         drains = await self._store.load_drains()
+        aliases = await self._store.load_aliases()
         self._valid_until_s = asked_at_s + SELF_STOP_S
         log.info("leadership.gained", fence=lease.fence, before=self.fence, placements=len(desired))
         self.fence, self._why = lease.fence, ""
@@ -135,8 +140,17 @@ class Leadership:
                 constraints=constraints,
                 margins=margins,
                 drains=drains,
+                aliases=aliases,
             )
         )
+
+    async def _read_aliases(self) -> None:
+        """What a standby tells gateways that watch it; the leader may be gone a moment later."""
+        aliases = await self._store.load_aliases()
+        if aliases != self._aliases and not self.fence:
+            self._aliases = aliases
+            if aliases is not None:
+                self._on_change(AliasesRead(aliases))
 
     def _without_store(self, why: str) -> float:
         """A leader goes on until its time is up, and tries more often."""

@@ -14,6 +14,7 @@ from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_o
 from scheduler.callers import Callers
 from scheduler.converters import fault_of, from_layout, from_origin, to_report, to_runner
 from scheduler.core.effects import (
+    AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
     AnswerExplained,
@@ -31,6 +32,7 @@ from scheduler.core.effects import (
     Note,
     PublishRoutes,
     RemoveDesired,
+    SaveAlias,
     SaveConstraints,
     SaveDesired,
     SaveDrain,
@@ -101,7 +103,7 @@ class Performer:
                 self._spawn(self._ask(effect))
             case ClearDevice():
                 self._spawn(self._clear(effect))
-            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain():
+            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain() | SaveAlias():
                 self._writer.put(effect)
             case DropLeadership():
                 self._leadership.drop(effect.high_water)
@@ -120,6 +122,7 @@ class Performer:
         | AnswerConstraints
         | AnswerExplained
         | AnswerDrain
+        | AnswerAlias
         | PublishRoutes
         | Note,
     ) -> None:
@@ -133,7 +136,7 @@ class Performer:
                 self._callers.answer_failed(effect)
             case AnswerUnloading():
                 self._callers.answer_unloading(effect)
-            case AnswerConstraints() | AnswerExplained() | AnswerDrain():
+            case AnswerConstraints() | AnswerExplained() | AnswerDrain() | AnswerAlias():
                 self._callers.answer_question(effect)
             case PublishRoutes():
                 self._board.publish(effect)

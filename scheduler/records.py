@@ -11,6 +11,7 @@ from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.margins import LOADS_KEPT, MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.model_alias import ModelAlias
 
 
 def encode(record: DesiredPlacement) -> str:
@@ -181,3 +182,18 @@ def decode_drain(text: str | bytes) -> float:
         ValueError, KeyError, TypeError: this is no record of a drain.
     """
     return float(orjson.loads(text)["budget_s"])
+
+
+def encode_alias(alias: ModelAlias) -> str:
+    """An alias as JSON."""
+    return orjson.dumps({"name": alias.name, "target": alias.target}).decode()
+
+
+def decode_alias(text: str | bytes) -> ModelAlias | None:
+    """An alias from JSON; None: the record that only says that there may be some.
+
+    Raises:
+        ValueError, KeyError, TypeError: this is no record of an alias.
+    """
+    fields = orjson.loads(text)
+    return ModelAlias(name=str(fields["name"]), target=str(fields["target"])) if fields else None

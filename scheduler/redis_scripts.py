@@ -6,6 +6,8 @@
 {sched}:constraints hash: model name → {"version": n, "record": {…}}
 {sched}:margins     hash: what it was learned about → {"version": n, "record": {…}}
 {sched}:drains      hash: node id → {"version": n, "record": {"budget_s": n}}
+{sched}:aliases     hash: alias → {"version": n, "record": {"name": …, "target": …}}; "" → an empty record, which
+                    tells a store where all aliases were removed from one that has lost them
 {sched}:schema      version of all of this
 """
 
@@ -15,6 +17,8 @@ PLACEMENTS = "{sched}:placements"
 CONSTRAINTS = "{sched}:constraints"
 MARGINS = "{sched}:margins"
 DRAINS = "{sched}:drains"
+ALIASES = "{sched}:aliases"
+ALIASES_MARK = ""  # no alias has this name
 SCHEMA = "{sched}:schema"
 
 SCHEMA_VERSION = "1"

@@ -16,12 +16,15 @@ from scheduler import metrics, redis_scripts
 from scheduler.core.constraints import Constraints
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.margins import NO_MARGINS, Margins
+from scheduler.core.model_alias import ModelAlias
 from scheduler.records import (
     decode,
+    decode_alias,
     decode_constraints,
     decode_drain,
     decode_margins,
     encode,
+    encode_alias,
     encode_constraints,
     encode_drain,
     encode_margins,
@@ -106,6 +109,13 @@ class RedisStore:
         """How long sequences may go on, by drained node. What cannot be read is left where it is."""
         return await self._load(redis_scripts.DRAINS, decode_drain)
 
+    async def load_aliases(self) -> dict[str, ModelAlias] | None:
+        """By key; None: none was ever written here. What cannot be read is left where it is."""
+        records = await self._load(redis_scripts.ALIASES, decode_alias)
+        if not records:
+            return None
+        return {key: alias for key, alias in records.items() if alias is not None}
+
     async def _load(self, key: str, read: Callable[[bytes], Result]) -> dict[str, Result]:
         stored: dict[str, str] = await self._ask("load", lambda: self._redis.hgetall(key))
         self._versions = {known: version for known, version in self._versions.items() if known[0] != key}
@@ -145,6 +155,12 @@ class RedisStore:
     async def save_drain(self, fence: int, node_id: str, budget_s: float | None) -> None:
         """Write that a node is out of use, or forget it; raises as `save`."""
         await self._put(fence, redis_scripts.DRAINS, node_id, "" if budget_s is None else encode_drain(budget_s))
+
+    async def save_alias(self, fence: int, key: str, alias: ModelAlias | None) -> None:
+        """Write an alias, or forget it; raises as `save`."""
+        if (redis_scripts.ALIASES, redis_scripts.ALIASES_MARK) not in self._versions:
+            await self._put(fence, redis_scripts.ALIASES, redis_scripts.ALIASES_MARK, "{}")
+        await self._put(fence, redis_scripts.ALIASES, key, "" if alias is None else encode_alias(alias))
 
     async def _put(self, fence: int, key: str, name: str, text: str) -> None:
         keys = [redis_scripts.FENCE, key]

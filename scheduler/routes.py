@@ -1,5 +1,6 @@
 """The routing table as gateways get it, and everybody who watches it."""
 
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -109,6 +110,11 @@ class RouteBoard:
         self.table = scheduler_pb2.RouteTable(
             version=effect.version, routes=[self._to_route(route) for route in effect.routes]
         )
+        if effect.aliases is not None:
+            self.table.aliases.SetInParent()
+            self.table.aliases.aliases.extend(
+                scheduler_pb2.Alias(name=alias.name, target=alias.target) for alias in effect.aliases
+            )
         current = {_key(route.model) for route in effect.routes}
         self._models = {key: model for key, model in self._models.items() if key in current}
         metrics.ROUTES_VERSION.set(effect.version)
@@ -136,7 +142,9 @@ class RouteBoard:
             name = route.model.description.details_id
             routes.append(self._complete(route) if name in fresh else route)
             fresh.discard(name)
-        return scheduler_pb2.RouteTable(version=table.version, routes=routes)
+        return scheduler_pb2.RouteTable(
+            version=table.version, routes=routes, aliases=table.aliases if table.HasField("aliases") else None
+        )
 
     def _complete(self, route: scheduler_pb2.ModelRoute) -> scheduler_pb2.ModelRoute:
         complete = scheduler_pb2.ModelRoute()

@@ -12,6 +12,7 @@ from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints, to_options
 from scheduler.core.events import (
+    AliasPut,
     CallerLeft,
     ConstraintsAsked,
     ConstraintsPut,
@@ -192,6 +193,26 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         with self._callers.waiting_for_drain() as caller:
             await self._loop.post(DrainAsked(caller_id=caller.id, node_id=node_id, drain=drain, budget_s=budget_s))
             return await caller.outcome
+
+    async def PutAlias(
+        self, request: scheduler_pb2.PutAliasRequest, context: aio.ServicerContext[Any, Any]
+    ) -> scheduler_pb2.Alias:
+        """Give a model a second name; answered once it is written down."""
+        name, target = _checked_name(request.alias.name), _checked_name(request.alias.target)
+        with self._callers.waiting_for_alias() as caller:
+            await self._loop.post(AliasPut(caller_id=caller.id, name=name, target=target))
+            alias, _ = await caller.outcome
+        assert alias is not None  # what was put is there
+        return scheduler_pb2.Alias(name=alias.name, target=alias.target)
+
+    async def RemoveAlias(
+        self, request: scheduler_pb2.RemoveAliasRequest, context: aio.ServicerContext[Any, Any]
+    ) -> scheduler_pb2.RemoveAliasResponse:
+        """Forget a second name; the model stays."""
+        with self._callers.waiting_for_alias() as caller:
+            await self._loop.post(AliasPut(caller_id=caller.id, name=_checked_name(request.name), target=None))
+            _, was_set = await caller.outcome
+        return scheduler_pb2.RemoveAliasResponse(was_set=was_set)
 
     async def ReportQueues(
         self,

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from common.errors import ModelUnavailable, StaleFence
 from common.logs import get_logger
 from scheduler.converters import fault_of
-from scheduler.core.effects import RemoveDesired, SaveConstraints, SaveDesired, SaveDrain, SaveMargins
+from scheduler.core.effects import RemoveDesired, SaveAlias, SaveConstraints, SaveDesired, SaveDrain, SaveMargins
 from scheduler.core.events import (
+    AliasSaved,
+    AliasSaveFailed,
     ConstraintsSaved,
     ConstraintsSaveFailed,
     DesiredSaved,
@@ -23,7 +25,7 @@ log = get_logger()
 
 WRITES_MAX = 4096
 
-Write = SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain
+Write = SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain | SaveAlias
 
 
 class Writer:
@@ -48,6 +50,8 @@ class Writer:
                 self._loop.post_soon(_constraints_failed(effect, fault))
             elif isinstance(effect, SaveDrain):
                 self._loop.post_soon(_drain_failed(effect, fault))
+            elif isinstance(effect, SaveAlias):
+                self._loop.post_soon(_alias_failed(effect, fault))
 
     async def run(self) -> None:
         """One write at a time, in order; until cancelled."""
@@ -64,6 +68,8 @@ class Writer:
                     await self._save_margins(effect)
                 case SaveDrain():
                     await self._save_drain(effect)
+                case SaveAlias():
+                    await self._save_alias(effect)
 
     async def _save(self, effect: SaveDesired) -> None:
         record = effect.record
@@ -107,6 +113,18 @@ class Writer:
             saved = DrainSaved(caller_id=effect.caller_id, node_id=effect.node_id, budget_s=effect.budget_s)
             await self._loop.post(saved)
 
+    async def _save_alias(self, effect: SaveAlias) -> None:
+        try:
+            self._check(effect.fence)
+            await self._store.save_alias(effect.fence, effect.key, effect.alias)
+        except StoreUnavailableError as error:
+            fault = Fault(reason=ModelUnavailable.reason, message=str(error), retry_after_s=1.0)
+            await self._loop.post(_alias_failed(effect, fault))
+        except StaleFence as error:
+            await self._loop.post(_alias_failed(effect, fault_of(error)))
+        else:
+            await self._loop.post(AliasSaved(caller_id=effect.caller_id, key=effect.key, alias=effect.alias))
+
     async def _remove(self, effect: RemoveDesired) -> None:
         try:
             self._check(effect.fence)
@@ -133,6 +151,10 @@ def _save_failed(effect: SaveDesired, fault: Fault) -> DesiredSaveFailed:
 
 def _drain_failed(effect: SaveDrain, fault: Fault) -> DrainSaveFailed:
     return DrainSaveFailed(caller_id=effect.caller_id, node_id=effect.node_id, fault=fault)
+
+
+def _alias_failed(effect: SaveAlias, fault: Fault) -> AliasSaveFailed:
+    return AliasSaveFailed(caller_id=effect.caller_id, key=effect.key, alias=effect.alias, fault=fault)
 
 
 def _constraints_failed(effect: SaveConstraints, fault: Fault) -> ConstraintsSaveFailed:

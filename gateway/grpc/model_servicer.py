@@ -26,7 +26,12 @@ class ModelServicer(VectorServicer):
     ) -> inference_pb2.ListModelsResponse:
         """Every model, newest first."""
         models = self._service.inference.models
-        return inference_pb2.ListModelsResponse(models=[models.routes.proto_of(route) for route in models.visible()])
+        return inference_pb2.ListModelsResponse(
+            models=[models.routes.proto_of(route) for route in models.visible()],
+            aliases=[
+                scheduler_pb2.Alias(name=one.name, target=one.alias_of) for one in models.listed() if one.alias_of
+            ],
+        )
 
     async def ShowModel(  # the name is the proto's
         self,

@@ -70,7 +70,7 @@ class ModelStore:
         name = body.model or body.name
         if not name:
             raise InvalidRequest("model is required", param="model")
-        route = self.service.inference.models.known_route(name)
+        route = self.service.inference.models.stored_route(name)
         exchange.record.model = route.model.name
         await self.service.whole(self.service.stores.delete(route), exchange.record)
         await exchange.respond(200, b"", {})

@@ -49,6 +49,7 @@ class TaggedModel(Answer):
     details: ModelDetails
     capabilities: list[str]
     nodes: list[str] = Field(description="Where it lies or runs")
+    alias_of: str = Field(default="", description="The model that this name points to; absent: it is the model's own")
     error: str = Field(default="", description="Why it cannot be loaded; absent: it can")
 
 
@@ -159,4 +160,5 @@ class ShownModel(Answer):
     modified_at: str
     puna: ShownPuna
     tensors: list[TensorRow] = Field(default_factory=list, description="With `verbose`")
+    alias_of: str = Field(default="", description="The model that the name in the request points to")
     projector_info: dict[str, Any] = Field(default_factory=dict, description="Of models that see")

@@ -9,6 +9,7 @@ import orjson
 
 from common.clock import MS_PER_S, NS_PER_MS, rfc3339_ns
 from common.errors import InvalidRequest
+from gateway.core.aliases import ListedModel
 from gateway.core.capabilities import check_usable
 from gateway.core.chat_template import TemplateChoice
 from gateway.core.durations import FOREVER_MS
@@ -60,9 +61,9 @@ class OllamaModels:
 
     async def tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
-        routes = self.service.inference.models.visible()
+        models = self.service.inference.models.listed()
         holders = await self.service.stores.holders()
-        await exchange.respond_json({"models": [self._tag(route, holders) for route in routes]})
+        await exchange.respond_json({"models": [self._tag(model, holders) for model in models]})
 
     async def running(self, exchange: Exchange) -> None:
         """GET /api/ps."""
@@ -79,6 +80,8 @@ class OllamaModels:
             raise InvalidRequest("model is required", param="model")
         route = self.service.inference.models.known_route(name)
         check_usable(route.model)
+        if (alias := self.service.inference.models.resolve(name)[1]) is not None:
+            shown["alias_of"] = alias.target
         exchange.record.model = route.model.name
         shown = _shown(route, self.service.inference.models.template_of(route.model), body)
         await self._add_headers(shown, route.model, verbose=body.verbose)
@@ -94,9 +97,9 @@ class OllamaModels:
         if model.projector_digest and (header := await stores.header(model.name, model.projector_digest)) is not None:
             shown["projector_info"] = model_info(header["metadata"], verbose=verbose)
 
-    def _tag(self, route: RouteInfo, holders: Mapping[str, frozenset[str]]) -> dict[str, object]:
-        model = route.model
-        serving = frozenset(replica.node_id for replica in route.replicas)
+    def _tag(self, listed: ListedModel, holders: Mapping[str, frozenset[str]]) -> dict[str, object]:
+        model, own_name = listed.route.model, listed.alias_of or listed.name
+        serving = frozenset(replica.node_id for replica in listed.route.replicas)
         return {
             "name": model.name,
             "model": model.name,
@@ -105,7 +108,8 @@ class OllamaModels:
             "digest": model.shown_digest,
             "details": model_details(model),
             "capabilities": list(model.capabilities),
-            "nodes": sorted(serving | holders.get(parse_model_name(model.name).key, frozenset())),
+            "nodes": sorted(serving | holders.get(parse_model_name(own_name).key, frozenset())),
+            **({"alias_of": listed.alias_of} if listed.alias_of else {}),
             **({"error": model.error} if model.error else {}),
         }
 

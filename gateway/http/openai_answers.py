@@ -183,7 +183,7 @@ class OpenAiAnswers:
 
     def _answer(self, exchange: Exchange, body: OpenAiAnswerBody, kind: str, *, with_logprobs: bool) -> Answer:
         exchange.record.stream = body.stream
-        route = self.service.inference.models.routes.find(body.model)
+        route = self.service.inference.models.meant_route(body.model)
         digest = route.model.digest[:_DIGEST_SHOWN] if route is not None else ""
         return Answer(
             kind=kind,

@@ -11,6 +11,7 @@ class ModelPuna(Answer):
     state: str = Field(description="ready, loading, unloaded or broken")
     context_length: int
     capabilities: list[str]
+    alias_of: str | None = Field(description="The model that this name points to; null: it is the model's own")
 
 
 class ModelObject(Answer):

@@ -20,11 +20,13 @@ class OpenAiModels:
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /v1/models."""
-        routes = self.service.inference.models.visible()
+        listed = self.service.inference.models.listed()
         if ANTHROPIC_VERSION in exchange.headers:
-            await exchange.respond_json(_anthropic_list(routes))
+            await exchange.respond_json(_anthropic_list([one.route for one in listed]))
             return
-        await exchange.respond_json({"object": "list", "data": [_model_object(route) for route in routes]})
+        await exchange.respond_json(
+            {"object": "list", "data": [_model_object(one.route, one.alias_of) for one in listed]}
+        )
 
     async def get(self, exchange: Exchange) -> None:
         """GET /v1/models/{id}; ids may contain slashes. The answer echoes the id as asked."""
@@ -33,7 +35,9 @@ class OpenAiModels:
         if ANTHROPIC_VERSION in exchange.headers:
             await exchange.respond_json(_anthropic_object(route) | {"id": exchange.path_value})
             return
-        await exchange.respond_json(_model_object(route) | {"id": exchange.path_value})
+        _, alias = self.service.inference.models.resolve(exchange.path_value)
+        shown = _model_object(route, route.model.name if alias is not None else "")
+        await exchange.respond_json(shown | {"id": exchange.path_value})
 
 
 def _anthropic_list(routes: list[RouteInfo]) -> dict[str, object]:
@@ -48,7 +52,7 @@ def _anthropic_object(route: RouteInfo) -> dict[str, object]:
     return {"type": "model", "id": model_id(model), "display_name": model_id(model), "created_at": created_at}
 
 
-def _model_object(route: RouteInfo) -> dict[str, object]:
+def _model_object(route: RouteInfo, alias_of: str) -> dict[str, object]:
     model = route.model
     return {
         "id": model_id(model),
@@ -59,6 +63,7 @@ def _model_object(route: RouteInfo) -> dict[str, object]:
             "state": _state(route),
             "context_length": model.context_tokens,
             "capabilities": list(model.capabilities),
+            "alias_of": alias_of or None,
         },
     }
 

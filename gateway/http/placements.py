@@ -23,7 +23,6 @@ from gateway.http.service import Loaded, Service, checked_options
 from gateway.http.streaming import stream_ndjson
 from gateway.keys.visits import may_use
 from gateway.models.inventory import cleared_device
-from gateway.models.model_access import check_visible
 from gateway.ports import for_clients
 from gateway.replicas.replicas import ReplicaPool
 from protos import scheduler_pb2
@@ -151,9 +150,9 @@ class Placements:
         """The name as the cluster has it; one that no node has stays as it is written."""
         if not model:
             raise InvalidRequest("model is required", param="model")
-        check_visible(model)
-        route = self.service.inference.models.routes.find(model)
-        return route.model.name if route is not None else model
+        name, _ = self.service.inference.models.resolve(model)
+        route = self.service.inference.models.routes.find(name)
+        return route.model.name if route is not None else name
 
     def _placements(self, asked: str | None) -> list[dict[str, object]]:
         models = self.service.inference.models

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from gateway.core.keys import Scope
+from gateway.http.aliases import alias_routes
 from gateway.http.anthropic_answers import AnthropicAnswers
 from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
 from gateway.http.exchange import Exchange
@@ -76,6 +77,7 @@ def make_routes(service: Service) -> list[Route]:
         *operation_routes(service),
         *placement_routes(service),
         *puna_routes(service),
+        *alias_routes(service),
         *key_routes(service),
         *page_routes(service),
     ]

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 
-from common.errors import ModelNotFound, ModelUnavailable, TemplateFailed
+from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, TemplateFailed
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
 from gateway.answers.streams import closing
+from gateway.core.aliases import Alias, ListedModel, alias_leads_nowhere, listed, resolved
 from gateway.core.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
 from gateway.core.capabilities import check_capabilities, check_usable
 from gateway.core.chat_template import TemplateChoice
@@ -25,7 +26,7 @@ from protos import runner_pb2
 
 
 def check_visible(model: str) -> None:
-    """Let a caller go on with a model, known or not.
+    """Let a caller go on with the name of a model itself, known or not.
 
     Raises:
         ModelNotFound: its key is not for this model; the same words as for one that no node has.
@@ -46,17 +47,54 @@ class ModelAccess:
         """Every model that the caller may see, newest first."""
         return [route for route in self.routes.all() if may_use(route.model.name)]
 
+    def listed(self) -> list[ListedModel]:
+        """Every name that the caller may use, aliases too, newest model first."""
+        return listed(self.routes.all(), self.routes.aliases, may_use)
+
+    def resolve(self, model: str) -> tuple[str, Alias | None]:
+        """The name of the model that the caller means, and the alias that led there.
+
+        Raises:
+            ModelNotFound: it is no name, or not for this caller.
+        """
+        return resolved(model, self.routes.aliases, may_use)
+
     def known_route(self, model: str) -> RouteInfo:
-        """The route of a model that must exist.
+        """The route of a model that must exist, by its name or an alias.
 
         Raises:
             ModelNotFound: no node has it, or it is not for this caller.
         """
-        check_visible(model)
-        route = self.routes.find(model)
+        name, alias = self.resolve(model)
+        route = self.routes.find(name)
         if route is None:
-            raise model_not_found(model)
+            raise _not_found(model, alias)
         return route
+
+    def stored_route(self, model: str) -> RouteInfo:
+        """The route of a model by its own name, for what is done to the model itself.
+
+        Raises:
+            ModelNotFound: no node has it, or it is not for this caller.
+            InvalidRequest: only an alias has this name.
+        """
+        check_visible(model)
+        if (route := self.routes.find(model)) is not None:
+            return route
+        name, alias = self.resolve(model)
+        if alias is None:
+            raise model_not_found(model)
+        raise InvalidRequest(
+            f'"{model}" is an alias of "{name}"; only DELETE /puna/v1/aliases removes it', param="model"
+        )
+
+    def meant_route(self, model: str) -> RouteInfo | None:
+        """As `known_route`; None: unknown.
+
+        Raises:
+            ModelNotFound: it is no name, or not for this caller.
+        """
+        return self.routes.find(self.resolve(model)[0])
 
     async def find(self, model: str, keep_alive_ms: int | None) -> AsyncIterator[LoadEvent | RouteInfo]:
         """The route of a model, as the last item. One that the table does not have may be new: the scheduler knows.
@@ -65,19 +103,21 @@ class ModelAccess:
             ModelNotFound: no node has it, or nobody is there to ask and the last table does not have it.
             BadModelFile: it is there, but broken.
         """
-        check_visible(model)
-        route = self.routes.find(model)
+        name, alias = self.resolve(model)
+        route = self.routes.find(name)
         if route is not None:
             check_usable(route.model)
             yield route
             return
         try:
-            async with closing(self._relay(model, keep_alive_ms, None)) as steps:
+            async with closing(self._relay(name, keep_alive_ms, None)) as steps:
                 async for step in steps:
                     yield step
+        except ModelNotFound as error:
+            raise _not_found(model, alias) from error
         except ModelUnavailable as error:
             # Without a scheduler the last table decides; without a table nobody knows.
-            raise (model_not_found(model) if self.routes.heard else error) from error
+            raise (_not_found(model, alias) if self.routes.heard else error) from error
 
     async def load(
         self,
@@ -89,18 +129,21 @@ class ModelAccess:
         options: LoadOptions = NO_LOAD_OPTIONS,
     ) -> AsyncIterator[LoadEvent]:
         """Make sure that a replica runs; ends when one does."""
-        check_visible(model)
-        if (known := self.routes.find(model)) is not None:
+        name, alias = self.resolve(model)
+        if (known := self.routes.find(name)) is not None:
             check_usable(known.model)
             record.model = known.model.name
             context_tokens = context_tokens or own_context(known.model)
             options = over(options, load_options(known.model.own_options))
-        async with closing(self._relay(model, keep_alive_ms, context_tokens, options)) as steps:
-            async for step in steps:
-                if isinstance(step, RouteInfo):
-                    record.model = step.model.name
-                else:
-                    yield step
+        try:
+            async with closing(self._relay(name, keep_alive_ms, context_tokens, options)) as steps:
+                async for step in steps:
+                    if isinstance(step, RouteInfo):
+                        record.model = step.model.name
+                    else:
+                        yield step
+        except ModelNotFound as error:
+            raise _not_found(model, alias) from error
 
     def template_of(self, model: ModelInfo) -> TemplateChoice | None:
         """What its conversations are rendered with; None: they are refused."""
@@ -161,12 +204,9 @@ class ModelAccess:
         relay = self._dispatcher.loads.relay(
             model_name=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms, options=options
         )
-        try:
-            async with closing(relay) as steps:
-                async for step in steps:
-                    yield step
-        except ModelNotFound as error:
-            raise model_not_found(model) from error
+        async with closing(relay) as steps:
+            async for step in steps:
+                yield step
 
     @asynccontextmanager
     async def _any_replica(self, model: str) -> AsyncIterator[tuple[RouteInfo, Connection]]:
@@ -187,3 +227,7 @@ class ModelAccess:
             yield route, connection
         finally:
             self._dispatcher.release(slot, connection)
+
+
+def _not_found(asked: str, alias: Alias | None) -> ModelNotFound:
+    return model_not_found(asked) if alias is None else alias_leads_nowhere(asked, alias)

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from common.errors import PunaError
 from common.logs import get_logger
+from gateway.core.aliases import Alias
 from gateway.core.model_names import parse_model_name
 from gateway.core.routes import RouteInfo
 from gateway.grpc.converters import route_from_proto
@@ -23,6 +24,7 @@ class RouteCache:
     def __init__(self) -> None:
         self._routes: dict[str, RouteInfo] = {}
         self._protos: dict[str, scheduler_pb2.ModelRoute] = {}  # as received, for gRPC clients
+        self._aliases: dict[str, Alias] = {}
         self._listeners: list[Callable[[], None]] = []
         self.heard = False  # at least one whole table arrived
 
@@ -31,8 +33,13 @@ class RouteCache:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    @property
+    def aliases(self) -> Mapping[str, Alias]:
+        """By key of their name."""
+        return self._aliases
+
     def find(self, name: str) -> RouteInfo | None:
-        """The route of a model by any spelling of its name; None: unknown.
+        """The route of a model by any spelling of its own name; None: unknown. Aliases are followed before.
 
         Raises:
             ModelNotFound: the text is no model name at all.
@@ -55,6 +62,11 @@ class RouteCache:
         """A new table takes the place of the old one."""
         self._protos = {parse_model_name(route.model.name).key: route for route in table.routes}
         self._routes = {key: route_from_proto(route) for key, route in self._protos.items()}
+        if table.HasField("aliases"):  # else that scheduler has not read them yet
+            self._aliases = {
+                parse_model_name(alias.name).key: Alias(name=alias.name, target=alias.target)
+                for alias in table.aliases.aliases
+            }
         self.heard = True
         self._changed()
 

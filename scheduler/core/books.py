@@ -17,6 +17,7 @@ from scheduler.core.load_jobs import LoadJob
 from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import MemoryReport
 from scheduler.core.observed import Observed
+from scheduler.core.model_alias import ModelAlias
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
 from scheduler.core.view import NodeView
@@ -137,6 +138,8 @@ class Books:
     scale_paused_until_s: dict[str, float] = field(default_factory=dict)  # by model digest
     largest_asked: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # digest → (when, num_ctx)
     routes: tuple[ModelRoute, ...] = ()
+    aliases: dict[str, ModelAlias] | None = None  # by key; None: not read yet. They outlive leadership
+    pending_aliases: dict[str, ModelAlias | None] = field(default_factory=dict)  # likewise: what is being written
     routes_version: int = 0
     effects: list[Effect] = field(default_factory=list)
 
@@ -147,6 +150,7 @@ class Books:
         while len(self.forgotten) > FORGOTTEN_MAX:
             del self.forgotten[next(iter(self.forgotten))]
 
+    routes_aliases: tuple[ModelAlias, ...] | None = None  # as published with them
     def emit(self, effect: Effect) -> None:
         """Ask the shell for something."""
         self.effects.append(effect)

@@ -11,6 +11,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.lending import Loans
 from scheduler.core.margins import Margins
+from scheduler.core.model_alias import ModelAlias
 from scheduler.core.origins import Origin
 from scheduler.core.routing_table import ModelRoute
 
@@ -84,6 +85,25 @@ class SaveDrain:
     caller_id: str
     node_id: str
     budget_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerAlias:
+    """Final: the alias as it is written down now, and whether there was one before."""
+
+    caller_id: str
+    alias: ModelAlias | None
+    was_set: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveAlias:
+    """Write down an alias, or forget it; the caller hears of it afterwards, if there is one."""
+
+    fence: int
+    caller_id: str
+    key: str
+    alias: ModelAlias | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +214,7 @@ class PublishRoutes:
 
     version: int
     routes: tuple[ModelRoute, ...]
+    aliases: tuple[ModelAlias, ...] | None = None  # by name; None: not known here, watchers keep theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +246,9 @@ Effect = (
     | AnswerConstraints
     | AnswerExplained
     | AnswerDrain
+    | AnswerAlias
     | SaveDrain
+    | SaveAlias
     | SaveConstraints
     | SaveMargins
     | ClearDevice

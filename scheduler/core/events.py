@@ -9,6 +9,7 @@ from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.faults import Fault
 from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import MemoryReport
+from scheduler.core.model_alias import ModelAlias
 from scheduler.core.view import NodeView, RunnerView
 
 
@@ -137,6 +138,41 @@ class DrainSaveFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AliasPut:
+    """A caller wants a second name for a model; `target` None: no longer."""
+
+    caller_id: str
+    name: str
+    target: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasSaved:
+    """The store holds it, or has forgotten it."""
+
+    caller_id: str  # empty: nobody waits for it
+    key: str
+    alias: ModelAlias | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasSaveFailed:
+    """It is not written down."""
+
+    caller_id: str
+    key: str
+    alias: ModelAlias | None
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class AliasesRead:
+    """What the store holds, for a scheduler that does not lead."""
+
+    aliases: Mapping[str, ModelAlias]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuesReported:
     """A gateway told how long the oldest request waits for a slot of each model. Who is not named has none waiting."""
 
@@ -243,6 +279,7 @@ class LeadershipGained:
     constraints: Mapping[str, Constraints] = field(default_factory=dict)
     margins: Margins = NO_MARGINS
     drains: Mapping[str, float] = field(default_factory=dict)  # node id → how long its sequences may go on
+    aliases: Mapping[str, ModelAlias] | None = field(default_factory=dict)  # by key; None: never had any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +310,10 @@ Event = (
     | DrainAsked
     | DrainSaved
     | DrainSaveFailed
+    | AliasPut
+    | AliasSaved
+    | AliasSaveFailed
+    | AliasesRead
     | Measured
     | MeasureFailed
     | DesiredSaved

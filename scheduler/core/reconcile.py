@@ -6,6 +6,9 @@
 - Wanted as stopping: stopped again.
 """
 
+import math
+
+from scheduler.core.aliases import take_over as take_over_aliases
 from scheduler.core.books import Books
 from scheduler.core.candidates import Placement
 from scheduler.core.crashes import see_crash
@@ -46,6 +49,7 @@ def gain(books: Books, event: LeadershipGained, now_s: float) -> None:
     books.constraints = dict(event.constraints)
     take_over_drains(books, event.drains, event.fence, now_s)
     take_over(books, event.margins, event.fence)
+    take_over_aliases(books, event.aliases, event.fence)
     for placement_id, record in stored.items():
         memo = books.memos.get(placement_id)
         if memo is not None and memo.asked_ms is None:

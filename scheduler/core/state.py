@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from scheduler.core import (
+    aliases,
     draining,
     explaining,
     keeping,
@@ -27,6 +28,10 @@ from scheduler.core.constraints import Constraints
 from scheduler.core.device_clearing import clear_device
 from scheduler.core.effects import DropLeadership, Effect, PublishRoutes
 from scheduler.core.events import (
+    AliasesRead,
+    AliasPut,
+    AliasSaved,
+    AliasSaveFailed,
     CallerLeft,
     ConstraintsAsked,
     ConstraintsPut,
@@ -128,11 +133,8 @@ class SchedulerCore:
                 see_lost(books, now_s)
             case InventoryLost():
                 books.observed.lose_inventory(now_s)
-            case LeadershipGained():
-                reconcile.gain(books, event, now_s)
-                books.leadership = Leadership(fence=event.fence, leader_id=event.leader_id)
-            case LeadershipLost():
-                self._lose(event.why, now_s)
+            case LeadershipGained() | LeadershipLost():
+                self._take_leadership(event, now_s)
             case TimePassed():
                 pass
             case EnsureRequested() | UnloadRequested() | CallerLeft() | ExplainAsked() | DeviceClearAsked():
@@ -140,11 +142,21 @@ class SchedulerCore:
             case ConstraintsAsked() | ConstraintsPut() | ConstraintsSaved() | ConstraintsSaveFailed():
                 self._take_constraints(event)
             case DrainAsked() | DrainSaved() | DrainSaveFailed():
+            case AliasPut() | AliasSaved() | AliasSaveFailed() | AliasesRead():
+                aliases.take_in(books, event)
                 draining.take_in(books, event, now_s)
             case QueuesReported():
                 keeping.see_queues(books, event.gateway_id, event.waits_s, now_s)
             case _:
                 self._take_outcome(event, now_s)
+    def _take_leadership(self, event: LeadershipGained | LeadershipLost, now_s: float) -> None:
+        match event:
+            case LeadershipGained():
+                reconcile.gain(self.books, event, now_s)
+                self.books.leadership = Leadership(fence=event.fence, leader_id=event.leader_id)
+            case LeadershipLost():
+                self._lose(event.why, now_s)
+
 
     def _take_call(
         self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked | DeviceClearAsked, now_s: float
@@ -239,6 +251,7 @@ class SchedulerCore:
         if runner.state is RunnerState.ERROR:
             failed = StartFailed(
                 placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or reconcile.GONE
+        books.pending_aliases.clear()
             )
             starting.on_start_failed(books, failed, now_s)
             return
@@ -275,8 +288,10 @@ class SchedulerCore:
             expiries={runner.placement_id: reconcile.expiry_of(books, runner) for _, runner in replicas},
             known=self._table,
         )
-        if not books.observed.was_seen or (books.routes_version and is_same_table(books.routes, routes)):
+        named = None if books.aliases is None else tuple(alias for _, alias in sorted(books.aliases.items()))
+        is_known = books.routes_version and named == books.routes_aliases and is_same_table(books.routes, routes)
+        if not books.observed.was_seen or is_known:
             return []
-        books.routes = routes
+        books.routes, books.routes_aliases = routes, named
         books.routes_version += 1
-        return [PublishRoutes(version=books.routes_version, routes=routes)]
+        return [PublishRoutes(version=books.routes_version, routes=routes, aliases=named)]

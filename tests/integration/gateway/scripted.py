@@ -14,7 +14,6 @@ from common.errors import (
     DeviceNotFound,
     InvalidRequest,
     ModelNotFound,
-    NodeNotFound,
     PlacementMismatch,
     PunaError,
 )
@@ -27,6 +26,7 @@ from protos import (
     scheduler_pb2,
     scheduler_pb2_grpc,
 )
+from tests.integration.gateway.scripted_wishes import ScriptedWishes
 
 Context = aio.ServicerContext[Any, Any]
 MODEL_NAME = "demo:latest"
@@ -246,7 +246,7 @@ def scripted_model(name: str = MODEL_NAME, **description: Any) -> cluster_pb2.Mo
 
 
 @dataclass(eq=False)
-class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
+class ScriptedScheduler(ScriptedWishes):
     """Knows `models`; loading one puts the next of `spare` runners into its route."""
 
     models: dict[str, cluster_pb2.Model] = field(default_factory=lambda: {MODEL_NAME: scripted_model()})
@@ -260,6 +260,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
     explained: list[scheduler_pb2.ExplainRequest] = field(default_factory=list)
     queues: list[scheduler_pb2.ReportQueuesRequest] = field(default_factory=list)
     drained: dict[str, int | None] = field(default_factory=dict)  # node → budget_ms
+    aliases: dict[str, str] = field(default_factory=dict)
+    knows_aliases: bool = True
     server: GrpcServer | None = None
     version: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -318,7 +320,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
                 while self.version == sent:
                     await self._changed.wait()
                 sent = self.version
-            yield scheduler_pb2.RouteTable(version=sent, routes=[self.route(name) for name in self.models])
+            routes = [self.route(name) for name in self.models]
+            yield scheduler_pb2.RouteTable(version=sent, routes=routes, aliases=self.alias_table())
 
     async def UnloadModel(  # noqa: N802
         self, request: scheduler_pb2.UnloadModelRequest, context: Context
@@ -368,20 +371,6 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServicer):
             raise DeviceNotFound(f"device '{request.device}' not found")
         device = cluster_pb2.Device(id="GPU-1", name="CUDA0", state=cluster_pb2.DEVICE_STATE_OK)
         return scheduler_pb2.ClearDeviceResponse(node_id="node-1", device=device)
-
-    async def Drain(  # noqa: N802
-        self, request: scheduler_pb2.DrainRequest, context: Context
-    ) -> scheduler_pb2.DrainResponse:
-        if request.node_id != "node-1":
-            raise NodeNotFound(f"no node is called '{request.node_id}'")
-        self.drained[request.node_id] = request.budget_ms if request.HasField("budget_ms") else None
-        return scheduler_pb2.DrainResponse(replicas=1)
-
-    async def Undrain(  # noqa: N802
-        self, request: scheduler_pb2.UndrainRequest, context: Context
-    ) -> scheduler_pb2.UndrainResponse:
-        self.drained.pop(request.node_id, None)
-        return scheduler_pb2.UndrainResponse()
 
     async def ReportQueues(  # noqa: N802
         self, request: scheduler_pb2.ReportQueuesRequest, context: Context

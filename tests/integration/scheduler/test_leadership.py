@@ -17,7 +17,7 @@ from common.errors import ModelUnavailable
 from common.grpc_client import open_channel
 from protos import scheduler_pb2
 from scheduler.client import SchedulerClient
-from scheduler.core.events import LeadershipGained, LeadershipLost
+from scheduler.core.events import AliasesRead, LeadershipGained, LeadershipLost
 from scheduler.leadership import SELF_STOP_S, Leadership
 from scheduler.redis_store import RedisStore
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
@@ -205,7 +205,7 @@ class StoppedClock(SystemClock):
 async def test_a_term_is_over_when_its_time_is_up_whether_or_not_anybody_was_asked(redis: RedisServer) -> None:
     clock = StoppedClock()
     store = RedisStore(redis.url, clock)
-    heard: list[LeadershipGained | LeadershipLost] = []
+    heard: list[LeadershipGained | LeadershipLost | AliasesRead] = []
     ends: list[None] = []
     leadership = Leadership(store, clock, "me@here", on_change=heard.append, on_end=lambda: ends.append(None))
     running = asyncio.create_task(leadership.run())

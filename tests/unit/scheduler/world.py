@@ -11,6 +11,7 @@ from scheduler.core.constraint_fields import parse_constraints
 from scheduler.core.constraints import NO_OPTIONS, Constraints, LoadOptions
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.effects import (
+    AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
     AnswerExplained,
@@ -28,6 +29,7 @@ from scheduler.core.effects import (
     Note,
     PublishRoutes,
     RemoveDesired,
+    SaveAlias,
     SaveConstraints,
     SaveDesired,
     SaveDrain,
@@ -36,6 +38,9 @@ from scheduler.core.effects import (
     StopRunner,
 )
 from scheduler.core.events import (
+    AliasPut,
+    AliasSaved,
+    AliasSaveFailed,
     CallerLeft,
     ConstraintsPut,
     ConstraintsSaved,
@@ -67,11 +72,14 @@ from scheduler.core.faults import STALE_FENCE, Fault
 from scheduler.core.layouts import Layout
 from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import GIB, MemoryOrigin, MemoryReport
+from scheduler.core.model_alias import ModelAlias
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
 from scheduler.core.state import SchedulerCore
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerState, RunnerView
 from tests.unit.scheduler.builders import counted, model
+
+Write = SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain | SaveAlias
 
 PROCESS_BYTES = 256 * 1024 * 1024  # what a process really takes beside the model
 
@@ -100,6 +108,7 @@ class World:
     stored_constraints: dict[str, Constraints] = field(default_factory=dict)
     stored_margins: Margins = NO_MARGINS
     stored_drains: dict[str, float] = field(default_factory=dict)
+    stored_aliases: dict[str, ModelAlias] | None = None
     file_constraints: dict[str, Constraints] = field(default_factory=dict)
     fence: int = 0
     high_fence: int = 0  # the highest that any host has seen
@@ -107,7 +116,9 @@ class World:
     asked: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     measures: list[Measure] = field(default_factory=list)
-    writes: list[SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain] = field(default_factory=list)
+    writes: list[SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain | SaveAlias] = field(
+        default_factory=list
+    )
     starts: list[StartRunner] = field(default_factory=list)
     stops: list[StopRunner] = field(default_factory=list)
     all_starts: list[StartRunner] = field(default_factory=list)
@@ -152,7 +163,7 @@ class World:
             case AnswerQueued() | AnswerLoading() | AnswerReady() | AnswerFailed():
                 for caller in effect.callers:
                     self.answers.setdefault(caller, []).append(effect)
-            case AnswerUnloading() | AnswerConstraints() | AnswerExplained() | AnswerDrain():
+            case AnswerUnloading() | AnswerConstraints() | AnswerExplained() | AnswerDrain() | AnswerAlias():
                 self.answers.setdefault(effect.caller_id, []).append(effect)
             case PublishRoutes():
                 self.routes = effect.routes
@@ -172,6 +183,7 @@ class World:
         | SaveConstraints
         | SaveMargins
         | SaveDrain
+        | SaveAlias
         | StartRunner
         | StopRunner
         | AskRunner
@@ -180,7 +192,7 @@ class World:
         match effect:
             case Measure():
                 self.measures.append(effect)
-            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain():
+            case SaveDesired() | RemoveDesired() | SaveConstraints() | SaveMargins() | SaveDrain() | SaveAlias():
                 self.writes.append(effect)
             case StartRunner():
                 self.starts.append(effect)
@@ -210,6 +222,7 @@ class World:
                 constraints=dict(self.stored_constraints),
                 margins=self.stored_margins,
                 drains=dict(self.stored_drains),
+                aliases=None if self.stored_aliases is None else dict(self.stored_aliases),
             )
         )
 
@@ -252,6 +265,13 @@ class World:
         """An operator takes a node out of use, or puts it back; the store takes it."""
         self.send(DrainAsked(caller_id="operator", node_id=node_id, drain=drain, budget_s=budget_s))
         self.writes_done()
+
+    def alias(self, name: str, target: str | None) -> list[Effect]:
+        """An operator sets an alias or, with None, removes it; the store takes it. What is answered."""
+        self.answers.pop("operator", None)
+        self.send(AliasPut(caller_id="operator", name=name, target=target))
+        self.writes_done()
+        return self.answers["operator"]
 
     def explain(self, model_name: str = "m", *, last: bool = False, context_tokens: int | None = None) -> Explanation:
         """What is answered at once."""
@@ -356,6 +376,9 @@ class World:
             if isinstance(effect, SaveDrain):
                 self._drain_done(effect)
                 continue
+            if isinstance(effect, SaveAlias):
+                self._alias_done(effect)
+                continue
             if isinstance(effect, SaveMargins):
                 self.stored_margins = self.stored_margins.with_all(effect.margins)
                 continue
@@ -377,6 +400,14 @@ class World:
             ConstraintsSaved(caller_id=effect.caller_id, model_name=effect.model_name, constraints=effect.constraints)
         )
 
+    def _alias_done(self, effect: SaveAlias) -> None:
+        self.stored_aliases = self.stored_aliases or {}
+        if effect.alias is None:
+            self.stored_aliases.pop(effect.key, None)
+        else:
+            self.stored_aliases[effect.key] = effect.alias
+        self.send(AliasSaved(caller_id=effect.caller_id, key=effect.key, alias=effect.alias))
+
     def _drain_done(self, effect: SaveDrain) -> None:
         if effect.budget_s is None:
             self.stored_drains.pop(effect.node_id, None)
@@ -390,6 +421,9 @@ class World:
             effect = self.writes.pop(0)
             if isinstance(effect, SaveDrain):
                 self.send(DrainSaveFailed(caller_id=effect.caller_id, node_id=effect.node_id, fault=fault))
+            if isinstance(effect, SaveAlias):
+                names = {"caller_id": effect.caller_id, "key": effect.key, "alias": effect.alias}
+                self.send(AliasSaveFailed(fault=fault, **names))  # type: ignore[arg-type]
             if isinstance(effect, SaveConstraints):
                 self.send(ConstraintsSaveFailed(caller_id=effect.caller_id, model_name=effect.model_name, fault=fault))
             if isinstance(effect, SaveDesired):
