@@ -296,7 +296,7 @@ def from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
     )
 
 
-def from_replica(replica: ReplicaRoute, *, expires_at_unix_ms: int | None) -> scheduler_pb2.Replica:
+def from_replica(replica: ReplicaRoute, *, expires_at_unix_ms: int | None, stays: bool) -> scheduler_pb2.Replica:
     """A replica for the wire."""
     runner = replica.runner
     status = cluster_pb2.RunnerStatus(
@@ -321,4 +321,5 @@ def from_replica(replica: ReplicaRoute, *, expires_at_unix_ms: int | None) -> sc
         status=status,
         device_names=replica.device_names,
         expires_at_unix_ms=expires_at_unix_ms,
+        stays=stays,
     )

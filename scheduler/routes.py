@@ -156,11 +156,16 @@ class RouteBoard:
         model = self._models.get(_key(route.model))
         assert model is not None, "the core knows models from the same inventory"
         replicas = [
-            from_replica(replica, expires_at_unix_ms=self._unix_ms(replica.expires_at_s)) for replica in route.replicas
+            from_replica(
+                replica,
+                expires_at_unix_ms=self._unix_ms(replica.expires_at_s),
+                stays=replica.expires_at_s == math.inf,
+            )
+            for replica in route.replicas
         ]
         return scheduler_pb2.ModelRoute(model=model.brief, replicas=replicas)
 
     def _unix_ms(self, moment_s: float | None) -> int | None:
-        if moment_s is None:
+        if moment_s is None or moment_s == math.inf:
             return None
         return round((self._clock.wall_unix_s() + moment_s - self._clock.now_s()) * 1000)

@@ -99,7 +99,8 @@ class ReplicaInfo:
     devices: tuple[DeviceShare, ...] = ()
     host_bytes: int = 0
     keep_alive_ms: int | None = None
-    expires_at_unix_ms: int | None = None
+    expires_at_unix_ms: int | None = None  # None: it is busy, is not ready, or stays
+    stays: bool = False  # does not go by itself
 
     @property
     def layers_on_devices(self) -> int:

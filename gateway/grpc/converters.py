@@ -80,6 +80,7 @@ def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
         host_bytes=_memory_bytes(status.memory.host),
         keep_alive_ms=status.keep_alive_ms if status.HasField("keep_alive_ms") else None,
         expires_at_unix_ms=replica.expires_at_unix_ms if replica.HasField("expires_at_unix_ms") else None,
+        stays=replica.stays,
     )
 
 

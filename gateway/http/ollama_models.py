@@ -12,7 +12,6 @@ from common.errors import InvalidRequest
 from gateway.core.aliases import ListedModel
 from gateway.core.capabilities import check_usable
 from gateway.core.chat_template import TemplateChoice
-from gateway.core.durations import FOREVER_MS
 from gateway.core.model_card import (
     measured_reports,
     model_info,
@@ -24,7 +23,6 @@ from gateway.core.model_card import (
 from gateway.core.model_names import parse_model_name
 from gateway.core.model_text import model_details
 from gateway.core.option_table import check_options
-from gateway.core.replica_load import ReplicaLoad
 from gateway.core.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
@@ -80,10 +78,10 @@ class OllamaModels:
             raise InvalidRequest("model is required", param="model")
         route = self.service.inference.models.known_route(name)
         check_usable(route.model)
-        if (alias := self.service.inference.models.resolve(name)[1]) is not None:
-            shown["alias_of"] = alias.target
         exchange.record.model = route.model.name
         shown = _shown(route, self.service.inference.models.template_of(route.model), body)
+        if (alias := self.service.inference.models.resolve(name)[1]) is not None:
+            shown["alias_of"] = alias.target
         await self._add_headers(shown, route.model, verbose=body.verbose)
         answer = await asyncio.to_thread(orjson.dumps, shown) if body.verbose else orjson.dumps(shown)
         await exchange.respond(200, answer, {"content-type": "application/json"})
@@ -137,7 +135,7 @@ class OllamaModels:
             "node": replica.node_id,
             "state": str(load.state if load else replica.state),
             "context_length": replica.context_tokens,
-            "expires_at": _expiry(replica, load, now_ms),
+            "expires_at": _expiry(replica, now_ms),
             "slots_total": load.slots_total if load else replica.slots_total,
             "slots_busy": load.slots_busy if load else replica.slots_busy,
             "devices": _devices(model, replica),
@@ -156,16 +154,13 @@ def _devices(model: ModelInfo, replica: ReplicaInfo) -> list[dict[str, object]]:
     ]
 
 
-def _expiry(replica: ReplicaInfo, load: ReplicaLoad | None, now_ms: int) -> str:
+def _expiry(replica: ReplicaInfo, now_ms: int) -> str:
     """When keep_alive ends. A busy replica's clock starts with the end of its last request: at the earliest now."""
     if replica.expires_at_unix_ms is not None:
         return _time(replica.expires_at_unix_ms)
-    busy = load is not None and load.work > 0
-    if busy and replica.state is not ReplicaState.LOADING and replica.keep_alive_ms != FOREVER_MS:
-        keep_alive_ms = replica.keep_alive_ms if replica.keep_alive_ms is not None else _DEFAULT_KEEP_ALIVE_MS
-        if keep_alive_ms >= 0:
-            return _time(now_ms + keep_alive_ms)
-    return NEVER
+    if replica.stays or replica.state is ReplicaState.LOADING:
+        return NEVER
+    return _time(now_ms + (_DEFAULT_KEEP_ALIVE_MS if replica.keep_alive_ms is None else replica.keep_alive_ms))
 
 
 def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> dict[str, object]:

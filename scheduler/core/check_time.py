@@ -1,5 +1,6 @@
 """When the core has to look again although nothing has happened."""
 
+import math
 from collections.abc import Iterator
 
 from scheduler.core.books import Books, StopState
@@ -22,7 +23,7 @@ def wake_at_s(books: Books, now_s: float) -> float | None:
         moments += [since_s + books.policy.device_lost_s for since_s in books.devices_lost_since_s.values()]
         moments += [question.until_s for question in books.questions.values()]
         moments += [since_s + books.policy.scale_up_after_s for since_s in books.waits_since_s.values()]
-    return min((moment for moment in moments if moment is not None and moment > now_s), default=None)
+    return min((moment for moment in moments if moment is not None and now_s < moment < math.inf), default=None)
 
 
 def _loads(books: Books, now_s: float) -> Iterator[float | None]:

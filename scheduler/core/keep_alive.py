@@ -1,5 +1,6 @@
 """How long an idle replica stays. Pure: what was asked and when it was last used in, a moment out."""
 
+import math
 from dataclasses import dataclass
 
 from scheduler.core.view import RunnerView
@@ -54,12 +55,14 @@ class ReplicaMemo:
 
 
 def expires_at_s(memo: ReplicaMemo, runner: RunnerView, *, default_ms: int, grace_s: float) -> float | None:
-    """When an idle replica is to go. None: it is busy, or was asked to stay for ever.
+    """When an idle replica is to go. None: it is busy. Infinite: it was asked to stay for ever.
 
     A caller that was sent here starts the time anew, and has `grace_s` to arrive however short the wish is.
     """
     keep_alive_ms = memo.keep_alive_ms(runner, default_ms)
-    if memo.idle_since_s is None or keep_alive_ms < 0:
+    if keep_alive_ms < 0:
+        return math.inf
+    if memo.idle_since_s is None:
         return None
     expiry_s = memo.idle_since_s + keep_alive_ms / 1000
     if memo.sent_at_s is not None and runner.requests_total <= memo.sent_at_requests:

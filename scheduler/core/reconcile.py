@@ -285,17 +285,17 @@ def expire_idle(books: Books, now_s: float) -> None:
 
 
 def expiry_of(books: Books, runner: RunnerView) -> float | None:
-    """When keep_alive ends for a replica; None: never, it is busy, or an operator keeps it."""
+    """When keep_alive ends for a replica. None: it is busy or not ready. Infinite: it shall stay."""
     memo = books.memos.get(runner.placement_id)
     if memo is None or runner.state not in SERVING_STATES:
         return None
     constraints = constraints_of(books, runner.model_name)
     if constraints.pinned:
-        return None
+        return math.inf
     if constraints.replicas_min:
         serving = sum(1 for _ in serving_replicas(books, runner.model_digest))
         if serving <= constraints.replicas_min:
-            return None
+            return math.inf
     own_ms = constraints.keep_alive_ms
     default_ms = books.policy.keep_alive_ms if own_ms is None else own_ms
     return expires_at_s(memo, runner, default_ms=default_ms, grace_s=books.policy.dwell_s_min)

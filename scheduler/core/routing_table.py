@@ -21,7 +21,7 @@ class ReplicaRoute:
     node_id: str
     runner: RunnerView
     device_names: tuple[str, ...]
-    expires_at_s: float | None  # on the core's clock; None: never, or busy
+    expires_at_s: float | None  # on the core's clock; None: it is busy or not ready; infinite: it stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Runners are the truth: what is lost, adopted, taken over and routed."""
 
+import math
+
 import pytest
 
 from scheduler.core.desired import DesiredPlacement, Phase
@@ -305,3 +307,6 @@ def test_a_route_shows_when_an_idle_replica_expires() -> None:
     world.work("p1", busy=1)
     world.report()
     assert world.routes[0].replicas[0].expires_at_s is None
+    world.work("p1", busy=1, keep_alive_ms=-1)
+    world.report()
+    assert world.routes[0].replicas[0].expires_at_s == math.inf
