@@ -71,7 +71,9 @@ class ManifestStore:
         # No name begins with a dot, so nobody takes the half-written file for a tag.
         temporary = path.with_name(f".{path.name}.puna-partial")
         try:
-            with temporary.open("wb") as file:
+            # A link that somebody left there is refused, not written through.
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -106,6 +106,21 @@ def test_links_in_the_store_are_not_followed(manifests: ManifestStore, tmp_path:
     assert (outside / "latest").read_bytes() == b"theirs"
 
 
+def test_a_link_in_the_place_of_a_half_written_manifest_is_not_written_through(
+    manifests: ManifestStore, tmp_path: Path
+) -> None:
+    name = StoreName.parse("real")
+    manifests.write(name, b"1")
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    manifests.path(name).with_name(".latest.puna-partial").symlink_to(theirs)
+    with pytest.raises(OSError, match="symbolic links"):
+        manifests.write(name, b"2")
+    assert (theirs.read_bytes(), manifests.read(name)) == (b"theirs", b"1")
+    manifests.write(name, b"2")
+    assert (theirs.read_bytes(), manifests.read(name)) == (b"theirs", b"2")
+
+
 def test_files_that_are_no_manifests_are_told_apart(manifests: ManifestStore) -> None:
     manifests.write(StoreName.parse("good"), b"1")
     folder = manifests.directory / "registry.ollama.ai" / "library"
