@@ -63,7 +63,8 @@ class Case:
     modes: tuple[str, ...]
     run: Run
     why_not: str = ""  # why there is no other mode
-    stage: str = "open"  # which cluster: "open", "strict" or "tight"
+    stage: str = "open"  # which cluster: "open", "strict", "hurried" or "tight"
+    not_npm: str = ""  # why the npm package cannot send it
 
     @property
     def id(self) -> str:
@@ -75,13 +76,29 @@ TABLE: dict[str, Case] = {}
 
 
 def case(
-    dialect: str, name: str, section: str, *, modes: tuple[str, ...] = BOTH, why_not: str = "", stage: str = "open"
+    dialect: str,
+    name: str,
+    section: str,
+    *,
+    modes: tuple[str, ...] = BOTH,
+    why_not: str = "",
+    stage: str = "open",
+    not_npm: str = "",
 ) -> Callable[[Run], Run]:
     """Put a function into the table."""
     assert why_not or modes == BOTH, "say why there is no other mode"
 
     def put(run: Run) -> Run:
-        made = Case(dialect=dialect, name=name, section=section, modes=modes, run=run, why_not=why_not, stage=stage)
+        made = Case(
+            dialect=dialect,
+            name=name,
+            section=section,
+            modes=modes,
+            run=run,
+            why_not=why_not,
+            stage=stage,
+            not_npm=not_npm,
+        )
         assert made.id not in TABLE, made.id
         TABLE[made.id] = made
         return run
@@ -103,6 +120,10 @@ async def items(stream: Any) -> AsyncIterator[Any]:
     else:
         for item in stream:
             yield item
+
+
+class NotInClient(Exception):  # nothing is wrong
+    """What a client of this release cannot send; the text says why."""
 
 
 class NotRaised(AssertionError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance.cases import TABLE
-from tests.conformance.table import STREAM, Case, Talk
+from tests.conformance.table import STREAM, Case, NotInClient, Talk
 
 KINDS = ("sync", "async")
 _SECONDS_MAX = 240.0  # of one case; most take less than one
@@ -76,14 +76,16 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for kind in KINDS:
             for mode in case.modes:
-                started_s, why = time.monotonic(), ""
+                started_s, why, lacks = time.monotonic(), "", ""
                 try:
                     asyncio.run(run_case(case, kind, mode, facts))
+                except NotInClient as error:
+                    lacks = str(error)
                 except Exception as error:  # noqa: BLE001  # every failure is a line of the report
                     why = f"{type(error).__name__}: {error}"[:500] or "failed"
                     traceback.print_exc(file=sys.stderr)
                     failures += 1
-                line: dict[str, object] = {"case": case.id, "client": kind, "mode": mode, "why": why}
+                line: dict[str, object] = {"case": case.id, "client": kind, "mode": mode, "why": why, "lacks": lacks}
                 line["version"] = version(case.dialect)
                 line["seconds"] = round(time.monotonic() - started_s, 3)
                 print(json.dumps(line), flush=True)

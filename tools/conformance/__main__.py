@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,12 +27,17 @@ NPM = "npm"
 
 
 @contextlib.contextmanager
-def _cluster(stage: str) -> Iterator[Path]:
-    """A fresh cluster, and the file that says where it is: cases of errors leave broken models behind."""
+def _cluster(stage: str, *, kept: Path) -> Iterator[Path]:
+    """A fresh cluster, and the file that says where it is: cases of errors leave broken models behind.
+
+    Its logs stay in `kept`, for what went wrong.
+    """
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder, STAGES[stage](Path(folder) / stage) as found:
         facts = Path(folder) / "facts.json"
         facts.write_text(json.dumps(known_facts(**{stage: found})))
         yield facts
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(Path(folder) / stage / "home" / "logs", kept)
 
 
 def _run(command: list[str], column: str, environment: dict[str, str] | None = None) -> list[Line]:
@@ -46,6 +52,7 @@ def _run(command: list[str], column: str, environment: dict[str, str] | None = N
             mode=said["mode"],
             version=said["version"],
             why=said["why"],
+            lacks=said.get("lacks", ""),
         )
         lines.append(line)
         if line.why:
@@ -68,7 +75,7 @@ def _column(column: str, only: str) -> list[Line] | str:
     lines: list[Line] = []
     # One cluster after the other, so that a small machine has none beside the one that is asked.
     for stage in dict.fromkeys(case.stage for case in TABLE.values() if only in case.id):
-        with _cluster(stage) as facts:
+        with _cluster(stage, kept=BUILD / "logs" / column / stage) as facts:
             if column == NPM:
                 command = node.command(BUILD / "node", facts)
             else:

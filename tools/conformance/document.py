@@ -16,7 +16,8 @@ with the demo model and models of the zoo, the Python packages with their synchr
 and the npm packages. This page is written by those runs. The cases are functions in `tests/conformance`.
 
 - `whole`, `stream`: the case went well without and with a stream, with every client of the column.
-- `no`: what went wrong. `not run`: no run has come to it. `–`: of npm, the packages `openai` and `ollama` are tried.
+- `no`: what went wrong. `not run`: no run has come to it. `–` and a reason: this client cannot send it; without one:
+  of npm, the packages `openai` and `ollama` are tried.
 - E1 to E18 are rows of the table of errors: the client raises the exception that its documentation promises. Other
   tests show what takes a broken machine: E14 (a runner is lost and the answer cannot go on), E17 (the client has
   left), E19 (a registry), E20 (a bug)."""
@@ -24,7 +25,7 @@ and the npm packages. This page is written by those runs. The cases are function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One case with one client in one mode. `why` is empty where it went well."""
+    """One case with one client in one mode. `why` is empty where it went well, `lacks` where the client can do it."""
 
     case: str
     release: str  # whose column
@@ -32,6 +33,7 @@ class Line:
     mode: str
     version: str
     why: str = ""
+    lacks: str = ""
 
 
 def document(cases: Iterable[Case], lines: Iterable[Line], *, date: str, missing: Mapping[str, str]) -> str:
@@ -67,12 +69,17 @@ def _head(
 
 
 def _cell(lines: list[Line], case: Case, column: str) -> str:
+    is_npm = not column.startswith("Python")
+    if is_npm and (case.not_npm or case.dialect not in NPM_DIALECTS):
+        return f"– {case.not_npm}".strip()
     if not lines:
-        return "not run" if column.startswith("Python") or case.dialect in NPM_DIALECTS else "–"
+        return "not run"
     failed = [line for line in lines if line.why]
     if failed:
         where = ", ".join(f"{line.client} {line.mode}" for line in failed)
         return f"no ({where}): {_one_line(failed[0].why)}"
+    if lacking := next((line.lacks for line in lines if line.lacks), ""):
+        return f"– {lacking}"
     return ", ".join(mode for mode in _MODES if any(line.mode == mode for line in lines))
 
 
