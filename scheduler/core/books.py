@@ -12,12 +12,13 @@ from scheduler.core.effects import Effect, Note
 from scheduler.core.events import ExplainAsked
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo
+from scheduler.core.layouts import Layout
 from scheduler.core.ledger import Promise
 from scheduler.core.load_jobs import LoadJob
 from scheduler.core.margins import NO_MARGINS, Margins
 from scheduler.core.memory import MemoryReport
-from scheduler.core.observed import Observed
 from scheduler.core.model_alias import ModelAlias
+from scheduler.core.observed import Observed
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
 from scheduler.core.view import NodeView
@@ -77,6 +78,14 @@ class Question:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """What a node counts now."""
+
+    key: MeasureKey
+    layout: Layout  # whose devices it holds a context on
+
+
 @dataclass(slots=True, kw_only=True)
 class Drain:
     """A node that is taken out of use."""
@@ -120,7 +129,7 @@ class Books:
     work: dict[str, tuple[float, float]] = field(default_factory=dict)  # placement → how busy it is, and as of when
     crashes: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # (digest, node) → when
     reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
-    measuring: dict[str, MeasureKey] = field(default_factory=dict)  # node id → what it counts now
+    measuring: dict[str, Measuring] = field(default_factory=dict)  # by node id: one at a time
     failures: dict[str, Failures] = field(default_factory=dict)  # by model digest
     replaced_at_s: dict[str, float] = field(default_factory=dict)  # by model digest
     decisions: dict[str, Decision] = field(default_factory=dict)  # by model name
@@ -129,6 +138,8 @@ class Books:
     questions: dict[str, Question] = field(default_factory=dict)  # caller id → what waits for a measurement
     refused_measures: dict[MeasureKey, Fault] = field(default_factory=dict)  # the last ones, for those who ask why
     drains: dict[str, Drain] = field(default_factory=dict)  # by node id
+    aliases: dict[str, ModelAlias] | None = None  # by key; None: not read yet. They outlive leadership
+    pending_aliases: dict[str, ModelAlias | None] = field(default_factory=dict)  # likewise: what is being written
     preloaded: set[str] = field(default_factory=set)  # model names whose preload has been ordered
     move_tried_s: dict[str, float] = field(default_factory=dict)  # by model digest: the last load for a changed wish
     demand: dict[str, Demand] = field(default_factory=dict)  # by model digest
@@ -138,9 +149,8 @@ class Books:
     scale_paused_until_s: dict[str, float] = field(default_factory=dict)  # by model digest
     largest_asked: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # digest → (when, num_ctx)
     routes: tuple[ModelRoute, ...] = ()
-    aliases: dict[str, ModelAlias] | None = None  # by key; None: not read yet. They outlive leadership
-    pending_aliases: dict[str, ModelAlias | None] = field(default_factory=dict)  # likewise: what is being written
     routes_version: int = 0
+    routes_aliases: tuple[ModelAlias, ...] | None = None  # as published with them
     effects: list[Effect] = field(default_factory=list)
 
     def forget_desired(self, placement_id: str) -> None:
@@ -150,7 +160,6 @@ class Books:
         while len(self.forgotten) > FORGOTTEN_MAX:
             del self.forgotten[next(iter(self.forgotten))]
 
-    routes_aliases: tuple[ModelAlias, ...] | None = None  # as published with them
     def emit(self, effect: Effect) -> None:
         """Ask the shell for something."""
         self.effects.append(effect)

@@ -20,6 +20,7 @@ from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
 from scheduler.core.lending import lenders_of
 from scheduler.core.load_jobs import LoadJob
 from scheduler.core.loading import plan_load
+from scheduler.core.measuring import book
 from scheduler.core.model_constraints import constraints_of, load_constraints
 from scheduler.core.routing_table import device_names, find_model, with_tag
 from scheduler.core.view import ModelFile
@@ -64,7 +65,7 @@ def _measure(books: Books, wanted: MeasureFirst) -> None:
     node = books.node(wanted.node_id)
     if node is None or wanted.node_id in books.measuring or lenders_of(wanted.layout):
         return
-    books.measuring[wanted.node_id] = wanted.key
+    book(books, wanted)
     books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
 
 

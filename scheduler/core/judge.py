@@ -14,11 +14,12 @@ from scheduler.core.candidates import (
 from scheduler.core.constraints import Shape
 from scheduler.core.converge import NOT_ALLOCATED, Converged, Missing, Unallocatable, converge
 from scheduler.core.eviction import Evictable, choose_victims
+from scheduler.core.faults import Fault
 from scheduler.core.fitting import COMPLETE_SHAPES, Fitting
 from scheduler.core.grounds import Ground
 from scheduler.core.known_reports import KnownReports, measure_key
 from scheduler.core.layouts import Layout
-from scheduler.core.ledger import Kept, Need
+from scheduler.core.ledger import Kept, Need, reserve_bytes
 from scheduler.core.memory import MemoryOrigin, MemoryReport, bytes_text, memory_text
 from scheduler.core.policy import Policy
 from scheduler.core.rooms import PLACES, Rooms
@@ -50,7 +51,7 @@ class Judge:
             return hopeless
         outcome = converge(
             fitting,
-            lambda layout: self.known.report(ground, layout),
+            lambda layout: self._report(ground, layout, without),
             given_layers=fitting.given_layers,
             backoff_step=self.policy.backoff_step,
             rounds_max=self.policy.measure_rounds_max,
@@ -62,6 +63,23 @@ class Judge:
                 return self._unfit(fitting, outcome)
             case Converged():
                 return self._with_pipeline(fitting, outcome)
+
+    def _report(self, ground: Ground, layout: Layout, without: frozenset[str]) -> MemoryReport | Fault | None:
+        """What is known of a layout; None: it can be measured.
+
+        A measurement holds a context on every device. Where that has no room now, a formula has to do; if there will be
+        once others have gone, without what is only guessed: it is measured then.
+        """
+        found = self.known.report(ground, layout)
+        if found is not None or self._can_measure(ground, layout):
+            return found
+        return self.known.hope(ground, layout) if without else self.known.estimate(ground, layout)
+
+    def _can_measure(self, ground: Ground, layout: Layout) -> bool:
+        owned = (ground.device(part.node_id, part.device_id) for part in layout.devices)
+        return all(
+            self.rooms.on(node, device).available_bytes >= reserve_bytes(device, self.policy) for node, device in owned
+        )
 
     def is_hopeless(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> bool:
         """Whether a ground cannot hold the least that is known of the model, whatever is planned on it."""
@@ -150,7 +168,7 @@ class Judge:
         complete = sum(part.layer_count for part in layout.devices) == len(fitting.facts.layer_weights_bytes)
         if len(layout.devices) > 1 and complete and backends <= self.policy.pipeline_backends:
             piped = replace(layout, pipeline=True)
-            report = self.known.report(ground, piped)
+            report = self._report(ground, piped, fitting.without)
             if report is None:
                 return self._measure_first(ground, piped)
             if isinstance(report, MemoryReport) and fitting.fits(report, piped):

@@ -11,7 +11,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.grounds import Ground
 from scheduler.core.layers import LayerSizes, sizes_by_report
 from scheduler.core.layouts import Layout
-from scheduler.core.memory import MIB, MemoryOrigin, MemoryReport
+from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.view import NodeView
 
@@ -82,6 +82,13 @@ class KnownReports:
             projector = sum(part.projector_bytes for part in parts)
         found = estimate_report(self.sizes(ground, layout), graph, layout, projector_bytes=projector)
         return found if known is None or not self.bounds else replace(found, origin=MemoryOrigin.MEASURED)
+
+    def hope(self, ground: Ground, layout: Layout) -> MemoryReport:
+        """What a layout takes at least, as far as the header says: for what can be counted in a moment."""
+        report, file = self.estimate(ground, layout), ground.node.model(self.digest)
+        no_header = file is None or file.facts is None
+        devices = tuple(_without_guesses(part, caches=no_header) for part in report.devices)
+        return replace(report, devices=devices, host=_without_guesses(report.host, caches=no_header))
 
     def _projector_bytes(self, ground: Ground, layout: Layout) -> int:
         file = ground.node.model(self.digest)
@@ -191,6 +198,12 @@ def measure_key(digest: str, ground: Ground, layout: Layout) -> MeasureKey:
         device_kinds=tuple(kinds),
         layout=layout.without_devices(),
     )
+
+
+def _without_guesses(part: DeviceBytes, *, caches: bool) -> DeviceBytes:
+    """The same without what compute graphs take, and without `caches` if their sizes are not in the header."""
+    less = replace(part, graph_bytes=0)
+    return replace(less, cache_bytes=0, layer_cache_bytes=()) if caches else less
 
 
 def _values(layout: Layout) -> Layout:

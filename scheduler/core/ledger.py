@@ -55,6 +55,7 @@ class Promise:
     device_bytes: Mapping[str, int]
     starting: bool  # still to be allocated: counts against what is free now
     freed_bytes: Mapping[str, int] = field(default_factory=dict)  # by which the free figures rise when it goes
+    is_measurement: bool = False  # no replica: a process that counts, and ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from scheduler.core.constraints import NO_CONSTRAINTS, NO_OPTIONS, Constraints, 
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.faults import Fault
 from scheduler.core.memory import MemoryReport
+from scheduler.core.origins import Origin
 
 
 class LoadState(StrEnum):
@@ -82,6 +83,8 @@ class LoadJob:
     is_fetching: bool = False  # the host gets the files from another node first
     fetch_fraction: float = 0.0  # how far that is
     fetched_s: float = 0.0  # when that was over; 0: it had them
+    origin: Origin | None = None  # where the host was told to get them; None: it had them
+    failed_fetches: set[tuple[str, Origin]] = field(default_factory=set)  # node, and from where it could not
     moved_s: float  # last sign of progress; re-arms the stall timer
     state: LoadState = LoadState.WAITING
     callers: dict[str, None] = field(default_factory=dict)  # in order of arrival

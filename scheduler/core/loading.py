@@ -17,12 +17,13 @@ from scheduler.core.crashes import broken_nodes
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
+from scheduler.core.fetch_failures import origin_for_load
 from scheduler.core.fetching import plan_anywhere
 from scheduler.core.layouts import FlashAttention, Layout, slot_steps
 from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
+from scheduler.core.measuring import book
 from scheduler.core.nearest import would_fit_text
-from scheduler.core.origins import origin_for
 from scheduler.core.placement import BAD_FILE
 from scheduler.core.projectors import choose_projector
 from scheduler.core.snapshot import cluster_view
@@ -56,15 +57,17 @@ def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
         assert job.placement is not None, "what evicts knows for what"
         if still_hold_what_is_needed(books, job.placement):
             return
-        job.placement = None
         job.move(LoadState.WAITING, now_s)
     _plan(books, job, now_s)
 
 
-def plan_load(books: Books, job: LoadJob, now_s: float) -> Placement | MeasureFirst | Refusal:
-    """What would be decided about a load now. Changes nothing."""
+def plan_load(
+    books: Books, job: LoadJob, now_s: float, *, measurements: bool = True
+) -> Placement | MeasureFirst | Refusal:
+    """What would be decided about a load now, or if nobody measured. Changes nothing."""
     policy, constraints = books.policy, job.constraints
-    projector, view = choose_projector(cluster_view(books, now_s, job=job), job.model_digest)
+    view = cluster_view(books, now_s, job=job, measurements=measurements)
+    projector, view = choose_projector(view, job.model_digest)
     view = replace(view, nodes=without_promised_room(view.nodes, books, job))
     request = PlacementRequest(
         model_digest=job.model_digest,
@@ -109,6 +112,11 @@ def _plan(books: Books, job: LoadJob, now_s: float) -> None:
     if isinstance(outcome, Refusal) and job.wanted_tokens is not None and job.context_tokens > job.wanted_tokens:
         job.context_tokens = job.wanted_tokens  # more than was asked has no room: no more than was asked
         outcome = plan_load(books, job, now_s)
+    if _waits_for_a_measurement(books, job, outcome, now_s):
+        job.waits_for = "a measurement"
+        return
+    if not isinstance(outcome, MeasureFirst):
+        job.placement = None  # what was made room for; while that is counted nobody else takes it
     if not job.may_evict and isinstance(outcome, Refusal | Placement) and _is_costly(outcome):
         fail(books, job, unavailable("there is no room for one replica more"), now_s)
         return
@@ -124,6 +132,18 @@ def _plan(books: Books, job: LoadJob, now_s: float) -> None:
         case Refusal():
             books.remember_decision(job, outcome, now_s)
             _refused(books, job, outcome, now_s)
+
+
+def _waits_for_a_measurement(
+    books: Books, job: LoadJob, outcome: Placement | MeasureFirst | Refusal, now_s: float
+) -> bool:
+    """Whether it would be decided otherwise if nobody measured: that is over in a moment, and nobody goes for it."""
+    if not books.measuring or isinstance(outcome, MeasureFirst):
+        return False
+    later = plan_load(books, job, now_s, measurements=False)
+    if isinstance(later, Placement) and isinstance(outcome, Placement):
+        return (later.node_id, later.layout, later.victims) != (outcome.node_id, outcome.layout, outcome.victims)
+    return type(later) is not type(outcome)
 
 
 def _is_costly(outcome: Placement | Refusal) -> bool:
@@ -150,7 +170,8 @@ def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> 
             command=(books.leadership.fence, books.leadership.leader_id),
         )
     job.measuring = wanted.key
-    books.measuring[wanted.node_id] = wanted.key
+    job.origin = origin_for_load(books, job, node, wanted.layout.projector_digest)
+    book(books, wanted)
     books.emit(
         Measure(
             node_id=node.id,
@@ -159,7 +180,7 @@ def _measure(books: Books, job: LoadJob, wanted: MeasureFirst, now_s: float) -> 
             layout=wanted.layout,
             loans=loans,
             caller_id=job.first_caller,
-            origin=origin_for(books.observed.nodes.values(), node, job.model_digest, wanted.layout.projector_digest),
+            origin=job.origin,
         )
     )
 

@@ -18,12 +18,17 @@ class Origin:
 
 
 def origin_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projector_digest: str) -> Origin | None:
-    """Who has what a node needs; None: the node itself, or nobody.
+    """Who has what a node needs; None: the node itself, or nobody."""
+    return next(iter(origins_for(nodes, node, digest, projector_digest)), None)
 
-    All who are named have the same files under the same manifest: whoever breaks off, the next one goes on.
+
+def origins_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projector_digest: str) -> list[Origin]:
+    """Everybody who has what a node needs, by what they have; empty: the node itself has it, or nobody.
+
+    All whom one origin names have the same files under the same manifest: whoever breaks off, the next one goes on.
     """
     if has_model(node, digest, projector_digest):
-        return None
+        return []
     having = [
         (other.address, file)
         for other in nodes
@@ -31,17 +36,18 @@ def origin_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projector
         and not other.suspect
         and (file := model_file(other, digest, projector_digest)) is not None
     ]
-    if not having:
-        return None
-    file = having[0][1]
-    same = (file.manifest_digest, file.blob_digests)
-    return Origin(
-        addresses=tuple(address for address, one in having if (one.manifest_digest, one.blob_digests) == same),
-        name=file.name,
-        manifest_digest=file.manifest_digest,
-        blob_digests=file.blob_digests,
-        projector_digest=file.projector_digest,
-    )
+    found: dict[tuple[str, tuple[str, ...]], Origin] = {}
+    for address, file in having:
+        key = file.manifest_digest, file.blob_digests
+        known = found.get(key)
+        found[key] = Origin(
+            addresses=(address,) if known is None else (*known.addresses, address),
+            name=file.name if known is None else known.name,
+            manifest_digest=file.manifest_digest,
+            blob_digests=file.blob_digests,
+            projector_digest=file.projector_digest,
+        )
+    return list(found.values())
 
 
 def has_model(node: NodeView, digest: str, projector_digest: str) -> bool:

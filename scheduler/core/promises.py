@@ -9,8 +9,17 @@ from scheduler.core.load_jobs import DONE, LoadJob
 from scheduler.core.view import STARTING_STATES, RunnerState, RunnerView
 
 
-def promises(books: Books, *, but_for: LoadJob | None = None) -> Iterator[Promise]:
-    """Everything that is promised now: loaded, loading, reserved for a load that evicts, and not yet come back."""
+def promises(books: Books, *, but_for: LoadJob | None = None, measurements: bool = True) -> Iterator[Promise]:
+    """Everything that is promised now: loaded, loading, reserved for a load that evicts, and not yet come back.
+
+    And what running measurements hold, unless the question is what there will be when they are over.
+    """
+    if measurements:
+        yield from measuring_promises(books)
+    yield from _placed(books, but_for)
+
+
+def _placed(books: Books, but_for: LoadJob | None) -> Iterator[Promise]:
     named = set()
     for job in books.jobs_by_age():
         if job is but_for or job.placement is None or job.state in DONE:
@@ -41,6 +50,35 @@ def promises(books: Books, *, but_for: LoadJob | None = None) -> Iterator[Promis
         if runner.placement_id not in named and runner.state is not RunnerState.ERROR:
             named.add(runner.placement_id)
             yield from replica_promises(books, node_id, runner)
+
+
+def measuring_promises(books: Books) -> Iterator[Promise]:
+    """A measurement holds a context on each device of its layout, for some tens of milliseconds.
+
+    What the node keeps for itself covers it in RAM. Where its load has a place already that place covers it, too.
+    """
+    for head_id, running in books.measuring.items():
+        head = books.node(head_id)
+        reserved = {
+            (need.node_id or job.placement.node_id, need.device_id)
+            for job in books.jobs.values()
+            if job.measuring == running.key and job.placement is not None
+            for need in job.placement.needs
+        }
+        by_node: dict[str, dict[str, int]] = {}
+        for part in running.layout.devices:
+            owner = books.node(part.node_id) if part.node_id else head
+            device = owner.device(part.device_id) if owner is not None else None
+            if owner is not None and device is not None and (owner.id, device.id) not in reserved:
+                by_node.setdefault(owner.id, {})[device.id] = reserve_bytes(device, books.policy)
+        for node_id, held in by_node.items():
+            yield Promise(
+                placement_id=f"measurement:{head_id}",
+                node_id=node_id,
+                device_bytes=held,
+                starting=True,
+                is_measurement=True,
+            )
 
 
 def replica_promises(books: Books, node_id: str, runner: RunnerView) -> tuple[Promise, ...]:

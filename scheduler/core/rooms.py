@@ -98,5 +98,6 @@ class Rooms:
         """How many replicas are in the way where the operator has set a hard count."""
         if not self.policy.loaded_models_max:
             return 0
-        staying = sum(1 for promise in self.of_node(node_id) if promise.placement_id not in without)
+        here = (promise for promise in self.of_node(node_id) if not promise.is_measurement)
+        staying = sum(1 for promise in here if promise.placement_id not in without)
         return staying + 1 - self.policy.loaded_models_max

@@ -13,12 +13,12 @@ from scheduler.core.promises import promises
 from scheduler.core.view import STARTING_STATES
 
 
-def cluster_view(books: Books, now_s: float, *, job: LoadJob) -> ClusterView:
-    """The snapshot on which a load is planned."""
+def cluster_view(books: Books, now_s: float, *, job: LoadJob, measurements: bool = True) -> ClusterView:
+    """The snapshot on which a load is planned; without `measurements` as if those that run were over."""
     pools, per_node = _loads_elsewhere(books, job)
     return ClusterView(
         nodes=books.observed.node_views(now_s),
-        promises=tuple(promises(books, but_for=job)),
+        promises=tuple(promises(books, but_for=job, measurements=measurements)),
         evictable=Lazily(lambda: evictable(books, job, now_s)),
         loading_pools=frozenset(pools),
         loads_per_node=per_node,

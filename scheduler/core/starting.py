@@ -16,7 +16,6 @@ from scheduler.core.desired import Phase
 from scheduler.core.effects import AnswerReady, CheckLeadership, DropLeadership, SaveDesired, StartRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, LendFailed, StartFailed
 from scheduler.core.faults import (
-    DISK_FULL,
     MEMORY_REASONS,
     PLACEMENT_MISMATCH,
     RUNNER_LOST,
@@ -25,12 +24,12 @@ from scheduler.core.faults import (
     Fault,
     unavailable,
 )
+from scheduler.core.fetch_failures import is_of_fetch, on_fetch_failed, origin_for_load
 from scheduler.core.growth import superseded_by
 from scheduler.core.ledger import Promise
 from scheduler.core.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.memory import GIB
-from scheduler.core.origins import origin_for
 from scheduler.core.residuals import learn
 from scheduler.core.stopping import order_blind_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerView
@@ -92,6 +91,7 @@ def _send_start(books: Books, job: LoadJob, now_s: float) -> None:
         )
         on_lend_failed(books, failed, now_s)
         return
+    job.origin = origin_for_load(books, job, node, job.record.layout.projector_digest)
     books.emit(
         StartRunner(
             fence=books.leadership.fence,
@@ -100,9 +100,7 @@ def _send_start(books: Books, job: LoadJob, now_s: float) -> None:
             record=job.record,
             loans=loans,
             caller_id=job.first_caller,
-            origin=origin_for(
-                books.observed.nodes.values(), node, job.record.model_digest, job.record.layout.projector_digest
-            ),
+            origin=job.origin,
         )
     )
 
@@ -180,8 +178,8 @@ def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
         _start_again(books, job, fault, now_s, pause_s=pause_s, last=last)
     elif fault.reason in MEMORY_REASONS and job.placement is not None:
         _try_otherwise(books, job, fault, now_s, pause_s=pause_s)
-    elif fault.reason == DISK_FULL and job.record is not None:
-        _try_elsewhere(books, job, fault, now_s)
+    elif job.record is not None and is_of_fetch(job, fault):
+        on_fetch_failed(books, job, job.record.node_id, fault, now_s)
     elif fault.reason in (PLACEMENT_MISMATCH, STALE_FENCE) and not last:
         job.plan_again(now_s, pause_s=pause_s)
     elif fault.reason == RUNNER_LOST and not last and job.record is not None and lenders_of(job.record.layout):
@@ -235,19 +233,6 @@ def _try_otherwise(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pa
         fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
         return
     job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S) if pause_s else 0.0)
-
-
-def _try_elsewhere(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
-    """The store of the node took less than it said: what is left is no place for this load."""
-    assert job.record is not None, "started what was written"
-    node_id = job.record.node_id
-    job.story.append(f"attempt {job.attempts} on {node_id}: {fault.message}")
-    job.last_fault = fault
-    job.failed_nodes[node_id] = fault.message
-    if len(job.failed_nodes) >= books.policy.load_nodes_max:
-        fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
-        return
-    job.plan_again(now_s, pause_s=0.0)
 
 
 def _take_attempted(job: LoadJob, fault: Fault) -> None:

@@ -66,6 +66,7 @@ from scheduler.core.faults import STALE_FENCE, unavailable
 from scheduler.core.keep_cost import see_requests
 from scheduler.core.loading import pump
 from scheduler.core.lost_devices import leave_lost, see_lost
+from scheduler.core.measuring import take_outcome
 from scheduler.core.observed import Observed
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import KnownTable, build_routes, is_same_table
@@ -75,8 +76,6 @@ from scheduler.core.view import SERVING_STATES, RunnerState
 MESSAGES = (RunnerReported, RunnerAnswered, CallerLeft, ExplainAsked, ConstraintsAsked)
 # What may end the wait of somebody who asks why.
 NEWS = (Measured, MeasureFailed, InventorySeen, LeadershipLost, TimePassed)
-# Measurements that failed, for those who ask why.
-REFUSALS_MAX = 64
 NOTHING_SET: Mapping[str, Constraints] = {}
 
 
@@ -142,13 +141,14 @@ class SchedulerCore:
             case ConstraintsAsked() | ConstraintsPut() | ConstraintsSaved() | ConstraintsSaveFailed():
                 self._take_constraints(event)
             case DrainAsked() | DrainSaved() | DrainSaveFailed():
+                draining.take_in(books, event, now_s)
             case AliasPut() | AliasSaved() | AliasSaveFailed() | AliasesRead():
                 aliases.take_in(books, event)
-                draining.take_in(books, event, now_s)
             case QueuesReported():
                 keeping.see_queues(books, event.gateway_id, event.waits_s, now_s)
             case _:
                 self._take_outcome(event, now_s)
+
     def _take_leadership(self, event: LeadershipGained | LeadershipLost, now_s: float) -> None:
         match event:
             case LeadershipGained():
@@ -156,7 +156,6 @@ class SchedulerCore:
                 self.books.leadership = Leadership(fence=event.fence, leader_id=event.leader_id)
             case LeadershipLost():
                 self._lose(event.why, now_s)
-
 
     def _take_call(
         self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked | DeviceClearAsked, now_s: float
@@ -203,7 +202,7 @@ class SchedulerCore:
         books = self.books
         match event:
             case Measured() | MeasureFailed():
-                self._measured(event)
+                take_outcome(books, event, now_s)
             case DesiredSaved():
                 starting.on_saved(books, event, now_s)
                 stopping.on_saved(books, event)
@@ -225,33 +224,11 @@ class SchedulerCore:
             case _:
                 assert_never(event)
 
-    def _measured(self, event: Measured | MeasureFailed) -> None:
-        books = self.books
-        if books.measuring.get(event.node_id) == event.key:
-            del books.measuring[event.node_id]
-        for job in books.jobs.values():
-            if job.measuring != event.key:
-                continue
-            job.measuring = None
-            job.rounds += 1
-            if isinstance(event, MeasureFailed):
-                job.measure_faults[event.key] = event.fault
-        if isinstance(event, MeasureFailed):
-            while len(books.refused_measures) >= REFUSALS_MAX:
-                del books.refused_measures[next(iter(books.refused_measures))]
-            books.refused_measures[event.key] = event.fault
-        if isinstance(event, Measured):
-            books.refused_measures.pop(event.key, None)
-            while len(books.reports) >= books.policy.report_cache_max:
-                del books.reports[next(iter(books.reports))]
-            books.reports[event.key] = event.report
-
     def _runner_reported(self, event: RunnerReported, now_s: float) -> None:
         books, runner = self.books, event.runner
         if runner.state is RunnerState.ERROR:
             failed = StartFailed(
                 placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or reconcile.GONE
-        books.pending_aliases.clear()
             )
             starting.on_start_failed(books, failed, now_s)
             return
@@ -274,6 +251,7 @@ class SchedulerCore:
         books.desired.clear()
         books.constraints.clear()
         books.drains.clear()
+        books.pending_aliases.clear()
         books.queue_waits.clear()
         books.waits_since_s.clear()
         books.desired_unseen_since_s.clear()

@@ -1,0 +1,115 @@
+"""Measurements hold a context on their devices: booked while they run, and not begun where there is no room for one."""
+
+from scheduler.core.effects import AnswerExplained
+from scheduler.core.events import ExplainAsked
+from scheduler.core.memory import GIB, MIB, MemoryOrigin
+from scheduler.core.policy import Policy
+from scheduler.core.promises import promises
+from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.world import World, models, world_with
+
+RESERVE = Policy().device_reserve_bytes
+
+
+def booked(world: World) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for promise in promises(world.core.books):
+        if promise.is_measurement:
+            found.update(promise.device_bytes)
+    return found
+
+
+def test_a_measurement_is_booked_on_its_devices_while_it_runs() -> None:
+    world = world_with(node(devices=(gpu("gpu-0", free=12, total=12), gpu("gpu-1", free=12, total=12), cpu())), m=16)
+    world.ensure("c")
+    (measure,) = world.measures
+    assert booked(world) == {part.device_id: RESERVE for part in measure.layout.devices}
+    assert booked(world), "on a GPU"
+    world.measure_all()
+    assert booked(world) == {}
+
+
+def test_a_measurement_that_fails_or_outlives_leadership_is_booked_no_more() -> None:
+    world = world_with(node())
+    world.send(ExplainAsked(caller_id="why", model_name="m"))
+    assert booked(world) == {"gpu-0": RESERVE}
+    world.lose_leadership()
+    assert booked(world) == {}
+
+
+def test_what_fits_beside_a_measurement_does_not_wait_for_it() -> None:
+    world = world_with(node(models=models("m", "n")), m=8, n=8)
+    world.ensure("first", "n")
+    world.settle()
+    world.unload("gone", "n")
+    world.settle()
+    world.pass_time(6)
+    world.send(ExplainAsked(caller_id="why", model_name="m", wait_s=5))
+    assert booked(world)
+    world.ensure("second", "n")
+    world.writes_done()
+    assert [one.record.model_name for one in world.starts] == ["n:latest"]
+
+
+def test_what_lacks_only_the_room_of_a_measurement_waits_for_it_and_evicts_nobody() -> None:
+    """A GPU of 24 GiB: one replica of 8 stays, and one of 15 has room beside it, but not beside a measurement."""
+    world = world_with(node(devices=(gpu(), cpu(free=3, total=3)), models=models("m", "n", "o")), m=8, n=14.6, o=1)
+    world.ensure("warm-up", "n")
+    world.settle()
+    world.unload("gone", "n")
+    world.settle()
+    world.pass_time(6)
+    world.ensure("stays", "m")
+    world.settle()
+    world.pass_time(60)
+    stops = len(world.all_stops)
+    world.send(ExplainAsked(caller_id="why", model_name="o", wait_s=5))
+    assert booked(world) == {"gpu-0": RESERVE}
+    world.ensure("waits", "n")
+    world.writes_done()
+    assert world.starts == []
+    assert world.explain("n").waits_for == "a measurement"
+    world.measure_all()
+    world.writes_done()
+    assert [one.record.model_name for one in world.starts] == ["n:latest"]
+    world.settle()
+    assert world.is_ready("waits")
+    assert len(world.all_stops) == stops
+    assert sorted(world.route("m:latest")) != []
+
+
+def test_a_full_device_is_not_measured_on_until_its_idle_replica_has_gone_and_the_place_is_kept_meanwhile() -> None:
+    world = world_with(
+        node(devices=(gpu(total=10, free=10), cpu(free=3, total=3)), models=models("m", "n")), m=9.2, n=9
+    )
+    world.ensure("first", "m")
+    world.settle()
+    world.pass_time(60)
+    world.ensure("second", "n")
+    assert world.measures == [], "a context more does not fit beside what is there"
+    world.writes_done()
+    assert [one.placement_id for one in world.stops] == world.route("m:latest") or world.stops
+    world.stops_done()
+    world.report()
+    (measure,) = world.measures
+    assert measure.key.model_digest == "digest-n"
+    held = [promise for promise in promises(world.core.books) if promise.placement_id.startswith("load:")]
+    assert [promise.device_bytes["gpu-0"] > 9 * GIB for promise in held] == [True]
+    total = sum(promise.device_bytes.get("gpu-0", 0) for promise in promises(world.core.books))
+    assert total <= 10 * GIB
+    world.settle()
+    assert world.is_ready("second")
+    (replica,) = world.runners.values()
+    assert replica.view.model_digest == "digest-n"
+
+
+def test_where_nobody_can_go_for_a_measurement_an_estimate_says_what_is_short() -> None:
+    world = world_with(node(devices=(gpu(free=0.2), cpu(free=3, total=3))), m=8)
+    answers = world.send(ExplainAsked(caller_id="why", model_name="m"))
+    (answer,) = [one for one in answers if isinstance(one, AnswerExplained)]
+    on_gpu = [one for one in answer.explanation.candidates if one.device_id == "gpu-0"]
+    assert all(not measure.layout.devices for measure in world.measures)
+    assert world.core.books.measuring or on_gpu
+    for candidate in on_gpu:
+        assert candidate.origin is MemoryOrigin.ESTIMATED
+        assert candidate.available[0].available_bytes < 457 * MIB
