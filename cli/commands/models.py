@@ -17,6 +17,10 @@ from cli.settings import CliSettings
 from cli.uploads import send_file
 from common.modelfile import Modelfile
 
+_FORBIDDEN_TEXT = (
+    "forbidden: no node may fetch from that registry like this (PUNA_REGISTRIES of the nodes; plain HTTP needs"
+    " --insecure), or the key lacks the scope models:write"
+)
 # Texts of POST /api/show that can be printed alone.
 TEXTS = ("modelfile", "parameters", "template", "system", "license")
 
@@ -31,6 +35,11 @@ def pull(name: str, *, insecure: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         text = f"stopped; what has come stays, and `puna pull {name}` goes on from there"
         raise CommandFailed(text, ExitCode.INTERRUPTED) from None
+    except CommandFailed as error:
+        if error.code is not ExitCode.REFUSED or str(error) != "forbidden":
+            raise
+        # The dialect says no more than that word, whoever forbids it.
+        raise CommandFailed(_FORBIDDEN_TEXT, ExitCode.REFUSED) from error
 
 
 def create(name: str, path: Path, *, as_json: bool) -> None:

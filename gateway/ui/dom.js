@@ -32,6 +32,13 @@ export function mark(element, name, value) {
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
+// Of buttons that take turns at one place one is shown; the focus stays at that place.
+export function showOnly(shown, buttons) {
+  const focused = buttons.includes(document.activeElement);
+  for (const button of buttons) button.hidden = button !== shown;
+  if (focused && shown && document.activeElement !== shown) shown.focus();
+}
+
 // Keeps the children of `parent` in step with `items`: elements are kept by key, so focus and selection stay.
 export function sync(parent, items, keyOf, make, update) {
   const known = new Map([...parent.children].filter((child) => child.made).map((child) => [child.made.key, child]));

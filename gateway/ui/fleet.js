@@ -1,8 +1,10 @@
 // Machines and their devices: what lies where, how much is free, and who said so when.
 
+import { onAccess } from "./access.js";
 import { h, mark, say, sync } from "./dom.js";
 import { bytes, duration, number, plural } from "./format.js";
 import { drawBar, drawLegend, makeBar, makeLegend } from "./membar.js";
+import { drawClear, drawNodeActions, makeClear, makeNodeActions } from "./node_actions.js";
 import { sorted, store, watch } from "./store.js";
 
 const parts = {};
@@ -13,6 +15,7 @@ export function startFleet(view) {
   parts.empty = h("p", { className: "empty" });
   view.append(h("h2", { className: "unseen" }, "Fleet"), parts.figures, key(), parts.nodes, parts.empty);
   watch(draw);
+  onAccess(draw);
   draw();
 }
 
@@ -59,11 +62,12 @@ function makeNode(node) {
     state: h("span", { className: "badge" }),
     facts: h("p", { className: "facts" }),
     devices: h("div", { className: "devices" }),
+    actions: makeNodeActions(node.id),
   };
   const card = h(
     "article",
     { className: "card node", ariaLabel: `Node ${node.id}` },
-    h("header", { className: "row" }, made.name, made.state),
+    h("header", { className: "row" }, made.name, made.state, h("span", { className: "push" }), made.actions.row),
     made.facts,
     made.devices,
   );
@@ -72,13 +76,17 @@ function makeNode(node) {
 }
 
 function drawNode(card, node) {
-  const { state, facts, devices } = card.made;
+  const { state, facts, devices, actions } = card.made;
   say(state, node.state);
   mark(state, "data-state", node.state);
-  mark(state, "title", node.state_reason);
   say(
     facts,
-    [node.address, node.build, `heard ${duration(node.report_age_ms)} ago`, node.state_reason]
+    [
+      node.draining_replicas ? `${plural(node.draining_replicas, "replica")} left` : "",
+      node.address,
+      node.build,
+      `heard ${duration(node.report_age_ms)} ago`,
+    ]
       .filter(Boolean)
       .join(" · "),
   );
@@ -87,8 +95,9 @@ function drawNode(card, node) {
     node.devices.filter((device) => device.total_bytes),
     (device) => device.id,
     makeDevice,
-    drawDevice,
+    (card, device) => drawDevice(card, device, node),
   );
+  drawNodeActions(actions, node);
 }
 
 function makeDevice(device) {
@@ -99,23 +108,34 @@ function makeDevice(device) {
     free: h("span", { className: "free" }),
     source: h("span", { className: "source faint" }),
     reason: h("p", { className: "reason" }),
+    clear: makeClear(),
     bar: makeBar(),
     legend: makeLegend(),
   };
   const card = h(
     "section",
     { className: "device" },
-    h("div", { className: "row" }, made.name, made.kind, made.state, h("span", { className: "push" }), made.free),
+    h(
+      "div",
+      { className: "row" },
+      made.name,
+      made.kind,
+      made.state,
+      h("span", { className: "push" }),
+      made.clear.button,
+      made.free,
+    ),
     made.bar,
     h("div", { className: "row under" }, made.legend, made.source),
     made.reason,
+    made.clear.problem,
   );
   card.made = made;
   mark(card, "aria-label", `Device ${device.name}`);
   return card;
 }
 
-function drawDevice(card, device) {
+function drawDevice(card, device, node) {
   const { name, kind, state, free, source, reason, bar, legend } = card.made;
   say(name, device.name);
   say(
@@ -139,4 +159,5 @@ function drawDevice(card, device) {
   reason.hidden = words.length === 0;
   drawBar(bar, device);
   drawLegend(legend, device);
+  drawClear(card.made.clear, node, device);
 }

@@ -1,19 +1,26 @@
-// Load, unload, pin, ask why, try: each only where the key may.
+// Load, unload, pin, set what is wanted, ask why, try: each only where the key may.
 
 import { may } from "./access.js";
+import { act } from "./acting.js";
 import { announce } from "./announce.js";
 import { call, json } from "./api.js";
-import { h, mark, say } from "./dom.js";
+import { h, mark, showOnly } from "./dom.js";
+import { editPolicy, pathOf } from "./policy.js";
 import { linesOf } from "./sse.js";
 import { go } from "./tabs.js";
 
 export function makeActions(name) {
-  const made = { busy: false };
-  const button = (text, act, label = text) =>
-    h("button", { className: "small", onclick: () => run(made, act), ariaLabel: `${label} ${name}` }, text);
+  const made = { busy: "", problem: h("span", { className: "problem", role: "alert" }) };
+  const button = (text, work) =>
+    h("button", { className: "small", onclick: () => act(made, work), ariaLabel: `${text} ${name}` }, text);
   made.load = button("Load", () => load(name));
   made.unload = button("Unload", () => unload(name));
   made.pin = button("Pin", () => pin(name, made.pin.getAttribute("aria-pressed") !== "true"));
+  made.policy = h(
+    "button",
+    { className: "small quiet", onclick: () => act(made, () => editPolicy(name)), ariaLabel: `Policy of ${name}` },
+    "Policy",
+  );
   made.why = h(
     "button",
     {
@@ -32,32 +39,19 @@ export function makeActions(name) {
     },
     "Try",
   );
-  made.problem = h("span", { className: "problem", role: "alert" });
-  made.row = h("div", { className: "actions" }, made.why, made.chat, made.pin, made.unload, made.load);
+  made.row = h("div", { className: "actions" }, made.why, made.chat, made.policy, made.pin, made.unload, made.load);
   return made;
 }
 
 export function drawActions(made, model) {
   const loaded = model.replicas.some((replica) => replica.state !== "broken");
-  made.load.hidden = !may("models:write") || loaded || Boolean(model.error);
-  made.unload.hidden = !may("models:write") || !loaded;
   made.pin.hidden = !may("admin:cluster") || model.wanted?.from_file === true;
+  made.policy.hidden = !may("admin:cluster");
   made.chat.hidden = !may("infer") || !model.capabilities.includes("completion");
   mark(made.pin, "aria-pressed", String(Boolean(model.wanted?.constraints.pinned)));
-  for (const button of [made.load, made.unload, made.pin]) button.disabled = made.busy;
-}
-
-async function run(made, act) {
-  made.busy = true;
-  say(made.problem, "");
-  try {
-    await act();
-  } catch (error) {
-    say(made.problem, error.message);
-    mark(made.problem, "title", error.message);
-  } finally {
-    made.busy = false;
-  }
+  for (const button of [made.load, made.unload, made.pin, made.policy]) button.disabled = Boolean(made.busy);
+  const next = loaded ? made.unload : model.error ? null : made.load;
+  showOnly(may("models:write") ? next : null, [made.load, made.unload]);
 }
 
 async function load(name) {
@@ -78,7 +72,7 @@ async function unload(name) {
 
 // What else is set for the model stays: the constraints are read, changed in one field and written back.
 async function pin(name, pinned) {
-  const path = `/puna/v1/placements/${encodeURIComponent(name).replaceAll("%2F", "/").replaceAll("%3A", ":")}`;
+  const path = pathOf(name);
   const { constraints } = await json(path);
   await call(path, { method: "PUT", body: { ...constraints, pinned } });
   announce(`${name} is ${pinned ? "pinned" : "no longer pinned"}`);

@@ -1,10 +1,12 @@
 // Every model: what runs, what a load is doing, who waits, and what may be done about it.
 
 import { onAccess } from "./access.js";
+import { makeAliases } from "./aliases.js";
 import { h, mark, say, sync } from "./dom.js";
 import { bytes, number, percent, plural, wait } from "./format.js";
 import { hueOf } from "./hues.js";
 import { drawActions, makeActions } from "./model_actions.js";
+import { makePull } from "./pull.js";
 import { drawReplica, makeReplica } from "./replica.js";
 import { sorted, store, watch } from "./store.js";
 
@@ -15,13 +17,16 @@ export function startModels(view) {
   parts.count = h("span", { className: "faint" });
   parts.list = h("div", { className: "models" });
   parts.empty = h("p", { className: "empty" });
+  const pull = makePull();
   const tools = h(
     "div",
     { className: "row tools" },
     h("label", { className: "field inline" }, "Find", parts.search),
     parts.count,
+    h("span", { className: "push" }),
+    pull.form,
   );
-  view.append(h("h2", { className: "unseen" }, "Models"), tools, parts.list, parts.empty);
+  view.append(h("h2", { className: "unseen" }, "Models"), tools, pull.list, parts.list, parts.empty, makeAliases());
   watch(draw);
   onAccess(draw);
   setInterval(() => !view.hidden && draw(), 1000);
@@ -71,7 +76,7 @@ function makeModel(model) {
       "header",
       { className: "row" },
       h("i", { className: `swatch weights ${hueOf(model.name)}`, ariaHidden: "true" }),
-      h("h3", {}, model.name),
+      h("h3", { title: model.name }, model.name),
       made.state,
       h("span", { className: "push" }),
       made.actions.row,

@@ -186,6 +186,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser, locked: L
         assert locked.full not in page.page.content()
         page.go("Models")
         expect(page.page.get_by_role("button", name="Pin demo:latest")).to_be_visible()
+        expect(page.page.get_by_role("button", name="Pull")).to_be_visible()
         assert page.foreign == []
         assert page.nameless() == []
 
@@ -197,8 +198,11 @@ def test_what_a_key_may_not_do_is_not_offered(browser: Browser, locked: Locked) 
         page.go("Models")
         card = page.page.get_by_role("article", name="Model demo:latest")
         expect(card.get_by_role("button", name="Why demo")).to_be_visible()
-        for action in ("Load", "Unload", "Pin", "Try"):
+        for action in ("Load", "Unload", "Pin", "Policy of", "Try"):
             assert card.get_by_role("button", name=f"{action} demo").count() == 0, action
+        assert page.page.get_by_role("button", name="Pull").count() == 0
+        page.go("Fleet")
+        assert page.page.get_by_role("button", name="Drain").count() == 0
         page.go("Playground")
         expect(page.page.get_by_role("button", name="Send")).to_be_disabled()
         expect(page.page.get_by_text("lacks the scope infer")).to_be_visible()
