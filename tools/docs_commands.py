@@ -116,6 +116,9 @@ def _docker_problem(name: str, rest: list[str], exported: Mapping[str, str]) -> 
     options = list(itertools.takewhile(lambda word: word not in _COMPOSE_COMMANDS, rest))
     if len(options) == len(rest):
         return f"no command of docker-compose among {_COMPOSE_COMMANDS}"
+    if "--env-file" in options:  # the block writes it; the names that it puts there count as exported
+        at = options.index("--env-file")
+        del options[at : at + 2]
     return _failure(["docker-compose", *options, "config", "--quiet"], exported)
 
 
