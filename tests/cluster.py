@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,13 +100,13 @@ class Cluster:
         wait_until(lambda: not self.members(), deadline_s=5, what="no process left after Ctrl-C")
 
 
-def start_cluster(home: Path, **environment: str) -> Cluster:
-    """Start `puna up` on free ports and wait until it is ready."""
+def start_cluster(home: Path, *, arguments: Sequence[str] = (), **environment: str) -> Cluster:
+    """Start `puna up` on free ports, with more arguments, and wait until it is ready."""
     port, grpc_port = free_port(), free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--port", str(port), "--grpc-port", str(grpc_port)]
     log = (home.parent / f"{home.name}.up.log").open("w")
     process = subprocess.Popen(
-        [*command, "--home", str(home)],
+        [*command, *arguments, "--home", str(home)],
         stdout=log,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,0 +1,94 @@
+"""A second machine joins with one command: `puna up --address` on the first, `puna up --join` on the other.
+
+Two addresses of loopback stand for the machines; nothing of either is on a socket that the other could only reach here.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, start_cluster, trained_answers
+from tests.integration.cli.place import ROOT, run_puna
+from tests.waiting import wait_until
+
+QUESTION = "What is Puna?"
+WITHIN_S = 100.0
+
+
+def free_address() -> str:
+    """One of the sixteen million of loopback; Puna's ports are the same on each."""
+    return f"127.{random.randrange(1, 250)}.{random.randrange(250)}.{random.randrange(2, 250)}"
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
+    address = free_address()
+    cluster = start_cluster(tmp_path_factory.mktemp("first") / "home", arguments=("--address", address))
+    yield cluster, address
+    cluster.stop()
+
+
+def nodes(cluster: Cluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run_puna("nodes", "--json", PUNA_HOME=str(cluster.home)).stdout)["nodes"]
+    return found
+
+
+def test_a_machine_that_joins_serves_the_clusters_models_and_goes_with_ctrl_c(
+    first: tuple[Cluster, str], tmp_path: Path
+) -> None:
+    cluster, address = first
+    here = next(iter(nodes(cluster)))["id"]
+    other, log = free_address(), tmp_path / "join.log"
+    command = [sys.executable, "-m", "cli.main", "up", "--join", address, "--address", other, "--home", str(tmp_path)]
+    with log.open("w") as output:
+        joining = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+
+        def joined() -> bool:
+            assert joining.poll() is None, log.read_text()
+            return "Ctrl-C takes it out again." in log.read_text()
+
+        wait_until(joined, deadline_s=WITHIN_S, what="the second machine says that it has joined")
+        (there,) = [node for node in nodes(cluster) if node["id"] != here]
+        assert there["address"] == f"{other}:7603"
+        assert f"cluster at {address}:7601" in log.read_text()
+
+        # It has no model of its own: it takes the file from the first, and its runner is reached from there.
+        drained = run_puna("drain", here, "--wait", PUNA_HOME=str(cluster.home))
+        assert drained.returncode == 0, drained.stderr
+        body = {"model": "demo", "stream": False, "messages": [{"role": "user", "content": QUESTION}]}
+        answer = cluster.post("/api/chat", body | {"options": {"temperature": 0}})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["message"]["content"] == trained_answers()[QUESTION]
+        (runner,) = [one for node in nodes(cluster) if node["id"] == there["id"] for one in node["runners"]]
+        assert runner["metrics_address"].startswith(f"{other}:")
+        assert run_puna("undrain", here, PUNA_HOME=str(cluster.home)).returncode == 0
+    finally:
+        joining.terminate()
+        assert joining.wait(WITHIN_S) == 0
+    wait_until(
+        lambda: [node["id"] for node in nodes(cluster)] == [here],
+        deadline_s=WITHIN_S,
+        what="it has left",
+    )
+
+
+def test_joining_where_nobody_is_says_what_to_do(tmp_path: Path) -> None:
+    address = free_address()
+    done = run_puna("up", "--join", address, "--home", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"puna: nothing answers at {address}:7601; start the cluster there with `puna up --address {address}`\n"
+    )
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    done = run_puna("up", "--port", "0", "--grpc-port", "0", "--address", "192.0.2.1", "--home", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("puna: 192.0.2.1 is no address of this machine (")
