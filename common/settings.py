@@ -6,12 +6,12 @@ pydantic-settings does not notice a misspelt environment name, so the names are 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Self
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from common.nearest import did_you_mean
 from common.ollama_environment import from_ollama
 from common.startup_error import StartupError
 
@@ -113,8 +113,9 @@ class PunaSettings(BaseSettings):
         """
         unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in KNOWN_NAMES)
         if unknown:
-            nearest = get_close_matches(unknown[0], KNOWN_NAMES, n=1)
-            raise StartupError(f"unknown setting {unknown[0]}" + "".join(f"; did you mean {name}?" for name in nearest))
+            hint = "docs/settings.md lists all"
+            told = [f"unknown setting {name}{did_you_mean(name, KNOWN_NAMES, else_say=hint)}" for name in unknown]
+            raise StartupError(" ".join(told))
         try:
             with _filled_in(cls.taken_over()):
                 return cls()

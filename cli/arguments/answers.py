@@ -89,12 +89,12 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
 
 
 def _options(words: list[str] | None, **named: Any) -> dict[str, object]:
-    from cli.core.parameter_values import parameter_values
+    from cli.core.parameter_values import option_values
 
     pairs = [(name.strip(), value) for name, _, value in (word.partition("=") for word in words or [])]
     if not all(name and value for name, value in pairs):
         raise typer.BadParameter("write NAME=VALUE", param_hint="--option")
     try:
-        return parameter_values(pairs) | {name: value for name, value in named.items() if value is not None}
+        return option_values(pairs) | {name: value for name, value in named.items() if value is not None}
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--option") from error

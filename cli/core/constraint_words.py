@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from common.nearest import did_you_mean
+
 _LISTS = frozenset({"nodes", "devices"})
 _NUMBER_LISTS = frozenset({"tensor_split"})
 _TEXTS = frozenset({"backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention"})
@@ -21,6 +23,7 @@ _NUMBERS = frozenset(
         "num_thread",
     }
 )
+_NAMES = _LISTS | _NUMBER_LISTS | _TEXTS | _SWITCHES | _NUMBERS | {"keep_alive", "max_bytes"}
 _YES_NO = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -45,8 +48,10 @@ def _field(word: str) -> tuple[str, Any]:
         if text.lower() not in _YES_NO:
             raise ValueError(f"{name} is true or false, not {text!r}")
         return name, _YES_NO[text.lower()]
+    if name not in _NAMES:
+        raise ValueError(f"{name!r} is no constraint{did_you_mean(name, _NAMES)}")
     if not equals:
-        raise ValueError(f"{word!r} says nothing")
+        raise ValueError(f"{name} needs a value")
     return name, _value(name, text) if text else None
 
 
@@ -59,11 +64,9 @@ def _value(name: str, text: str) -> Any:
         return [float(part) for part in text.split(",") if part]
     if name in _NUMBERS:
         return int(text)
-    if name == "keep_alive":
-        return _number_or_text(text)
     if name == "max_bytes":
         return dict(_cap(part) for part in text.split(",") if part)
-    raise ValueError(f"{name!r} is no constraint")
+    return _number_or_text(text)  # keep_alive
 
 
 def _cap(part: str) -> tuple[str, int]:

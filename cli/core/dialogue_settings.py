@@ -6,6 +6,7 @@ from typing import Any
 
 from cli.core.conversation import RunOptions
 from cli.core.parameter_values import parameter_values
+from common.nearest import did_you_mean
 from gateway.core.option_table import PLACEMENT_RULES, SAMPLING_RULES
 
 _ON_OFF = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
@@ -35,7 +36,8 @@ def changed(options: RunOptions, name: str, value: str) -> RunOptions:
         case "think":
             return replace(options, think=_thinking(value))
     if name not in SAMPLING_RULES and name not in PLACEMENT_RULES:
-        raise ValueError(f"there is no setting {name[:40]!r}; {SET_TEXT}")
+        known = {*SAMPLING_RULES, *PLACEMENT_RULES, "system", "keep_alive", "think", "format", "verbose"}
+        raise ValueError(f"there is no setting {name[:40]!r}{did_you_mean(name, known, else_say=SET_TEXT)}")
     others = {key: one for key, one in options.options.items() if key != name}
     return replace(options, options=others | (parameter_values([(name, value)]) if value else {}))
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+from common.nearest import did_you_mean
 from gateway.core.option_table import PLACEMENT_RULES, SAMPLING_RULES, Kind
 
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
@@ -24,6 +25,20 @@ def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]
         else:
             values[name] = _value(name, text, kind)
     return values
+
+
+def option_values(pairs: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """The same, from a command line: a name that nobody knows is a mistake.
+
+    Raises:
+        ValueError: there is no such option, or the text is not of its type.
+    """
+    found = list(pairs)
+    known = {**SAMPLING_RULES, **PLACEMENT_RULES}
+    for name, _ in found:
+        if name not in known:
+            raise ValueError(f"there is no option {name[:40]}{did_you_mean(name, known)}")
+    return parameter_values(found)
 
 
 def _number(name: str, word: str) -> int | float:

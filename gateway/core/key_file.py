@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from common.errors import ModelNotFound
+from common.nearest import did_you_mean
 from gateway.core.keys import ID_LENGTH, Band, Key, Quota, Scope
 
 VERSION = 1
@@ -70,8 +71,10 @@ def read_key(entry: object, place: str) -> Key:
     Raises:
         ValueError: a field is missing, unknown or wrong; a key that could mean more than was meant is none.
     """
-    if not isinstance(entry, dict) or not entry.keys() <= _FIELDS:
-        raise ValueError(f"{place} is no key, or has unknown fields")
+    if not isinstance(entry, dict):
+        raise ValueError(f"{place} is no key")
+    if strange := sorted(str(name)[:64] for name in entry if name not in _FIELDS):
+        raise ValueError(f'{place}: "{strange[0]}" is no field of a key{did_you_mean(strange[0], _FIELDS)}')
     try:
         return Key(
             id=_text(entry, "id", _ID),

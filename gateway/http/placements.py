@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from common.errors import InvalidRequest, ModelUnavailable
+from common.nearest import did_you_mean
 from gateway.core.answers import LoadEvent, Loading, Queued
 from gateway.core.load_options import load_options
 from gateway.core.option_table import whole_number
@@ -65,8 +66,9 @@ class Placements:
         data = await exchange.json()
         known = ConstraintsBody.model_fields
         if isinstance(data, dict) and (strange := [name for name in data if name not in known]):
+            wrong = str(strange[0])[:64]
             # Ignored, as unknown fields are elsewhere, a misspelt wish would be found out when it is too late.
-            raise InvalidRequest(f'"{str(strange[0])[:64]}" is no constraint', param=str(strange[0])[:64])
+            raise InvalidRequest(f'"{wrong}" is no constraint{did_you_mean(wrong, known)}', param=wrong)
         body = validated(ConstraintsBody, data)
         model = constraints_to_proto(self._known_name(exchange.path_value), body)
         answer = await asked(self.service.scheduler.put_constraints(model))

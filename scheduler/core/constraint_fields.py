@@ -7,6 +7,7 @@ from typing import Any
 
 from common.durations import parse_go_duration_ms, whole_ms
 from common.errors import InvalidRequest
+from common.nearest import did_you_mean
 from scheduler.core.constraints import Constraints, FillPolicy, Shape
 from scheduler.core.layouts import FlashAttention
 from scheduler.core.memory import GIB, KIB, MIB
@@ -159,7 +160,8 @@ def parse_constraints(written: Mapping[str, object]) -> Constraints:
     for name, value in written.items():
         parser = _PARSERS.get(name)
         if parser is None:
-            raise InvalidRequest(f'"{name[:64]}" is no constraint; there are {", ".join(FIELD_NAMES)}', param=name[:64])
+            hint = did_you_mean(name[:64], FIELD_NAMES, else_say=f"there are {', '.join(FIELD_NAMES)}")
+            raise InvalidRequest(f'"{name[:64]}" is no constraint{hint}', param=name[:64])
         if value is not None:
             values[_FIELDS[name].name] = parser(name, value)
     values.setdefault("replicas_max", default_replicas_max(values.get("replicas_min", 0)))

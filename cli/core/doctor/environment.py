@@ -1,16 +1,15 @@
 """Names in the environment. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 
 from cli.core.doctor.findings import Finding, fail, ok, warn
+from common.nearest import did_you_mean
 
 
 def judge_unknown(unknown: Iterable[str], known: frozenset[str]) -> Iterator[Finding]:
     """PUNA_ names that nothing reads: every process refuses to start with them."""
     for name in sorted(unknown):
-        near = get_close_matches(name, known, n=1)
-        advice = f"did you mean {near[0]}?" if near else "unset it; docs/settings.md lists all names"
+        advice = did_you_mean(name, known, else_say="unset it; docs/settings.md lists all names").removeprefix("; ")
         yield fail("environment", f"unknown setting {name}", advice)
 
 

@@ -60,6 +60,18 @@ def test_a_misspelt_name_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
         PunaSettings.load()
 
 
+def test_every_wrong_name_is_told_at_once_and_one_like_no_other_leads_to_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PUNA_HOMES", "x")
+    monkeypatch.setenv("PUNA_XYZZY", "1")
+    with pytest.raises(StartupError) as failed:
+        PunaSettings.load()
+    assert str(failed.value) == (
+        "unknown setting PUNA_HOMES; did you mean PUNA_HOME? unknown setting PUNA_XYZZY; docs/settings.md lists all"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "host"),
     [
