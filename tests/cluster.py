@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,18 +12,11 @@ from typing import Any
 
 import httpx
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 30.0
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+STOP_DEADLINE_S = 60.0
 
 
 def metric_sum(page: str, name: str) -> float:
@@ -58,16 +50,16 @@ class Cluster:
         answers: list[httpx.Response] = []
 
         def answered() -> bool:
-            answers.append(httpx.get(self.url + "/puna/v1/nodes", timeout=10))
+            answers.append(httpx.get(self.url + "/puna/v1/nodes", timeout=60))
             return answers[-1].status_code == 200
 
-        wait_until(answered, deadline_s=15, what="the inventory is shown")
+        wait_until(answered, deadline_s=60, what="the inventory is shown")
         nodes = answers[-1].json()["nodes"]
         return [runner for node in nodes for runner in node.get("runners", [])]
 
     def runner_metrics(self) -> str:
         """The Prometheus pages of all runners."""
-        pages = [httpx.get(f"http://{r['metrics_address']}/metrics", timeout=10).text for r in self.runners()]
+        pages = [httpx.get(f"http://{r['metrics_address']}/metrics", timeout=60).text for r in self.runners()]
         return "\n".join(pages)
 
     def slots_busy(self) -> float:
@@ -97,7 +89,7 @@ class Cluster:
             self.process.wait(STOP_DEADLINE_S)
         finally:
             self.process.kill()
-        wait_until(lambda: not self.members(), deadline_s=5, what="no process left after Ctrl-C")
+        wait_until(lambda: not self.members(), deadline_s=20, what="no process left after Ctrl-C")
 
 
 def start_cluster(home: Path, *, arguments: Sequence[str] = (), **environment: str) -> Cluster:
@@ -119,7 +111,7 @@ def start_cluster(home: Path, *, arguments: Sequence[str] = (), **environment: s
     def ready() -> bool:
         assert process.poll() is None, (home.parent / f"{home.name}.up.log").read_text()
         try:
-            admits = httpx.get(cluster.url + "/readyz", timeout=1).status_code == 200
+            admits = httpx.get(cluster.url + "/readyz", timeout=10).status_code == 200
             return admits and _has_demo(cluster, environment.get("PUNA_API_KEY", "any"))
         except httpx.TransportError:
             return False
@@ -134,7 +126,7 @@ def start_cluster(home: Path, *, arguments: Sequence[str] = (), **environment: s
 
 
 def _has_demo(cluster: Cluster, key: str) -> bool:
-    tags = httpx.get(cluster.url + "/api/tags", headers={"x-api-key": key}, timeout=5).json()
+    tags = httpx.get(cluster.url + "/api/tags", headers={"x-api-key": key}, timeout=30).json()
     return any(model["name"].startswith("demo") for model in tags["models"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.cluster import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]

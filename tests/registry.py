@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from runner.core.store.manifest import CONFIG_TYPE, DOCKER_MANIFEST
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 BINARY = shutil.which("docker-registry")
@@ -39,13 +39,6 @@ class RunningRegistry:
     def url(self) -> str:
         """Of its root."""
         return f"http://{self.host}"
-
-
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

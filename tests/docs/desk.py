@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tests.cluster import Cluster, free_port
+from tests.cluster import Cluster
+from tests.ports import free_port
 from tests.waiting import wait_until
 from tools.docs_markdown import ROOT, Block
 

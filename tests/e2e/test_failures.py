@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cluster import Cluster, free_port, start_cluster
+from tests.cluster import Cluster, start_cluster
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ASK = {"model": "demo", "messages": [{"role": "user", "content": "What is Puna?"}], "temperature": 0}

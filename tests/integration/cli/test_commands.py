@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cluster import free_port, trained_answers
+from tests.cluster import trained_answers
 from tests.integration.cli.place import ROOT, Place, run_puna
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 QUESTION = "What is Puna?"

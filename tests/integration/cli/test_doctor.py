@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import free_port
 from tests.integration.cli.place import ROOT, Place, call_puna, run_puna
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 SECRET = "geheim"

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cluster import Cluster, free_port, start_cluster, trained_answers
+from tests.cluster import Cluster, start_cluster, trained_answers
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]

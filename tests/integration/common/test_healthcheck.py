@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from common import healthcheck
-from tests.cluster import free_port
+from tests.ports import free_port
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -2,9 +2,7 @@
 
 import asyncio
 import shutil
-import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,10 +18,11 @@ from common.errors import StartupError
 from common.redis_client import open_redis
 from scheduler.core.constraints import Constraints
 from scheduler.redis_store import RedisStore, StoreUnavailableError
-from tests.waiting import next_look
+from tests.ports import free_port
+from tests.waiting import Stopwatch, next_look
 
 SET = "puna"
-START_S_MAX = 15.0
+START_S_MAX = 60.0
 # What an operator is promised: half a minute is long, so the test is stricter than the seconds of `down-after`.
 FAILOVER_S_MAX = 15.0
 
@@ -33,8 +32,8 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.servers = [_free_port() for _ in range(3)]
-        self.sentinels = [_free_port() for _ in range(3)]
+        self.servers = [free_port() for _ in range(3)]
+        self.sentinels = [free_port() for _ in range(3)]
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
     @property
@@ -52,7 +51,7 @@ class Watched:
             settings = home / "sentinel.conf"
             settings.write_text(
                 f"port {port}\ndir {home}\nsentinel monitor {SET} 127.0.0.1 {primary} 2\n"
-                f"sentinel down-after-milliseconds {SET} 1000\nsentinel failover-timeout {SET} 6000\n"
+                f"sentinel down-after-milliseconds {SET} 2000\nsentinel failover-timeout {SET} 6000\n"
             )
             await self._run(port, str(settings), "--sentinel")
         await self._until_all_know_each_other()
@@ -87,22 +86,15 @@ class Watched:
         await _until_answers(port)
 
     async def _until_all_know_each_other(self) -> None:
-        end_s = time.monotonic() + START_S_MAX
+        watch = Stopwatch()
         for port in self.sentinels:
             async with _client(port) as client:
                 while True:
                     fields = _pairs(await client.execute_command("SENTINEL", "MASTER", SET))
                     if fields["num-other-sentinels"] == "2" and fields["num-slaves"] == "2":
                         break
-                    assert time.monotonic() < end_s, f"a sentinel still sees {fields}"
+                    assert not watch.is_past(START_S_MAX), f"a sentinel still sees {fields}"
                     await next_look()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -115,13 +107,13 @@ async def _client(port: int) -> AsyncIterator[Any]:
 
 
 async def _until_answers(port: int) -> None:
-    end_s = time.monotonic() + START_S_MAX
+    watch = Stopwatch()
     async with _client(port) as client:
         while True:
             try:
                 await client.ping()
             except (RedisError, OSError):
-                assert time.monotonic() < end_s, "redis-server does not start"
+                assert not watch.is_past(START_S_MAX), "redis-server does not start"
                 await next_look()
             else:
                 return
@@ -165,18 +157,18 @@ async def test_the_scheduler_leads_on_after_the_primary_died_with_what_was_writt
 
 
 async def _acquire(store: RedisStore) -> Any:
-    end_s = time.monotonic() + FAILOVER_S_MAX
+    watch = Stopwatch()
     while True:
         try:
             return await store.acquire("one", high_water=0)
         except StoreUnavailableError:
-            assert time.monotonic() < end_s, f"nobody is primary after {FAILOVER_S_MAX} s"
+            assert not watch.is_past(FAILOVER_S_MAX), f"nobody is primary after {FAILOVER_S_MAX} s"
             await next_look()
 
 
 async def _until_copied(watched: Watched) -> None:
     async with _client(await watched.primary()) as client:
-        assert await client.wait(2, 5000) == 2
+        assert await client.wait(2, 60_000) == 2
 
 
 @pytest.mark.parametrize(
