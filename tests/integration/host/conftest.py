@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.host.node import Node, running_node
+from tests.integration.host.store_layout import LaidOut
+from tests.integration.host.store_node import Store, running_store
 from tools.model_zoo import build
 
 
@@ -22,3 +24,30 @@ async def node(tmp_path: Path, models_directory: Path) -> AsyncIterator[Node]:
     """Discovery and a host with the model "dense:latest"."""
     async with running_node(tmp_path, models_directory) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def dense(models_directory: Path) -> Path:
+    """The file of that model."""
+    return models_directory / "dense.gguf"
+
+
+@pytest.fixture(scope="session")
+def content(dense: Path) -> bytes:
+    """What is in it."""
+    return dense.read_bytes()
+
+
+@pytest.fixture
+def laid(tmp_path: Path) -> LaidOut:
+    """The files of `store`."""
+    store = LaidOut(directory=tmp_path / "models")
+    store.directory.mkdir()
+    return store
+
+
+@pytest.fixture
+async def store(tmp_path: Path, laid: LaidOut) -> AsyncIterator[Store]:
+    """The store of a host, empty."""
+    async with running_store(tmp_path) as running:
+        yield running

@@ -105,5 +105,5 @@ async def open_store(  # as Store
     try:
         yield store
     finally:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60):
             await store.jobs.close()

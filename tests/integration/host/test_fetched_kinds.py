@@ -67,7 +67,7 @@ async def _assert_same(name: str, source: Node, empty: Node) -> None:
     here = await empty.client.measure(empty.address, model_digest=model.digest, layout=layout, origin=origin)
     assert here == there
     request = await source.start_request(name, layout=layout, planned=there, origin=origin)
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(120):
         records = [record async for record in empty.client.start(empty.address, request)]
     assert records[-1].status.state == cluster_pb2.RUNNER_STATE_READY, records[-1].status
     fetched = await empty.model(name)
@@ -123,7 +123,7 @@ async def test_a_name_that_is_taken_here_is_not_overwritten(tmp_path: Path, sour
         before = await node.model("plain:latest")
         model = await source.model("plain:latest")
         request = await source.start_request("plain:latest", layout=SMALL, origin=_origin(model, source))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             records = [record async for record in node.client.start(node.address, request)]
         assert records[-1].status.state == cluster_pb2.RUNNER_STATE_READY, records[-1].status
         assert (await node.model(f"fetched-{model.digest[:12]}:latest")).digest == model.digest

@@ -72,7 +72,7 @@ async def test_what_a_model_takes_is_counted_from_its_header_alone(source: Node,
 
 async def test_a_started_model_is_fetched_first_and_answers_the_same(source: Node, empty: Node) -> None:
     request = await _request(source, await _origin(source))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         records = [record async for record in empty.client.start(empty.address, request)]
     assert records[-1].status.state == cluster_pb2.RUNNER_STATE_READY, records[-1].status
     fractions = [record.status.load_fraction for record in records]
@@ -96,7 +96,7 @@ async def test_a_source_that_dies_in_the_middle_is_followed_by_another_one(sourc
     async with cable(source.address) as line:
         request = await _request(source, await _origin(source, line.address, source.address))
         line.cuts_after = PADDING // 2
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             records = [record async for record in empty.client.start(empty.address, request)]
         assert line.is_cut
         assert records[-1].status.state == cluster_pb2.RUNNER_STATE_READY, records[-1].status
@@ -106,7 +106,7 @@ async def test_without_another_source_the_start_fails_clearly_and_goes_on_later(
     async with cable(source.address) as line:
         request = await _request(source, await _origin(source, line.address))
         line.cuts_after = PADDING // 2
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(120):
             records = [record async for record in empty.client.start(empty.address, request)]
         assert records[-1].status.state == cluster_pb2.RUNNER_STATE_ERROR
         assert records[-1].status.error.reason == RegistryFailed.reason
@@ -114,7 +114,7 @@ async def test_without_another_source_the_start_fails_clearly_and_goes_on_later(
     assert not (empty.models / "manifests").exists()
     async with cable(source.address) as line:
         again = await _request(source, await _origin(source, line.address))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             records = [record async for record in empty.client.start(empty.address, again)]
         assert records[-1].status.state == cluster_pb2.RUNNER_STATE_READY, records[-1].status
         assert line.received_bytes < PADDING * 3 // 4
@@ -123,7 +123,7 @@ async def test_without_another_source_the_start_fails_clearly_and_goes_on_later(
 async def test_a_node_that_has_no_origin_either_says_so(source: Node, empty: Node) -> None:
     origin = await _origin(source, "127.0.0.1:1")
     request = await _request(source, origin)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         records = [record async for record in empty.client.start(empty.address, request)]
     assert records[-1].status.error.reason == RegistryFailed.reason
     with pytest.raises(PunaError, match="could not be fetched"):

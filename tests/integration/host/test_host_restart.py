@@ -8,7 +8,8 @@ import pytest
 
 from common.errors import StaleFence
 from protos import cluster_pb2, host_pb2
-from tests.integration.host.node import Node, Service, Stopwatch, is_alive, pids_below, runners_of
+from tests.integration.host.node import Node, Service, is_alive, pids_below, runners_of
+from tests.waiting import Stopwatch
 
 READY = cluster_pb2.RUNNER_STATE_READY
 
@@ -18,7 +19,7 @@ async def test_a_runner_survives_its_host_and_the_next_host_adopts_it(node: Node
     record = await node.run(request)
     await node.host.end(signal.SIGKILL)
     assert is_alive(record.pid)
-    await node.inventory(lambda inventory: not inventory.nodes, deadline_s=5)
+    await node.inventory(lambda inventory: not inventory.nodes)
     await node.restart_host()
     found = await node.inventory(lambda inventory: any(r.status.state == READY for r in runners_of(inventory)))
     (adopted,) = runners_of(found)
@@ -87,7 +88,7 @@ async def test_an_orderly_end_stops_every_runner_and_leaves_no_socket(node: Node
     assert not is_alive(first.pid)
     assert not is_alive(second.pid)
     assert list(node.runner_files.iterdir()) == []
-    await node.inventory(lambda inventory: not inventory.nodes, deadline_s=5)
+    await node.inventory(lambda inventory: not inventory.nodes)
 
 
 async def test_a_second_host_in_the_same_directory_says_so_in_one_line(node: Node) -> None:
@@ -107,7 +108,7 @@ async def test_a_node_leaves_the_inventory_with_its_host_and_comes_back_with_dis
     assert found.nodes[0].models[0].name == "dense:latest"
     watch = Stopwatch()
     await node.host.end(signal.SIGKILL)
-    await node.inventory(lambda inventory: not inventory.nodes, deadline_s=5)
+    await node.inventory(lambda inventory: not inventory.nodes)
     assert watch.elapsed_s < 1.5
     assert pids_below(node.home) == []
 

@@ -15,7 +15,8 @@ from runner.core.gpu_memory import GpuMemory
 from runner.host.devices import gpu_watch
 from runner.host.models.model_files import ModelFiles
 from runner.host.runners import children
-from tests.integration.host.node import Inventory, Node, Stopwatch, is_alive, running_node
+from tests.integration.host.node import Inventory, Node, is_alive, running_node
+from tests.waiting import Stopwatch
 from tools.model_zoo import build, build_pair
 
 MIB = 1024 * 1024
@@ -109,7 +110,7 @@ async def test_a_gpu_reader_that_falls_silent_is_killed_and_started_again(
             twice.set()
 
     watching = asyncio.create_task(gpu_watch.watch_gpus(take, on_silence=lambda: None))
-    await asyncio.wait_for(twice.wait(), 20)
+    await asyncio.wait_for(twice.wait(), 60)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     assert seen[0] == [GpuMemory(pci_id="p", uuid="u", total_bytes=2, free_bytes=1, source="nvml")]
@@ -121,7 +122,7 @@ async def test_a_gpu_reader_that_falls_silent_is_killed_and_started_again(
 async def test_a_node_without_cards_asks_no_driver_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", "print('[]')"])
     seen: list[list[GpuMemory]] = []
-    await asyncio.wait_for(gpu_watch.watch_gpus(seen.append, on_silence=lambda: None), 30)
+    await asyncio.wait_for(gpu_watch.watch_gpus(seen.append, on_silence=lambda: None), 60)
     assert seen == [[]]
 
 

@@ -135,7 +135,7 @@ async def test_a_registry_that_sends_nothing_is_given_up_and_what_came_stays(
 
 async def test_a_stalled_part_starts_again_where_it_stood(tmp_path: Path, proxy: HarmfulProxy, pushed: Pushed) -> None:
     proxy.stalls_left = 3
-    async with open_store(tmp_path, f"http://{proxy.address}", pace=replace(PACE, stall_s=0.5)) as store:
+    async with open_store(tmp_path, f"http://{proxy.address}", pace=replace(PACE, stall_s=2.0)) as store:
         await store.pull(_through(proxy))
         await _assert_whole(store, pushed, _through(proxy))
         assert proxy.stalls_left == 0
@@ -258,7 +258,7 @@ async def test_a_pull_without_listeners_stops_and_goes_on_where_it_stood(
     tmp_path: Path, proxy: HarmfulProxy, pushed: Pushed
 ) -> None:
     proxy.holds_after = SIZE // 2
-    async with open_store(tmp_path, f"http://{proxy.address}", linger_s=0.05) as store:
+    async with open_store(tmp_path, f"http://{proxy.address}", linger_s=1.0) as store:
         listener = asyncio.create_task(store.pull(_through(proxy)))
         await until(lambda: proxy.sent_bytes >= proxy.holds_after, what="half of it came")
         listener.cancel()

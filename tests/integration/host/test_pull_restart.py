@@ -17,7 +17,8 @@ from tests.waiting import until
 from tools.model_zoo import build
 
 pytestmark = needs_registry
-PADDING = 24 * 1024 * 1024
+MIB = 1024 * 1024
+PADDING = 24 * MIB
 
 
 def _noted_bytes(models: Path) -> int:
@@ -48,8 +49,8 @@ async def test_a_pull_goes_on_after_its_host_was_killed(tmp_path: Path) -> None:
                 lines = await _pull(stores, node.address, request)
                 await stores.close()
                 assert lines[-1].status == "success"
-                # The broken connection had one more piece in hand when it was released.
-                assert proxy.sent_bytes - before <= len(weights) - noted + 64 * 1024
+                # Each broken connection had some more in hand when it was released.
+                assert proxy.sent_bytes - before <= len(weights) - noted + MIB
                 blob = models / "blobs" / f"sha256-{pushed.digest}"
                 assert hashlib.sha256(blob.read_bytes()).hexdigest() == pushed.digest
                 assert sorted(path.name for path in (models / "blobs").iterdir() if "partial" in path.name) == []

@@ -7,6 +7,7 @@ import pytest
 from discovery.client import watch_inventory
 from protos import discovery_pb2
 from tests.integration.host.node import Service, start_host
+from tests.ports import free_port
 from tests.waiting import until
 
 
@@ -27,9 +28,10 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_host_registers_with_every_discovery_and_again_with_one_that_returns(short: Path) -> None:
-    listen = {"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"}
-    one, two = [await Service.start("discovery", environment=listen) for _ in range(2)]
-    addresses = [(await service.event("discovery.ready"))["address"] for service in (one, two)]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    one, two = [await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": listen}) for listen in addresses]
+    for service in (one, two):
+        await service.event("discovery.ready")
     host = await start_host(
         {
             "PUNA_HOME": str(short),

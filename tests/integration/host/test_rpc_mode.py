@@ -56,7 +56,7 @@ def test_it_ends_when_whoever_started_it_is_gone() -> None:
         address_of(process)
         assert process.stdin is not None
         process.stdin.close()
-        wait_until(lambda: process.poll() is not None, deadline_s=10, what="it has ended")
+        wait_until(lambda: process.poll() is not None, deadline_s=30, what="it has ended")
         assert process.returncode == 0
 
 

@@ -9,19 +9,17 @@ import orjson
 import pytest
 
 from common.errors import BadModelFile
-from protos import cluster_pb2, host_pb2
-from runner.client import RunnerClient
+from protos import cluster_pb2
 from runner.core.layout import FlashAttention, LaunchLayout
 from runner.core.model_files import AdapterFile, ModelFiles
 from runner.engine.reference import ReferenceEngine
 from tests.integration.host.node import SMALL, Inventory, Node, running_node
 from tests.integration.host.store_layout import LaidOut
+from tests.integration.host.store_node import PROMPT, said, why_not
 from tests.integration.runner.contract import driven
-from tests.integration.runner.processes import collect, greedy
 from tests.integration.runner.split import split_gguf
-from tools.model_zoo import build, build_adapter, build_pair
+from tools.model_zoo import build_adapter, build_pair
 
-PROMPT = "The weather is cold"
 LAYOUT = LaunchLayout(slots=1, context_tokens=512, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
 
 
@@ -30,31 +28,11 @@ def store(tmp_path: Path) -> LaidOut:
     return LaidOut(directory=tmp_path / "models")
 
 
-@pytest.fixture(scope="session")
-def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("dense", tmp_path_factory.mktemp("dense"))
-
-
-@pytest.fixture(scope="session")
-def content(dense: Path) -> bytes:
-    return dense.read_bytes()
-
-
 @pytest.fixture
 async def node(tmp_path: Path, store: LaidOut) -> AsyncIterator[Node]:
     store.directory.mkdir(exist_ok=True)
     async with running_node(tmp_path, store.directory) as node:
         yield node
-
-
-async def said(node: Node, name: str) -> list[int]:
-    request = await node.start_request(name)
-    record = await node.run(request)
-    assert record.status.state == cluster_pb2.RUNNER_STATE_READY, record.status.error
-    async with RunnerClient(record.address) as client:
-        answer = await collect(client, greedy(PROMPT))
-    await node.stop(request)
-    return [token.id for token in answer.tokens]
 
 
 async def changed(node: Node, name: str, words: str) -> cluster_pb2.Model:
@@ -213,17 +191,6 @@ async def test_a_blob_that_is_a_link_is_not_loaded(node: Node, store: LaidOut, d
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
     store.library("linked", {**layer, "size": len(content)})
     assert "is missing" in (await changed(node, "linked:latest", "missing")).error
-
-
-async def why_not(node: Node, request: host_pb2.StartRequest) -> str:
-    """Refused at once, or found out while the file is read for the start."""
-    try:
-        record = await node.run(request)
-    except BadModelFile as error:
-        return error.message
-    assert record.status.state == cluster_pb2.RUNNER_STATE_ERROR
-    assert record.status.error.reason == "bad_model_file"
-    return record.status.error.message
 
 
 @pytest.mark.behaviour("B-83")

@@ -1,7 +1,6 @@
 """The tunnel between two hosts with a plain server behind it: who gets in, and what arrives."""
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +17,7 @@ from runner.host.lending.borrowing import Borrowed
 from runner.host.lending.lease import Lease
 from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity
 from runner.host.lending.tunnel_listener import TunnelListener
+from tests.ports import free_port
 from tests.waiting import until
 
 DEADLINE_S = 10.0
@@ -216,7 +216,7 @@ async def test_the_end_of_a_lease_breaks_its_connections_and_the_borrower_notice
 
 async def test_a_server_that_died_breaks_the_engines_connection(tmp_path: Path) -> None:
     async with tunnel(tmp_path) as ends:
-        ends.lease.servers = (f"127.0.0.1:{_closed_port()}",)
+        ends.lease.servers = (f"127.0.0.1:{free_port()}",)
         borrowed = await ends.borrow()
         reader, _ = await ends.connect(borrowed)
         assert await _is_over(reader)
@@ -247,10 +247,3 @@ async def _is_over(reader: asyncio.StreamReader) -> bool:
         return await reader.read(1) == b""
     except OSError:
         return True
-
-
-def _closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

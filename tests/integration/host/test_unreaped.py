@@ -16,8 +16,9 @@ from common.errors import ModelUnavailable
 from protos import cluster_pb2
 from runner.core.devices import CPU_ID
 from runner.host.runners.stopping import REAP_TIMEOUT_S
-from tests.integration.host.node import SMALL, Inventory, Node, Stopwatch, is_alive, runners_of, running_node
+from tests.integration.host.node import SMALL, Inventory, Node, is_alive, runners_of, running_node
 from tests.limited_device import limited_device
+from tests.waiting import Stopwatch
 
 _SEIZE, _DETACH, _STOP_AT_EXIT = 0x4206, 17, 0x40  # of <sys/ptrace.h>
 _libc = ctypes.CDLL(None, use_errno=True)
