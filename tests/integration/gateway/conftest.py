@@ -1,6 +1,5 @@
 """A real gateway between real clients and a scripted cluster."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,19 +15,18 @@ from gateway.settings import GatewaySettings
 from runner.client import RunnerClient
 from scheduler.client import SchedulerClient
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, ScriptedScheduler
+from tests.waiting import Stopwatch, next_look
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 LOOK_AGAIN_S = 0.005
 
 
 async def eventually(condition: Callable[[], bool], deadline_s: float = WAIT_S) -> None:
     """Return once the condition holds; fails at the deadline."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(deadline_s):
-        while not condition():  # what is waited for has no event of its own
-            looked = asyncio.Event()
-            loop.call_later(LOOK_AGAIN_S, looked.set)
-            await looked.wait()
+    watch = Stopwatch()
+    while not condition():  # what is waited for has no event of its own
+        assert not watch.is_past(deadline_s), f"not within {deadline_s} s"
+        await next_look(LOOK_AGAIN_S)
 
 
 @dataclass

@@ -186,7 +186,8 @@ async def test_a_full_queue_answers_busy_at_once_in_each_dialect(start_cluster: 
 
     async with start_cluster(runner=ScriptedRunner(slots=1, before=hold), max_queue=1) as cluster:
         running = [asyncio.create_task(cluster.ollama.chat(model="demo", messages=QUESTION)) for _ in range(2)]
-        await eventually(lambda: bool(cluster.gateway.service.inference.dispatcher.depths()))
+        dispatcher = cluster.gateway.service.inference.dispatcher
+        await eventually(lambda: cluster.runner.busy == 1 and sum(dispatcher.depths().values()) == 1)
         other = await openai_error(cluster)
         assert isinstance(other, openai.RateLimitError)
         assert other.code == "queue_full"
@@ -206,9 +207,9 @@ async def test_waiting_too_long_is_busy_too(start_cluster: StartCluster) -> None
     async def hold(_: ScriptedRunner) -> None:
         await gate.wait()
 
-    async with start_cluster(runner=ScriptedRunner(slots=1, before=hold), queue_wait_s=0.1) as cluster:
+    async with start_cluster(runner=ScriptedRunner(slots=1, before=hold), queue_wait_s=1.0) as cluster:
         running = asyncio.create_task(cluster.ollama.chat(model="demo", messages=QUESTION))
-        await asyncio.wait_for(cluster.runner.started.wait(), 5)
+        await asyncio.wait_for(cluster.runner.started.wait(), 60)
         assert (await openai_error(cluster)).code == "queue_full"
         gate.set()
         assert (await running).done
@@ -285,7 +286,7 @@ async def test_a_body_over_the_limit_is_413_before_it_is_read(cluster: Cluster) 
     host, port = cluster.gateway.http_address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2**30}\r\n\r\n".encode())
-    status_line = await asyncio.wait_for(reader.readline(), 5)
+    status_line = await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     await writer.wait_closed()
     assert b" 413 " in status_line

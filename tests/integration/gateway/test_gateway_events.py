@@ -114,7 +114,7 @@ async def test_a_request_in_progress_is_shown_without_what_it_says(cluster: Clus
 async def test_a_scheduler_that_is_gone_is_said_and_what_was_known_stays(start_cluster: StartCluster) -> None:
     async with (
         start_cluster(scheduler=CountingScheduler()) as cluster,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         cluster.http.stream("GET", "/puna/v1/events") as response,
     ):
         stopped = False

@@ -15,7 +15,7 @@ async def answer_to(cluster: Cluster, request: bytes) -> bytes:
     host, port = cluster.gateway.http_address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)
-    status_line = await asyncio.wait_for(reader.readline(), 10)
+    status_line = await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     await writer.wait_closed()
     return status_line
@@ -79,7 +79,7 @@ async def test_requests_on_one_connection_are_answered_in_order(cluster: Cluster
     reader, writer = await asyncio.open_connection(host, int(port))
     one = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
     writer.write(one + b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    everything = await asyncio.wait_for(reader.read(), 10)
+    everything = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     await writer.wait_closed()
     assert everything.count(b"HTTP/1.1 200") == 2
@@ -94,7 +94,7 @@ async def whole_answer_to(cluster: Cluster, request: bytes) -> tuple[bytes, byte
     host, port = cluster.gateway.http_address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request)
-    everything = await asyncio.wait_for(reader.read(), 10)
+    everything = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     await writer.wait_closed()
     head, _, body = everything.partition(b"\r\n\r\n")

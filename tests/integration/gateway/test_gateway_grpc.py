@@ -155,7 +155,7 @@ async def test_cancelling_the_call_frees_the_slot(start_cluster: StartCluster) -
             if event.WhichOneof("event") == "delta":
                 break
         call.cancel()
-        await asyncio.wait_for(cluster.runner.released.wait(), 5)
+        await asyncio.wait_for(cluster.runner.released.wait(), 60)
 
 
 async def test_the_clients_deadline_reaches_the_runner(start_cluster: StartCluster) -> None:
@@ -167,11 +167,14 @@ async def test_the_clients_deadline_reaches_the_runner(start_cluster: StartClust
         aio.insecure_channel(cluster.gateway.grpc_address) as channel,
     ):
         stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(channel)
-        with pytest.raises(aio.AioRpcError) as caught:
-            async for _ in stub.Chat(inference_pb2.ChatRequest(model="demo", messages=[USER]), timeout=0.5):
-                pass
-        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        await asyncio.wait_for(cluster.runner.released.wait(), 5)
+        timeout_s = 0.5
+        while not cluster.runner.started.is_set():  # a busy machine may need longer to get there
+            with pytest.raises(aio.AioRpcError) as caught:
+                async for _ in stub.Chat(inference_pb2.ChatRequest(model="demo", messages=[USER]), timeout=timeout_s):
+                    pass
+            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            timeout_s *= 2
+        await asyncio.wait_for(cluster.runner.released.wait(), 60)
 
 
 async def test_health_and_reflection_answer(channel: aio.Channel) -> None:

@@ -87,7 +87,7 @@ async def test_metrics_count_requests_and_tokens_by_known_models_only(cluster: C
         return after.get(sample, 0.0) - before.get(sample, 0.0)
 
     labels = 'dialect="ollama",model="{}",outcome="{}",route="/api/chat",status="{}"'
-    async with asyncio.timeout(5):  # counted after the response is out
+    async with asyncio.timeout(60):  # counted after the response is out
         while grown(f"puna_gateway_requests_total{{{labels.format('other', 'model_not_found', 404)}}}") < 3:
             after = await metrics_of(cluster)
     assert grown(f"puna_gateway_requests_total{{{labels.format(MODEL_NAME, 'ok', 200)}}}") == 1
@@ -185,7 +185,7 @@ async def test_busy_slots_are_shown_live(start_cluster: StartCluster) -> None:
 
     async with start_cluster(runner=ScriptedRunner(before=hold)) as cluster:
         running = asyncio.create_task(cluster.ollama.chat(model="demo", messages=QUESTION))
-        await asyncio.wait_for(cluster.runner.started.wait(), 5)
+        await asyncio.wait_for(cluster.runner.started.wait(), 60)
         pool = cluster.gateway.service.inference.dispatcher.pool
         key = cluster.gateway.service.inference.models.known_route("demo").replicas[0].key
 

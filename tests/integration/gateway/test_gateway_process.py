@@ -13,8 +13,10 @@ import httpx
 import pytest
 
 from gateway.settings import GatewaySettings
+from tests.ports import free_port
+from tests.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def command_environment(**settings: str) -> dict[str, str]:
@@ -74,8 +76,7 @@ def test_a_bad_setting_is_named(name: str, value: str) -> None:
 
 
 def test_it_serves_stops_on_a_signal_and_leaves_no_worker_behind() -> None:
-    with taken_port() as port:
-        pass
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "gateway"],
         env=command_environment(PUNA_HOST=f"127.0.0.1:{port}"),
@@ -89,13 +90,14 @@ def test_it_serves_stops_on_a_signal_and_leaves_no_worker_behind() -> None:
                 break
         workers = children_of(process.pid)
         assert len(workers) == 2
-        assert httpx.get(f"http://127.0.0.1:{port}/healthz").json() == {"status": "ok"}
-        ready = httpx.get(f"http://127.0.0.1:{port}/readyz")
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60).json() == {"status": "ok"}
+        ready = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
         assert (ready.status_code, ready.json()) == (503, {"status": "no_routes"})
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    ended = [Path(f"/proc/{worker}") for worker in workers]
+    wait_until(lambda: not any(path.exists() for path in ended), deadline_s=20, what="the workers are gone")
 
 
 def children_of(parent: int) -> list[int]:

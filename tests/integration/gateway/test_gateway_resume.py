@@ -236,7 +236,7 @@ async def test_a_runner_that_its_watch_calls_broken_loses_its_streams_at_once(st
 
 
 async def test_a_silent_call_counts_as_hung(start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.core.resume.STALL_S_MIN", 0.5)
+    monkeypatch.setattr("gateway.core.resume.STALL_S_MIN", 2.0)
 
     async def hang(_: ScriptedRunner) -> None:
         await asyncio.Event().wait()
@@ -316,6 +316,6 @@ async def test_an_answer_does_not_go_on_with_another_file_of_the_same_name(start
 async def test_a_client_that_leaves_between_two_replicas_leaves_nothing_behind(start_cluster: StartCluster) -> None:
     async with running(start_cluster, dying(after=1)) as cluster:
         with pytest.raises(httpx.ReadTimeout):
-            await sse(cluster, OPENAI, timeout=1.0)
+            await sse(cluster, OPENAI, timeout=httpx.Timeout(60, read=1.0))
         await eventually(lambda: not cluster.gateway.service.feeds)
         await eventually(lambda: not cluster.gateway.service.inference.dispatcher.depths())

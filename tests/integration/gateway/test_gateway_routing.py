@@ -30,7 +30,7 @@ async def test_a_client_that_leaves_mid_stream_cancels_the_runners_call(start_cl
             async for _ in answer.aiter_lines():
                 break
             assert cluster.runner.busy == 1
-        await asyncio.wait_for(cluster.runner.released.wait(), 5)
+        await asyncio.wait_for(cluster.runner.released.wait(), 60)
         await eventually(lambda: not cluster.gateway.service.feeds)
 
 
@@ -40,10 +40,10 @@ async def test_a_client_that_leaves_before_the_first_token_cancels_too(
 ) -> None:
     async with start_cluster(runner=ScriptedRunner(before=hang)) as cluster:
         request = asyncio.create_task(cluster.http.post("/api/chat", json=NATIVE | {"stream": stream}))
-        await asyncio.wait_for(cluster.runner.started.wait(), 5)
+        await asyncio.wait_for(cluster.runner.started.wait(), 60)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-        await asyncio.wait_for(cluster.runner.released.wait(), 5)
+        await asyncio.wait_for(cluster.runner.released.wait(), 60)
 
 
 async def test_a_client_that_leaves_the_queue_frees_its_place(start_cluster: StartCluster) -> None:
@@ -136,7 +136,7 @@ async def test_a_killed_runner_makes_the_next_request_load_a_new_one(start_clust
 
 
 async def test_a_scheduler_that_only_knows_a_dead_replica_is_given_up_in_time(start_cluster: StartCluster) -> None:
-    async with start_cluster(queue_wait_s=1.5) as cluster:
+    async with start_cluster(queue_wait_s=4.0) as cluster:
         assert (await cluster.ollama.chat(model="demo", messages=QUESTION)).done
         await cluster.runner.stop()
         with pytest.raises(openai.InternalServerError) as caught:
@@ -234,7 +234,8 @@ async def test_a_committed_stream_is_kept_alive_by_comments_while_the_model_load
         async with cluster.http.stream("POST", "/v1/chat/completions", json=NATIVE) as answer:
             assert answer.status_code == 200
             lines = answer.aiter_lines()
-            assert await anext(lines) == ": loading 50%"
+            while (said := await anext(lines)) != ": loading 50%":
+                assert said == "" or said.startswith(":")
             cluster.scheduler.loading.set()
             rest = [line async for line in lines if line]
         assert rest[-1] == "data: [DONE]"
@@ -244,7 +245,7 @@ async def test_lines_of_json_are_never_committed_early(start_cluster: StartClust
     async with start_cluster(warm=False, stream_commit_s=0.01) as cluster:
         cluster.scheduler.loading = asyncio.Event()
         with pytest.raises(httpx.ReadTimeout):
-            await cluster.http.post("/api/chat", json=NATIVE, timeout=0.3)
+            await cluster.http.post("/api/chat", json=NATIVE, timeout=httpx.Timeout(60, read=0.3))
 
 
 async def test_a_drain_cuts_what_remains_with_an_error_object(start_cluster: StartCluster) -> None:
@@ -257,13 +258,13 @@ async def test_a_drain_cuts_what_remains_with_an_error_object(start_cluster: Sta
                 lines.append(line)
                 begun.set()
 
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         async with start_cluster(runner=ScriptedRunner(after_piece={1: hang}), drain_s=0.2) as cluster:
             reading = asyncio.create_task(read(client, cluster.url))
-            await asyncio.wait_for(begun.wait(), 5)
-        await asyncio.wait_for(reading, 10)
+            await asyncio.wait_for(begun.wait(), 60)
+        await asyncio.wait_for(reading, 60)
     assert lines[-1] == '{"error":"the server is shutting down"}'
-    assert cluster.runner.busy == 0
+    await eventually(lambda: cluster.runner.busy == 0)
 
 
 async def test_a_drain_lets_answers_end_and_says_that_it_is_not_ready(start_cluster: StartCluster) -> None:
@@ -272,10 +273,10 @@ async def test_a_drain_lets_answers_end_and_says_that_it_is_not_ready(start_clus
     async def hold(_: ScriptedRunner) -> None:
         await gate.wait()
 
-    async with httpx.AsyncClient(timeout=10) as client:
-        async with start_cluster(runner=ScriptedRunner(after_piece={1: hold}), drain_s=10) as cluster:
+    async with httpx.AsyncClient(timeout=60) as client:
+        async with start_cluster(runner=ScriptedRunner(after_piece={1: hold}), drain_s=60) as cluster:
             reading = asyncio.create_task(client.post(f"{cluster.url}/api/chat", json=NATIVE))
-            await asyncio.wait_for(cluster.runner.started.wait(), 5)
+            await asyncio.wait_for(cluster.runner.started.wait(), 60)
             cluster.gateway.service.draining = True
             ready = await cluster.http.get("/readyz")
             assert (ready.status_code, ready.json()) == (503, {"status": "draining"})

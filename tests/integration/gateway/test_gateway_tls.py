@@ -21,7 +21,7 @@ from protos import inference_pb2, inference_pb2_grpc
 from tests.integration.gateway.conftest import StartCluster
 from tests.waiting import next_look
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def write_certificate(folder: Path, serial: int) -> tuple[Path, Path]:

@@ -18,7 +18,7 @@ from gateway.core.keys import Key, Scope
 from gateway.keys.key_store import cache_path, pepper_path, read_private
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.redis_server import RedisServer, redis_server
-from tests.waiting import next_look
+from tests.waiting import Stopwatch, next_look
 
 KEYS = "/puna/v1/keys"
 CHAT = "/v1/chat/completions"
@@ -56,9 +56,10 @@ async def status(cluster: Cluster, key: str) -> int:
 
 
 async def within(condition: Callable[[], Awaitable[bool]], deadline_s: float = SEEN_WITHIN_S) -> None:
-    async with asyncio.timeout(deadline_s):
-        while not await condition():
-            await next_look()
+    watch = Stopwatch()
+    while not await condition():
+        assert not watch.is_past(deadline_s)
+        await next_look()
 
 
 def make_file(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
