@@ -74,6 +74,7 @@ class TemplateFailed(PunaError):
     """The chat template raised, or ran over its deadline."""
 
     reason = "template_error"
+    is_flaw: bool | None = False  # of the template itself, whatever the conversation; None: nobody can say
 
 
 class Unauthenticated(PunaError):

@@ -51,6 +51,7 @@ class TaggedModel(Answer):
     nodes: list[str] = Field(description="Where it lies or runs")
     alias_of: str = Field(default="", description="The model that this name points to; absent: it is the model's own")
     error: str = Field(default="", description="Why it cannot be loaded; absent: it can")
+    template_flaw: str = Field(default="", description="What its chat template was seen to do that it must not")
 
 
 class TagList(Answer):
@@ -134,6 +135,7 @@ class ShownPuna(Answer):
 
     digest: str
     template_source: str
+    template_flaw: str | None = Field(description="What the template does that it must not; null: nothing was found")
     measured: list[Measured]
 
 

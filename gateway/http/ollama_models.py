@@ -79,7 +79,8 @@ class OllamaModels:
         route = self.service.inference.models.known_route(name)
         check_usable(route.model)
         exchange.record.model = route.model.name
-        shown = _shown(route, self.service.inference.models.template_of(route.model), body)
+        models = self.service.inference.models
+        shown = _shown(route, models.template_of(route.model), await models.template_flaw(route.model), body)
         if (alias := self.service.inference.models.resolve(name)[1]) is not None:
             shown["alias_of"] = alias.target
         await self._add_headers(shown, route.model, verbose=body.verbose)
@@ -109,6 +110,7 @@ class OllamaModels:
             "nodes": sorted(serving | holders.get(parse_model_name(own_name).key, frozenset())),
             **({"alias_of": listed.alias_of} if listed.alias_of else {}),
             **({"error": model.error} if model.error else {}),
+            **({"template_flaw": flaw} if (flaw := self.service.inference.models.flaw_seen(model)) else {}),
         }
 
     def _running(self, route: RouteInfo, now_ms: int) -> dict[str, object]:
@@ -163,7 +165,7 @@ def _expiry(replica: ReplicaInfo, now_ms: int) -> str:
     return _time(now_ms + (_DEFAULT_KEEP_ALIVE_MS if replica.keep_alive_ms is None else replica.keep_alive_ms))
 
 
-def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> dict[str, object]:
+def _shown(route: RouteInfo, choice: TemplateChoice | None, flaw: str, body: ShowBody) -> dict[str, object]:
     """`system`, `template` and `options` of the body show the model as it would be with them."""
     model = route.model
     template = body.template or model.template or (choice.text if choice is not None else "")
@@ -186,6 +188,7 @@ def _shown(route: RouteInfo, choice: TemplateChoice | None, body: ShowBody) -> d
         "puna": {
             "digest": model.digest,
             "template_source": choice.source if choice is not None else "none",
+            "template_flaw": flaw or None,
             "measured": measured_reports(route),
         },
     }

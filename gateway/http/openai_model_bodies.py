@@ -12,6 +12,7 @@ class ModelPuna(Answer):
     context_length: int
     capabilities: list[str]
     alias_of: str | None = Field(description="The model that this name points to; null: it is the model's own")
+    template_flaw: str | None = Field(description="What its template was seen to do that it must not; null: nothing")
 
 
 class ModelObject(Answer):

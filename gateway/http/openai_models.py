@@ -25,7 +25,7 @@ class OpenAiModels:
             await exchange.respond_json(_anthropic_list([one.route for one in listed]))
             return
         await exchange.respond_json(
-            {"object": "list", "data": [_model_object(one.route, one.alias_of) for one in listed]}
+            {"object": "list", "data": [self._model_object(one.route, one.alias_of) for one in listed]}
         )
 
     async def get(self, exchange: Exchange) -> None:
@@ -36,8 +36,24 @@ class OpenAiModels:
             await exchange.respond_json(_anthropic_object(route) | {"id": exchange.path_value})
             return
         _, alias = self.service.inference.models.resolve(exchange.path_value)
-        shown = _model_object(route, route.model.name if alias is not None else "")
+        shown = self._model_object(route, route.model.name if alias is not None else "")
         await exchange.respond_json(shown | {"id": exchange.path_value})
+
+    def _model_object(self, route: RouteInfo, alias_of: str) -> dict[str, object]:
+        model = route.model
+        return {
+            "id": model_id(model),
+            "object": "model",
+            "created": model.modified_at_unix_s,
+            "owned_by": "library",
+            "puna": {
+                "state": _state(route),
+                "context_length": model.context_tokens,
+                "capabilities": list(model.capabilities),
+                "alias_of": alias_of or None,
+                "template_flaw": self.service.inference.models.flaw_seen(model) or None,
+            },
+        }
 
 
 def _anthropic_list(routes: list[RouteInfo]) -> dict[str, object]:
@@ -50,22 +66,6 @@ def _anthropic_object(route: RouteInfo) -> dict[str, object]:
     model = route.model
     created_at = rfc3339_ns(model.modified_at_unix_s * NS_PER_S)
     return {"type": "model", "id": model_id(model), "display_name": model_id(model), "created_at": created_at}
-
-
-def _model_object(route: RouteInfo, alias_of: str) -> dict[str, object]:
-    model = route.model
-    return {
-        "id": model_id(model),
-        "object": "model",
-        "created": model.modified_at_unix_s,
-        "owned_by": "library",
-        "puna": {
-            "state": _state(route),
-            "context_length": model.context_tokens,
-            "capabilities": list(model.capabilities),
-            "alias_of": alias_of or None,
-        },
-    }
 
 
 def _state(route: RouteInfo) -> str:

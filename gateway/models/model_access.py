@@ -152,6 +152,14 @@ class ModelAccess:
         except TemplateFailed:
             return None
 
+    async def template_flaw(self, model: ModelInfo) -> str:
+        """What its template does that it must not, found out where nobody has looked yet; empty: nothing."""
+        return await self._prompts.flaw_of(model)
+
+    def flaw_seen(self, model: ModelInfo) -> str:
+        """As `template_flaw`, as far as somebody has looked."""
+        return self._prompts.flaw_seen(model)
+
     async def check_template(self, template: str) -> None:
         """See that a Jinja template can be read.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from common.errors import TemplateFailed
+from common.errors import QueueFull, TemplateFailed
 from common.logs import get_logger
 from gateway.core.answers import Chat, Message, Think, ToolCall
 from gateway.core.chat_template import TemplateChoice, TemplatePolicy
@@ -18,6 +18,8 @@ from gateway.core.stored_model import merged_system
 log = get_logger()
 
 DEFAULT_POLICY = TemplatePolicy()
+_SMALL_CHARACTERS = 2_000
+_SAMPLE = Chat(messages=(Message(role="user", content="Hello"),))
 _PREFILL_MARK = "\ue002\ue003\ue002"
 _PATTERNS_CACHED_MAX = 64
 _REMEMBERED_MAX = 256
@@ -46,6 +48,7 @@ class ChatPrompts:
         self.policy = policy
         self._warned: set[str] = set()
         self._without_system: set[tuple[str, str]] = set()  # digests and templates that refuse system messages
+        self._flaws: dict[str, str] = {}  # templates of models; empty: none was seen in the sample
 
     async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
         """The prompt of a conversation.
@@ -59,7 +62,12 @@ class ChatPrompts:
         key = model.digest, choice.text
         merged = merged_system(chat, model.system)
         if merged is None:
-            return await self._rendered(choice, model, chat, think)
+            try:
+                return await self._rendered(choice, model, chat, think)
+            except TemplateFailed as error:
+                if error.is_flaw and choice.source != "request" and _is_small(chat):
+                    self._remember_flaw(model, choice.text, error)
+                raise
         if key in self._without_system:
             return await self._rendered(choice, model, merged, think)
         try:
@@ -105,6 +113,37 @@ class ChatPrompts:
         except TemplateFailed:  # said when a conversation is to be rendered; other prompts need none
             return ""
 
+    def flaw_seen(self, model: ModelInfo) -> str:
+        """What is wrong with a model's template, as far as anybody has looked; empty: nothing."""
+        return self._flaws.get(self.template_text(model), "")
+
+    async def flaw_of(self, model: ModelInfo) -> str:
+        """What is wrong with a model's template itself: it reaches for what it must not, or runs over its limits.
+
+        A template that is new here is rendered once, with a conversation that none refuses for its form.
+        """
+        text = self.template_text(model)
+        if text and text not in self._flaws:
+            try:
+                await self._rendered(self.policy.choose(model), model, _SAMPLE, None)
+            except QueueFull:
+                return ""  # somebody may look again
+            except TemplateFailed as error:
+                self._remember_flaw(model, text, error)
+            else:
+                self._remember_flaw(model, text, None)
+        return self._flaws.get(text, "")
+
+    def _remember_flaw(self, model: ModelInfo, template: str, error: TemplateFailed | None) -> None:
+        """An error that may come from elsewhere is not remembered: somebody may look again."""
+        if self._flaws.get(template) or len(self._flaws) >= _REMEMBERED_MAX:
+            return
+        if error is None or error.is_flaw is False:
+            self._flaws[template] = ""
+        elif error.is_flaw:
+            self._flaws[template] = error.message
+            log.warning("template.flawed", model=model.name, text=error.message)
+
     async def check(self, template: str) -> None:
         """See that a template can be run.
 
@@ -125,6 +164,11 @@ class ChatPrompts:
 @functools.lru_cache(maxsize=_PATTERNS_CACHED_MAX)
 def _pattern_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
     return special_pattern(special_tokens)
+
+
+def _is_small(chat: Chat) -> bool:
+    """Whether nothing that goes wrong can be due to its length."""
+    return not chat.tools and sum(len(message.content) for message in chat.messages) <= _SMALL_CHARACTERS
 
 
 def _message_variables(message: Message, guard: LiteralGuard) -> dict[str, object]:

@@ -54,7 +54,7 @@ class TemplatePool:
             QueueFull: no worker became free in time.
         """
         if len(template.encode()) > TEMPLATE_BYTES_MAX:
-            raise TemplateFailed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes")
+            raise _failed(f"the chat template is larger than {TEMPLATE_BYTES_MAX} bytes", is_flaw=True)
         frame = await _encoded({"template": template, "variables": variables})
         worker = await self._free_worker() if self._idle.empty() else self._idle.get_nowait()
         try:
@@ -62,7 +62,7 @@ class TemplatePool:
         finally:
             self._idle.put_nowait(worker)
         if "error" in answer:
-            raise TemplateFailed(f"chat template: {answer['error']}")
+            raise _failed(f"chat template: {answer['error']}", is_flaw=answer.get("flaw", False))
         text: str = answer["text"]
         return text
 
@@ -79,6 +79,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
+        self._was_late = False
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
@@ -96,13 +97,16 @@ class _Worker:
         if self._process is None:
             await self.start()
         # Its end is the end of the exchange, so a timer does what asyncio.timeout would, for less.
+        self._was_late = False
         timer = asyncio.get_running_loop().call_later(WALL_S_MAX, self._end_process)
         try:
             return await self._exchange(frame)
         except (OSError, asyncio.IncompleteReadError) as error:
             log.warning("template.killed", limit="cpu, memory or wall time")
             await self.kill()
-            raise TemplateFailed("the chat template ran over its time or memory limit") from error
+            # Of its own CPU time or memory, unless it was ended here: others may have had the processors.
+            flaw = None if self._was_late else True
+            raise _failed("the chat template ran over its time or memory limit", is_flaw=flaw) from error
         except asyncio.CancelledError:
             # The client left; what the process is doing is of no use, and its answer would confuse the next reader.
             await self.kill()
@@ -112,6 +116,7 @@ class _Worker:
 
     def _end_process(self) -> None:
         if self._process is not None:
+            self._was_late = True
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
@@ -134,6 +139,12 @@ class _Worker:
         await self._process.stdin.drain()
         header = await self._process.stdout.readexactly(4)
         return await self._process.stdout.readexactly(struct.unpack(">I", header)[0])
+
+
+def _failed(text: str, *, is_flaw: bool | None) -> TemplateFailed:
+    error = TemplateFailed(text)
+    error.is_flaw = is_flaw
+    return error
 
 
 async def _encoded(value: Mapping[str, object]) -> bytes:

@@ -4,7 +4,8 @@ A sandboxed environment stops a template from reaching code, but not from burnin
 for minutes. So the kernel ends this process when a rendering exceeds its CPU time, and its address space is limited. It
 stands alone (standard library and jinja2 only), so that it starts quickly and holds nothing worth stealing.
 
-Frames both ways: 4 bytes length, big-endian, then JSON. In: {"template", "variables"}. Out: {"text"} or {"error"}.
+Frames both ways: 4 bytes length, big-endian, then JSON. In: {"template", "variables"}. Out: {"text"}, or {"error"} and
+"flaw" where that is the template's own, whatever the conversation.
 """
 
 import functools
@@ -21,7 +22,7 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
 CPU_S_MAX = 1.0
 MEMORY_BYTES_MAX = 256 * 1024 * 1024
@@ -29,6 +30,8 @@ RENDERED_BYTES_MAX = 8 * 1024 * 1024
 OPEN_FILES_MAX = 32
 TEMPLATES_CACHED_MAX = 16
 ERROR_LENGTH_MAX = 500
+# It reaches for code or files, or cannot be read; what else goes wrong may be the conversation's fault.
+FLAWS = (SecurityError, jinja2.TemplateSyntaxError, jinja2.TemplateNotFound)
 
 
 class GenerationBlock(Extension):
@@ -67,7 +70,7 @@ def strftime_now(form: str) -> str:
 def make_environment() -> ImmutableSandboxedEnvironment:
     """The environment that templates of GGUF files expect."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
+        loader=jinja2.DictLoader({}), trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
@@ -75,18 +78,18 @@ def make_environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def make_renderer() -> Callable[[str, dict[str, Any]], dict[str, str]]:
-    """A function from template and variables to {"text"} or {"error"}."""
+def make_renderer() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    """A function from template and variables to {"text"} or {"error", "flaw"}."""
     environment = make_environment()
     compile_template = functools.lru_cache(maxsize=TEMPLATES_CACHED_MAX)(environment.from_string)
 
-    def render(template: str, variables: dict[str, Any]) -> dict[str, str]:
+    def render(template: str, variables: dict[str, Any]) -> dict[str, Any]:
         try:
             text = compile_template(template).render(**variables)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever a template does is the template's fault
-            return {"error": f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]}
+            return {"error": f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX], "flaw": isinstance(error, FLAWS)}
         if len(text.encode("utf-8", "surrogatepass")) > RENDERED_BYTES_MAX:
             return {"error": f"the rendered prompt is larger than {RENDERED_BYTES_MAX} bytes"}
         return {"text": text}

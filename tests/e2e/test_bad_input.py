@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,13 @@ import httpx
 import pytest
 
 from tests.cluster import Cluster, start_cluster
-from tests.waiting import wait_until
+from tests.waiting import Stopwatch, wait_until
 from tools.model_zoo import ZOO, build
 
 CONTEXT = 256
 BLOB_BYTES_MAX = 3_000_000
 SECRET = b"what nobody may read or overwrite"
-# More than the second of CPU that a worker may compute, with the time of a busy machine.
+# More than the second of CPU that a worker may compute.
 KILLED_WITHIN_S = 8.0
 # What is refused is read on for 5 s, for clients that read no answer before they have sent everything.
 ENDED_WITHIN_S = 20.0
@@ -144,9 +143,9 @@ def test_what_a_user_writes_never_becomes_a_special_token(locked: Locked) -> Non
 def test_a_hostile_template_of_a_file_is_stopped_and_named(locked: Locked, name: str, path: str) -> None:
     """IN21: E4, soon, in each dialect; the model that stands beside it goes on answering."""
     body = {"model": f"hostile-{name}", "messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
-    started_s = time.monotonic()
+    watch = Stopwatch()
     answer = locked.post(path, body | {"stream": False})
-    assert time.monotonic() - started_s < KILLED_WITHIN_S
+    assert watch.elapsed_s < KILLED_WITHIN_S
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert "template" in (error if isinstance(error, str) else error["message"])
@@ -156,6 +155,25 @@ def test_a_hostile_template_of_a_file_is_stopped_and_named(locked: Locked, name:
     assert b"root:" not in answer.content
     good = locked.post("/v1/chat/completions", body | {"model": "demo"})
     assert good.status_code == 200
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_model_with_a_hostile_template_is_flagged(locked: Locked, name: str) -> None:
+    """IN21: whoever looks at it is told, in each of the lists, also before anybody talked to it."""
+    model = f"hostile-{name}"
+    # A worker that others keep from the processors says nothing about a template; another look does.
+    wait_until(lambda: flaw_shown(locked, model) is not None, deadline_s=60, what="the template is flagged")
+    flaw = flaw_shown(locked, model)
+    assert "template" in str(flaw)
+    listed = {one["name"]: one.get("template_flaw") for one in locked.ask("GET", "/api/tags").json()["models"]}
+    assert (listed[f"{model}:latest"], listed["demo:latest"]) == (flaw, None)
+    assert locked.ask("GET", f"/v1/models/{model}").json()["puna"]["template_flaw"] == flaw
+    assert flaw_shown(locked, "demo") is None
+
+
+def flaw_shown(locked: Locked, model: str) -> str | None:
+    flaw: str | None = locked.post("/api/show", {"model": model}).json()["puna"]["template_flaw"]
+    return flaw
 
 
 def digest_of(content: bytes) -> str:
@@ -194,10 +212,10 @@ def test_a_blob_that_never_ends_is_ended(locked: Locked) -> None:
             pieces += 1
             yield b"x" * 100_000
 
-    started_s = time.monotonic()
+    watch = Stopwatch()
     with contextlib.suppress(httpx.WriteError, httpx.RemoteProtocolError, httpx.ReadError):  # closed on us
         assert locked.ask("POST", f"/api/blobs/sha256:{'ab' * 32}", content=endless()).status_code == 413
-    assert time.monotonic() - started_s < ENDED_WITHIN_S
+    assert watch.elapsed_s < ENDED_WITHIN_S
     wait_until(lambda: blob_files(locked) == before, deadline_s=20, what="what had come is gone")
 
 
@@ -213,8 +231,8 @@ def test_a_link_in_the_place_of_a_blob_is_neither_read_nor_written(locked: Locke
     try:
         url = f"/api/blobs/sha256:{digest_of(content)}"
         assert locked.ask("HEAD", url).status_code == 404
-        sent = locked.ask("POST", url, content=content)
-        assert sent.status_code in (201, 400)
+        assert locked.ask("POST", url, content=content).status_code == 201
+        assert (link.is_symlink(), link.read_bytes()) == (False, content), "the blob took the place of the link"
         made = locked.post(
             "/api/create", {"model": "linked", "files": {"x.gguf": f"sha256:{digest_of(content)}"}, "stream": False}
         )

@@ -82,6 +82,26 @@ async def test_a_hostile_template_is_stopped_and_the_next_one_renders(pool: Temp
         assert await pool.render("{{ messages[0].role }}", VARIABLES) == "user"
 
 
+@pytest.mark.parametrize(
+    ("template", "is_flaw"),
+    [
+        ("{{ ''.__class__.__mro__ }}", True),
+        ("{% include '/etc/passwd' %}", True),
+        ("{% if %}", True),
+        ("{{ 'a' * 5000000000 }}", True),
+        ("x" * (TEMPLATE_BYTES_MAX + 1), True),
+        ("{{ raise_exception('system messages are not for me') }}", False),
+        ("{{ messages[7].content.strip() }}", False),
+    ],
+)
+async def test_what_is_the_templates_own_is_told_from_what_a_conversation_did(
+    pool: TemplatePool, template: str, is_flaw: bool
+) -> None:
+    with pytest.raises(TemplateFailed) as caught:
+        await pool.render(template, VARIABLES)
+    assert caught.value.is_flaw is is_flaw
+
+
 async def test_a_template_that_refuses_says_why(pool: TemplatePool) -> None:
     with pytest.raises(TemplateFailed, match="roles must alternate"):
         await pool.render("{{ raise_exception('roles must alternate') }}", VARIABLES)
