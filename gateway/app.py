@@ -40,7 +40,7 @@ from gateway.ports import ConnectRunner, Scheduler
 from gateway.pressure.pressure import PRESSURE, watch_pressure
 from gateway.replicas.dispatch import Dispatcher
 from gateway.replicas.queue_reports import report_queues
-from gateway.replicas.route_gauges import route_samples
+from gateway.replicas.route_gauges import RouteGauges
 from gateway.replicas.routes import RouteCache, watch_routes
 from gateway.settings import GatewaySettings, template_policy
 from gateway.templates.chat_prompt import ChatPrompts
@@ -143,7 +143,7 @@ async def running_gateway(
     )
     grpc_server = _bind_grpc(settings, service, authorizer, certificate)
     metrics.QUEUE_LIMIT.set(settings.max_queue)
-    metrics.ROUTE_GAUGES.read_from(lambda: route_samples(dispatcher))
+    metrics.ROUTE_GAUGES.read_from(RouteGauges(dispatcher, SystemClock()).samples)
     await templates.start()
     watches = [
         asyncio.create_task(watch_routes(routes, scheduler), name="routes"),

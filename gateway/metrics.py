@@ -63,8 +63,16 @@ QUEUE_OLDEST_S = Family("puna_gateway_queue_oldest_seconds", "How long the oldes
 REPLICAS = Family(
     "puna_gateway_replicas", "Replicas of the routes by state, as this gateway can reach them", ("model", "state")
 )
+REPORT_AGE_S = Family(
+    "puna_gateway_report_age_seconds",
+    "Since a replica of the model last said how busy it is: the longest silence of those that can be reached",
+    ("model",),
+)
+ROUTES_AGE_S = Family(
+    "puna_gateway_routes_age_seconds", "Since the routes last changed, as this gateway heard; nothing before the first"
+)
 QUEUE_LIMIT = Gauge("puna_gateway_queue_limit", "Requests that may wait for one model (PUNA_MAX_QUEUE)")
-ROUTE_GAUGES = ScrapedGauges((QUEUE_DEPTH, QUEUE_OLDEST_S, REPLICAS))
+ROUTE_GAUGES = ScrapedGauges((QUEUE_DEPTH, QUEUE_OLDEST_S, REPLICAS, REPORT_AGE_S, ROUTES_AGE_S))
 KEY_STORE_UP = Gauge(
     "puna_gateway_key_store_up",
     "1 while the Redis of keys and quotas answers; absent where a gateway has none",

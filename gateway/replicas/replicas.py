@@ -130,6 +130,13 @@ class ReplicaPool:
         connection = self._connections.get(key)
         return connection.load if connection else None
 
+    def report_age_s(self, key: str) -> float | None:
+        """Since the runner of a replica last reported; None: it is not connected, or cannot be reached."""
+        connection = self._connections.get(key)
+        if connection is None or not connection.load.reachable:
+            return None
+        return self._clock.now_s() - connection.reported_s
+
     def _banned(self, route: RouteInfo, now_s: float) -> set[str]:
         """Replicas that are left alone, at most half of a model's."""
         known = [self._connections[one.key] for one in route.replicas if one.key in self._connections]

@@ -108,6 +108,8 @@ async def test_queues_and_replicas_are_shown_for_every_model_of_the_routes(clust
     states = {state: shown[f'puna_gateway_replicas{{{model},state="{state}"}}'] for state in ("ready", "draining")}
     assert states == {"ready": 1, "draining": 0}
     assert shown["puna_gateway_queue_limit"] == 512
+    assert 0 <= shown["puna_gateway_routes_age_seconds"] < 600
+    assert 0 <= shown[f"puna_gateway_report_age_seconds{{{model}}}"] < 600
 
 
 async def test_prometheus_finds_what_the_scheduler_knows(cluster: Cluster) -> None:
