@@ -75,7 +75,7 @@ e2e: setup ## tests of the whole cluster, containers included
 
 # What the machine lacks is skipped, and said (make deps-system; REQUIRE_CONTAINERS=1 makes a missing engine a failure).
 e2e-ops: setup ## what operators use: Prometheus, compose, Kubernetes, page, documents; leaves build/artifacts/
-	$(PYTEST) -rs tests/integration/deploy tests/e2e/test_prometheus.py tests/e2e/test_containers.py \
+	$(PYTEST) -rs tests/integration/deploy tests/e2e/test_prometheus.py tests/e2e/test_containers.py tests/e2e/test_join.py \
 	  $(wildcard tests/e2e/test_page*.py) $(wildcard tests/docs)
 
 check: protos lint types imports unit integration ## everything that must be green before a commit

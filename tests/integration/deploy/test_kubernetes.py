@@ -188,6 +188,20 @@ def test_network_policies_refuse_what_they_do_not_name(overlay: str) -> None:
 
 
 @every_overlay
+def test_whoever_dials_runners_may_reach_ports_that_the_system_chose(overlay: str) -> None:
+    """Gateways stream from them, and a scheduler asks them itself when their host is silent."""
+    policies = [one for one in _objects(overlay) if one["kind"] == "NetworkPolicy"]
+    by_name = {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in policies}
+    for role in ("gateway", "scheduler"):
+        out = [rule for rule in by_name["puna", role]["egress"] if "namespaceSelector" in rule["to"][0]]
+        assert len(out) == 1
+        assert "ports" not in out[0], role
+    open_to = [rule["from"][0] for rule in by_name["puna-nodes", "host"]["ingress"] if "ports" not in rule]
+    (expression,) = next(one["podSelector"]["matchExpressions"] for one in open_to if "namespaceSelector" in one)
+    assert set(expression["values"]) == {"gateway", "scheduler"}
+
+
+@every_overlay
 def test_what_others_are_told_to_dial_is_a_service_with_that_port(overlay: str) -> None:
     objects = _objects(overlay)
     services = {
