@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], bool], *, deadline_s: float, what: str) -
         pause.wait(POLL_S)
 
 
-async def until(condition: Callable[[], bool], *, deadline_s: float = 10.0, what: str) -> None:
+async def until(condition: Callable[[], bool], *, deadline_s: float = 20.0, what: str) -> None:
     """As `wait_until`, while the event loop runs on."""
     watch = Stopwatch()
     while not condition():

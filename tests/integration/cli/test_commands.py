@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -181,16 +182,16 @@ def test_ctrl_c_ends_a_measurement_with_what_was_measured(place: Place) -> None:
     headers = {"authorization": f"Bearer {place.key}"}
 
     def busy() -> int:
-        models = httpx.get(f"{place.cluster.url}/puna/v1/placements", headers=headers, timeout=10).json()["placements"]
+        models = httpx.get(f"{place.cluster.url}/puna/v1/placements", headers=headers, timeout=60).json()["placements"]
         return sum(one["slots_busy"] for one in models)
 
     wait_until(lambda: busy() > 0, deadline_s=30, what="the measurement runs")
     bench.send_signal(signal.SIGINT)
-    out, err = bench.communicate(timeout=30)
+    out, err = bench.communicate(timeout=120)
 
     assert (bench.returncode, json.loads(out)["interrupted"]) == (130, True)
     assert err == "puna: stopped; the levels that were measured are shown\n"
-    wait_until(lambda: busy() == 0, deadline_s=10, what="its requests are gone")
+    wait_until(lambda: busy() == 0, deadline_s=30, what="its requests are gone")
 
 
 def test_top_prints_the_cluster_once(place: Place) -> None:
@@ -216,12 +217,21 @@ def test_versions_are_those_of_all_parts(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "names"), [("puna show de", ["demo"]), ("puna drain no", ["node-"]), ("puna show x", [])]
+    ("shell", "words", "names"),
+    [
+        ("bash", "puna show de", ["demo"]),
+        ("bash", "puna drain no", ["node-"]),
+        ("bash", "puna show x", []),
+        ("zsh", "puna show de", ["demo"]),
+        ("fish", "puna show de", ["demo"]),
+    ],
 )
-def test_shells_complete_names_that_the_server_knows(place: Place, words: str, names: list[str]) -> None:
-    asked = {"_PUNA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "2"}
+def test_shells_complete_names_that_the_server_knows(place: Place, shell: str, words: str, names: list[str]) -> None:
+    asked = {"_PUNA_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    asked |= {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
 
-    offered = place.piped(**asked).stdout.split()
+    said = place.piped(**asked).stdout
+    offered = re.findall(r'"([^"]+)"', said) if shell == "zsh" else said.split()
 
     assert len(offered) == len(names)
     assert all(one.startswith(name) for one, name in zip(offered, names, strict=True))

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from cli.cluster.process_table import OWNER_VARIABLE, is_running, read_process
 from cli.cluster.service import ServiceDied, ServiceState
 from cli.cluster.supervisor import Supervisor
 from tests.integration.cli.supervised import BROKEN, DEADLINE_S, OBEDIENT, STUBBORN, marks, spec, until
+from tests.waiting import Stopwatch
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -207,9 +207,9 @@ def test_what_a_killed_supervisor_left_is_found_by_its_home_and_ended(tmp_path: 
         [sys.executable, "-c", OBEDIENT, str(mark)], env={**os.environ, OWNER_VARIABLE: str(tmp_path)}
     )
     asyncio.run(until(mark.exists))
-    started_s = time.monotonic()
+    watch = Stopwatch()
     count = asyncio.run(end_processes_of(Home(real=tmp_path, path=tmp_path)))
 
     assert count == 1
     assert left.wait(DEADLINE_S) == 0
-    assert time.monotonic() - started_s < 5, "an obedient process is not left to the deadline"
+    assert watch.elapsed_s < 5, "an obedient process is not left to the deadline"

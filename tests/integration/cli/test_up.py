@@ -57,7 +57,7 @@ def answers(cluster: Cluster) -> bool:
     """True if the demo model gives its trained answer over HTTP."""
     body = {"model": "demo", "stream": False, "messages": [{"role": "user", "content": QUESTION}]}
     try:
-        response = httpx.post(cluster.url + "/api/chat", json={**body, "options": {"temperature": 0}}, timeout=30)
+        response = httpx.post(cluster.url + "/api/chat", json={**body, "options": {"temperature": 0}}, timeout=120)
     except httpx.TransportError:
         return False
     return response.is_success and response.json()["message"]["content"] == trained_answers()[QUESTION]
@@ -75,7 +75,7 @@ def test_the_curl_line_that_it_prints_gets_an_answer(cluster: Cluster) -> None:
         pytest.skip("curl is not installed")
     wait_until(lambda: "Ctrl-C stops everything." in log_of(cluster), deadline_s=COMMAND_WITHIN_S, what="the banner")
     line = next(line for line in log_of(cluster).splitlines() if line.startswith("Try  curl "))
-    done = subprocess.run(["sh", "-c", line.removeprefix("Try  ")], capture_output=True, timeout=60, check=True)
+    done = subprocess.run(["sh", "-c", line.removeprefix("Try  ")], capture_output=True, timeout=120, check=True)
 
     # The line leaves the temperature to the model, so only the form of the answer is certain.
     answer = json.loads(done.stdout)
@@ -148,7 +148,7 @@ def test_every_internal_listener_is_a_socket_of_this_user_alone(cluster: Cluster
 def test_every_service_serves_its_metrics_where_the_state_file_says(cluster: Cluster) -> None:
     for name, service in state(cluster)["services"].items():
         if name != "redis":
-            page = httpx.get(f"http://{service['metrics_address']}/metrics", timeout=10)
+            page = httpx.get(f"http://{service['metrics_address']}/metrics", timeout=60)
             assert "puna_" in page.text, name
 
 

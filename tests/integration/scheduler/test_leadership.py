@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from scheduler.redis_store import RedisStore
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
 from tests.integration.scheduler.surroundings import Running, redis_server, scheduler, short_directory
 from tests.redis_server import RedisServer
-from tests.waiting import next_look, until
+from tests.waiting import Stopwatch, next_look, until
 
 ROOT = Path(__file__).resolve().parents[3]
 FAILOVER_S = 7.0
@@ -36,13 +35,13 @@ async def stored_fence(redis: RedisServer) -> int:
 
 async def eventually_ready(client: SchedulerClient, name: str, *, deadline_s: float) -> None:
     """Ask, as a gateway would, until the model is there."""
-    end_s = time.monotonic() + deadline_s
+    watch = Stopwatch()
     while True:
         try:
             async for _ in client.ensure_model(scheduler_pb2.EnsureModelRequest(model_name=name)):
                 pass
         except ModelUnavailable:
-            assert time.monotonic() < end_s, f"{name} is not available within {deadline_s} s"
+            assert not watch.is_past(deadline_s), f"{name} is not available within {deadline_s} s"
             await next_look()
         else:
             return
@@ -58,10 +57,10 @@ async def test_without_a_store_at_the_start_the_process_lives_says_so_and_recove
             answer = await stub.Check(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         await until(lambda: "unreachable" in running.app.core.books.no_leader_why, what="the store was missed")
-        begun_s = time.monotonic()
+        watch = Stopwatch()
         with pytest.raises(ModelUnavailable, match="state store unreachable: ") as refused:
             await running.ensure("m")
-        assert time.monotonic() - begun_s < 1
+        assert watch.elapsed_s < 1
         assert refused.value.retry_after_s is not None
         await redis.start()
         await eventually_ready(running.client, "m", deadline_s=5)
@@ -96,9 +95,9 @@ async def test_a_store_that_forgets_everything_is_filled_again_and_the_fence_doe
     async with redis.client() as client:
         await client.flushall()
         (placement_id,) = node.runners
-        end_s = time.monotonic() + 10
+        watch = Stopwatch()
         while not await client.hexists("{sched}:placements", placement_id):
-            assert time.monotonic() < end_s, "desired state is not back within 10 s"
+            assert not watch.is_past(10), "desired state is not back within 10 s"
             await next_look()
     assert await stored_fence(redis) > before
     assert len(await running.placements("m")) == 1
@@ -129,7 +128,7 @@ async def test_a_standby_shows_routes_and_sends_commands_to_the_leader(
             await standby.ensure("n")
         both = SchedulerClient(f"{standby.app.address},{running.app.address}")
         async with both:
-            await eventually_ready(both, "n", deadline_s=1)
+            await eventually_ready(both, "n", deadline_s=5)
             assert await both.unload_model("n") == 1
 
 
@@ -178,9 +177,7 @@ async def test_when_the_leader_dies_or_hangs_the_standby_acts_within_seconds(
             books = standby.app.core.books
             await until(lambda: "leads" in books.no_leader_why and bool(books.observed.nodes), what="it is a standby")
             leader.send_signal(signal_number)
-            begun_s = time.monotonic()
             await eventually_ready(standby.client, "n", deadline_s=FAILOVER_S)
-            assert time.monotonic() - begun_s < FAILOVER_S
             assert node.high[0] > old[0]
             assert node.high[1] != old[1]
             assert len(await standby.placements("m")) == 1, "what the old leader loaded goes on"

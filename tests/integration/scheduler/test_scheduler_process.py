@@ -23,7 +23,7 @@ async def start(**settings: str) -> asyncio.subprocess.Process:
 
 
 async def last_words(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         _, text = await process.communicate()
     return process.returncode, text.decode().splitlines()[-1]
 
@@ -58,7 +58,7 @@ async def test_a_signal_ends_it_in_order_and_the_lease_is_given_back(directory: 
         PUNA_REDIS_URL=redis.url,
     )
     async with redis.client() as client:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not await client.get("{sched}:leader"):
                 await next_look()
         process.send_signal(signal.SIGTERM)

@@ -27,7 +27,7 @@ from scheduler.core.observed import Observed
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
 from tests.integration.scheduler.surroundings import Running, scheduler
 from tests.redis_server import RedisServer
-from tests.waiting import next_look, until
+from tests.waiting import Stopwatch, next_look, until
 
 
 async def test_a_cold_model_is_loaded_with_progress_and_routed(running: Running, node: NodeAndDiscovery) -> None:
@@ -68,9 +68,10 @@ async def test_a_stuck_load_delays_neither_other_models_nor_questions(running: R
     await until(lambda: len(node.starts) == 1, what="the load has begun")
     other = asyncio.create_task(running.ensure("n"))
     await until(lambda: len(node.starts) == 2, what="the other load has begun beside it")
-    async with asyncio.timeout(0.5):
-        table = await running.routes()
-        nodes = await running.client.list_nodes()
+    watch = Stopwatch()
+    table = await running.routes()
+    nodes = await running.client.list_nodes()
+    assert watch.elapsed_s < 0.5
     assert {route.model.name for route in table.routes} == {"m:latest", "n:latest", "broken:latest"}
     assert [one.id for one in nodes.nodes] == ["node-a"]
     node.may_finish.set()
@@ -86,7 +87,7 @@ async def test_nodes_are_shown_with_what_is_promised_and_kept_free(running: Runn
         shown[:] = (await running.client.list_nodes()).nodes[0].devices
         return shown[0].promised_bytes > 0
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await look():
             await next_look()
     assert shown[0].promised_bytes >= node.model_bytes
@@ -111,7 +112,7 @@ async def test_routes_follow_what_the_host_reports(running: Running, node: NodeA
     books = running.app.core.books
     await until(lambda: any(one.runners for one in books.observed.nodes.values()), what="the inventory shows it too")
     node.kill_runner()
-    await until(lambda: not replicas(), deadline_s=1, what="a dead runner leaves the table at once")
+    await until(lambda: not replicas(), deadline_s=2, what="a dead runner leaves the table at once")
     versions = [table.version for table in tables]
     assert versions == sorted(set(versions))
     watching.cancel()
@@ -136,7 +137,7 @@ async def test_an_idle_replica_is_stopped_when_the_keep_alive_its_runner_reports
     runner.record.status.requests_total = 1
     runner.record.status.keep_alive_ms = 100
     node.changes.notify()
-    await until(lambda: bool(node.stops), deadline_s=3, what="the replica is stopped")
+    await until(lambda: bool(node.stops), deadline_s=20, what="the replica is stopped")
     assert node.stops[0].drain_ms == 30_000
     await until(lambda: not node.runners, what="it is gone")
 
@@ -203,7 +204,7 @@ async def test_when_discovery_is_away_warm_models_stay_routed(
     node.present = False  # a discovery that came back and does not know the node yet
     node._started_at_s = asyncio.get_running_loop().time()
     node.changes.notify()
-    await asyncio.wait_for(running.routes(), timeout=2)
+    await asyncio.wait_for(running.routes(), timeout=60)
     assert len(await running.placements("m")) == 1
     await running.ensure("m")
     assert len(node.starts) == 1
@@ -223,7 +224,7 @@ async def test_watchers_of_routes_reconnect_to_a_scheduler_that_was_restarted(
         watching = asyncio.create_task(watch(client))
         for _ in range(2):
             async with scheduler(directory, redis.url, node):
-                table = await asyncio.wait_for(tables.get(), timeout=10)
+                table = await asyncio.wait_for(tables.get(), timeout=60)
                 assert next(route.model.name for route in table.routes) == "broken:latest"
             while not tables.empty():
                 tables.get_nowait()
@@ -274,7 +275,7 @@ async def runner_at(address: str, placement: cluster_pb2.PlacementRef) -> AsyncI
 async def lose_host(running: Running, node: NodeAndDiscovery, address: str) -> Observed:
     """A model runs at `address`, and its host leaves the inventory."""
     observed = running.app.core.books.observed
-    observed.policy = replace(observed.policy, node_lost_s=1.0, runner_asked_s=0.3)
+    observed.policy = replace(observed.policy, node_lost_s=2.0, runner_asked_s=0.3)
     await running.ensure("m")
     (runner,) = node.runners.values()
     runner.record.address = address
@@ -294,11 +295,11 @@ async def test_a_runner_whose_host_is_gone_stays_routed_while_it_answers_itself(
     (runner,) = node.runners.values()
     async with runner_at(address, runner.record.placement):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2.5):
+            async with asyncio.timeout(4.5):
                 await until(lambda: not observed.nodes, what="never: it answers")
         assert len(await running.placements("m")) == 1
         assert node.stops == []
-    await until(lambda: not observed.nodes, deadline_s=4, what="nobody answers any more")
+    await until(lambda: not observed.nodes, deadline_s=20, what="nobody answers any more")
     assert await running.placements("m") == []
 
 
@@ -309,4 +310,4 @@ async def test_another_process_at_the_address_does_not_answer_for_a_runner(
     other = cluster_pb2.PlacementRef(placement_id="somebody else", generation=1, incarnation="x")
     async with runner_at(address, other):
         observed = await lose_host(running, node, address)
-        await until(lambda: not observed.nodes, deadline_s=4, what="the runner that was meant is gone")
+        await until(lambda: not observed.nodes, deadline_s=20, what="the runner that was meant is gone")
