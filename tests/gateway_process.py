@@ -160,7 +160,7 @@ def _ready(process: subprocess.Popen[bytes], log: Path) -> GatewayProcess:
             event = json.loads(line) if line.startswith("{") else {}
             if event.get("event") == "gateway.ready":
                 found.update(event)
-        return bool(found) and httpx.get(f"http://{found['http']}/readyz").status_code == 200
+        return bool(found) and httpx.get(f"http://{found['http']}/readyz", timeout=60).status_code == 200
 
     wait_until(is_ready, deadline_s=_READY_S_MAX, what="the gateway is ready")
     host, _, port = found["http"].rpartition(":")

@@ -44,7 +44,7 @@ class Prometheus:
     def stop(self) -> None:
         self.client.close()
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 def start_prometheus(directory: Path, gateway_url: str) -> Prometheus:
@@ -70,7 +70,7 @@ def start_prometheus(directory: Path, gateway_url: str) -> Prometheus:
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
 
     def ready() -> bool:
         assert process.poll() is None, (directory / "prometheus.log").read_text(encoding="utf-8")

@@ -57,16 +57,16 @@ def running_registry(
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen([BINARY, "serve", str(configuration)], stdout=log, stderr=log)
     try:
-        wait_until(lambda: _answers(host), deadline_s=20.0, what="the registry answers")
+        wait_until(lambda: _answers(host), deadline_s=60, what="the registry answers")
         yield RunningRegistry(host=host, auth=auth)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(10.0)
+        process.wait(60)
 
 
 def _answers(host: str) -> bool:
     try:
-        return httpx.get(f"http://{host}/v2/", trust_env=False).status_code in (200, 401)
+        return httpx.get(f"http://{host}/v2/", trust_env=False, timeout=60).status_code in (200, 401)
     except httpx.HTTPError:
         return False
 
@@ -89,7 +89,9 @@ def push(
     registry: RunningRegistry, repository: str, weights: bytes, *, headers: dict[str, str] | None = None
 ) -> Pushed:
     """Put a model with some parameters there, tag "latest"."""
-    with httpx.Client(base_url=registry.url, auth=registry.auth, headers=headers, trust_env=False) as client:
+    with httpx.Client(
+        base_url=registry.url, auth=registry.auth, headers=headers, trust_env=False, timeout=60
+    ) as client:
         config = json.dumps({"model_format": "gguf", "model_family": "llama"}).encode()
         layers = [(MODEL, weights), (PARAMETERS, b'{"temperature": 0.5}')]
         manifest = json.dumps(

@@ -41,7 +41,7 @@ def _forward_all(pid: int, address: str, listener: socket.socket) -> None:
         except OSError:
             return
         try:
-            far = socket.create_connection(split_host_port(address), timeout=10)
+            far = socket.create_connection(split_host_port(address), timeout=60)
         except OSError:
             near.close()
             continue

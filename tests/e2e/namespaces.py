@@ -94,12 +94,12 @@ class Machines:
 
     def generate(self, model: str, **options: Any) -> httpx.Response:
         """Greedy text of a model, whole."""
-        return httpx.post(f"{self.url}/api/generate", json=request_body(model, **options), timeout=120)
+        return httpx.post(f"{self.url}/api/generate", json=request_body(model, **options), timeout=240)
 
     def nodes(self) -> list[dict[str, Any]]:
         """As the cluster shows them; none while nobody answers."""
         with suppress(httpx.TransportError):
-            answer = httpx.get(f"{self.url}/puna/v1/nodes", timeout=10)
+            answer = httpx.get(f"{self.url}/puna/v1/nodes", timeout=60)
             if answer.status_code == 200:
                 nodes: list[dict[str, Any]] = answer.json()["nodes"]
                 return nodes

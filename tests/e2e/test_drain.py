@@ -33,7 +33,7 @@ def puna(cluster: Cluster, *words: str) -> str:
 
 
 def the_node(cluster: Cluster) -> dict[str, Any]:
-    (node,) = httpx.get(f"{cluster.url}/puna/v1/nodes", timeout=30).json()["nodes"]
+    (node,) = httpx.get(f"{cluster.url}/puna/v1/nodes", timeout=60).json()["nodes"]
     return dict(node)
 
 

@@ -15,7 +15,7 @@ ERROR_BYTES_MAX = 32 * 1024 * 1024
 
 def scheduler_page(cluster: Cluster) -> str:
     services = json.loads((cluster.home / "run" / "puna.json").read_text())["services"]
-    return httpx.get(f"http://{services['scheduler']['metrics_address']}/metrics", timeout=10).text
+    return httpx.get(f"http://{services['scheduler']['metrics_address']}/metrics", timeout=60).text
 
 
 @pytest.mark.behaviour("B-72", "B-152")
@@ -27,7 +27,7 @@ def test_figures_say_where_they_come_from_and_are_the_same_wherever_they_are_sho
     try:
         answer = cluster.post("/api/generate", {"model": "demo", "prompt": "Hello", "stream": False})
         assert answer.status_code == 200
-        asked = httpx.get(cluster.url + "/puna/v1/explain", params={"model": "demo", "last": 1}, timeout=10)
+        asked = httpx.get(cluster.url + "/puna/v1/explain", params={"model": "demo", "last": 1}, timeout=60)
         explained: dict[str, Any] = asked.json()
         (chosen,) = [one for one in explained["candidates"] if one["verdict"] == "chosen"]
         assert chosen["estimated"] is (measure == "off")

@@ -37,7 +37,7 @@ def test_a_killed_service_comes_back_and_the_model_answers(
     runners = {runner["pid"] for runner in cluster.runners()}
     killed = cluster.pid_of(service)
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: cluster.pid_of(service) not in (0, killed), deadline_s=10, what=f"{service} is restarted")
+    wait_until(lambda: cluster.pid_of(service) not in (0, killed), deadline_s=20, what=f"{service} is restarted")
 
     def answered() -> bool:
         try:
@@ -102,7 +102,7 @@ def test_bad_input_in_the_openai_dialect(cluster: Cluster, body: object, status:
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
 def test_invalid_json_is_a_400(cluster: Cluster, path: str) -> None:
-    answer = httpx.post(cluster.url + path, content=b'{"model": ', timeout=10)
+    answer = httpx.post(cluster.url + path, content=b'{"model": ', timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]
 
@@ -131,7 +131,7 @@ def test_a_truncated_model_file_is_named(cluster: Cluster) -> None:
 def test_a_second_cluster_on_the_same_port_says_so_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cli.main", "up", "--home", str(tmp_path / "other"), "--port", str(cluster.port)]
     second = subprocess.run(
-        [*command, "--grpc-port", str(free_port())], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--grpc-port", str(free_port())], capture_output=True, text=True, timeout=120, check=False
     )
     assert second.returncode == 1
     assert str(cluster.port) in second.stderr

@@ -23,16 +23,16 @@ def proxy_in_a_thread(upstream: str) -> Iterator[HarmfulProxy]:
     thread.start()
     context = harmful_proxy(upstream)
     try:
-        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(10)
+        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(60)
     finally:
-        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(10)
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
 def _keep_on(cluster: Machines, model: str, node: str) -> None:
-    answer = httpx.put(f"{cluster.url}/puna/v1/placements/{model}", json={"nodes": [node]}, timeout=30)
+    answer = httpx.put(f"{cluster.url}/puna/v1/placements/{model}", json={"nodes": [node]}, timeout=60)
     assert answer.status_code == 200, answer.text
 
 
@@ -55,7 +55,7 @@ def test_a_pulled_model_moves_to_a_node_that_lacks_it_without_asking_the_registr
             assert pulled.json() == {"status": "success"}, pulled.text
             having = [one for one, store in stores.items() if (store / "blobs" / f"sha256-{pushed.digest}").exists()]
             assert len(having) == 1
-            copied = httpx.post(f"{cluster.url}/api/copy", json={"source": name, "destination": "short"}, timeout=30)
+            copied = httpx.post(f"{cluster.url}/api/copy", json={"source": name, "destination": "short"}, timeout=60)
             assert copied.status_code == 200, copied.text
             asked = len(proxy.requests)
             first, second = having[0], next(one for one in stores if one not in having)
@@ -64,7 +64,7 @@ def test_a_pulled_model_moves_to_a_node_that_lacks_it_without_asking_the_registr
             assert here.status_code == 200, here.text
             assert [node for node, _ in cluster.runners()] == [first]
             _keep_on(cluster, "short", second)
-            httpx.post(f"{cluster.url}/api/generate", json={"model": "short", "keep_alive": 0}, timeout=30)
+            httpx.post(f"{cluster.url}/api/generate", json={"model": "short", "keep_alive": 0}, timeout=60)
             wait_until(lambda: not cluster.runners(), deadline_s=60, what="it has left")
             there = cluster.generate("short")
             assert there.status_code == 200, there.text

@@ -41,7 +41,7 @@ def chat(cluster: Cluster, *images: str, model: str = "eyes") -> httpx.Response:
 
 
 def test_a_pair_of_files_is_one_model_that_sees(cluster: Cluster) -> None:
-    names = [model["name"] for model in httpx.get(cluster.url + "/api/tags", timeout=10).json()["models"]]
+    names = [model["name"] for model in httpx.get(cluster.url + "/api/tags", timeout=60).json()["models"]]
     assert "eyes:latest" in names
     assert not any("mmproj" in name for name in names)
     assert "vision" not in capabilities(cluster, "demo")

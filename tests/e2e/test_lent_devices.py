@@ -20,7 +20,7 @@ def chat(cluster: Cluster) -> tuple[int, str]:
 
 
 def shown(cluster: Cluster, device_id: str) -> dict[str, Any]:
-    (node,) = httpx.get(cluster.url + "/puna/v1/nodes", timeout=10).json()["nodes"]
+    (node,) = httpx.get(cluster.url + "/puna/v1/nodes", timeout=60).json()["nodes"]
     found: dict[str, Any] = next(device for device in node["devices"] if device["id"] == device_id)
     return found
 

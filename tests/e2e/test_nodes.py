@@ -78,7 +78,7 @@ async def layout_of(machines: Machines, model: str) -> tuple[str, list[cluster_p
 async def current_inventory(machines: Machines) -> discovery_pb2.Inventory:
     stream = watch_inventory(machines.discovery_address)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for inventory in stream:
                 return inventory
     finally:
@@ -216,7 +216,7 @@ class _Stream:
     def _read(self, url: str, body: dict[str, object]) -> None:
         try:
             headers = {"x-puna-resume": "0"}
-            with httpx.stream("POST", url, json=body, headers=headers, timeout=120) as answer:
+            with httpx.stream("POST", url, json=body, headers=headers, timeout=240) as answer:
                 for line in answer.iter_lines():
                     self.lines += 1
                     self.error = orjson.loads(line).get("error", "")

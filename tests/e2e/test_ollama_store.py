@@ -38,7 +38,7 @@ def readable(text: str) -> str:
 
 
 def tags(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    return {model["name"]: model for model in httpx.get(cluster.url + "/api/tags", timeout=10).json()["models"]}
+    return {model["name"]: model for model in httpx.get(cluster.url + "/api/tags", timeout=60).json()["models"]}
 
 
 def said(cluster: Cluster, model: str) -> str:

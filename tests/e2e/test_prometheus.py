@@ -216,7 +216,7 @@ def test_figures_of_prometheus_are_those_of_the_processes(watched: Watched) -> N
 
     def same_tokens() -> bool:
         """The load before this test has ended, and the next scrape has seen the last of it."""
-        page = httpx.get(watched.cluster.url + "/metrics", timeout=10).text
+        page = httpx.get(watched.cluster.url + "/metrics", timeout=60).text
         return prometheus.value("sum(puna_gateway_tokens_total)") == metric_sum(page, "puna_gateway_tokens_total")
 
     wait_until(same_tokens, deadline_s=10, what="all tokens are counted")
@@ -257,10 +257,10 @@ def test_every_metric_of_the_catalogue_is_told_by_a_process_that_has_it(watched:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (make deps-system)")
 def test_no_page_breaks_a_convention(watched: Watched) -> None:
     watched.cluster.post("/api/chat", {"model": "demo", "messages": QUESTION, "stream": False})
-    groups = httpx.get(watched.cluster.url + "/puna/v1/targets", timeout=10).json()
+    groups = httpx.get(watched.cluster.url + "/puna/v1/targets", timeout=60).json()
     assert {group["labels"]["service"] for group in groups} == {"gateway", "scheduler", "discovery", "host", "runner"}
     for group in groups:
-        page = httpx.get(f"http://{group['targets'][0]}/metrics", timeout=10).text
+        page = httpx.get(f"http://{group['targets'][0]}/metrics", timeout=60).text
         checked = subprocess.run(
             ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=30
         )

@@ -29,7 +29,7 @@ def ask(cluster: Cluster, question: str, **options: object) -> str:
         "messages": [{"role": "user", "content": question}],
         "options": {"temperature": 0, **options},
     }
-    with httpx.stream("POST", cluster.url + "/api/chat", json=body, timeout=120) as response:
+    with httpx.stream("POST", cluster.url + "/api/chat", json=body, timeout=240) as response:
         assert response.status_code == 200
         rows = [json.loads(line) for line in response.iter_lines()]
     assert [row["done"] for row in rows].count(True) == 1
@@ -49,7 +49,7 @@ def test_sixteen_streams_equal_their_single_runs(cluster: Cluster, answers: dict
     with ThreadPoolExecutor(STREAMS) as pool:
         together = list(pool.map(lambda question: ask(cluster, question), questions))
     assert together == alone == [answers[question] for question in questions]
-    wait_until(lambda: cluster.slots_busy() == 0, deadline_s=5, what="all slots free")
+    wait_until(lambda: cluster.slots_busy() == 0, deadline_s=20, what="all slots free")
 
 
 def test_streams_that_run_together_share_decode_calls(cluster: Cluster, answers: dict[str, str]) -> None:
@@ -73,8 +73,8 @@ def test_a_client_that_leaves_frees_its_slot(cluster: Cluster) -> None:
     with httpx.stream("POST", cluster.url + "/api/generate", json=body, timeout=60) as response:
         lines = response.iter_lines()  # held: a dropped iterator closes the connection
         next(lines)
-        wait_until(lambda: cluster.slots_busy() == 1, deadline_s=5, what="the slot is busy")
-    wait_until(lambda: cluster.slots_busy() == 0, deadline_s=2, what="the slot is free after the client left")
+        wait_until(lambda: cluster.slots_busy() == 1, deadline_s=20, what="the slot is busy")
+    wait_until(lambda: cluster.slots_busy() == 0, deadline_s=5, what="the slot is free after the client left")
     cut = metric_sum(cluster.runner_metrics(), "puna_runner_generated_tokens_total")
     assert metric_sum(cluster.runner_metrics(), "puna_runner_generated_tokens_total") == cut
 

@@ -83,7 +83,7 @@ def names(client: ollama.Client) -> dict[str, str]:
 
 
 def runs(store: Cluster, name: str) -> bool:
-    return any(model["name"] == name for model in httpx.get(store.url + "/api/ps").json()["models"])
+    return any(model["name"] == name for model in httpx.get(store.url + "/api/ps", timeout=60).json()["models"])
 
 
 def puna(store: Cluster, *words: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -297,7 +297,7 @@ def test_a_pull_that_is_interrupted_says_what_stays(store: Cluster, silent: str)
     assert process.stdout is not None
     assert process.stdout.readline() == "pulling manifest\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (
         errors.strip() == f"puna: stopped; what has come stays, and `puna pull {silent}/library/x` goes on from there"
@@ -377,17 +377,17 @@ def test_blobs_are_known_by_their_digest_alone(store: Cluster) -> None:
     content = os.urandom(3_000_000)
     digest = hashlib.sha256(content).hexdigest()
     url = f"{store.url}/api/blobs/sha256:"
-    assert httpx.head(url + digest).status_code == 404
-    wrong = httpx.post(url + "0" * 64, content=content)
+    assert httpx.head(url + digest, timeout=60).status_code == 404
+    wrong = httpx.post(url + "0" * 64, content=content, timeout=60)
     assert wrong.status_code == 400
     assert wrong.json()["error"] == f'digest mismatch, expected "sha256:{"0" * 64}", got "sha256:{digest}"'
-    assert httpx.head(url + "0" * 64).status_code == 404
-    assert httpx.post(url + digest, content=content).status_code == 201
-    assert httpx.head(url + digest).status_code == 200
-    assert httpx.post(url + digest, content=content).status_code == 200
-    assert httpx.post(url + "../../etc/passwd", content=b"x").status_code in (400, 404)
-    assert httpx.post(url + digest, content=b"x", headers={"content-encoding": "gzip"}).status_code == 415
-    assert httpx.post(f"{store.url}/api/push", json={"model": "demo"}).status_code == 501
+    assert httpx.head(url + "0" * 64, timeout=60).status_code == 404
+    assert httpx.post(url + digest, content=content, timeout=60).status_code == 201
+    assert httpx.head(url + digest, timeout=60).status_code == 200
+    assert httpx.post(url + digest, content=content, timeout=60).status_code == 200
+    assert httpx.post(url + "../../etc/passwd", content=b"x", timeout=60).status_code in (400, 404)
+    assert httpx.post(url + digest, content=b"x", headers={"content-encoding": "gzip"}, timeout=60).status_code == 415
+    assert httpx.post(f"{store.url}/api/push", json={"model": "demo"}, timeout=60).status_code == 501
 
 
 def test_show_tells_every_key_and_tensor_when_all_is_asked_for(store: Cluster) -> None:

@@ -33,7 +33,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def nodes_of(stores: Machines) -> dict[str, list[str]]:
     """Every model and the nodes that have it."""
-    models = httpx.get(stores.url + "/api/tags", timeout=10).json()["models"]
+    models = httpx.get(stores.url + "/api/tags", timeout=60).json()["models"]
     return {model["name"]: model["nodes"] for model in models}
 
 
@@ -67,8 +67,11 @@ def test_a_model_is_made_where_most_of_it_lies_and_the_rest_is_brought_there(
 ) -> None:
     model, adapter = files
     weights, delta = put(stores, "b", model), put(stores, "a", adapter)
-    assert httpx.head(f"{stores.url}/api/blobs/sha256:{weights}").status_code == 200
-    assert httpx.post(f"{stores.url}/api/blobs/sha256:{weights}", content=model.read_bytes()).status_code == 200
+    assert httpx.head(f"{stores.url}/api/blobs/sha256:{weights}", timeout=60).status_code == 200
+    assert (
+        httpx.post(f"{stores.url}/api/blobs/sha256:{weights}", content=model.read_bytes(), timeout=60).status_code
+        == 200
+    )
     body = {
         "model": "joined",
         "files": {model.name: f"sha256:{weights}"},
@@ -84,7 +87,7 @@ def test_a_model_is_made_where_most_of_it_lies_and_the_rest_is_brought_there(
     assert again.text.splitlines()[-1] == '{"status":"success"}'
     assert nodes_of(stores)["second:latest"] == ["b"]
     for name in ("joined", "second"):
-        assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": name}).status_code == 200
+        assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": name}, timeout=60).status_code == 200
     assert "joined:latest" not in nodes_of(stores)
     assert not {weights, delta} & blobs_of(stores, "b")
 
@@ -95,11 +98,11 @@ def test_a_name_is_copied_and_forgotten_on_every_node_that_has_it(stores: Machin
     wait_until(
         lambda: nodes_of(stores).get("both:latest") == ["a", "b"], deadline_s=20, what="both nodes show the file"
     )
-    copied = httpx.post(stores.url + "/api/copy", json={"source": "both", "destination": "twin"}, timeout=30)
+    copied = httpx.post(stores.url + "/api/copy", json={"source": "both", "destination": "twin"}, timeout=60)
     assert (copied.status_code, copied.content) == (200, b"")
     wait_until(lambda: nodes_of(stores).get("twin:latest") == ["a", "b"], deadline_s=20, what="both nodes copied it")
-    assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": "twin"}, timeout=30).status_code == 200
+    assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": "twin"}, timeout=60).status_code == 200
     assert nodes_of(stores).keys() == {"both:latest"}
-    assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": "both"}, timeout=30).status_code == 200
+    assert httpx.request("DELETE", stores.url + "/api/delete", json={"model": "both"}, timeout=60).status_code == 200
     wait_until(lambda: not nodes_of(stores), deadline_s=20, what="nobody has it any more")
     assert not list(stores.directory.glob("*-models/both.gguf"))

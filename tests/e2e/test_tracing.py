@@ -140,7 +140,7 @@ def test_what_the_caller_does_not_sample_is_not_sent_and_errors_are_marked(trace
     ask(traced.cluster, traceparent)
     failed, _, traceparent = new_trace()
     body = {"model": f"none-{CANARY}", "messages": []}
-    answer = httpx.post(traced.cluster.url + "/api/chat", json=body, headers={"traceparent": traceparent}, timeout=30)
+    answer = httpx.post(traced.cluster.url + "/api/chat", json=body, headers={"traceparent": traceparent}, timeout=60)
     assert answer.status_code == 404
     request = collected(traced, failed, "puna-gateway request")["puna-gateway request"]
     assert request.failed == request.attributes["puna.outcome"] == "model_not_found"
@@ -149,7 +149,7 @@ def test_what_the_caller_does_not_sample_is_not_sent_and_errors_are_marked(trace
 
 def test_pages_of_machines_make_no_spans_and_no_span_has_a_prompt(traced: Traced) -> None:
     for path in ("/healthz", "/metrics", "/readyz", "/puna/v1/targets"):
-        httpx.get(traced.cluster.url + path, timeout=10)
+        httpx.get(traced.cluster.url + path, timeout=60)
     trace_id, _, traceparent = new_trace()
     ask(traced.cluster, traceparent)
     collected(traced, trace_id, "puna-gateway request", "puna-runner generate")

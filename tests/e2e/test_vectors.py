@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def known(cluster: Cluster) -> set[str]:
-    models = httpx.get(cluster.url + "/api/tags", timeout=5).json()["models"]
+    models = httpx.get(cluster.url + "/api/tags", timeout=60).json()["models"]
     return {model["name"].partition(":")[0] for model in models}
 
 

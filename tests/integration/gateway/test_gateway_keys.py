@@ -280,7 +280,7 @@ async def test_an_open_listener_needs_keys_or_consent(keys: Keys, start_cluster:
     keys.path.chmod(0o600)
     async with start_cluster(host=FAR_ADDRESS, grpc_host=FAR_ADDRESS, api_keys_file=str(keys.path)) as cluster:
         port = cluster.gateway.http_address.rpartition(":")[2]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/api/tags")).status_code == 401
 

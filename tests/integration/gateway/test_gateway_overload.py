@@ -39,7 +39,7 @@ async def test_every_body_is_refused_when_memory_is_short(cluster: Cluster, pres
     refused = await cluster.http.post("/api/chat", json=BODY)
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
-    async with httpx.AsyncClient(base_url=cluster.url) as newcomer:
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=60) as newcomer:
         assert (await newcomer.get("/healthz")).status_code == 503
 
 

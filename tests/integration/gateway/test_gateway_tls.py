@@ -70,7 +70,7 @@ async def test_both_listeners_speak_tls_and_take_a_new_certificate_without_a_res
     async with start_cluster(tls_cert=chain, tls_key=key) as cluster:
         http, rpc = cluster.gateway.http_address, cluster.gateway.grpc_address
         url = f"https://localhost:{http.rsplit(':', 1)[1]}"
-        async with httpx.AsyncClient(verify=ssl.create_default_context(cafile=str(chain))) as client:
+        async with httpx.AsyncClient(verify=ssl.create_default_context(cafile=str(chain)), timeout=60) as client:
             answer = await client.post(
                 f"{url}/api/chat", json={"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
             )
@@ -80,7 +80,7 @@ async def test_both_listeners_speak_tls_and_take_a_new_certificate_without_a_res
             models = await inference_pb2_grpc.InferenceStub(channel).ListModels(inference_pb2.ListModelsRequest())
             assert models.models
         with pytest.raises(httpx.RemoteProtocolError):
-            await httpx.AsyncClient().get(f"http://{http}/healthz")
+            await httpx.AsyncClient(timeout=60).get(f"http://{http}/healthz")
 
         key.write_text("half of a renewal")
         assert [await _serial(http), await _serial(rpc)] == [1, 1]

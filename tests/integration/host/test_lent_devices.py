@@ -38,7 +38,7 @@ async def node(tmp_path: Path, models_directory: Path, device: LimitedDevice) ->
 
 
 async def metrics_page(address: str) -> str:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         return (await client.get(f"http://{address}/metrics")).text
 
 

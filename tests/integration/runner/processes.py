@@ -48,7 +48,7 @@ class RunnerProcess:
             return await self.process.wait()
 
     async def metric(self, name: str) -> float:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             page = (await client.get(f"http://{self.hello['metrics_address']}/metrics")).text
         rows = [line.rsplit(" ", 1) for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name]
         return sum(float(value) for _, value in rows)
