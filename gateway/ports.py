@@ -80,7 +80,7 @@ class Runner(Protocol):
     async def detokenize(self, ids: list[int]) -> bytes:
         """Bytes of token ids."""
 
-    def watch_load(self) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
+    def watch_load(self, *, held_prefixes: bool = False) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
         """Status on connect and on change, until the connection breaks."""
 
     async def close(self) -> None:

@@ -101,13 +101,16 @@ class RunnerClient:
         with domain_errors():
             return await self._stub.GetInfo(runner_pb2.GetInfoRequest(), timeout=timeout_s, metadata=call_metadata())
 
-    async def watch_load(self, *, timeout_s: float | None = None) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
-        """Status on connect and on every change; ends after an error status.
+    async def watch_load(
+        self, *, held_prefixes: bool = False, timeout_s: float | None = None
+    ) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
+        """Status on connect and on every change, with what slots hold if that is asked; ends after an error status.
 
         Raises:
             PunaError: the runner cannot be reached or died.
         """
-        call = self._stub.WatchLoad(runner_pb2.WatchLoadRequest(), timeout=timeout_s, metadata=call_metadata())
+        request = runner_pb2.WatchLoadRequest(held_prefixes=held_prefixes)
+        call = self._stub.WatchLoad(request, timeout=timeout_s, metadata=call_metadata())
         try:
             async for status in received(call):
                 yield status

@@ -15,6 +15,7 @@ from gateway.answers.record import RequestRecord
 from gateway.answers.runner_calls import RunnerCall
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason
 from gateway.core.options import AnswerPlan
+from gateway.core.prompt_prefixes import NO_PREFIXES, PromptPrefixes
 from gateway.core.routes import RouteInfo
 from gateway.grpc import converters
 from gateway.replicas.replicas import Connection
@@ -35,6 +36,7 @@ class Work:
     prompt: Prompt
     seed: int
     deadline_s: float
+    prefixes: PromptPrefixes = NO_PREFIXES  # of the prompt; none: nothing that is held shall be used
 
 
 @dataclass(slots=True)
@@ -131,6 +133,7 @@ class Generation:
         )
 
     def _take(self, chunk: runner_pb2.TokenChunk, prompt: Prompt, connection: Connection, spent: Spent) -> list[Delta]:
+            prefix_names=work.prefixes.names,
         """Tokens came: what of them is certain. From here on they are the client's, whatever happens."""
         begun = self.begun or self._begin(prompt, connection)
         delta = converters.delta(chunk)

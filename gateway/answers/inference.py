@@ -37,10 +37,12 @@ from gateway.core.estimates import answer_tokens
 from gateway.core.load_options import load_options
 from gateway.core.model_names import model_not_found, parse_model_name
 from gateway.core.options import plan_answer
+from gateway.core.prompt_prefixes import NO_PREFIXES, name_prefixes
 from gateway.core.replica_choice import Need
 from gateway.core.resume import Quarantine, RetryBudget
 from gateway.core.routes import RouteInfo
 from gateway.core.stored_model import with_stored_texts
+from gateway.grpc.prompt_converters import prompt_pieces
 from gateway.keys.visits import claim, within_context
 from gateway.models.model_access import ModelAccess
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
@@ -136,6 +138,9 @@ class Inference:
             deadline_s=deadline_s,
         )
 
+            prefixes=name_prefixes(prompt_pieces(prompt.segments), tenant=claim(0).tenant)
+            if plan.cache_prompt
+            else NO_PREFIXES,
     async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
         """Try replicas until one has answered to the end; each goes on where the one before was lost."""
         attempts = Attempts(
@@ -198,6 +203,7 @@ class Inference:
             claim=claim(answer_tokens(work.request)),
             body_bytes=work.prompt.size_bytes,
             was_admitted=attempts.lost + attempts.drained > 0,
+                prefixes=work.prefixes,
         )
 
     async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:

@@ -1,11 +1,19 @@
-"""Choose the replica of a request: filter, score from 0 to 1, pick the best."""
+"""Choose the replica of a request: filter, predict what each would cost, take the cheapest.
+
+What a replica holds of the prompt it need not evaluate; what runs there already slows the answer down.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# The longest held prefix wins unless its replica is clearly busier: one unit of prefix outweighs half a unit of load.
-_PREFIX_WEIGHT = 2.0
-_IDLE_WEIGHT = 1.0
+from gateway.core.prompt_prefixes import NO_PREFIXES, PromptPrefixes
+
+# Text of most languages and tokenizers.
+_BYTES_PER_TOKEN = 4
+# Of a replica that has not evaluated a prompt yet, and knows of none that has.
+_PROMPT_TOKENS_PER_S = 500.0
+# What an answer loses in a full replica beside an idle one, in seconds: so much a held prefix has to save.
+_FULL_COST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +25,8 @@ class Candidate:
     slots_total: int
     slots_free: int
     work: int
-    held_prefix_fraction: float = 0.0  # of this request's prompt, 0..1
+    held: frozenset[int] = frozenset()  # names of the beginnings of prompts in its slots
+    prompt_tokens_per_s: float = 0.0  # 0: not known
     layers_on_devices: int = 0  # the output counts as one
     layers_total: int = 0
     has_suspect: bool = False  # runs a request that may have crashed a runner
@@ -32,6 +41,7 @@ class Need:
     require_gpu: bool = False
     num_gpu: int | None = None
     is_suspect: bool = False  # may have crashed a runner: shares a replica with no other suspect
+    prefixes: PromptPrefixes = NO_PREFIXES  # of its prompt
 
     def suits(self, *, context_tokens: int, layers_on_devices: int, layers_total: int) -> bool:
         """Whether a replica was loaded so that it can serve the request."""
@@ -56,9 +66,20 @@ def choose_replica(candidates: Iterable[Candidate], need: Need) -> str | None:
     able = [c for c in candidates if is_able(c, need) and c.slots_free > 0 and not (need.is_suspect and c.has_suspect)]
     if not able:
         return None
-    return max(able, key=lambda c: (_score(c), -c.work, c.key)).key
+    if len(able) == 1:
+        return able[0].key
+    known = [c.prompt_tokens_per_s for c in able if c.prompt_tokens_per_s]
+    usual = sum(known) / len(known) if known else _PROMPT_TOKENS_PER_S
+    return max(able, key=lambda c: (-cost_s(c, need.prefixes, usual_tokens_per_s=usual), -c.work, c.key)).key
 
 
-def _score(candidate: Candidate) -> float:
-    idle_fraction = candidate.slots_free / candidate.slots_total if candidate.slots_total else 0.0
-    return _PREFIX_WEIGHT * candidate.held_prefix_fraction + _IDLE_WEIGHT * idle_fraction
+def cost_s(candidate: Candidate, prefixes: PromptPrefixes, *, usual_tokens_per_s: float) -> float:
+    """Seconds that a request takes more there than at an idle replica that holds its whole prompt, as predicted.
+
+    `usual_tokens_per_s`: of prompts, for a replica whose own speed is not known.
+    """
+    missing_tokens = (prefixes.size_bytes - prefixes.held_bytes(candidate.held)) / _BYTES_PER_TOKEN
+    busy_fraction = 1 - candidate.slots_free / candidate.slots_total if candidate.slots_total else 1.0
+    # What runs there takes part in every step in which the prompt is evaluated.
+    prompt_s = missing_tokens / (candidate.prompt_tokens_per_s or usual_tokens_per_s) * (1 + busy_fraction)
+    return prompt_s + _FULL_COST_S * busy_fraction

@@ -121,6 +121,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     reasoning: FreeText | None,
     context_tokens: int | None,
     delivered: Sequence[int] = (),
+    prefix_names: Sequence[int] = (),
 ) -> runner_pb2.GenerateRequest:
     """What the runner is asked. `delivered` are the tokens that another runner answered already."""
     message = runner_pb2.GenerateRequest(
@@ -141,6 +142,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
         resume_token_ids=delivered,
+        prefix_names=prefix_names,
     )
     if constraint is not None:
         _constrain(message, constraint)

@@ -53,6 +53,8 @@ class Connection:
     banned_until_s: float = 0.0
     ban_s: float = BAN_S_MIN
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    held: frozenset[int] = frozenset()  # names of the beginnings of prompts that its slots hold
+    prompt_tokens_per_s: float = 0.0  # 0: not known
     question: asyncio.Task[None] | None = None  # whether it lives, while it is silent
 
     @property
@@ -118,6 +120,8 @@ class ReplicaPool:
                     slots_total=load.slots_total,
                     slots_free=0 if is_silent else load.slots_free,
                     work=load.work,
+                    held=connection.held,
+                    prompt_tokens_per_s=connection.prompt_tokens_per_s,
                     has_suspect=connection.has_suspect,
                     layers_on_devices=connection.info.layers_on_devices,
                     layers_total=route.model.layer_count + 1,
@@ -200,7 +204,10 @@ class ReplicaPool:
     async def _ask(self, connection: Connection) -> None:
         """Ask a silent replica itself. While another one could take its answers, they need not wait for more proof."""
         try:
-            async with asyncio.timeout(ASKED_S), contextlib.aclosing(connection.runner.watch_load()) as statuses:
+            async with (
+                asyncio.timeout(ASKED_S),
+                contextlib.aclosing(connection.runner.watch_load(held_prefixes=True)) as statuses,
+            ):
                 self._hear(connection, await anext(statuses))
         except (TimeoutError, PunaError, StopAsyncIteration) as error:
             log.warning("replica.silent", replica=connection.info.key, error=type(error).__name__)
@@ -264,7 +271,7 @@ class ReplicaPool:
         delay_s = RECONNECT_S_MIN
         while True:
             try:
-                async for status in connection.runner.watch_load():
+                async for status in connection.runner.watch_load(held_prefixes=True):
                     delay_s = RECONNECT_S_MIN
                     self._hear(connection, status)
             except PunaError as error:
@@ -285,6 +292,9 @@ class ReplicaPool:
             load_fraction=status.load_fraction,
         )
         connection.reported_s = self._clock.now_s()
+        connection.prompt_tokens_per_s = status.prompt_tokens_per_s
+        if status.HasField("held_prefixes"):
+            connection.held = frozenset(status.held_prefixes.names)
         connection.changed.set()
         if connection.load.state is ReplicaState.BROKEN:
             connection.streams.end_all(RunnerLost("the model runner failed"))

@@ -85,6 +85,7 @@ class StepReport:
     slots_busy: int = 0
     waiting: int = 0
     held_inputs: int = 0  # that all slots hold
+    holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

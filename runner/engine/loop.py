@@ -392,7 +392,7 @@ class Loop:
         report.slots_busy, report.waiting = self._slots.busy, len(self._waiting)
         now = (report.slots_busy, report.waiting)
         if report.outcomes or now != self._reported:
-            report.held_inputs = self._slots.held_inputs
+            report.held_inputs, report.holders = self._slots.held_inputs, self._slots.holders
             self._reported = now
             self._report = StepReport()
             self._listener.stepped(report)

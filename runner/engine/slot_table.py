@@ -36,6 +36,7 @@ class Slot:
     last_sequence_id: int = -1  # whose tokens the end of `held` is, also after it ended
     generated_held: int = 0  # how many of them were generated, once it ended
     excess: int = 0  # by how many `held` outnumbers its positions; only images take fewer positions than rows
+    shifted: bool = False  # it does not begin as its last prompt did
     parks: bool = True  # False: what it holds is too large to be moved out of the cache
 
 
@@ -73,6 +74,11 @@ class SlotTable:
         """How much all slots hold together."""
         return sum(len(slot.held) for slot in self.slots)
 
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Sequences whose prompts lie in slots from the beginning on."""
+        return tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
+
     def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
         inputs = sequence.prepared.inputs
@@ -86,7 +92,7 @@ class SlotTable:
         slot.last_used = self._uses
         slot.last_sequence_id = sequence.id
         slot.generated_held = 0
-        slot.parks = True
+        slot.parks, slot.shifted = True, False
         sequence.slot_id = slot.id
         self._fill(slot, sequence, choice)
         if reuse and self.rules.erases_tail:
@@ -152,6 +158,7 @@ class SlotTable:
 
     def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
         """Make room in a full context; what must be computed again goes in front of what is pending."""
+        slot.shifted = True
         if plan.method is ShiftMethod.MOVE and self._context.erase(slot.id, plan.drop_start, plan.drop_stop):
             distance = plan.drop_start - plan.drop_stop
             self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)

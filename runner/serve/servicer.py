@@ -23,6 +23,7 @@ from runner.serve.converters import (
     token_to_proto,
 )
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
+from runner.serve.held_prefixes import HeldPrefixesWatch
 from runner.serve.prompts import TokenizedPrompt, check_ids, tokenize_prompt
 from runner.serve.spans import trace_times
 from runner.serve.status import StatusBoard
@@ -79,6 +80,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             self._board.check_accepting()
             generation = request_from_proto(request, prompt, constraints)
             stream = self._streams.open(generation, stops=stops, visible=frozenset(request.visible_token_ids))
+            self._streams.held.note(stream.id, request)
             outcome = "cancelled"
             finished: Finished | None = None
             try:
@@ -152,8 +154,9 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self, request: runner_pb2.WatchLoadRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
         """Status now and on every change."""
+        watch = HeldPrefixesWatch(self._streams.held) if request.held_prefixes else None
         async for status in self._board.watch():
-            yield status
+            yield status if watch is None else watch.completed(status)
 
     def _admit(self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest) -> None:
         """Refuse what is not for this runner or comes at the wrong time, and note that it was used."""

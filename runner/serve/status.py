@@ -5,7 +5,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
-from common.clock import MS_PER_S, NS_PER_MS, Clock
+from common.clock import MS_PER_S, NS_PER_MS, NS_PER_S, Clock
 from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
@@ -111,6 +111,7 @@ class StatusBoard:
             memory=self.memory,
             error=self.error,
             held_prompt_ms=self._held_prompt_ms(),
+            prompt_tokens_per_s=self._prompt_tokens_per_s(),
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
@@ -140,6 +141,9 @@ class StatusBoard:
         if self.streams is None or not self._evaluated_tokens:
             return 0
         return round(self.streams.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
+
+    def _prompt_tokens_per_s(self) -> float:
+        return self._evaluated_tokens * NS_PER_S / self._evaluated_ns if self._evaluated_ns else 0.0
 
     def _shown_state(self, busy: int) -> cluster_pb2.RunnerState.ValueType:
         if self._state == cluster_pb2.RUNNER_STATE_READY:

@@ -23,6 +23,7 @@ from runner.engine.engine import (
     SequenceTimes,
     StepReport,
 )
+from runner.serve.held_prefixes import HeldPrefixes
 
 log = get_logger()
 
@@ -136,6 +137,7 @@ class StreamTable:
         self.slots_busy = 0
         self.waiting = 0
         self.held_inputs = 0
+        self.held = HeldPrefixes()
         self.accepted = 0
         self.idle = asyncio.Event()  # set while no request is inside
         self.idle.set()
@@ -227,7 +229,8 @@ class StreamTable:
         count_step(report)
         self.held_inputs = report.held_inputs
         metrics.KV_CELLS_USED.set(report.held_inputs)
-        if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
+        is_news = self.held.see(report.holders, list(self._streams))
+        if is_news or (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
             self.slots_busy, self.waiting = report.slots_busy, report.waiting
             metrics.SLOTS_BUSY.set(report.slots_busy)
             metrics.QUEUE_DEPTH.set(report.waiting)

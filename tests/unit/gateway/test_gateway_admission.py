@@ -14,11 +14,14 @@ from gateway.core.admission import (
     retry_after_s,
     waiting_max,
 )
+from gateway.core.prompt_prefixes import Piece, name_prefixes
 from gateway.core.replica_choice import Candidate, Need, choose_replica
+
+PROMPT = name_prefixes([Piece(0, b"a long prompt, " * 1000)], tenant="t")
 
 
 def candidate(
-    key: str, *, free: int = 1, total: int = 4, context: int = 2048, work: int = 0, prefix: float = 0.0
+    key: str, *, free: int = 1, total: int = 4, context: int = 2048, work: int = 0, holds: bool = False
 ) -> Candidate:
     return Candidate(
         key=key,
@@ -26,7 +29,7 @@ def candidate(
         slots_total=total,
         slots_free=free,
         work=work,
-        held_prefix_fraction=prefix,
+        held=frozenset(PROMPT.names) if holds else frozenset(),
     )
 
 
@@ -39,7 +42,8 @@ def test_the_least_busy_replica_is_chosen() -> None:
 
 
 def test_a_held_prefix_outweighs_load() -> None:
-    assert choose_replica([candidate("a", free=1, prefix=0.9), candidate("b", free=4)], Need()) == "a"
+    replicas = [candidate("a", free=1, holds=True), candidate("b", free=4)]
+    assert choose_replica(replicas, Need(prefixes=PROMPT)) == "a"
 
 
 def test_equally_free_replicas_are_told_apart_by_work() -> None:

@@ -1,0 +1,123 @@
+"""Names of the beginnings of prompts, and where a prompt goes for them."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.prompt_prefixes import NAMES_MAX, NO_PREFIXES, Piece, PromptPrefixes, name_prefixes
+from gateway.core.replica_choice import Candidate, Need, choose_replica, cost_s
+from gateway.grpc.prompt_converters import prompt_pieces
+from protos import cluster_pb2, runner_pb2
+from runner.serve.held_prefixes import HeldPrefixes, HeldPrefixesWatch
+
+CONTENT = st.binary(max_size=3000)
+
+
+def named(*contents: bytes, tenant: str = "t") -> PromptPrefixes:
+    return name_prefixes([Piece(0, content) for content in contents], tenant=tenant)
+
+
+@given(CONTENT, CONTENT, CONTENT)
+def test_what_is_equal_is_found_but_for_an_eighth_and_what_differs_never_is(
+    start: bytes, one: bytes, other: bytes
+) -> None:
+    mine, theirs = named(start, one), named(start, other)
+    common = len(start)
+    while common < min(mine.size_bytes, theirs.size_bytes) and (start + one)[common] == (start + other)[common]:
+        common += 1
+    found = mine.held_bytes(frozenset(theirs.names))
+    assert found <= common
+    assert found >= common - max(64, common // 8 + 8)
+
+
+@given(CONTENT, st.lists(st.integers(0, 3000), max_size=6))
+def test_how_a_text_is_cut_into_pieces_changes_no_name(text: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[start:stop] for start, stop in pairwise(places)]
+    assert named(*pieces) == named(text)
+
+
+def test_a_prompt_of_megabytes_has_a_bounded_number_of_names_and_the_last_is_all_of_it() -> None:
+    prompt = named(b"x" * 8_000_000)
+    assert len(prompt.names) <= NAMES_MAX
+    assert prompt.ends[-1] == prompt.size_bytes == 8_000_000
+    assert named() == NO_PREFIXES
+
+
+def test_tenants_never_share_a_name_nor_do_kinds_of_text() -> None:
+    text = b"what nobody else should know " * 20
+    assert named(text, tenant="a").held_bytes(frozenset(named(text, tenant="b").names)) == 0
+    as_template = name_prefixes(prompt_pieces([runner_pb2.Segment(text=text.decode())]), tenant="t")
+    as_user = name_prefixes(prompt_pieces([runner_pb2.Segment(literal=text.decode())]), tenant="t")
+    assert as_template.held_bytes(frozenset(as_user.names)) == 0
+
+
+def candidate(key: str, *, busy: int = 0, held: PromptPrefixes = NO_PREFIXES, speed: float = 0.0) -> Candidate:
+    return Candidate(
+        key=key,
+        context_tokens=4096,
+        slots_total=8,
+        slots_free=8 - busy,
+        work=busy,
+        held=frozenset(held.names),
+        prompt_tokens_per_s=speed,
+    )
+
+
+LONG = b"a long system prompt " * 500
+BUSY = st.integers(0, 7)
+
+
+@given(st.integers(0, len(LONG)), st.integers(0, len(LONG)), BUSY)
+def test_of_equally_busy_replicas_the_one_that_holds_more_is_taken(one: int, other: int, busy: int) -> None:
+    prompt = named(LONG)
+    held = {"a": named(LONG[:one]), "b": named(LONG[:other])}
+    chosen = choose_replica([candidate(key, busy=busy, held=held[key]) for key in held], Need(prefixes=prompt))
+    assert chosen is not None
+    assert prompt.held_bytes(frozenset(held[chosen].names)) == max(
+        prompt.held_bytes(frozenset(one.names)) for one in held.values()
+    )
+
+
+@given(st.lists(st.tuples(BUSY, st.integers(0, len(LONG)), st.sampled_from([0.0, 50.0, 5000.0])), min_size=1))
+def test_no_other_replica_with_a_free_slot_is_predicted_to_be_faster(replicas: list[tuple[int, int, float]]) -> None:
+    prompt = named(LONG)
+    able = {
+        str(number): candidate(str(number), busy=busy, held=named(LONG[:length]), speed=speed)
+        for number, (busy, length, speed) in enumerate(replicas)
+    }
+    known = [one.prompt_tokens_per_s for one in able.values() if one.prompt_tokens_per_s]
+    usual = sum(known) / len(known) if known else 500.0
+    costs = {key: cost_s(one, prompt, usual_tokens_per_s=usual) for key, one in able.items()}
+    chosen = choose_replica(able.values(), Need(prefixes=prompt))
+    assert chosen is not None
+    assert costs[chosen] == min(costs.values())
+
+
+def test_a_short_prefix_is_left_for_an_idle_replica_and_a_long_one_is_not() -> None:
+    short, long = named(b"hi, you " * 20), named(LONG)
+    for prompt, expected in ((short, "idle"), (long, "holder")):
+        replicas = [candidate("holder", busy=7, held=prompt, speed=1000.0), candidate("idle", speed=1000.0)]
+        assert choose_replica(replicas, Need(prefixes=prompt)) == expected
+
+
+def test_a_full_holder_is_not_waited_for() -> None:
+    prompt = named(LONG)
+    replicas = [candidate("holder", busy=8, held=prompt), candidate("other", busy=7)]
+    assert choose_replica(replicas, Need(prefixes=prompt)) == "other"
+
+
+def test_a_runner_tells_the_names_of_what_its_slots_hold_once_for_each_change() -> None:
+    held = HeldPrefixes()
+    watch, shared = HeldPrefixesWatch(held), cluster_pb2.RunnerStatus(slots_total=2)
+    for number, names in ((1, [11, 12]), (2, [11, 22])):
+        held.note(number, runner_pb2.GenerateRequest(prefix_names=names))
+    assert held.see((1, 2), [2])
+    assert not held.see((1, 2), [])
+    assert held.names() == [11, 22, 12]
+    assert list(watch.completed(shared).held_prefixes.names) == [11, 22, 12]
+    assert not watch.completed(shared).HasField("held_prefixes")
+    assert held.see((2,), [])
+    assert list(watch.completed(shared).held_prefixes.names) == [11, 22]
+    assert not shared.HasField("held_prefixes")
