@@ -119,6 +119,9 @@ class Dialogue:
         except CommandFailed as error:
             _complain(error)
             return
+        except KeyboardInterrupt:  # a second one, while the first still stopped the answer
+            self._interrupts.stopped_answer()
+            return
         self._texts, self._images = [], []
 
     def _obey(self, command: Command) -> None:
