@@ -20,6 +20,7 @@ from pathlib import Path
 import orjson
 import pynvml
 
+from runner.card_processes import AmdProcesses, nvidia_processes, read_amd_processes
 from runner.core.environment import CARDS
 from runner.core.gpu_memory import GpuMemory, has_moved, normal_pci_id
 
@@ -71,16 +72,23 @@ def _read_nvidia_card(index: int, driver: str) -> GpuMemory | None:
     except pynvml.NVMLError:
         return None
     return GpuMemory(
-        pci_id=pci_id, uuid=uuid, total_bytes=memory.total, free_bytes=memory.free, source="nvml", driver=driver
+        pci_id=pci_id,
+        uuid=uuid,
+        total_bytes=memory.total,
+        free_bytes=memory.free,
+        source="nvml",
+        driver=driver,
+        processes=nvidia_processes(handle),
     )
 
 
-def read_amd(sysfs: Path = Path("/sys")) -> list[GpuMemory]:
+def read_amd(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[GpuMemory]:
     """Every AMD card. The VRAM figures count all processes, which HIP's own do not."""
-    return list(_amd_cards(sysfs))
+    return list(_amd_cards(sysfs, proc))
 
 
-def _amd_cards(sysfs: Path) -> Iterator[GpuMemory]:
+def _amd_cards(sysfs: Path, proc: Path) -> Iterator[GpuMemory]:
+    processes: AmdProcesses | None = None
     driver = f"amdgpu {_text(sysfs / 'module/amdgpu/version') or os.uname().release}"
     for card in sorted(path.parent for path in (sysfs / "bus/pci/devices").glob("*/mem_info_vram_total")):
         with contextlib.suppress(OSError, ValueError):
@@ -89,6 +97,7 @@ def _amd_cards(sysfs: Path) -> Iterator[GpuMemory]:
             shared_total_bytes = int(_text(card / "mem_info_gtt_total") or 0)
             shared_used_bytes = int(_text(card / "mem_info_gtt_used") or 0)
             serial = _text(card / "unique_id")
+            processes = processes or read_amd_processes(sysfs, proc)
             yield GpuMemory(
                 pci_id=normal_pci_id(card.name),
                 uuid=f"GPU-{serial}" if serial else "",  # as ROCm names it
@@ -98,6 +107,7 @@ def _amd_cards(sysfs: Path) -> Iterator[GpuMemory]:
                 driver=driver,
                 shared_total_bytes=shared_total_bytes,
                 shared_free_bytes=max(0, shared_total_bytes - shared_used_bytes),
+                processes=processes.on(normal_pci_id(card.name)),
             )
 
 
@@ -124,7 +134,7 @@ def known_cards() -> list[GpuMemory]:
         except subprocess.TimeoutExpired:
             return []
     try:
-        return [GpuMemory(**card) for card in orjson.loads(given)]
+        return [GpuMemory.from_told(card) for card in orjson.loads(given)]
     except (ValueError, TypeError):
         return []
 

@@ -9,7 +9,16 @@ from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.origins import Origin
 from scheduler.core.routing_table import ReplicaRoute
-from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
+from scheduler.core.view import (
+    DeviceKind,
+    DeviceView,
+    HolderView,
+    ModelFile,
+    NodeView,
+    RunnerState,
+    RunnerView,
+    Trust,
+)
 from scheduler.known_nodes import KnownNodes
 
 _KINDS = {
@@ -93,6 +102,10 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         overhead_bytes=device.overhead_bytes if device.HasField("overhead_bytes") else None,
         pci_id=device.pci_id,
         backing_pool_id=device.backing_pool_id,
+        holders=tuple(
+            HolderView(placement_id=one.placement_id, listed=one.listed, held_bytes=one.held_bytes)
+            for one in device.holders
+        ),
     )
 
 

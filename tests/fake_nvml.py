@@ -22,7 +22,13 @@ _SOURCE = r"""
 #include <string.h>
 #include <unistd.h>
 
-typedef struct { char bus_id[64], uuid[96]; unsigned long long total, free_bytes; int answer, memory_answer; } Card;
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
+typedef struct {
+    char bus_id[64], uuid[96];
+    unsigned long long total, free_bytes;
+    int answer, memory_answer, processes;
+    Process process[16];
+} Card;
 typedef struct { unsigned long long total, free_bytes, used; } Memory;
 typedef struct {
     char bus_id_legacy[16];
@@ -47,7 +53,10 @@ static void load(void) {
         if (sscanf(line, "driver %63s", driver) == 1) continue;
         Card *card = &cards[count];
         if (sscanf(line, "card %63s %95s %llu %llu %d %d", card->bus_id, card->uuid, &card->total, &card->free_bytes,
-                   &card->answer, &card->memory_answer) == 6) count++;
+                   &card->answer, &card->memory_answer) == 6) { card->processes = 0; count++; continue; }
+        Card *last = &cards[count ? count - 1 : 0];
+        Process *process = &last->process[last->processes % 16];
+        if (sscanf(line, "process %u %llu", &process->pid, &process->used) == 2) last->processes++;
     }
     if (file) fclose(file);
 }
@@ -76,6 +85,18 @@ int nvmlDeviceGetMemoryInfo(Card *card, Memory *memory) {
     memory->used = card->total - card->free_bytes;
     return card->memory_answer;
 }
+int nvmlDeviceGetComputeRunningProcesses_v3(Card *card, unsigned *found, Process *processes) {
+    unsigned room = *found;
+    *found = card->processes;
+    if (room < *found) return 7;
+    for (unsigned i = 0; i < *found; i++) processes[i] = card->process[i];
+    return 0;
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Card *card, unsigned *found, Process *processes) {
+    (void)card; (void)processes;
+    *found = 0;
+    return 0;
+}
 """
 
 
@@ -89,6 +110,7 @@ class Card:
     free_bytes: int
     answer: int = 0
     memory_answer: int = 0
+    processes: tuple[tuple[int, int], ...] = ()  # process id and bytes
 
 
 class FakeNvml:
@@ -113,10 +135,10 @@ class FakeNvml:
     def tell(self, *cards: Card, driver: str = "580.95.05") -> None:
         """From the next call on."""
         lines = [f"driver {driver}"]
-        lines += [
-            f"card {card.bus_id} {card.uuid} {card.total_bytes} {card.free_bytes} {card.answer} {card.memory_answer}"
-            for card in cards
-        ]
+        for card in cards:
+            sizes = f"{card.total_bytes} {card.free_bytes}"
+            lines.append(f"card {card.bus_id} {card.uuid} {sizes} {card.answer} {card.memory_answer}")
+            lines += [f"process {pid} {count}" for pid, count in card.processes]
         self._write("\n".join(lines))
 
     def hang(self) -> None:

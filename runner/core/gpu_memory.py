@@ -1,6 +1,8 @@
 """What a driver says about the memory of its cards. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,19 @@ class GpuMemory:
     unified: bool = False  # it has no memory of its own, and its bytes are 0: RAM is what it uses
     shared_total_bytes: int = 0  # RAM that an integrated card may use beside its own part (GTT)
     shared_free_bytes: int = 0
+    processes: tuple[tuple[int, int], ...] | None = None  # process id and bytes (0: not said); None: nobody lists them
+
+    @classmethod
+    def from_told(cls, told: Mapping[str, Any]) -> "GpuMemory":
+        """As a child process has told it.
+
+        Raises:
+            TypeError, ValueError: it is something else.
+        """
+        processes = told.get("processes")
+        if processes is not None:
+            processes = tuple((int(pid), int(count)) for pid, count in processes)
+        return cls(**{**told, "processes": processes})
 
 
 def normal_pci_id(text: str) -> str:
@@ -34,8 +49,14 @@ def has_moved(before: list[GpuMemory], now: list[GpuMemory], *, threshold_bytes:
     old = {card.pci_id: card for card in before}
     if old.keys() != {card.pci_id for card in now}:
         return True
+    if any(_pids(old[card.pci_id]) - _pids(card) for card in now):
+        return True  # whoever waits for memory to come back waits for this
     return any(
         abs(old[card.pci_id].free_bytes - card.free_bytes) > threshold_bytes
         or abs(old[card.pci_id].shared_free_bytes - card.shared_free_bytes) > threshold_bytes
         for card in now
     )
+
+
+def _pids(card: GpuMemory) -> set[int]:
+    return {pid for pid, _ in card.processes or ()}

@@ -83,6 +83,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         promised_bytes=lambda: supervisor.promised_bytes(),  # noqa: PLW0108
         in_use=lambda: supervisor.devices_in_use(),  # noqa: PLW0108
         unreaped=lambda: supervisor.unreaped(),  # noqa: PLW0108
+        processes=lambda: supervisor.holders(),  # noqa: PLW0108
     )
     _warn_of_limits()
     models = ModelFiles(settings.models_directory, home.cache_directory)

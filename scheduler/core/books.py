@@ -52,10 +52,11 @@ class Stop:
     node_id: str
     reason: str
     forced: bool  # do not wait for running sequences
-    promise: Promise
+    held: tuple[Promise, ...]  # by node: its own first, then those that lend to it; less and less of it
     state: StopState = StopState.DRAINING
     retry_at_s: float | None = None
-    free_bytes_before: dict[str, int] = field(default_factory=dict)
+    free_bytes_before: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and device
+    listed_before: set[tuple[str, str]] = field(default_factory=set)  # whose drivers listed its process
     recover_until_s: float = 0.0
 
 

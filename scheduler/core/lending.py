@@ -120,7 +120,9 @@ def lent_promises(
         for (owner, device_id), count in counted.items():
             device = node.device(device_id) if node is not None and owner == node_id else None
             if owner == node_id:
-                held[device_id] = count + (reserve_bytes(device, policy) if device is not None else 0)
+                holder = device.holder(placement_id) if device is not None else None
+                planned = count + (reserve_bytes(device, policy) if device is not None else 0)
+                held[device_id] = max(planned, holder.held_bytes if holder is not None else 0)
         yield Promise(
             placement_id=placement_id,
             node_id=node_id,

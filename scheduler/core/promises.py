@@ -35,17 +35,7 @@ def _placed(books: Books, but_for: LoadJob | None) -> Iterator[Promise]:
     for stop in books.stops.values():
         if stop.placement_id not in named:
             named.add(stop.placement_id)
-            yield stop.promise
-            record = books.desired.get(stop.placement_id)
-            if record is not None:
-                yield from lent_promises(
-                    record.placement_id,
-                    record.layout,
-                    (record.planned,),
-                    books.observed.nodes,
-                    books.policy,
-                    starting=False,
-                )
+            yield from stop.held
     for node_id, runner in books.observed.replicas():
         if runner.placement_id not in named and runner.state is not RunnerState.ERROR:
             named.add(runner.placement_id)
@@ -111,7 +101,7 @@ def _replica_promises(books: Books, node_id: str, runner: RunnerView) -> Iterato
 
 
 def replica_promise(books: Books, node_id: str, runner: RunnerView) -> Promise:
-    """What a running replica holds on its own node: the larger of plan and report, and what every process takes."""
+    """What a running replica holds on its own node: the largest of plan, report and what its driver says of it."""
     node = books.node(node_id)
     host = node.host_device if node is not None else None
     record = books.desired.get(runner.placement_id)
@@ -126,9 +116,12 @@ def replica_promise(books: Books, node_id: str, runner: RunnerView) -> Promise:
             parts.append((host.id, report.host.total_bytes))
         for device_id, count in parts:
             counted[device_id] = max(counted.get(device_id, 0), count)
-    for device_id in counted:
+    for device_id, count in counted.items():
         device = node.device(device_id) if node is not None else None
-        counted[device_id] += reserve_bytes(device, books.policy) if device is not None else 0
+        if device is not None:
+            holder = device.holder(runner.placement_id)
+            held = holder.held_bytes if holder is not None else 0
+            counted[device_id] = max(count + reserve_bytes(device, books.policy), held)
     return Promise(
         placement_id=runner.placement_id,
         node_id=node_id,

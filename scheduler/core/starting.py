@@ -26,10 +26,10 @@ from scheduler.core.faults import (
 )
 from scheduler.core.fetch_failures import is_of_fetch, on_fetch_failed, origin_for_load
 from scheduler.core.growth import superseded_by
-from scheduler.core.ledger import Promise
 from scheduler.core.lending import LenderGone, lenders_of, loans_for
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.memory import GIB
+from scheduler.core.promises import promises
 from scheduler.core.residuals import learn
 from scheduler.core.stopping import order_blind_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerView
@@ -333,9 +333,5 @@ def stop_load(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:
     assert job.record is not None, "only what was written was started"
     if order_stop(books, job.record.placement_id, reason=reason, now_s=now_s, forced=True) or job.placement is None:
         return
-    here = ("", job.record.node_id)
-    taken = {need.device_id: need.total_bytes for need in job.placement.needs if need.node_id in here}
-    promise = Promise(
-        placement_id=job.record.placement_id, node_id=job.record.node_id, device_bytes=taken, starting=True
-    )
-    order_blind_stop(books, job.record, promise, reason=reason, now_s=now_s)
+    held = tuple(one for one in promises(books) if one.placement_id == job.record.placement_id)
+    order_blind_stop(books, job.record, held, reason=reason, now_s=now_s)

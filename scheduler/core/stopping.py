@@ -3,17 +3,16 @@
 Only what serves nobody is stopped, unless the stop is forced (a load that is stuck). Without leadership nothing is.
 """
 
-from dataclasses import replace
-
 from scheduler.core.books import Books, Stop, StopState
 from scheduler.core.candidates import Placement
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import RemoveDesired, SaveDesired, StopRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, StopDone, StopFailed
 from scheduler.core.faults import PLACEMENT_MISMATCH
-from scheduler.core.ledger import METAL_BACKENDS, Promise
-from scheduler.core.promises import promises, replica_promise
-from scheduler.core.view import DeviceKind, DeviceView, RunnerView
+from scheduler.core.ledger import Promise
+from scheduler.core.promises import promises, replica_promises
+from scheduler.core.recovery import devices_held, remember_before, take_back
+from scheduler.core.view import RunnerView
 
 
 def order_stop(books: Books, placement_id: str, *, reason: str, now_s: float, forced: bool = False) -> bool:
@@ -26,23 +25,23 @@ def order_stop(books: Books, placement_id: str, *, reason: str, now_s: float, fo
         going.forced = going.forced or forced
         return False
     node_id, runner = found
-    promise = next(
-        (one for one in promises(books) if one.placement_id == placement_id), replica_promise(books, node_id, runner)
-    )
+    held = tuple(one for one in promises(books) if one.placement_id == placement_id)
     books.stops[placement_id] = Stop(
         placement_id=placement_id,
         generation=runner.generation,
         node_id=node_id,
         reason=reason,
         forced=forced,
-        promise=promise,
+        held=held or replica_promises(books, node_id, runner),
     )
     books.note("model.draining", model=runner.model_name, placement=placement_id, node=node_id, reason=reason)
     advance_stop(books, books.stops[placement_id], now_s)
     return True
 
 
-def order_blind_stop(books: Books, record: DesiredPlacement, promise: Promise, *, reason: str, now_s: float) -> None:
+def order_blind_stop(
+    books: Books, record: DesiredPlacement, held: tuple[Promise, ...], *, reason: str, now_s: float
+) -> None:
     """Stop what a host was told to start and never reported."""
     if books.leadership is None or record.placement_id in books.stops:
         return
@@ -52,7 +51,7 @@ def order_blind_stop(books: Books, record: DesiredPlacement, promise: Promise, *
         node_id=record.node_id,
         reason=reason,
         forced=True,
-        promise=promise,
+        held=held,
     )
     books.stops[record.placement_id] = stop
     advance_stop(books, stop, now_s)
@@ -122,7 +121,7 @@ def _command(books: Books, stop: Stop) -> None:
         _finish(books, stop)
         return
     stop.state = StopState.COMMANDED
-    stop.free_bytes_before = {device.id: device.free_bytes for device in node.devices}
+    remember_before(books, stop)
     books.emit(
         StopRunner(
             fence=books.leadership.fence,
@@ -161,39 +160,12 @@ def on_stop_failed(books: Books, event: StopFailed, now_s: float) -> None:
 
 
 def _is_recovered(books: Books, stop: Stop, runner: RunnerView | None, now_s: float) -> bool:
-    """Gone from the node's reports, and its share of every device is free again; or waited for long enough.
-
-    Device by device: one that has recovered is promised to nobody any more, whatever the others do. One that takes too
-    long is left to the next report: what is available there is never more than it shows as free.
-    """
-    node = books.node(stop.node_id)
-    if now_s >= stop.recover_until_s or node is None:
+    """Gone from the node's reports, and its share of every device is free again; or waited for long enough."""
+    if now_s >= stop.recover_until_s or books.node(stop.node_id) is None:
         return True
-    if runner is not None:
-        return False
-    for device_id in list(stop.promise.device_bytes):
-        device = node.device(device_id)
-        if device is None or not _recovers_late(device) or _has_risen(books, stop, device):
-            stop.promise = _without(stop.promise, device_id)
-    return not stop.promise.device_bytes
-
-
-def _without(promise: Promise, device_id: str) -> Promise:
-    """The same without one device, which has come back."""
-    rest = {other: count for other, count in promise.device_bytes.items() if other != device_id}
-    freed = {other: count for other, count in promise.freed_bytes.items() if other != device_id}
-    return replace(promise, device_bytes=rest, freed_bytes=freed)
-
-
-def _recovers_late(device: DeviceView) -> bool:
-    """RAM comes back with the process, and so does what shares it; only drivers of devices take their time."""
-    return device.kind is DeviceKind.GPU and device.backend not in METAL_BACKENDS
-
-
-def _has_risen(books: Books, stop: Stop, device: DeviceView) -> bool:
-    held = stop.promise.freed_bytes.get(device.id, 0)
-    risen = device.free_bytes - stop.free_bytes_before.get(device.id, 0)
-    return risen >= books.policy.recovery_fraction * held
+    if runner is None:
+        take_back(books, stop)
+    return not stop.held
 
 
 def still_hold_what_is_needed(books: Books, placement: Placement) -> bool:
@@ -203,8 +175,7 @@ def still_hold_what_is_needed(books: Books, placement: Placement) -> bool:
         stop = books.stops.get(victim)
         if stop is None:
             continue
-        held = {(stop.node_id, device_id) for device_id in stop.promise.device_bytes}
-        if stop.state is not StopState.RECOVERING or needed & held:
+        if stop.state is not StopState.RECOVERING or needed & devices_held(stop):
             return True
     return False
 

@@ -47,6 +47,15 @@ STARTING_STATES = frozenset({RunnerState.LAUNCHED, RunnerState.LOADING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HolderView:
+    """A placement whose process lies on a device."""
+
+    placement_id: str
+    listed: bool  # the device's driver says so; it does for a while after the end of the process
+    held_bytes: int = 0  # 0: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceView:
     """One device and its memory as last reported."""
 
@@ -69,6 +78,11 @@ class DeviceView:
     overhead_bytes: int | None = None  # never promised; None: the policy's own for such a device
     pci_id: str = ""  # empty: it has none
     backing_pool_id: str = ""  # another pool of the node that the memory comes out of, too
+    holders: tuple[HolderView, ...] = ()
+
+    def holder(self, placement_id: str) -> HolderView | None:
+        """What is known of a placement's process here; None: none lives here, and the driver lists none."""
+        return next((one for one in self.holders if one.placement_id == placement_id), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

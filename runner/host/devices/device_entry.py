@@ -1,6 +1,7 @@
 """One device as the host keeps it, and as it is reported."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from common.clock import MS_PER_S
 from protos import cluster_pb2
@@ -9,6 +10,7 @@ from runner.core.device_settings import DeviceSettings, IntegratedGpus, RpcServe
 from runner.core.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
 from runner.core.environment import VisibleDevice
 from runner.core.free_figures import Figure, FigureTrust
+from runner.core.holders import Holder
 
 STALE_AFTER_S = 2.0
 _TRUSTS = {
@@ -44,6 +46,7 @@ class Entry:
     lent_number: int = 0
     unused_free_bytes: int = 0  # what was free when nothing of ours was on it
     has_card: bool = False  # a driver tells its memory
+    processes: Mapping[int, int] = field(default_factory=dict)  # as the driver lists them: process id → bytes
 
     @property
     def id(self) -> str:
@@ -99,11 +102,19 @@ class Entry:
         return None if amount is None else amount.of(self.device.total_bytes)
 
     def report(
-        self, settings: DeviceSettings, *, now_s: float, beside_discrete: bool, doubt: str = ""
+        self,
+        settings: DeviceSettings,
+        *,
+        now_s: float,
+        beside_discrete: bool,
+        doubt: str = "",
+        holders: Iterable[Holder] = (),
     ) -> cluster_pb2.Device:
-        """The device as others see it, with its age, what the operator says about it, and why it is in doubt."""
+        """The device as others see it: its age, what the operator says about it, why it is in doubt, who is on it."""
         report = cluster_pb2.Device()
         report.CopyFrom(self.device)
+        for holder in holders:
+            report.holders.add(placement_id=holder.placement_id, listed=holder.listed, held_bytes=holder.held_bytes)
         age_s = now_s - self.read_at_s
         report.free_age_ms = max(0, round(age_s * MS_PER_S))
         if age_s > STALE_AFTER_S:

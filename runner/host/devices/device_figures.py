@@ -71,6 +71,8 @@ class Figures:
                     entry.device.pool_id = HOST_POOL
                 entry.uuid, entry.device.driver = card.uuid, card.driver
                 entry.take(card_figure(card, ram, integrated=entry.draws_from_ram), self._clock.now_s())
+                if card.processes is not None:  # else what was told last stays
+                    entry.processes = dict(card.processes)
 
     def take_lent(self, entry: Entry, memory: RpcMemory, ram: HostMemory) -> None:
         """What the server says that lends an idle device."""

@@ -19,6 +19,7 @@ from runner.core.device_health import Condition
 from runner.core.device_settings import DeviceSettings
 from runner.core.environment import CARDS, device_environment, limit_visibility
 from runner.core.gpu_memory import GpuMemory
+from runner.core.holders import HolderProcess, Holders
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_checks import CheckRequest, check_devices
 from runner.host.devices.device_entry import Entry, is_discrete
@@ -52,12 +53,13 @@ class Devices:
         promised_bytes: Callable[[], Mapping[str, int]] = dict,
         in_use: Callable[[], Collection[str]] = frozenset,
         unreaped: Callable[[], Mapping[str, str]] = dict,
+        processes: Callable[[], Sequence[HolderProcess]] = tuple,
         sleep_watch: SleepWatch | None = None,
     ) -> None:
         """What this node's runners tell of them, by device id.
 
         `promised_bytes`: what they hold or will hold. `in_use`: that one is on it. `unreaped`: why nothing new may be
-        placed there, because a process on it cannot be ended.
+        placed there, because a process on it cannot be ended. `processes`: those that live.
         """
         self.changes = Changes()
         self._clock = clock
@@ -65,6 +67,8 @@ class Devices:
         self._notes = notes or DeviceNotes(None)
         self._promised_bytes = promised_bytes
         self._unreaped = unreaped
+        self._processes = processes
+        self._holders = Holders()
         self._table = DeviceTable(clock, self._settings, self._notes)
         self._figures = Figures(clock, promised_bytes=promised_bytes, in_use=in_use)
         self._sleep_watch = sleep_watch or SleepWatch()
@@ -88,11 +92,25 @@ class Devices:
         """Every device with the age of its free figure."""
         now_s, shown = self._clock.now_s(), self._table.shown
         beside_discrete = any(is_discrete(entry) for entry in shown)
-        unreaped = self._unreaped()
+        unreaped, living = self._unreaped(), self._see_holders()
         return [
-            entry.report(self._settings, now_s=now_s, beside_discrete=beside_discrete, doubt=unreaped.get(entry.id, ""))
+            entry.report(
+                self._settings,
+                now_s=now_s,
+                beside_discrete=beside_discrete,
+                doubt=unreaped.get(entry.id, ""),
+                holders=self._holders.on(entry.id, living, entry.processes),
+            )
             for entry in shown
         ]
+
+    def _see_holders(self) -> Sequence[HolderProcess]:
+        living = self._processes()
+        self._holders.see(living, self._listed_by_drivers())
+        return living
+
+    def _listed_by_drivers(self) -> set[int]:
+        return {pid for entry in self._table.entries for pid in entry.processes}
 
     def free_bytes(self) -> dict[str, int]:
         """What may still be taken by device id, without what the operator keeps free; of RAM as of this instant."""
@@ -129,9 +147,13 @@ class Devices:
     def take_cards(self, cards: list[GpuMemory]) -> None:
         """What the drivers say now: figures, which cards there are, and with which driver."""
         self._cards = cards
+        listed = self._listed_by_drivers()
+        self._see_holders()  # before a process that has ended is out of the list
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
         self._relist = self._table.take_cards(cards) or self._relist
         self._tell_if_moved()
+        if listed - self._listed_by_drivers():
+            self.changes.notify()  # somebody's memory is back
         if self._listed.is_set() and (self._relist or self._to_check()):
             self._look.set()
 
@@ -216,7 +238,7 @@ class Devices:
         try:
             if result.exit_code != 0:
                 raise ValueError(result.failure())
-            self._cards = [GpuMemory(**card) for card in orjson.loads(result.output)]
+            self._cards = [GpuMemory.from_told(card) for card in orjson.loads(result.output)]
         except (ValueError, TypeError) as error:
             log.warning("gpus.unreadable", text=str(error))
 

@@ -58,7 +58,7 @@ async def _follow_one(take: Callable[[list[GpuMemory]], None]) -> str:
                 line = await process.stdout.readline()
             if not line:
                 return "none" if not cards else "ended"
-            cards = [GpuMemory(**card) for card in orjson.loads(line)]
+            cards = [GpuMemory.from_told(card) for card in orjson.loads(line)]
             take(cards)
             timeout_s = LINE_TIMEOUT_S
     except TimeoutError:

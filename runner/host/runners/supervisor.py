@@ -25,6 +25,7 @@ from runner.core.commands import Running, StartAction, check_stop, decide_start
 from runner.core.devices import CPU_ID
 from runner.core.exits import blamed_devices
 from runner.core.fences import Fence
+from runner.core.holders import HolderProcess
 from runner.core.leases import LendAction, servers_of
 from runner.core.promises import Loading, Need, find_excess, find_shortfall
 from runner.host import converters, metrics
@@ -37,6 +38,7 @@ from runner.host.lending.lending import Lender
 from runner.host.models.fetch_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
 from runner.host.models.model_files import ModelFiles
 from runner.host.registry.origin import Origins
+from runner.host.runners.holding import holder_of, holder_of_lease
 from runner.host.runners.process import RunnerProcess, find_runners_of
 from runner.host.runners.runner import Runner
 from runner.host.runners.runner_notes import read_notes
@@ -102,6 +104,11 @@ class Supervisor:
         """Ids of this node's devices that live runners or borrowers are on."""
         live = (runner for runner in self._runners.values() if not runner.ended.is_set())
         return {device_id for runner in live for device_id in _own_devices(runner.spec)} | {*self._lender.device_ids()}
+
+    def holders(self) -> list[HolderProcess]:
+        """Every live process that is on devices of this node."""
+        live = (runner for runner in self._runners.values() if not runner.ended.is_set())
+        return [*map(holder_of, live), *map(holder_of_lease, self._lender.leases().values())]
 
     def unreaped(self) -> dict[str, str]:
         """Why nothing new may be placed on devices that processes are on which cannot be ended, by device id."""

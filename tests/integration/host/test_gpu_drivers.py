@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def told(library: FakeNvml) -> list[dict[str, Any]]:
 
 def test_nvidia_cards_are_read_with_uuid_address_and_driver(library: FakeNvml) -> None:
     library.tell(ONE, TWO, driver="999.1")
-    first, second = (GpuMemory(**card) for card in told(library))
+    first, second = (GpuMemory.from_told(card) for card in told(library))
     assert first == GpuMemory(
         pci_id="0000:c1:00.0",
         uuid="GPU-one",
@@ -50,8 +51,31 @@ def test_nvidia_cards_are_read_with_uuid_address_and_driver(library: FakeNvml) -
         free_bytes=70 * GIB,
         source="nvml",
         driver="nvidia 999.1",
+        processes=(),
     )
     assert (second.pci_id, second.uuid, second.free_bytes) == ("0001:02:00.0", "GPU-two", 0)
+
+
+@pytest.mark.behaviour("B-137")
+def test_the_processes_of_a_card_are_told_and_one_that_leaves_is_told_at_once(library: FakeNvml) -> None:
+    busy = replace(ONE, processes=((4321, 3 * GIB), (77, GIB)))
+    library.tell(busy)
+    with subprocess.Popen(
+        [sys.executable, "-m", "runner", "gpu-memory"],
+        cwd=ROOT,
+        env={**os.environ, **library.environment},
+        stdout=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout is not None
+        card = GpuMemory.from_told(json.loads(reader.stdout.readline())[0])
+        assert card.processes == ((77, GIB), (4321, 3 * GIB))
+        library.tell(replace(ONE, processes=((77, GIB),)))
+        while (card := GpuMemory.from_told(json.loads(reader.stdout.readline())[0])).processes != ((77, GIB),):
+            assert card.processes == ((77, GIB), (4321, 3 * GIB))
+        library.tell()
+        while json.loads(reader.stdout.readline()):
+            pass
+        assert reader.wait(10) == 0
 
 
 def test_a_card_that_knows_no_memory_of_its_own_is_told_to_use_ram(library: FakeNvml) -> None:

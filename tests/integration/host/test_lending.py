@@ -67,6 +67,24 @@ async def test_a_model_over_two_nodes_answers_as_on_one(pair: Pair) -> None:
     assert lent.cache_bytes > 0
 
 
+@pytest.mark.behaviour("B-137")
+async def test_a_node_tells_who_holds_its_devices_until_the_process_is_gone(pair: Pair) -> None:
+    def holder(seen: Inventory) -> cluster_pb2.DeviceHolder | None:
+        (node,) = seen.nodes
+        (cpu,) = [device for device in node.devices if device.id == "cpu"]
+        return next((one for one in cpu.holders if one.placement_id == placement_id), None)
+
+    request, _ = await start_over_both(pair)
+    placement_id = request.placement.placement_id
+    told = holder(await pair.lender.inventory(lambda seen: (one := holder(seen)) is not None and one.held_bytes > 0))
+    assert told is not None
+    assert not told.listed, "no driver lists what is in RAM"
+    (pid,) = lender_pids(pair.lender)
+    await pair.head.stop(request)
+    await pair.lender.inventory(lambda seen: holder(seen) is None)
+    assert not is_alive(pid)
+
+
 async def test_what_is_measured_over_the_tunnel_is_what_is_allocated(pair: Pair) -> None:
     placement = new_placement()
     peer = await pair.lend(placement)

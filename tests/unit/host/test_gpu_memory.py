@@ -32,7 +32,8 @@ def test_amd_cards_are_read_from_sysfs_over_all_processes(tmp_path: Path) -> Non
     amd_card(tmp_path, "0000:04:00.0")
     (tmp_path / "module/amdgpu").mkdir(parents=True)
     (tmp_path / "module/amdgpu/version").write_text("6.8\n")
-    assert read_amd(tmp_path) == [
+    (tmp_path / "proc").mkdir()
+    assert read_amd(tmp_path, tmp_path / "proc") == [
         GpuMemory(
             pci_id="0000:03:00.0",
             uuid="GPU-abc123",
@@ -42,6 +43,7 @@ def test_amd_cards_are_read_from_sysfs_over_all_processes(tmp_path: Path) -> Non
             driver="amdgpu 6.8",
             shared_total_bytes=8 * GIB,
             shared_free_bytes=7 * GIB,
+            processes=(),
         )
     ]
 
@@ -71,3 +73,38 @@ def test_addresses_are_compared_as_the_engine_writes_them(text: str) -> None:
 def test_a_device_without_address_is_no_card() -> None:
     card = GpuMemory(pci_id="", uuid="", total_bytes=1, free_bytes=1, source="nvml")
     assert find_by_address([card], "") is None
+
+
+def kernel_files(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.behaviour("B-137")
+def test_the_processes_of_amd_cards_are_those_that_compute_and_those_that_draw(tmp_path: Path) -> None:
+    amd_card(tmp_path, "0000:03:00.0", mem_info_vram_total=GIB, mem_info_vram_used=0)
+    amd_card(tmp_path, "0001:44:00.0", mem_info_vram_total=GIB, mem_info_vram_used=0)
+    kernel_files(
+        tmp_path,
+        {
+            "class/kfd/kfd/topology/nodes/0/gpu_id": "0\n",
+            "class/kfd/kfd/topology/nodes/1/gpu_id": "4711\n",
+            "class/kfd/kfd/topology/nodes/1/properties": "simd_count 64\nlocation_id 768\ndomain 0\n",
+            "class/kfd/kfd/topology/nodes/2/gpu_id": "99\n",
+            "class/kfd/kfd/topology/nodes/2/properties": f"location_id {0x4400}\ndomain 1\n",
+            # The kernel keeps a process that has ended until its memory is back.
+            "class/kfd/kfd/proc/500/vram_4711": f"{GIB // 2}\n",
+            "class/kfd/kfd/proc/500/vram_99": "0\n",
+            "proc/600/cmdline": "python\0-m\0runner\0serve",
+            "proc/600/fdinfo/7": "drm-pdev:\t0001:44:00.0\ndrm-client-id:\t3\ndrm-memory-vram:\t2048 KiB\n",
+            "proc/600/fdinfo/8": "drm-pdev:\t0001:44:00.0\ndrm-client-id:\t3\ndrm-memory-vram:\t2048 KiB\n",
+            "proc/600/fdinfo/9": "pos:\t0\n",
+            "proc/700/cmdline": "/usr/bin/Xorg",
+            "proc/700/fdinfo/7": "drm-pdev:\t0001:44:00.0\ndrm-client-id:\t1\ndrm-memory-vram:\t9 KiB\n",
+        },
+    )
+    first, second = read_amd(tmp_path, tmp_path / "proc")
+    assert first.processes == ((500, GIB // 2),)
+    assert second.processes == ((600, 2048 * 1024),)

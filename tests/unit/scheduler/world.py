@@ -76,7 +76,15 @@ from scheduler.core.model_alias import ModelAlias
 from scheduler.core.policy import Policy
 from scheduler.core.routing_table import ModelRoute
 from scheduler.core.state import SchedulerCore
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerState, RunnerView
+from scheduler.core.view import (
+    SERVING_STATES,
+    STARTING_STATES,
+    HolderView,
+    ModelFile,
+    NodeView,
+    RunnerState,
+    RunnerView,
+)
 from tests.unit.scheduler.builders import counted, model
 
 Write = SaveDesired | RemoveDesired | SaveConstraints | SaveMargins | SaveDrain | SaveAlias
@@ -132,6 +140,7 @@ class World:
     questions: int = 0
     answers_due: list[RunnerAnswered] = field(default_factory=list)
     cut_off: set[str] = field(default_factory=set)  # nodes whose runners cannot be reached
+    holders: dict[tuple[str, str], tuple[HolderView, ...]] = field(default_factory=dict)  # by node and device
     _sized: dict[tuple[ModelFile, ...], tuple[ModelFile, ...]] = field(default_factory=dict)
     core: SchedulerCore = field(init=False)
 
@@ -324,7 +333,8 @@ class World:
         devices = []
         for device in node.devices:
             used = sum(self._used(one, device.id, node) for one in mine)
-            devices.append(replace(device, free_bytes=max(0, device.free_bytes - used)))
+            holders = self.holders.get((node.id, device.id), device.holders)
+            devices.append(replace(device, free_bytes=max(0, device.free_bytes - used), holders=holders))
         return replace(node, runners=tuple(runners), devices=tuple(devices), models=self._files(node))
 
     def _files(self, node: NodeView) -> tuple[ModelFile, ...]:
