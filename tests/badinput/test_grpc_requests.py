@@ -87,11 +87,11 @@ def test_noise_cut_frames_and_long_prefixes_end_their_connection_and_nothing_els
     frame = struct.pack(">BHBBI", 0, 40, 0, 0, 1)
     flood = b"".join(struct.pack(">BHBBII", 0, 4, 3, 0, 2 * number + 1, 8) for number in range(1000))
     for noise in (b"\0" * 4096, b"GET / HTTP/1.1\r\n\r\n", PREFACE + b"\xff" * 999, PREFACE + frame, PREFACE + flood):
-        with socket.create_connection((host, int(port)), timeout=10) as peer, contextlib.suppress(OSError):
+        with socket.create_connection((host, int(port)), timeout=60) as peer, contextlib.suppress(OSError):
             peer.sendall(noise)
             peer.shutdown(socket.SHUT_WR)
             while peer.recv(65536):
                 pass
     stub = inference_pb2_grpc.InferenceStub(channel)
-    assert [model.model.name for model in stub.ListModels(inference_pb2.ListModelsRequest(), timeout=10).models]
+    assert [model.model.name for model in stub.ListModels(inference_pb2.ListModelsRequest(), timeout=60).models]
     assert gateway.is_alive()

@@ -152,10 +152,10 @@ def test_heads_have_limits(
     gateway: GatewayProcess, what: str, most: int, header: Callable[[int], dict[str, str]]
 ) -> None:
     """httpx adds lines of its own, so these stay a little below the limits, and go well above."""
-    assert httpx.get(gateway.url + "/healthz", headers=header(most - 4)).status_code == GOOD, what
+    assert httpx.get(gateway.url + "/healthz", headers=header(most - 4), timeout=60).status_code == GOOD, what
     for amount in (most * 2, most * 100):
         try:
-            assert httpx.get(gateway.url + "/healthz", headers=header(amount)).status_code == BAD
+            assert httpx.get(gateway.url + "/healthz", headers=header(amount), timeout=60).status_code == BAD
         except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
             assert amount == most * 100, "refused while it was still being sent"
     assert gateway.is_alive()

@@ -5,7 +5,6 @@ import gzip
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -13,11 +12,12 @@ import pytest
 
 from tests.badinput.catalogue import DIALECTS, OLLAMA, OPENAI
 from tests.gateway_process import GatewayProcess, gateway_process
+from tests.waiting import Stopwatch
 
 HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /api/version HTTP/1.1\r\n"
 BODY = b'{"model":"demo","messages":[{"role":"user","content":"x"}],"stream":false}'
-ANSWER_S_MAX = 15.0
+ANSWER_S_MAX = 60.0
 # As the gateway has them: headers must come within 10 s, and a response that nobody reads is given up after 30 s.
 HEADERS_S_MAX = 10.0
 
@@ -83,7 +83,7 @@ def test_what_could_mean_two_things_is_400_and_closed(gateway: GatewayProcess, r
     status, answer = answer_to(gateway, request_bytes)
     assert status == 400, answer[:300]
     assert answer.count(b"HTTP/1.1 ") == 1
-    assert httpx.get(gateway.url + "/healthz").status_code == 200
+    assert httpx.get(gateway.url + "/healthz", timeout=60).status_code == 200
 
 
 def test_the_limits_themselves_are_let_through(gateway: GatewayProcess) -> None:
@@ -108,13 +108,13 @@ def test_a_host_of_elsewhere_is_refused(gateway: GatewayProcess, host: bytes) ->
 def test_foreign_origins_are_refused_and_null_is_foreign(gateway: GatewayProcess) -> None:
     """IN27."""
     for origin in ("https://evil.example", "null", "http://localhost.evil.example", "file://"):
-        assert httpx.get(gateway.url + "/api/version", headers={"origin": origin}).status_code == 403
+        assert httpx.get(gateway.url + "/api/version", headers={"origin": origin}, timeout=60).status_code == 403
         preflight = httpx.options(
             gateway.url + "/api/chat", headers={"origin": origin, "access-control-request-method": "POST"}
         )
         assert preflight.status_code == 403
         assert "access-control-allow-origin" not in preflight.headers
-    own = httpx.get(gateway.url + "/api/version", headers={"origin": "http://localhost:3000"})
+    own = httpx.get(gateway.url + "/api/version", headers={"origin": "http://localhost:3000"}, timeout=60)
     assert own.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
@@ -126,6 +126,7 @@ def test_encoded_bodies_are_415(gateway: GatewayProcess, path: str, encoding: st
         gateway.url + path,
         content=gzip.compress(BODY),
         headers={"content-encoding": encoding, "content-type": "application/json"},
+        timeout=60,
     )
     error = answer.json()["error"]
     assert answer.status_code == 415
@@ -137,7 +138,10 @@ def test_multipart_is_415(gateway: GatewayProcess, path: str) -> None:
     """IN30."""
     parts = b"".join(b"--b\r\nContent-Disposition: form-data; name=f%d\r\n\r\nx\r\n" % n for n in range(20_000))
     answer = httpx.post(
-        gateway.url + path, content=parts + b"--b--", headers={"content-type": "multipart/form-data; boundary=b"}
+        gateway.url + path,
+        content=parts + b"--b--",
+        headers={"content-type": "multipart/form-data; boundary=b"},
+        timeout=60,
     )
     error = answer.json()["error"]
     assert answer.status_code == 415
@@ -147,11 +151,11 @@ def test_multipart_is_415(gateway: GatewayProcess, path: str) -> None:
 def test_a_head_that_drips_is_cut(gateway: GatewayProcess) -> None:
     """IN28: a client that begins and does not end holds its connection for so long and no longer."""
     with connect(gateway) as peer:
-        peer.settimeout(HEADERS_S_MAX + 10)
+        peer.settimeout(HEADERS_S_MAX + 100)
         peer.sendall(GET + b"Host: local")
-        started_s = time.monotonic()
+        watch = Stopwatch()
         answer = everything(peer)
-        assert time.monotonic() - started_s <= HEADERS_S_MAX + 5
+        assert watch.elapsed_s <= HEADERS_S_MAX + 5
     assert answer == b"" or answer.startswith(b"HTTP/1.1 408 ")
 
 
@@ -163,7 +167,7 @@ def test_idle_connections_cost_nobody_anything(gateway: GatewayProcess) -> None:
             if number % 2:
                 peer.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
         assert httpx.post(gateway.url + "/api/chat", content=BODY, timeout=ANSWER_S_MAX).status_code == 200
-    assert httpx.get(gateway.url + "/healthz").status_code == 200
+    assert httpx.get(gateway.url + "/healthz", timeout=60).status_code == 200
 
 
 def test_pipelined_requests_are_answered_in_order(gateway: GatewayProcess) -> None:
@@ -194,11 +198,11 @@ def test_a_refused_body_is_no_second_request(gateway: GatewayProcess) -> None:
 def test_control_characters_reach_no_header_and_no_log(gateway: GatewayProcess) -> None:
     """IN31."""
     canary = "canary\r\nSet-Cookie: a=b\x1b[31m"
-    answer = httpx.post(gateway.url + OLLAMA, json={"model": canary, "messages": []})
+    answer = httpx.post(gateway.url + OLLAMA, json={"model": canary, "messages": []}, timeout=60)
     assert answer.status_code == 400
     assert "set-cookie" not in answer.headers
     unknown = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": False}
-    ignored = httpx.post(gateway.url + OLLAMA, json={**unknown, "options": {canary: 1}})
+    ignored = httpx.post(gateway.url + OLLAMA, json={**unknown, "options": {canary: 1}}, timeout=60)
     assert "set-cookie" not in ignored.headers
     client_id = answer_to(
         gateway, GET + b"Host: localhost\r\nConnection: close\r\nX-Request-Id: a\x0bb\x1b[31m\r\n\r\n"
@@ -214,7 +218,7 @@ def test_control_characters_reach_no_header_and_no_log(gateway: GatewayProcess) 
 
 def test_unknown_models_and_users_are_no_labels(gateway: GatewayProcess) -> None:
     """IN38."""
-    with httpx.Client(base_url=gateway.url) as client:
+    with httpx.Client(base_url=gateway.url, timeout=60) as client:
         for number in range(300):
             body = {
                 "model": f"nobody-{number}",

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.namespaces import Machines, request_body, running_hosts
 from tests.faults.faults import Killed, broken
-from tests.waiting import wait_until
+from tests.waiting import Stopwatch, wait_until
 from tools.model_zoo import build, shape
 from tools.model_zoo.recipe import WeightType
 
@@ -23,7 +23,7 @@ TOKENS = 48
 SIZES = {"num_ctx": 24_576, "require_gpu": True, "num_predict": TOKENS}
 # How much longer than a load the pause may be.
 BEYOND_LOAD_S = 2.0
-BUSY_MACHINE_S = 5.0
+LOOKS_S = 5.0
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def big_model(tmp_path: Path) -> Path:
 def rows(hosts: Machines, seen: list[tuple[float, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     """The rows of a stream with the time of each."""
     body = request_body("big", **SIZES, stream=True)
-    with httpx.stream("POST", f"{hosts.url}/api/generate", json=body, timeout=120) as answer:
+    with httpx.stream("POST", f"{hosts.url}/api/generate", json=body, timeout=240) as answer:
         assert answer.status_code == 200
         for line in answer.iter_lines():
             row = json.loads(line)
@@ -64,7 +64,7 @@ def last_load_s(hosts: Machines) -> float:
     return (ready - asked).total_seconds()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: Path, big_model: Path) -> None:
     with running_hosts(tmp_path, big_model, names=("a", "b", "c"), device_mib=512) as hosts:
         alone = hosts.generate("big", **SIZES)
@@ -76,8 +76,10 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
             reading = pool.submit(lambda: list(rows(hosts, seen)))
             wait_until(lambda: len(seen) > TOKENS // 4, deadline_s=60, what="the stream runs")
             assert lender.host is not None
+            watch = Stopwatch()
             with broken(Killed(lender.host.pid)):
-                answer = reading.result(timeout=150)
+                answer = reading.result(timeout=280)
+        others_s = watch.wall_s - watch.elapsed_s  # in which other processes kept these waiting
         gap_s = max(later - earlier for (earlier, _), (later, _) in pairwise(seen))
         load_s = last_load_s(hosts)
         print(f"n=1, the load that followed took {load_s:.1f} s, the pause {gap_s:.1f} s")
@@ -91,4 +93,4 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
         assert answer[-1]["done"] is True
         assert [row["done"] for row in answer].count(True) == 1
         assert answer[-1]["eval_count"] == TOKENS
-        assert gap_s < load_s + BEYOND_LOAD_S + BUSY_MACHINE_S
+        assert gap_s < load_s + BEYOND_LOAD_S + LOOKS_S + others_s

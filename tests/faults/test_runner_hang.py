@@ -1,7 +1,6 @@
 """SIGSTOP on a runner: it holds its connections and says nothing. Silence is noticed, and nobody waits for it."""
 
 import asyncio
-import time
 
 import httpx
 import pytest
@@ -9,58 +8,58 @@ import pytest
 from tests.faults.conftest import StartReplicas, ready_pids
 from tests.faults.faults import Stopped, broken, process_state
 from tests.faults.load import Outcome, ask, question
-from tests.waiting import until
+from tests.waiting import Stopwatch, until
 
 STREAMS = 6
-# The promises, and what a machine that does other things at the same time may add to them.
+# The promises, and what looks at processes add to them.
 DIVERTED_S = 3.0
 REPLACED_S = 10.0
 RESUMED_S = 30.0
-BUSY_MACHINE_S = 5.0
+LOOKS_S = 5.0
 
 
 @pytest.mark.behaviour("B-140")
 async def test_runner_hang_while_busy_streams_go_on_elsewhere_and_it_is_replaced(start_replicas: StartReplicas) -> None:
     cluster = await asyncio.to_thread(start_replicas, 2, fake={"step_s": 0.05})
-    async with httpx.AsyncClient(base_url=cluster.url, timeout=90) as client:
-        body = question("seeded", 0, tokens=60)
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=150) as client:
+        body = question("seeded", 0, tokens=120)
         alone = await ask(client, body)
         seen = [Outcome() for _ in range(STREAMS)]
         asked = [asyncio.create_task(ask(client, body, outcome=one)) for one in seen]
         await until(lambda: all(one.has_begun for one in seen), what="the streams run")
         victim = min(ready_pids(cluster))
-        stopped_s = time.monotonic()
+        watch = Stopwatch()
         with broken(Stopped(victim)):
             outcomes = await asyncio.gather(*asked)
             await until(lambda: process_state(victim) in ("", "Z"), deadline_s=30, what="its host has killed it")
-            killed_s = time.monotonic() - stopped_s
+            killed_s = watch.elapsed_s
         await until(lambda: len(ready_pids(cluster) - {victim}) == 2, deadline_s=40, what="there is another one")
     gaps = sorted(round(one.gap_s, 2) for one in outcomes)
     print(f"n={STREAMS} resumes={sum(one.resumes for one in outcomes)} gaps={gaps} killed after {killed_s:.1f} s")
     assert {(one.kind, one.answer) for one in outcomes} == {("ok", alone.answer)}
     assert sum(one.resumes for one in outcomes) > 0
     assert max(gaps) < RESUMED_S
-    assert killed_s < REPLACED_S + BUSY_MACHINE_S
+    assert killed_s < REPLACED_S + LOOKS_S
 
 
 async def test_runner_hang_while_idle_requests_are_diverted(start_replicas: StartReplicas) -> None:
     cluster = await asyncio.to_thread(start_replicas, 2, fake={"step_s": 0.01})
-    async with httpx.AsyncClient(base_url=cluster.url, timeout=90) as client:
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=150) as client:
         body = question("greedy", 0, tokens=8)
         alone = await ask(client, body)
         outcomes: list[tuple[float, Outcome, float]] = []  # when asked, what became of it, how long it took
         with broken(Stopped(min(ready_pids(cluster)))):
-            stopped_s = time.monotonic()
+            since_stop = Stopwatch()
             asked: list[asyncio.Task[None]] = []
 
             async def one() -> None:
-                begun_s = time.monotonic()
+                begun_s, watch = since_stop.wall_s, Stopwatch()
                 outcome = await ask(client, body)
-                outcomes.append((begun_s - stopped_s, outcome, time.monotonic() - begun_s))
+                outcomes.append((begun_s, outcome, watch.elapsed_s))
 
             def ask_on() -> bool:  # open loop: whoever waits does not keep others from asking
                 asked.append(asyncio.create_task(one()))
-                return time.monotonic() - stopped_s > DIVERTED_S + 2.0
+                return since_stop.wall_s > DIVERTED_S + 2.0
 
             await until(ask_on, deadline_s=20, what="the load has been there for long enough")
             await asyncio.gather(*asked)
