@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from cli.core.doctor.findings import Finding, fail, ok, warn
-from common.nearest import did_you_mean
+from common.nearest import nearest
 
 
 def judge_unknown(unknown: Iterable[str], known: frozenset[str]) -> Iterator[Finding]:
     """PUNA_ names that nothing reads: every process refuses to start with them."""
     for name in sorted(unknown):
-        advice = did_you_mean(name, known, else_say="unset it; docs/settings.md lists all names").removeprefix("; ")
+        meant = nearest(name, known)
+        advice = f"did you mean {meant}?" if meant else "unset it; docs/settings.md lists all names"
         yield fail("environment", f"unknown setting {name}", advice)
 
 
