@@ -22,6 +22,12 @@ def complete_loaded(incomplete: str) -> list[str]:
     return _beginning(incomplete, [name.removesuffix(":latest") for name in names])
 
 
+def complete_alias(incomplete: str) -> list[str]:
+    """Second names of models."""
+    names = _names("/puna/v1/aliases", "aliases", "alias")
+    return _beginning(incomplete, [name.removesuffix(":latest") for name in names])
+
+
 def complete_node(incomplete: str) -> list[str]:
     """Ids of nodes."""
     return _beginning(incomplete, _names("/puna/v1/nodes", "nodes", "id"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import answers, cluster, keys, models, placements, watching
+from cli.arguments import aliases, answers, cluster, keys, models, placements, watching
 from cli.core.exit_codes import MEANINGS, ExitCode
 from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (cluster, answers, models, placements, watching, keys):
+for group in (cluster, answers, models, aliases, placements, watching, keys):
     group.register(app)
 
 

@@ -84,6 +84,14 @@ def model_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, 
 
 
 def constraint_rows(models: Iterable[Json]) -> list[tuple[str, ...]]:
+def alias_rows(aliases: Iterable[Json]) -> list[tuple[str, ...]]:
+    """One row per alias of GET /puna/v1/aliases."""
+    return [
+        (str(one.get("alias", "")), str(one.get("model", "")), "" if one.get("exists", True) else "no node has it")
+        for one in aliases
+    ]
+
+
     """One row per model of GET /puna/v1/placements that something is set for."""
     return [
         (

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from cli.core.listing_rows import DEVICE_HEADINGS, device_rows, loaded_rows, model_rows
+from cli.core.listing_rows import DEVICE_HEADINGS, alias_rows, device_rows, loaded_rows, model_rows
 from cli.output import plain_lines
 
 NOW_UNIX_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -116,3 +116,13 @@ def test_plain_columns_line_up_and_an_empty_cell_is_a_dash() -> None:
         "long name  -",
         "x          5 B",
     ]
+
+
+def test_an_alias_whose_model_is_gone_says_so() -> None:
+    rows = alias_rows(
+        [
+            {"alias": "fast:latest", "model": "m:latest", "exists": True},
+            {"alias": "old", "model": "gone", "exists": False},
+        ]
+    )
+    assert rows == [("fast:latest", "m:latest", ""), ("old", "gone", "no node has it")]
