@@ -11,6 +11,7 @@ DEVICE_HEADINGS = (
     *("PROMISED", "RESERVED", "RUNNERS", "STORE FREE", "REASON"),
 )
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
+ALIAS_HEADINGS = ("ALIAS", "MODEL", "STATE")
 CONSTRAINT_HEADINGS = ("MODEL", "SET BY", "CONSTRAINTS")
 _DIGEST_DIGITS = 12
 
@@ -83,7 +84,6 @@ def model_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, 
     return rows
 
 
-def constraint_rows(models: Iterable[Json]) -> list[tuple[str, ...]]:
 def alias_rows(aliases: Iterable[Json]) -> list[tuple[str, ...]]:
     """One row per alias of GET /puna/v1/aliases."""
     return [
@@ -92,6 +92,7 @@ def alias_rows(aliases: Iterable[Json]) -> list[tuple[str, ...]]:
     ]
 
 
+def constraint_rows(models: Iterable[Json]) -> list[tuple[str, ...]]:
     """One row per model of GET /puna/v1/placements that something is set for."""
     return [
         (
