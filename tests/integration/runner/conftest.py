@@ -1,10 +1,12 @@
 """Tiny models, built once per test session; what came of each is told at the end."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.runner.contract import Driver, driven
+from tests.integration.runner.engine_kinds import KINDS, Kind, layout
 from tools.model_zoo import ZOO, build
 
 Zoo = Callable[[str], Path]
@@ -17,6 +19,19 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     """The file of a zoo model by its name."""
     directory = tmp_path_factory.mktemp("zoo")
     return lambda name: build(name, directory)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each of the engines that generate."""
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def driver(kind: Kind, zoo: Zoo) -> Iterator[Driver]:
+    """It, loaded."""
+    with driven(kind.create(zoo("dense"), layout())) as driver:
+        yield driver
 
 
 @pytest.hookimpl(wrapper=True)

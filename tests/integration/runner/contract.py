@@ -103,6 +103,12 @@ class Listener(EngineListener):
             self.deaths.append(error)
             self.changed.notify_all()
 
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Within it the engine stands still, at the latest after its next step: what is told now comes together."""
+        with self.changed:
+            yield
+
     def until(self, condition: Callable[[], bool]) -> None:
         with self.changed:
             reached = self.changed.wait_for(lambda: condition() or bool(self.deaths), DEADLINE_S)

@@ -1,6 +1,8 @@
 """A real engine on a tiny model, driven as the server drives it."""
 
 import asyncio
+import itertools
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -216,6 +218,21 @@ def watch_decoding(engine: Harness) -> list[int]:
 
     context.decode = watched  # type: ignore[method-assign]
     return answers
+
+
+def stand_at(engine: Harness, call: int) -> threading.Event:
+    """From now on: the engine's thread stands at this call of llama_decode until the event is set."""
+    assert engine.engine._loop is not None
+    context, calls, goes_on = engine.engine._loop._context, itertools.count(1), threading.Event()
+    decode = context.decode
+
+    def standing(batch: Batch | RowBatch) -> int:
+        if next(calls) == call:
+            assert goes_on.wait(DEADLINE_S)
+        return decode(batch)
+
+    context.decode = standing  # type: ignore[method-assign]
+    return goes_on
 
 
 async def refused(attempt: Any) -> PunaError:

@@ -66,6 +66,12 @@ class PooledHarness:
                 self.ends[end.request_id] = end
             self.told.notify_all()
 
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Within it the engine stands still, at the latest after its next call: what is told now comes together."""
+        with self.told:
+            yield
+
     @property
     def decode_calls(self) -> int:
         return sum(report.decode_calls for report in self.reports)

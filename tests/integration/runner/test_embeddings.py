@@ -261,11 +261,11 @@ async def test_leaving_a_call_drops_what_is_not_computed(zoo: Zoo, tmp_path: Pat
 async def test_requests_beyond_the_waiting_places_are_refused_and_all_others_answered(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("embed_mean"), tmp_path, layout='{"contextTokens": 1024, "threads": 1}') as runner:
         await runner.ready()
-        requests = [runner.client.embed(embed_ids([5] * 1022)) for _ in range(110)]
+        requests = [runner.client.embed(embed_ids([5] * 1022)) for _ in range(160)]
         answers = await asyncio.gather(*requests, return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, QueueFull)]
         served = [answer for answer in answers if isinstance(answer, runner_pb2.EmbedResponse)]
-        assert len(refused) + len(served) == 110
+        assert len(refused) + len(served) == 160
         assert len(served) >= 64 + 16
         assert refused
         assert all(error.retry_after_s for error in refused)
@@ -285,13 +285,13 @@ async def test_placement_keep_alive_and_draining_are_as_for_generation(zoo: Zoo,
         info = await runner.client.info()
         assert (info.layout.engine, info.layout.slots) == ("pooled", 64)
         assert list(info.description.capabilities) == ["embedding"]
-        running = asyncio.create_task(runner.client.embed(embed_ids(*[[5] * 510] * 60)))
+        running = asyncio.create_task(runner.client.embed(embed_ids(*[[5] * 510] * 200)))
         await runner.status_where(slots_busy=1)
         runner.process.send_signal(signal.SIGTERM)
         await runner.status_where(state=cluster_pb2.RUNNER_STATE_DRAINING)
         with pytest.raises(ShuttingDown):
             await runner.client.embed(embed("too late"))
-        assert counts(await running) == [512] * 60
+        assert counts(await running) == [512] * 200
         assert await runner.exit_status() == 0
 
 
@@ -339,7 +339,7 @@ async def test_measured_bytes_are_the_bytes_that_a_load_takes(zoo: Zoo, tmp_path
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         stdout, _ = await process.communicate()
     measured = json_format.Parse(stdout, cluster_pb2.MemoryReport())
     async with started(zoo(model), tmp_path, layout=layout) as runner:

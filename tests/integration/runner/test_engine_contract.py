@@ -3,101 +3,22 @@
 Where engines may differ, `Kind` says so by name; everything else is the same for all.
 """
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from common.errors import BadModelFile, InvalidRequest, PromptTooLong, PunaError, UnsupportedCapability
 from runner.core.description import Pooling
 from runner.core.endings import CONTEXT_FULL, END_TOKEN, LENGTH
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.logprobs import log_softmax, token_logprobs
 from runner.core.model_files import ModelFiles
 from runner.core.requests import GenerationRequest
 from runner.core.sampling import SamplingParameters
-from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.engine import Engine
-from runner.engine.fake import FakeEngine
-from runner.engine.fake_options import FakeOptions, parse_fake_options
 from runner.engine.pooled import PooledLlamaEngine
-from runner.engine.reference import ReferenceEngine
-from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, Listener, driven
-from tests.unit.runner.grammar_walks import grammar_of, matches
-
-CONTEXT_TOKENS = 128
-BATCH_TOKENS = 32
-PROMPT = "The weather is cold in the morning."
-
-
-def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> LaunchLayout:
-    # Kernels that fuse attention round in another way, and the reference has none.
-    return LaunchLayout(
-        slots=slots,
-        context_tokens=context_tokens,
-        batch_tokens=BATCH_TOKENS,
-        threads=1,
-        flash_attention=FlashAttention.OFF,
-    )
-
-
-def no_file(directory: Path) -> ModelFiles:
-    """What a fake engine is content with."""
-    return ModelFiles(model=directory / "none.gguf")
-
-
-def reference(path: Path, layout: LaunchLayout) -> Engine:
-    return ReferenceEngine(ModelFiles(model=path), layout)
-
-
-def batched(path: Path, layout: LaunchLayout) -> Engine:
-    return BatchedEngine(ModelFiles(model=path), layout, BatchedOptions(verify=True))
-
-
-def fake(path: Path, layout: LaunchLayout) -> Engine:
-    # Without a step's time an answer may be over before anybody could cancel it.
-    return FakeEngine(ModelFiles(model=path), layout, FakeOptions(step_s=0.001))
-
-
-def pooled(path: Path, layout: LaunchLayout) -> Engine:
-    return PooledLlamaEngine(ModelFiles(model=path), layout, Pooling.MEAN)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """An engine, and in what it may differ."""
-
-    create: Callable[[Path, LaunchLayout], Engine]
-    slots: int = 2  # of the two that are asked for
-    reads_files: bool = True
-    progresses_while_loading: bool = True
-    keeps_prefixes: bool = True
-
-
-KINDS = {
-    "batched": Kind(batched),
-    "reference": Kind(reference, slots=1, progresses_while_loading=False, keeps_prefixes=False),
-    "fake": Kind(fake, reads_files=False),
-}
-ALL = {**KINDS, "pooled": Kind(pooled)}
+from tests.integration.runner.engine_kinds import ALL, CONTEXT_TOKENS, PROMPT, Kind, layout
 
 pytestmark = pytest.mark.behaviour("B-150", "B-151")
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
-
-
-@pytest.fixture
-def driver(kind: Kind, zoo: Zoo) -> Iterator[Driver]:
-    with driven(kind.create(zoo("dense"), layout())) as driver:
-        yield driver
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -124,7 +45,7 @@ def test_a_damaged_file_is_a_failed_load_and_the_thread_ends(name: str, zoo: Zoo
     listener.until(lambda: listener.error is not None)
     assert isinstance(listener.error, BadModelFile)
     assert 1.0 not in listener.fractions
-    assert engine.join(10)
+    assert engine.join(60)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -133,7 +54,7 @@ def test_it_stops_at_once_after_its_start(name: str, zoo: Zoo) -> None:
     listener = Listener()
     engine.start(listener)
     engine.stop()
-    assert engine.join(30)
+    assert engine.join(60)
     assert listener.deaths == []
 
 
@@ -163,12 +84,6 @@ def test_it_gives_as_many_tokens_as_were_asked_for_and_ends_once(driver: Driver)
     assert answer.progress[-1].done_tokens == answer.progress[-1].total_tokens == len(driver.tokens(PROMPT))
 
 
-def test_the_same_request_gives_the_same_tokens(driver: Driver) -> None:
-    hot = SamplingParameters(temperature=1.0, seed=7)
-    first, again = (driver.ask(PROMPT, max_tokens=12, sampling=hot, cache_prompt=False) for _ in range(2))
-    assert first.ids == again.ids
-
-
 def test_no_token_at_all_may_be_wanted(driver: Driver) -> None:
     answer = driver.ask(PROMPT, max_tokens=0)
     assert (answer.ids, answer.endings, answer.freed) == ([], [LENGTH], 1)
@@ -181,74 +96,6 @@ def test_an_end_token_ends_the_sequence(driver: Driver) -> None:
     assert (answer.ids, answer.endings) == ([end], [END_TOKEN])
     over = driver.ask(PROMPT, max_tokens=3, ignore_eos=True, sampling=sampling)
     assert (over.ids, over.endings) == ([end] * 3, [LENGTH])
-
-
-def test_a_banned_token_never_comes(driver: Driver) -> None:
-    free = driver.ask(PROMPT, max_tokens=1)
-    banned = SamplingParameters(temperature=0.0, logit_bias={free.ids[0]: -100.0})
-    assert free.ids[0] not in driver.ask(PROMPT, max_tokens=12, sampling=banned).ids
-
-
-ANSWER = 'root ::= ("yes" | "no" | "perhaps") (", " [a-z]{1,4}){3,5} "."'
-
-
-def test_an_answer_under_a_grammar_matches_it_and_ends_with_it(driver: Driver) -> None:
-    vocabulary = driver.engine.vocabulary
-    for sampling in (SamplingParameters(temperature=0.0), SamplingParameters(temperature=1.0, seed=4)):
-        answer = driver.ask(
-            PROMPT, max_tokens=90, sampling=sampling, ignore_eos=False, grammar=constraints.grammar(ANSWER, vocabulary)
-        )
-        assert answer.endings == [END_TOKEN]
-        assert answer.ids[-1] in vocabulary.end_tokens
-        assert matches(grammar_of(ANSWER), vocabulary.detokenize(answer.ids[:-1]))
-
-
-def test_an_answer_under_a_schema_is_cut_by_its_limit_alone(driver: Driver) -> None:
-    vocabulary = driver.engine.vocabulary
-    schema = {
-        "type": "object",
-        "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 22]}},
-        "required": ["ok", "n"],
-    }
-    grammar = constraints.schema(schema, vocabulary)
-    whole = driver.ask(PROMPT, max_tokens=60, ignore_eos=False, grammar=grammar)
-    assert set(json.loads(vocabulary.detokenize(whole.ids[:-1]))) == {"ok", "n"}
-    cut = driver.ask(PROMPT, max_tokens=3, ignore_eos=False, grammar=grammar)
-    assert (cut.ids, cut.endings) == (whole.ids[:3], [LENGTH])
-
-
-def test_a_grammar_that_nothing_can_go_on_with_fails_its_own_request_only(driver: Driver) -> None:
-    vocabulary = driver.engine.vocabulary
-    bias = {token_id: -100.0 for token_id, piece in enumerate(vocabulary.pieces) if b"y" in piece}
-    sampling = SamplingParameters(temperature=0.0, logit_bias=bias)
-    grammar = constraints.grammar('root ::= "yes"', vocabulary)
-    failed = driver.ask(PROMPT, max_tokens=9, sampling=sampling, grammar=grammar)
-    assert [type(error) for error in failed.errors] == [InvalidRequest]
-    assert failed.freed == 1
-    assert len(driver.ask(PROMPT, max_tokens=9).ids) == 9
-
-
-SAMPLINGS = (
-    SamplingParameters(temperature=0.0, dry_multiplier=3.0, dry_allowed_length=1),
-    # Few candidates, far apart: a resumed prompt is computed in other batches, and rounding may turn a close draw.
-    SamplingParameters(temperature=0.3, seed=3, top_k=4, xtc_probability=0.5, xtc_threshold=0.05),
-    SamplingParameters(temperature=2.0, seed=3, top_n_sigma=0.1),
-)
-
-
-@pytest.mark.parametrize("index", range(len(SAMPLINGS)))
-def test_dry_xtc_and_the_sigma_filter_act_and_go_on_after_a_cut(index: int, driver: Driver) -> None:
-    prompt = driver.tokens(PROMPT)
-    sampling = replace(SAMPLINGS[index], dry_breakers=constraints.breakers(driver.engine.vocabulary))
-    if sampling.avoids_repeats:  # something to do: without it the model says one word for ever
-        sampling = replace(sampling, logit_bias={prompt[0]: 30.0})
-    plain = replace(sampling, dry_multiplier=0.0, xtc_probability=0.0, top_n_sigma=0.0)
-    asked = {"max_tokens": 20, "cache_prompt": False}
-    acted = driver.ask(prompt, sampling=sampling, **asked)
-    assert acted.ids != driver.ask(prompt, sampling=plain, **asked).ids
-    for cut in (1, 7):
-        rest = driver.ask(prompt, sampling=sampling, resumed=tuple(acted.ids[:cut]), **asked)
-        assert rest.ids == acted.ids[cut:]
 
 
 def test_a_cancelled_sequence_gives_its_slot_back(kind: Kind, driver: Driver) -> None:
@@ -277,7 +124,8 @@ def test_a_sequence_may_be_cancelled_while_it_waits(kind: Kind, driver: Driver) 
 
 
 def test_sequences_beyond_the_slots_wait_and_all_are_served(kind: Kind, driver: Driver) -> None:
-    started = [driver.submit(f"Number {number} says", max_tokens=8) for number in range(5)]
+    with driver.listener.standing():
+        started = [driver.submit(f"Number {number} says", max_tokens=8) for number in range(5)]
     answers = [driver.read(one) for one in started]
     assert [len(answer.ids) for answer in answers] == [8] * 5
     assert {answer.times.slot_id for answer in answers if answer.times} == set(range(kind.slots))
@@ -290,8 +138,9 @@ def test_sequences_beyond_the_slots_wait_and_all_are_served(kind: Kind, driver: 
 
 def test_neighbours_do_not_change_a_sequence(driver: Driver) -> None:
     alone = driver.ask(PROMPT, max_tokens=12, cache_prompt=False)
-    one = driver.submit(PROMPT, max_tokens=12, cache_prompt=False)
-    other = driver.submit("Quite another thing", max_tokens=12, cache_prompt=False)
+    with driver.listener.standing():
+        one = driver.submit(PROMPT, max_tokens=12, cache_prompt=False)
+        other = driver.submit("Quite another thing", max_tokens=12, cache_prompt=False)
     assert driver.read(one).ids == alone.ids
     assert driver.read(other).ids != alone.ids
 
@@ -345,8 +194,9 @@ def test_a_paused_sequence_gets_no_token_until_it_goes_on(driver: Driver) -> Non
         driver.engine.cancel(marker)
         driver.read(marker)
 
-    one = driver.submit(PROMPT, max_tokens=40)
-    driver.engine.pause(one, True)
+    with driver.listener.standing():
+        one = driver.submit(PROMPT, max_tokens=40)
+        driver.engine.pause(one, True)
     round_trip()
     held = len(driver.listener.answers[one].ids)
     for _ in range(4):
@@ -354,32 +204,6 @@ def test_a_paused_sequence_gets_no_token_until_it_goes_on(driver: Driver) -> Non
     assert len(driver.listener.answers[one].ids) == held < 40
     driver.engine.pause(one, False)
     assert len(driver.read(one).ids) == 40
-
-
-@pytest.mark.behaviour("B-110")
-def test_the_row_of_a_token_is_a_distribution_in_which_it_is_the_likeliest(driver: Driver) -> None:
-    answer = driver.ask(PROMPT, max_tokens=12, top_logprobs=5)
-    assert len(answer.rows) == len(answer.ids) == 12
-    for token_id, row in zip(answer.ids, answer.rows, strict=True):
-        assert row.dtype == np.float32
-        assert row.shape == (driver.model.vocabulary_size,)
-        shares = np.exp(log_softmax(row))
-        assert shares.sum() == pytest.approx(1.0, abs=1e-5)
-        logprobs = token_logprobs(row, token_id, 5)
-        assert logprobs.top[0] == (token_id, logprobs.chosen)
-        assert logprobs.chosen == pytest.approx(float(np.log(shares[token_id])), abs=1e-5)
-
-
-def test_rows_are_raw_whatever_bias_and_penalties_do(driver: Driver) -> None:
-    plain = driver.ask(PROMPT, max_tokens=1, top_logprobs=0, cache_prompt=False)
-    bent = SamplingParameters(temperature=0.0, repeat_penalty=1.5, logit_bias={plain.ids[0]: -100.0})
-    other = driver.ask(PROMPT, max_tokens=1, top_logprobs=0, cache_prompt=False, sampling=bent)
-    assert other.ids != plain.ids
-    np.testing.assert_array_equal(other.rows[0], plain.rows[0])
-
-
-def test_no_rows_come_unasked(driver: Driver) -> None:
-    assert driver.ask(PROMPT, max_tokens=3).rows == []
 
 
 def test_a_resumed_sequence_goes_on_where_the_first_one_was(driver: Driver) -> None:
@@ -442,7 +266,7 @@ def test_stopping_drops_what_runs_and_waits(kind: Kind, zoo: Zoo) -> None:
         started = [driver.submit(PROMPT, max_tokens=None) for _ in range(4)]
         driver.listener.until(lambda: bool(driver.listener.answers[started[0]].ids))
         driver.engine.stop()
-        assert driver.engine.join(30)
+        assert driver.engine.join(60)
         assert [driver.listener.answers[one].freed for one in started] == [1] * 4
 
 
@@ -452,43 +276,3 @@ def test_a_pooled_engine_refuses_to_generate_and_computes_vectors(zoo: Zoo) -> N
         with pytest.raises(UnsupportedCapability):
             engine.submit(1, GenerationRequest(prompt=(1,)))
         assert engine.pooled_model.vector_length > 0
-
-
-def test_a_fake_answer_follows_from_seed_prompt_and_position_alone(tmp_path: Path) -> None:
-    def answer(seed: int, prompt: str, sampling: SamplingParameters) -> list[int]:
-        with driven(FakeEngine(no_file(tmp_path), layout(), FakeOptions(seed=seed))) as driver:
-            return driver.ask(prompt, max_tokens=20, sampling=sampling).ids
-
-    greedy = SamplingParameters(temperature=0.0)
-    assert answer(1, PROMPT, greedy) == answer(1, PROMPT, greedy)
-    assert len({tuple(answer(seed, PROMPT, greedy)) for seed in range(4)}) == 4
-    assert answer(1, PROMPT, greedy) != answer(1, PROMPT + "!", greedy)
-    hot = [answer(1, PROMPT, SamplingParameters(temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
-    assert hot[0] == hot[1] != hot[2]
-
-
-def test_a_fake_answer_ends_where_it_was_told_to(tmp_path: Path) -> None:
-    with driven(FakeEngine(no_file(tmp_path), layout(), FakeOptions(answer_tokens=5))) as driver:
-        answer = driver.ask(PROMPT, ignore_eos=False)
-    assert (len(answer.ids), answer.endings) == (6, [END_TOKEN])
-
-
-def test_a_fake_takes_the_time_that_it_was_given(tmp_path: Path) -> None:
-    options = FakeOptions(prompt_tokens_per_s=700.0, tokens_per_s=200.0)
-    with driven(FakeEngine(no_file(tmp_path), layout(), options)) as driver:
-        started = [driver.submit(PROMPT, max_tokens=11) for _ in range(2)]
-        for one in started:
-            driver.read(one)
-        driver.idle()
-        took_s = sum(report.decode_s for report in driver.listener.reports)
-    # The slots share both speeds, and the last token of each sequence is never evaluated.
-    expected_s = 2 * len(PROMPT) / 700 + 2 * 10 / 200
-    assert expected_s <= took_s < 5 * expected_s
-
-
-@pytest.mark.parametrize("reason", ["bad_model_file", "insufficient_memory"])
-def test_a_fake_fails_to_load_when_told_to(reason: str, tmp_path: Path) -> None:
-    options = parse_fake_options(json.dumps({"load_error": reason}))
-    with pytest.raises(PunaError) as refused, driven(FakeEngine(no_file(tmp_path), layout(), options)):
-        pass
-    assert refused.value.reason == reason

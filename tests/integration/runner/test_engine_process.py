@@ -18,6 +18,7 @@ from runner.client import RunnerClient
 from runner.serve.app import EXIT_LOAD_FAILED
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.processes import DEADLINE_S, ROOT, RunnerProcess, collect, greedy, started
+from tests.waiting import until
 
 FAKE = '{"engine": "fake", "slots": 2, "contextTokens": 512}'
 
@@ -95,14 +96,14 @@ async def test_an_unknown_option_of_the_fake_ends_the_start_with_one_line() -> N
 
 
 async def test_a_load_takes_its_time_and_may_fail(tmp_path: Path) -> None:
-    async with fake(tmp_path, load_s=0.5, load_error="insufficient_memory") as runner:
+    async with fake(tmp_path, load_s=2.0, load_error="insufficient_memory") as runner:
         fractions = []
         async for status in runner.client.watch_load(timeout_s=DEADLINE_S):
             fractions.append(status.load_fraction)
             if status.state == cluster_pb2.RUNNER_STATE_ERROR:
                 break
         assert fractions == sorted(fractions)
-        assert len(set(fractions)) > 5
+        assert len(set(fractions)) > 3
         assert status.error.reason == InsufficientMemory.reason
         assert await runner.exit_status() == EXIT_LOAD_FAILED
 
@@ -110,7 +111,7 @@ async def test_a_load_takes_its_time_and_may_fail(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("exit_status", "seen"), [(70, 70), (1, 1), (None, -signal.SIGABRT)])
 async def test_it_dies_in_the_middle_of_an_answer(exit_status: int | None, seen: int, tmp_path: Path) -> None:
     # The first token has four steps to get here, on a busy machine too.
-    async with fake(tmp_path, die_after_tokens=5, exit_status=exit_status, step_s=0.2) as runner:
+    async with fake(tmp_path, die_after_tokens=5, exit_status=exit_status, step_s=0.5) as runner:
         await runner.ready()
         tokens: list[runner_pb2.Token] = []
         with pytest.raises(PunaError) as lost:
@@ -135,12 +136,15 @@ async def test_a_stall_keeps_the_process_and_every_answer_waiting(tmp_path: Path
     async with fake(tmp_path, stall_after_tokens=5) as runner:
         await runner.ready()
         tokens: list[runner_pb2.Token] = []
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(read_into(tokens, runner.client), 1.0)
-        assert len(tokens) == 5
+        reading = asyncio.create_task(read_into(tokens, runner.client))
+        await until(lambda: len(tokens) == 5, deadline_s=60, what="what it says before it stalls")
+        await asyncio.wait({reading}, timeout=1.0)
+        assert (reading.done(), len(tokens)) == (False, 5)
         assert runner.process.returncode is None
         status = await runner.status_where(state=cluster_pb2.RUNNER_STATE_READY)
         assert status.slots_busy == 1
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def test_a_signal_may_be_ignored(tmp_path: Path) -> None:

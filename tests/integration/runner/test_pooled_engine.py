@@ -146,8 +146,9 @@ def test_results_are_told_before_the_next_call_begins(zoo: Zoo, monkeypatch: pyt
 def test_a_long_request_does_not_keep_a_short_one_waiting(zoo: Zoo) -> None:
     with pooled(zoo("embed_mean")) as engine:
         tokens = engine.tokens(TEXTS[0])
-        long = engine.submit([tokens] * 1000)
-        short = engine.submit([tokens])
+        with engine.standing():
+            long = engine.submit([tokens] * 1000)
+            short = engine.submit([tokens])
         engine.end(long)
         order = [end.request_id for report in engine.reports for end in report.ends]
         assert order == [short, long]
@@ -184,7 +185,8 @@ def test_a_stop_ends_every_request(zoo: Zoo) -> None:
 
 def test_busy_and_waiting_are_told_with_every_call(zoo: Zoo) -> None:
     with pooled(zoo("embed_mean"), context=256) as engine:
-        requests = [engine.submit([[5] * 200]) for _ in range(4)]
+        with engine.standing():
+            requests = [engine.submit([[5] * 200]) for _ in range(4)]
         for request in requests:
             engine.end(request)
         seen = {(report.slots_busy, report.waiting) for report in engine.reports}
@@ -199,9 +201,10 @@ def test_an_invalid_number_is_an_error_and_spoils_no_neighbour(zoo: Zoo, tmp_pat
     with pooled(zoo(model)) as engine:
         (expected,) = engine.compute([good])
     with pooled(poison(zoo(model), tmp_path / "poisoned.gguf", bad_token)) as engine:
-        filler = engine.submit([[5] * 512] * 3)  # so that the others meet in one call
-        neighbours = [engine.submit([good]), engine.submit([good])]
-        bad = engine.submit([good, [7, bad_token, 9]])
+        with engine.standing():
+            filler = engine.submit([[5] * 512] * 3)  # so that the others meet in one call
+            neighbours = [engine.submit([good]), engine.submit([good])]
+            bad = engine.submit([good, [7, bad_token, 9]])
         assert engine.end(filler).error is None
         error = engine.end(bad).error
         assert isinstance(error, InternalError)

@@ -10,7 +10,7 @@ from runner.core.endings import EndReason
 from runner.core.layout import FlashAttention
 from runner.core.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
-from tests.integration.runner.harness import CACHES, Harness, assert_equals_cold, running
+from tests.integration.runner.harness import CACHES, Harness, assert_equals_cold, running, stand_at
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -181,11 +181,13 @@ async def test_requests_that_share_a_prefix_and_come_together_evaluate_it_once(
 async def test_a_follower_starts_alone_when_its_leader_is_cancelled(zoo: Zoo) -> None:
     async with running(zoo("dense"), slots=2, context=2048, batch=64) as engine:
         head = ids(16, 1500)
+        goes_on = stand_at(engine, call=7)
         leader = engine.open([*head, 1], max_tokens=4)
         await engine.until(lambda: engine.decode_calls >= 2)
         follower = engine.open([*head, 2], max_tokens=4, ignore_eos=True)
         await engine.until(lambda: engine.decode_calls >= 5)
         engine.streams.close(leader)
+        goes_on.set()
         answer = await engine.read(follower)
         assert 0 < answer.cached_tokens < 1500
         assert len(answer.tokens) == 4

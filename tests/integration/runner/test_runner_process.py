@@ -29,6 +29,7 @@ from protos import cluster_pb2, runner_pb2
 from runner.client import RunnerClient
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.processes import ROOT, collect, greedy, started
+from tests.waiting import Stopwatch
 from tools.model_zoo import damage
 
 
@@ -111,7 +112,7 @@ async def test_health_and_reflection_answer(zoo: Zoo, tmp_path: Path) -> None:
         async with aio.insecure_channel(runner.hello["address"]) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             call = health.Watch(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 async for state in call:
                     if state.status == health_pb2.HealthCheckResponse.SERVING:
                         break
@@ -175,13 +176,13 @@ async def test_leaving_a_call_frees_its_slot(zoo: Zoo, tmp_path: Path) -> None:
 async def test_ten_times_as_many_requests_as_slots_are_all_answered(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
         await runner.ready()
-        calls = [collect(runner.client, greedy(f"Number {index}", max_tokens=100)) for index in range(40)]
+        calls = [collect(runner.client, greedy(f"Number {index}", max_tokens=200)) for index in range(40)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, QueueFull)]
         served = [answer for answer in answers if not isinstance(answer, BaseException)]
         assert len(refused) + len(served) == 40
         assert len(served) >= 20
-        assert all(len(answer.tokens) == 100 for answer in served)
+        assert all(len(answer.tokens) == 200 for answer in served)
         assert refused
         assert all(error.retry_after_s for error in refused)
         shared = await runner.metric("puna_runner_batch_sequences_sum")
@@ -211,13 +212,15 @@ async def test_the_time_that_held_prompts_took_is_told_once_a_prompt_is_held(zoo
 async def test_a_signal_lets_running_sequences_finish_and_refuses_new_ones(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
         await runner.ready()
-        running = asyncio.create_task(collect(runner.client, greedy("Hello", max_tokens=3000)))
-        await runner.status_where(slots_busy=1)
+        events = runner.client.generate(greedy("Hello", max_tokens=3000))  # not read on: it waits for its reader
+        tokens = len((await anext(events)).tokens.tokens)
         runner.process.send_signal(signal.SIGTERM)
         await runner.status_where(state=cluster_pb2.RUNNER_STATE_DRAINING)
         with pytest.raises(ShuttingDown):
             await collect(runner.client, greedy("Too late"))
-        assert len((await running).tokens) == 3000
+        async for event in events:
+            tokens += len(event.tokens.tokens)
+        assert tokens == 3000
         assert await runner.exit_status() == 0
 
 
@@ -251,12 +254,11 @@ async def test_an_engine_that_dies_takes_its_process_along_at_once(zoo: Zoo, tmp
             for index in range(8)
         ]
         await runner.status_where(slots_busy=4, queued=4)
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
+        watch = Stopwatch()
         os.kill(runner.process.pid, signal.SIGABRT)  # what an assertion inside ggml does
         assert await runner.exit_status() != 0
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert loop.time() - started_s < 1.0
+        assert watch.elapsed_s < 1.0
         assert all(isinstance(answer, ModelUnavailable) for answer in answers)
 
 
@@ -279,7 +281,7 @@ async def test_what_cannot_start_says_so_in_one_line(zoo: Zoo, options: tuple[st
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         _, stderr = await process.communicate()
     assert process.returncode == 1
     lines = stderr.decode().splitlines()
@@ -315,21 +317,22 @@ async def test_an_exception_in_the_engine_thread_ends_the_process_and_says_why(z
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
-    async with RunnerClient(f"unix:{tmp_path}/runner.sock") as client, asyncio.timeout(60):
+    async with RunnerClient(f"unix:{tmp_path}/runner.sock") as client, asyncio.timeout(200):
         assert process.stdout is not None
         await process.stdout.readline()
         async for status in client.watch_load():
             if status.state == cluster_pb2.RUNNER_STATE_READY:
                 break
         calls = [collect(client, greedy(f"Number {index}", max_tokens=500)) for index in range(8)]
+        watch = Stopwatch()
         answers = await asyncio.gather(*calls, return_exceptions=True)
         _, stderr = await process.communicate()
-        ended_s = time.monotonic()
+        ended_s, others_s = time.monotonic(), watch.wall_s - watch.elapsed_s
     assert all(isinstance(answer, ModelUnavailable) for answer in answers)
     assert process.returncode == 70
     broken = re.search(rb"broken at ([0-9.]+)", stderr)
     assert broken is not None
-    assert ended_s - float(broken[1]) < 1.0
+    assert ended_s - float(broken[1]) < 1.0 + others_s
     assert b"engine.died" in stderr
     assert b"injected" in stderr
 

@@ -1,0 +1,71 @@
+"""The engines that obey one contract, and in what they may differ."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.core.description import Pooling
+from runner.core.layout import FlashAttention, LaunchLayout
+from runner.core.model_files import ModelFiles
+from runner.engine.batched import BatchedEngine, BatchedOptions
+from runner.engine.engine import Engine
+from runner.engine.fake import FakeEngine
+from runner.engine.fake_options import FakeOptions
+from runner.engine.pooled import PooledLlamaEngine
+from runner.engine.reference import ReferenceEngine
+
+CONTEXT_TOKENS = 128
+BATCH_TOKENS = 32
+PROMPT = "The weather is cold in the morning."
+
+
+def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> LaunchLayout:
+    # Kernels that fuse attention round in another way, and the reference has none.
+    return LaunchLayout(
+        slots=slots,
+        context_tokens=context_tokens,
+        batch_tokens=BATCH_TOKENS,
+        threads=1,
+        flash_attention=FlashAttention.OFF,
+    )
+
+
+def no_file(directory: Path) -> ModelFiles:
+    """What a fake engine is content with."""
+    return ModelFiles(model=directory / "none.gguf")
+
+
+def reference(path: Path, layout: LaunchLayout) -> Engine:
+    return ReferenceEngine(ModelFiles(model=path), layout)
+
+
+def batched(path: Path, layout: LaunchLayout) -> Engine:
+    return BatchedEngine(ModelFiles(model=path), layout, BatchedOptions(verify=True))
+
+
+def fake(path: Path, layout: LaunchLayout) -> Engine:
+    # Without a step's time an answer may be over before anybody could cancel it.
+    return FakeEngine(ModelFiles(model=path), layout, FakeOptions(step_s=0.001))
+
+
+def pooled(path: Path, layout: LaunchLayout) -> Engine:
+    return PooledLlamaEngine(ModelFiles(model=path), layout, Pooling.MEAN)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An engine, and in what it may differ."""
+
+    create: Callable[[Path, LaunchLayout], Engine]
+    slots: int = 2  # of the two that are asked for
+    reads_files: bool = True
+    progresses_while_loading: bool = True
+    keeps_prefixes: bool = True
+
+
+KINDS = {
+    "batched": Kind(batched),
+    "reference": Kind(reference, slots=1, progresses_while_loading=False, keeps_prefixes=False),
+    "fake": Kind(fake, reads_files=False),
+}
+ALL = {**KINDS, "pooled": Kind(pooled)}
