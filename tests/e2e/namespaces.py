@@ -96,6 +96,17 @@ class Machines:
         """Greedy text of a model, whole."""
         return httpx.post(f"{self.url}/api/generate", json=request_body(model, **options), timeout=240)
 
+    def answer(self, model: str, **options: Any) -> httpx.Response:
+        """The same, asked again while the scheduler of a busy machine is kept from its store, as clients do."""
+        answers: list[httpx.Response] = []
+
+        def came() -> bool:
+            answers.append(self.generate(model, **options))
+            return "state store unreachable" not in answers[-1].text
+
+        wait_until(came, deadline_s=60, what="the scheduler has its store")
+        return answers[-1]
+
     def nodes(self) -> list[dict[str, Any]]:
         """As the cluster shows them; none while nobody answers."""
         with suppress(httpx.TransportError):

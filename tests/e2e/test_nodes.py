@@ -58,7 +58,7 @@ def unloaded(machines: Machines) -> Iterator[None]:
 
 def ask(machines: Machines, model: str) -> str:
     """What a model says; nothing of it may lie in host RAM."""
-    answer = machines.generate(model, num_ctx=CONTEXTS[model], require_gpu=True)
+    answer = machines.answer(model, num_ctx=CONTEXTS[model], require_gpu=True)
     assert answer.status_code == 200, answer.text
     text: str = answer.json()["response"]
     return text

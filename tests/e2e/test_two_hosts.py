@@ -22,7 +22,7 @@ def test_a_model_too_big_for_each_node_runs_over_both_and_ends_with_a_lender(tmp
     build(recipe, models)
     sizes = {"num_ctx": 24_576, "require_gpu": True}
     with running_hosts(tmp_path, models, names=("a", "b"), device_mib=512) as hosts:
-        answer = hosts.generate("big", **sizes)
+        answer = hosts.answer("big", **sizes)
         assert answer.status_code == 200, answer.text
         assert answer.json()["eval_count"] == 16
         ((head, _),) = hosts.runners()

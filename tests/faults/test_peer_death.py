@@ -67,7 +67,7 @@ def last_load_s(hosts: Machines) -> float:
 @pytest.mark.timeout(420)
 def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: Path, big_model: Path) -> None:
     with running_hosts(tmp_path, big_model, names=("a", "b", "c"), device_mib=512) as hosts:
-        alone = hosts.generate("big", **SIZES)
+        alone = hosts.answer("big", **SIZES)
         assert alone.status_code == 200, alone.text
         ((head, _),) = hosts.runners()
         lender = next(one for one in hosts.machines.values() if one.name != head and one.devices[0].used_bytes() > 0)

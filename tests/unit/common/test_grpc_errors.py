@@ -13,7 +13,7 @@ from common.grpc_errors import domain_errors, received
 from common.grpc_server import bind_server
 from protos import runner_pb2, runner_pb2_grpc
 
-DEADLINE_S = 5.0
+DEADLINE_S = 60.0
 
 
 class FailingRunner(runner_pb2_grpc.RunnerServicer):

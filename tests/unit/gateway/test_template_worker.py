@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from common.errors import TemplateFailed
 from gateway.templates.pool import TEMPLATE_BYTES_MAX, WALL_S_MAX, WORKERS, TemplatePool
 from gateway.templates.worker import make_renderer
+from tests.waiting import Stopwatch
 
 VARIABLES: dict[str, Any] = {"messages": [{"role": "user", "content": "<b>hi</b> ä"}], "tools": [{"name": "é"}]}
 
@@ -73,11 +73,11 @@ def test_what_a_template_may_not_do_is_an_error_of_the_template(template: str) -
     ids=["loops", "allocation", "doubling", "power", "large"],
 )
 async def test_a_hostile_template_is_stopped_and_the_next_one_renders(pool: TemplatePool, template: str) -> None:
-    started_s = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises(TemplateFailed):
         await pool.render(template, VARIABLES)
     # One second of CPU; how long that takes is the machine's business, up to the limit on wall time.
-    assert time.monotonic() - started_s < WALL_S_MAX + 1.0
+    assert watch.elapsed_s < WALL_S_MAX + 1.0
     for _ in range(WORKERS + 1):
         assert await pool.render("{{ messages[0].role }}", VARIABLES) == "user"
 
@@ -113,6 +113,7 @@ async def test_a_template_beyond_its_size_is_not_even_compiled(pool: TemplatePoo
 
 
 async def test_a_hostile_template_does_not_hold_up_others(pool: TemplatePool) -> None:
+    await asyncio.gather(*(pool.render("warm", {}) for _ in range(WORKERS)))
     hostile = asyncio.create_task(
         pool.render("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", {})
     )
@@ -149,7 +150,10 @@ async def test_a_cancelled_rendering_leaves_no_answer_for_the_next_request(pool:
     assert await pool.render("next", {}) == "next"
 
 
-async def test_the_limit_counts_cpu_time_of_one_rendering_and_not_of_the_process(pool: TemplatePool) -> None:
+async def test_the_limit_counts_cpu_time_of_one_rendering_and_not_of_the_process(
+    pool: TemplatePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.templates.pool.WALL_S_MAX", 100.0)
     third_of_a_second = "{% for i in range(1000) %}{% for j in range(1500) %}{% endfor %}{% endfor %}ok"
     for _ in range(WORKERS * 6):
         assert await pool.render(third_of_a_second, {}) == "ok"
