@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-_COLUMN_GAP = "  "
+from cli.core.columns import GAP, fitting_columns
+
+_COLUMN_GAP = " " * GAP
 
 
 def print_json(value: Any) -> None:
@@ -17,17 +19,18 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under their headings."""
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
+    """Rows under their headings. A terminal that is too narrow goes without the `spare` columns, the first first."""
     console = Console()
     if not console.is_terminal:
         sys.stdout.writelines(line + "\n" for line in plain_lines(headings, rows))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    shown = fitting_columns(headings, rows, width=console.width, spare=spare)
+    for column in shown:
+        table.add_column(headings[column], overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(row[column] for column in shown))
     console.print(table)
 
 

@@ -5,8 +5,11 @@ from typing import Any
 
 from cli.core.listing_rows import (
     DEVICE_HEADINGS,
+    DEVICE_SPARE,
     LOADED_HEADINGS,
+    LOADED_SPARE,
     MODEL_HEADINGS,
+    MODEL_SPARE,
     device_rows,
     loaded_rows,
     model_rows,
@@ -24,7 +27,9 @@ def ps(*, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        print_table(LOADED_HEADINGS, loaded_rows(answer.get("models") or [], now_unix_s=time.time()))
+        print_table(
+            LOADED_HEADINGS, loaded_rows(answer.get("models") or [], now_unix_s=time.time()), spare=LOADED_SPARE
+        )
 
 
 def nodes(*, as_json: bool) -> None:
@@ -33,7 +38,7 @@ def nodes(*, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        print_table(DEVICE_HEADINGS, device_rows(answer.get("nodes") or []))
+        print_table(DEVICE_HEADINGS, device_rows(answer.get("nodes") or []), spare=DEVICE_SPARE)
 
 
 def models(*, as_json: bool) -> None:
@@ -42,7 +47,7 @@ def models(*, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        print_table(MODEL_HEADINGS, model_rows(answer.get("models") or [], now_unix_s=time.time()))
+        print_table(MODEL_HEADINGS, model_rows(answer.get("models") or [], now_unix_s=time.time()), spare=MODEL_SPARE)
 
 
 def version(*, as_json: bool) -> None:

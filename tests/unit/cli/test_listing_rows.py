@@ -1,5 +1,6 @@
 from datetime import UTC, datetime
 
+from cli.core.columns import fitting_columns
 from cli.core.listing_rows import DEVICE_HEADINGS, alias_rows, device_rows, loaded_rows, model_rows
 from cli.output import plain_lines
 
@@ -126,3 +127,15 @@ def test_an_alias_whose_model_is_gone_says_so() -> None:
         ]
     )
     assert rows == [("fast:latest", "m:latest", ""), ("old", "gone", "no node has it")]
+
+
+def test_a_narrow_terminal_goes_without_the_columns_that_say_least() -> None:
+    headings, rows = ("NODE", "KIND", "FREE"), [("node-a", "CPU", "5 GB")]
+
+    def shown(width: int) -> list[str]:
+        return [headings[column] for column in fitting_columns(headings, rows, width=width, spare=("KIND", "FREE"))]
+
+    assert shown(18) == ["NODE", "KIND", "FREE"]
+    assert shown(17) == ["NODE", "FREE"]
+    assert shown(11) == ["NODE"]
+    assert shown(3) == ["NODE"]
