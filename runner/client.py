@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from common.grpc_client import call_metadata, open_channel
 from common.grpc_errors import domain_errors, received
@@ -41,12 +41,14 @@ class RunnerClient:
             PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
         """
         call = self._stub.Generate(request, timeout=timeout_s, metadata=call_metadata())
+        events: Any = aiter(call)
         try:
             with domain_errors():
-                async for event in call:  # not through `received`: each generator on the way costs every token
+                async for event in events:  # not through `received`: each generator on the way costs every token
                     yield event
         finally:
             call.cancel()
+            await events.aclose()  # else the event loop does it, in a task of its own
 
     async def embed(
         self, request: runner_pb2.EmbedRequest, *, timeout_s: float | None = None

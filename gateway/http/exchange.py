@@ -187,6 +187,10 @@ class Exchange:
             raise RequestCanceled("the client stopped reading") from None
         finally:
             self._sending_since_s = None
+            if self.complete and self._slow_timer is not None:
+                # It would keep the exchange, and all that it refers to, for seconds: work for the garbage collector.
+                self._slow_timer.cancel()
+                self._slow_timer = None
 
     def _look_at_sending(self, loop: asyncio.AbstractEventLoop) -> None:
         self._slow_timer = None
