@@ -1,10 +1,14 @@
 """The gateway's Prometheus metrics. Labels come from closed sets or from models of the routes; else "other"."""
 
 import contextlib
+from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
 from common.metrics import Family, ScrapedGauges
+
+Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
@@ -78,6 +82,16 @@ KEY_STORE_UP = Gauge(
     "1 while the Redis of keys and quotas answers; absent where a gateway has none",
     registry=None,
 )
+
+_bound: dict[tuple[object, ...], Any] = {}
+
+
+def bound(metric: Metric, *labels: str) -> Metric:
+    """A metric with its labels, for what is counted with every request: `labels` takes ten times as long."""
+    found: Metric | None = _bound.get((metric, *labels))
+    if found is None:
+        found = _bound[(metric, *labels)] = metric.labels(*labels)
+    return found
 
 
 def show_key_store() -> None:

@@ -10,7 +10,7 @@ from common.errors import RequestTimeout, RunnerLost
 from gateway.answers.attempts import LOST_TEXT, Attempts
 from gateway.answers.markers import MarkerIds
 from gateway.answers.output import OutputParser, OutputPlan
-from gateway.answers.prompt import Prompt, fit_prompt
+from gateway.answers.prompt import Prompt, fit_prompt, surely_fits
 from gateway.answers.record import RequestRecord
 from gateway.answers.runner_calls import RunnerCall
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason
@@ -86,7 +86,7 @@ class Generation:
 
     async def run_on(self, connection: Connection, spent: Spent) -> AsyncIterator[AnswerEvent]:
         """One call of one replica, from where the answer is. The last event is Done, if the call comes so far."""
-        prompt = self.begun.prompt if self.begun else await self.within(self._fit(connection))
+        prompt = self.begun.prompt if self.begun else await self._fitted(connection)
         message = await self._message(prompt, connection)
         timeout_s = max(self.work.deadline_s - self.clock.now_s(), 0.0)
         started_s = self.clock.now_s()
@@ -117,23 +117,26 @@ class Generation:
 
     async def _message(self, prompt: Prompt, connection: Connection) -> runner_pb2.GenerateRequest:
         work = self.work
-        visible = self.marker_ids.of(work.route.model, work.output.markers, connection.runner)
+        model, markers = work.route.model, work.output.markers
+        visible = self.marker_ids.known(model, markers)
+        if visible is None:
+            visible = await self.within(self.marker_ids.of(model, markers, connection.runner))
         return converters.generate_request(
             request=work.request,
             plan=work.plan,
             prompt=list(prompt.segments),
             seed=work.seed,
             stop=(*work.plan.stop, *prompt.stop, *work.output.stop),
-            visible_token_ids=await self.within(visible),
+            visible_token_ids=visible,
             replica=connection.info,
             constraint=work.output.constraint(prompt.end),
             reasoning=work.output.reasoning(prompt.end),
             context_tokens=self.context_tokens,
             delivered=self.begun.token_ids if self.begun else (),
+            prefix_names=work.prefixes.names,
         )
 
     def _take(self, chunk: runner_pb2.TokenChunk, prompt: Prompt, connection: Connection, spent: Spent) -> list[Delta]:
-            prefix_names=work.prefixes.names,
         """Tokens came: what of them is certain. From here on they are the client's, whatever happens."""
         begun = self.begun or self._begin(prompt, connection)
         delta = converters.delta(chunk)
@@ -169,7 +172,7 @@ class Generation:
                 cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
                 generate_duration_ns=usage.generate_duration_ns + round(begun.generated_s * NS_PER_S),
             )
-        done = replace(done, usage=usage, resumes=self.attempts.resumes)
+            done = replace(done, usage=usage, resumes=self.attempts.resumes)
         self.record.dones.append(done)
         return replace(
             done,
@@ -182,14 +185,19 @@ class Generation:
         slot_tokens = connection.info.context_tokens
         return min(self.work.plan.context_tokens or slot_tokens, slot_tokens)
 
-    async def _fit(self, connection: Connection) -> Prompt:
-        return await fit_prompt(
-            self.work.prompt,
-            prompts=self.prompts,
-            model=self.work.route.model,
-            request=self.work.request,
-            runner=connection.runner,
-            context_tokens=self._limit(connection),
+    async def _fitted(self, connection: Connection) -> Prompt:
+        context_tokens = self._limit(connection)
+        if surely_fits(self.work.prompt, context_tokens):
+            return self.work.prompt
+        return await self.within(
+            fit_prompt(
+                self.work.prompt,
+                prompts=self.prompts,
+                model=self.work.route.model,
+                request=self.work.request,
+                runner=connection.runner,
+                context_tokens=context_tokens,
+            )
         )
 
     async def _context(self, connection: Connection, begun: Begun) -> tuple[int, ...]:

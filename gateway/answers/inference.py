@@ -95,18 +95,19 @@ class Inference:
         deadline_s = self._clock.now_s() + self._request_timeout_s
         if request.deadline_s is not None:
             deadline_s = min(deadline_s, request.deadline_s)
-        route: RouteInfo | None = None
-        async with closing(self.models.find(request.model, request.keep_alive_ms)) as steps:
-            async for step in steps:
-                if isinstance(step, RouteInfo):
-                    route = step
-                else:
-                    yield step
-        assert route is not None
+        route = self.models.meant_route(request.model)
+        if route is None:
+            async with closing(self.models.find(request.model, request.keep_alive_ms)) as steps:
+                async for step in steps:
+                    if isinstance(step, RouteInfo):
+                        route = step
+                    else:
+                        yield step
+            assert route is not None
         record.model = route.model.name
         self._check_quarantine(request)
         work = await self._prepare(request, route, deadline_s)
-        running = metrics.RUNNING.labels(route.model.name)
+        running = metrics.bound(metrics.RUNNING, route.model.name)
         running.inc()
         try:
             async with closing(self._run(work, record)) as events:
@@ -121,7 +122,8 @@ class Inference:
         request = with_stored_texts(request, route.model)
         check_capabilities(request, route.model)
         plan = plan_answer(dialect=request.dialect_defaults, model=route.model, requested=request.options)
-        plan = replace(plan, context_tokens=within_context(plan.context_tokens))
+        if (context_tokens := within_context(plan.context_tokens)) != plan.context_tokens:
+            plan = replace(plan, context_tokens=context_tokens)
         asked = request.options.get("num_ctx")
         if asked is not None and asked != plan.context_tokens:
             log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
@@ -136,11 +138,11 @@ class Inference:
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
             deadline_s=deadline_s,
-        )
-
             prefixes=name_prefixes(prompt_pieces(prompt.segments), tenant=claim(0).tenant)
             if plan.cache_prompt
             else NO_PREFIXES,
+        )
+
     async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
         """Try replicas until one has answered to the end; each goes on where the one before was lost."""
         attempts = Attempts(
@@ -163,14 +165,18 @@ class Inference:
             connection: Connection | None = None
             try:
                 with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
-                    async with closing(self._acquire(slot, generation)) as steps:
-                        async for step in steps:
-                            if isinstance(step, Connection):
-                                connection = step
-                                queue.set(_place(connection))
-                            else:
-                                yield step
-                assert connection is not None
+                    joined_s = self._clock.now_s()
+                    connection = self._acquire_at_once(slot, work)
+                    if connection is None:
+                        async with closing(self._acquire(slot, generation)) as steps:
+                            async for step in steps:
+                                if isinstance(step, Connection):
+                                    connection = step
+                                else:
+                                    yield step
+                    assert connection is not None
+                    queue.set(_place(connection))
+                    self._note_slot(generation, connection, waited_s=self._clock.now_s() - joined_s)
                 with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
                     async with closing(generation.run_on(connection, spent)) as events:
                         async for event in events:
@@ -197,13 +203,13 @@ class Inference:
                 require_gpu=options.require_gpu,
                 num_gpu=options.num_gpu,
                 is_suspect=attempts.suspicion.is_suspect,
+                prefixes=work.prefixes,
             ),
             keep_alive_ms=work.request.keep_alive_ms,
             options=options,
             claim=claim(answer_tokens(work.request)),
             body_bytes=work.prompt.size_bytes,
             was_admitted=attempts.lost + attempts.drained > 0,
-                prefixes=work.prefixes,
         )
 
     async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
@@ -239,13 +245,17 @@ class Inference:
             metrics.QUARANTINED.inc()
             raise RequestQuarantined(POISON_TEXT)
 
+    def _acquire_at_once(self, slot: SlotRequest, work: Work) -> Connection | None:
+        """A slot that is free, as it is for most requests; one without a generator and a timer."""
+        return None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
+
     async def _acquire(self, slot: SlotRequest, generation: Generation) -> AsyncIterator[LoadEvent | Connection]:
         """A slot; an answer that has begun waits for one as for a load, whatever comes between.
 
         Raises:
             PunaError: there is none to be had.
         """
-        work, record, attempts = generation.work, generation.record, generation.attempts
+        work, attempts = generation.work, generation.attempts
         joined_s = self._clock.now_s()
         while True:
             try:
@@ -264,13 +274,15 @@ class Inference:
                 await generation.within(asyncio.sleep(RESUME_AGAIN_S))
             except PunaError as error:
                 raise (error if isinstance(error, RequestTimeout) else attempts.fail(error)) from error
-        waited_s = self._clock.now_s() - joined_s
-        record.queue_s = (record.queue_s or 0.0) + waited_s
-        if not attempts.cause:
-            record.load_s = self._clock.now_s() - record.started_s
-        record.replica, record.node = step.info.placement_id, step.info.node_id
-        metrics.QUEUE_S.labels(work.route.model.name).observe(waited_s)
         yield step
+
+    def _note_slot(self, generation: Generation, connection: Connection, *, waited_s: float) -> None:
+        record = generation.record
+        record.queue_s = (record.queue_s or 0.0) + waited_s
+        if not generation.attempts.cause:
+            record.load_s = self._clock.now_s() - record.started_s
+        record.replica, record.node = connection.info.placement_id, connection.info.node_id
+        metrics.bound(metrics.QUEUE_S, generation.work.route.model.name).observe(waited_s)
 
     def _is_other_model(self, work: Work) -> bool:
         """Whether the name has come to mean another file since the request began."""

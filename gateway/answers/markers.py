@@ -13,13 +13,18 @@ class MarkerIds:
     def __init__(self) -> None:
         self._known: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
 
+    def known(self, model: ModelInfo, markers: tuple[str, ...]) -> tuple[int, ...] | None:
+        """Ids of the markers that are special tokens; None: a runner has to be asked for them with `of`."""
+        special = _special(model, markers)
+        return self._known.get((model.digest, special)) if special else ()
+
     async def of(self, model: ModelInfo, markers: tuple[str, ...], runner: Runner) -> tuple[int, ...]:
         """Ids of the markers that are special tokens.
 
         Raises:
             PunaError: the runner is gone; another one may answer.
         """
-        special = tuple(marker for marker in markers if marker in model.special_tokens)
+        special = _special(model, markers)
         if not special:
             return ()
         key = (model.digest, special)
@@ -33,3 +38,7 @@ class MarkerIds:
                 del self._known[next(iter(self._known))]
             self._known[key] = tuple(ids)
         return self._known[key]
+
+
+def _special(model: ModelInfo, markers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple([marker for marker in markers if marker in model.special_tokens])

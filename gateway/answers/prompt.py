@@ -71,6 +71,11 @@ def _token(name: TokenName) -> runner_pb2.Segment:
     return segment_to_proto(Text(name)) if isinstance(name, str) else token_ids_segment((name,))
 
 
+def surely_fits(prompt: Prompt, context_tokens: int) -> bool:
+    """True if no runner has to be asked whether a context holds the prompt."""
+    return prompt.bytes_max + _ADDED_TOKENS_MAX <= context_tokens
+
+
 async def fit_prompt(
     prompt: Prompt,
     *,
@@ -82,7 +87,7 @@ async def fit_prompt(
 ) -> Prompt:
     """Forget the oldest messages until `context_tokens` hold the prompt; what is still too long the runner cuts."""
     chat = request.prompt
-    if not (request.truncate and isinstance(chat, Chat)) or prompt.bytes_max + _ADDED_TOKENS_MAX <= context_tokens:
+    if not (request.truncate and isinstance(chat, Chat)) or surely_fits(prompt, context_tokens):
         return prompt
     search = DropSearch(0, len(droppable_indices(chat.messages)))
     while not search.found:

@@ -67,10 +67,10 @@ class RequestRecord:
         now_s = self.clock.now_s()
         if self._last_token_s is None:
             self.first_token_s = now_s - self.started_s
-            metrics.FIRST_TOKEN_S.labels(self.dialect, self.model or OTHER).observe(self.first_token_s)
+            metrics.bound(metrics.FIRST_TOKEN_S, self.dialect, self.model or OTHER).observe(self.first_token_s)
         elif token_count:
             if self._inter_token is None:
-                self._inter_token = metrics.INTER_TOKEN_S.labels(self.model or OTHER)
+                self._inter_token = metrics.bound(metrics.INTER_TOKEN_S, self.model or OTHER)
             self._inter_token.observe((now_s - self._last_token_s) / token_count)
         self._last_token_s = now_s
         self.answer_tokens += token_count
@@ -86,9 +86,9 @@ class RequestRecord:
         self.settle()
         model = self.model or OTHER
         duration_s = self.clock.now_s() - self.started_s
-        metrics.REQUESTS.labels(self.dialect, self.route, model, status, self._outcome(status)).inc()
+        metrics.bound(metrics.REQUESTS, self.dialect, self.route, model, status, self._outcome(status)).inc()
         if self.model is not None:
-            metrics.REQUEST_S.labels(self.dialect, model).observe(duration_s)
+            metrics.bound(metrics.REQUEST_S, self.dialect, model).observe(duration_s)
         self._end_trace(status)
         fields: dict[str, object] = {
             "dialect": str(self.dialect),
@@ -154,7 +154,7 @@ class RequestRecord:
             "completion_tokens": sum(usage.completion_tokens for usage in usages),
         }
         for kind, name in (("in", "prompt_tokens"), ("out", "completion_tokens"), ("cached", "cached_tokens")):
-            metrics.TOKENS.labels(model, kind).inc(counts[name])
+            metrics.bound(metrics.TOKENS, model, kind).inc(counts[name])
         return {"end": str(self.dones[-1].reason), **counts}
 
 

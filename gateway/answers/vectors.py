@@ -183,13 +183,13 @@ class Vectors:
             record.queue_s = (record.queue_s or 0.0) + waited_s
             record.load_s = self._clock.now_s() - record.started_s
             record.replica, record.node = connection.info.placement_id, connection.info.node_id
-            metrics.QUEUE_S.labels(name).observe(waited_s)
+            metrics.bound(metrics.QUEUE_S, name).observe(waited_s)
             yield connection
         finally:
             self._dispatcher.release(slot, connection)
 
     def _counts(self, record: RequestRecord, route: RouteInfo, prompt_tokens: int, prompt_duration_ns: int) -> Counts:
-        metrics.TOKENS.labels(route.model.name, "in").inc(prompt_tokens)
+        metrics.bound(metrics.TOKENS, route.model.name, "in").inc(prompt_tokens)
         record.vector_tokens += prompt_tokens
         return Counts(
             prompt_tokens=prompt_tokens,

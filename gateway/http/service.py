@@ -47,14 +47,6 @@ async def _with_end(load: AsyncIterator[LoadEvent]) -> AsyncIterator[LoadEvent |
     yield Loaded()
 
 
-async def _reserved(tokens: int, events: AsyncIterator[Item]) -> AsyncIterator[Item]:
-    """Events behind a reservation of tokens: nothing begins without it."""
-    async with closing(events):
-        await reserve(tokens)
-        async for event in events:
-            yield event
-
-
 @dataclass(slots=True, kw_only=True)
 class Service:
     """The gateway's parts as the dialects use them."""
@@ -78,13 +70,13 @@ class Service:
     def feed(self, request: AnswerRequest, record: RequestRecord) -> Feed[AnswerEvent]:
         """Start an answer; use as a context. It may begin with a RateLimited: the key has not so many tokens left."""
         answer = self.inference.answer(request, record)
-        return Feed(self._guarded(_reserved(answer_tokens(request), answer), record), self.feeds)
+        return Feed(self._guarded(answer, record, reserved_tokens=answer_tokens(request)), self.feeds)
 
     def choices_feed(self, requests: list[AnswerRequest], record: RequestRecord) -> Feed[ChoiceEvent]:
         """Start the answers of several choices; use as a context. May begin as `feed`."""
         tokens = sum(answer_tokens(request) for request in requests)
         answers = merge_choices([self.inference.answer(request, record) for request in requests])
-        return Feed(self._guarded(_reserved(tokens, answers), record), self.feeds)
+        return Feed(self._guarded(answers, record, reserved_tokens=tokens), self.feeds)
 
     def load_feed(
         self,
@@ -151,13 +143,21 @@ class Service:
         while self.feeds:  # noqa: ASYNC110  # at most twice in a process's life; an event would cost every answer
             await asyncio.sleep(_DRAIN_POLL_S)
 
-    async def _guarded(self, events: AsyncIterator[Any], record: RequestRecord) -> AsyncIterator[Any]:
-        """Bugs become an InternalError, so that streams that have begun end in an error object, too."""
+    async def _guarded(
+        self, events: AsyncIterator[Any], record: RequestRecord, *, reserved_tokens: int | None = None
+    ) -> AsyncIterator[Any]:
+        """Bugs become an InternalError, so that streams that have begun end in an error object, too.
+
+        Nothing begins without the tokens that it is to reserve.
+        """
         try:
             with self.live.request(record) as live:
-                async for event in events:
-                    note_progress(live, event)
-                    yield event
+                async with closing(events):
+                    if reserved_tokens is not None:
+                        await reserve(reserved_tokens)
+                    async for event in events:
+                        note_progress(live, event)
+                        yield event
         except PunaError:
             raise
         except Exception as error:

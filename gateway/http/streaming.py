@@ -1,6 +1,6 @@
 """Streams over HTTP: server-sent events and lines of JSON. Each ends in exactly one terminal or error object."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -72,7 +72,7 @@ class SseStream(Generic[Event]):
     async def run(self) -> None:
         """Relay the feed."""
         try:
-            async for batch in self._batches():
+            while not isinstance(batch := await self._next_batch(), EndOfFeed):
                 events = [self.frame(value) for item in batch for value in self.objects(item)]
                 is_over = self.feed.is_over
                 if is_over:
@@ -98,8 +98,8 @@ class SseStream(Generic[Event]):
         is_named = self.exchange.dialect is Dialect.ANTHROPIC
         await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
 
-    async def _batches(self) -> AsyncIterator[list[Event]]:
-        """The feed's events; while there are none, comments keep the connection alive."""
+    async def _next_batch(self) -> list[Event] | EndOfFeed:
+        """The feed's next events; while there are none, comments keep the connection alive."""
         while True:
             begun = self.exchange.status is not None
             timeout_s = HEARTBEAT_S if begun else self.commit_s or None
@@ -109,11 +109,10 @@ class SseStream(Generic[Event]):
                 await self._begin()
                 await self.exchange.write(self.heartbeat or f": {self._progress}\n\n".encode())
                 continue
-            if isinstance(batch, EndOfFeed):
-                return
-            for item in batch:
-                self._note_progress(self.progress_of(item))
-            yield batch
+            if not isinstance(batch, EndOfFeed):
+                for item in batch:
+                    self._note_progress(self.progress_of(item))
+            return batch
 
     def _note_progress(self, item: object) -> None:
         match item:

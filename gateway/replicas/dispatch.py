@@ -24,7 +24,7 @@ from gateway.core.admission import (
 from gateway.core.answers import Loading, Queued
 from gateway.core.fairness import NO_CLAIM, NOBODY, Claim, Shares
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
-from gateway.core.replica_choice import Candidate, Need
+from gateway.core.replica_choice import Candidate, Need, choose_replica
 from gateway.core.routes import RouteInfo
 from gateway.ports import ConnectRunner, Scheduler
 from gateway.replicas.loads import LoadJobs, LoadNeed
@@ -123,6 +123,17 @@ class Dispatcher:
         self.loads = LoadJobs(scheduler=scheduler, routes=routes, stall_s=load_stall_s, listener=self)
         self.pool = ReplicaPool(connect=connect, on_change=self._dispatch_all)
         routes.subscribe(self._on_routes)
+
+    def acquire_at_once(self, request: SlotRequest) -> Connection | None:
+        """A slot that is free while nobody waits for one; None: `acquire` it. The caller must `release` it."""
+        queue = self._queue(request.key)
+        if queue.waiting:
+            return None
+        replica_key = choose_replica(self._candidates(request.key), request.need)
+        if replica_key is None:
+            return None
+        queue.shares.give(request.claim)
+        return self.pool.take(replica_key, is_suspect=request.need.is_suspect)
 
     async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | Loading | Connection]:
         """Wait for a slot; the last item is the connection, and the caller must `release` it.
@@ -324,7 +335,10 @@ class Dispatcher:
         self._dispatch_all()
 
     def _queue(self, key: str) -> _ModelQueue:
-        return self._queues.setdefault(key, _ModelQueue())
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _ModelQueue()
+        return queue
 
     def _waiting_for(self, need: LoadNeed) -> list[_Waiting]:
         return [waiting for waiting in self._queue(need.key).waiting if waiting.request.load_need == need]
