@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from grpc import aio
+from grpc.aio import AioRpcError
 
 from bench.gateway.canned import MODEL, prompt_text
 from protos import runner_pb2
@@ -26,6 +27,14 @@ class Timed:
     first_s: float
     whole_s: float
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """A loop: the answers, and how many requests got none."""
+
+    timed: list[Timed]
+    failed: int
 
 
 Ask = Callable[[int, int, float], Awaitable[Timed]]  # tokens, rate, when it was due
@@ -118,8 +127,12 @@ class GrpcClient:
         return Timed(first_s - due_s, time.perf_counter() - due_s, tokens)
 
 
-async def open_loop(ask: Ask, *, per_second: float, duration_s: float, tokens: int) -> list[Timed]:
-    """Requests at a constant rate, whatever becomes of those before; each is timed from when it was due."""
+async def open_loop(ask: Ask, *, per_second: float, duration_s: float, tokens: int) -> Outcomes:
+    """Requests at a constant rate, whatever becomes of those before; each is timed from when it was due.
+
+    Raises:
+        OSError: none was answered.
+    """
     begun_s = time.perf_counter()
     running: list[asyncio.Task[Timed]] = []
     for number in range(round(per_second * duration_s)):
@@ -127,7 +140,12 @@ async def open_loop(ask: Ask, *, per_second: float, duration_s: float, tokens: i
         if (wait_s := due_s - time.perf_counter()) > 0:
             await asyncio.sleep(wait_s)
         running.append(asyncio.ensure_future(ask(tokens, 0, due_s)))
-    return list(await asyncio.gather(*running))
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    timed = [one for one in ended if isinstance(one, Timed)]
+    errors = [one for one in ended if isinstance(one, BaseException)]
+    if not timed or not all(isinstance(error, OSError | AioRpcError) for error in errors):
+        raise errors[0]
+    return Outcomes(timed, len(errors))
 
 
 async def crowd(ask: Ask, *, streams: int, tokens: int, rate: int) -> list[Timed]:

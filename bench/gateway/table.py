@@ -15,6 +15,7 @@ def table(summary: dict[str, Any]) -> str:
             for name, peer in summary["peers"].items()
         ),
         "",
+        f"{summary['failed_requests']} requests of the open loops failed",
         *(f"{'kept  ' if holds else 'missed'}  {bar}" for bar, holds in summary["holds"].items()),
     ]
     return "\n".join(lines)
