@@ -322,15 +322,15 @@ def test_the_example_names_every_variable_and_its_default() -> None:
 @pytest.mark.parametrize(
     "files", [(MAIN,), *((MAIN, one) for one in ADDITIONS), (MAIN, *ADDITIONS), (HOST,)], ids="+".join
 )
-def test_compose_accepts_every_combination(files: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("program", [("docker-compose",), ("docker", "compose")], ids=" ".join)
+def test_compose_accepts_every_combination(program: tuple[str, ...], files: tuple[str, ...]) -> None:
     """What it makes of them stays in build/artifacts."""
-    program = shutil.which("docker-compose")
-    if program is None:
-        pytest.skip("docker-compose is not installed (make deps-system)")
-    words = [word for file in files for word in ("--file", file)]
     environment = {name: value for name, value in os.environ.items() if name in ("HOME", "PATH", "LANG")}
+    if not _answers([*program, "version"], environment):
+        pytest.skip(f"{' '.join(program)} is not installed (make deps-system brings docker-compose)")
+    words = [word for file in files for word in ("--file", file)]
     done = subprocess.run(
-        [program, *words, "config"],
+        [*program, *words, "config"],
         cwd=ROOT,
         env=environment | SAID | {"COMPOSE_PROFILES": "cpu,nvidia,second-host,monitoring"},
         capture_output=True,
@@ -339,8 +339,15 @@ def test_compose_accepts_every_combination(files: tuple[str, ...]) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    (ARTIFACTS / f"{'+'.join(Path(file).stem for file in files)}.yaml").write_text(done.stdout, encoding="utf-8")
+    folder = ARTIFACTS / "-".join(program)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{'+'.join(Path(file).stem for file in files)}.yaml").write_text(done.stdout, encoding="utf-8")
     shown = yaml.safe_load(done.stdout)["services"]
     expected = set().union(*(services(file) for file in files))
     assert set(shown) == expected
+
+
+def _answers(command: list[str], environment: Mapping[str, str]) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60).returncode == 0
