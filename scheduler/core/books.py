@@ -142,6 +142,7 @@ class Books:
     aliases: dict[str, ModelAlias] | None = None  # by key; None: not read yet. They outlive leadership
     pending_aliases: dict[str, ModelAlias | None] = field(default_factory=dict)  # likewise: what is being written
     preloaded: set[str] = field(default_factory=set)  # model names whose preload has been ordered
+    projector_tried_s: dict[str, float] = field(default_factory=dict)  # by model digest: the last such load
     move_tried_s: dict[str, float] = field(default_factory=dict)  # by model digest: the last load for a changed wish
     demand: dict[str, Demand] = field(default_factory=dict)  # by model digest
     # Gateway id → when it told, and the longest wait by model name.

@@ -1,6 +1,7 @@
 """Which vision projector a model is loaded with: the one that lies beside it on the nodes. Pure."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from scheduler.core.candidates import ClusterView
@@ -12,15 +13,20 @@ def choose_projector(view: ClusterView, model_digest: str) -> tuple[str, Cluster
 
     A node that has the model without this projector may still lend its devices; only its copy of the model is left out.
     """
+    projector = current_projector(view.nodes, model_digest)
+    if not projector:
+        return "", view
+    return projector, replace(view, nodes=tuple(_narrowed(node, model_digest, projector) for node in view.nodes))
+
+
+def current_projector(nodes: Iterable[NodeView], model_digest: str) -> str:
+    """The projector that most nodes have beside the model; empty: none has one."""
     beside = Counter(
         file.projector_digest
-        for node in view.nodes
+        for node in nodes
         if (file := node.model(model_digest)) is not None and file.projector_digest
     )
-    if not beside:
-        return "", view
-    projector = min(beside, key=lambda digest: (-beside[digest], digest))
-    return projector, replace(view, nodes=tuple(_narrowed(node, model_digest, projector) for node in view.nodes))
+    return min(beside, key=lambda digest: (-beside[digest], digest)) if beside else ""
 
 
 def _narrowed(node: NodeView, model_digest: str, projector: str) -> NodeView:

@@ -16,6 +16,7 @@ from scheduler.core import (
     keeping,
     model_constraints,
     moving,
+    new_projectors,
     reconcile,
     requests,
     starting,
@@ -110,6 +111,7 @@ class SchedulerCore:
                 keeping.follow_queues(books, now_s)
                 keeping.keep_replicas(books, now_s)
                 moving.move_misplaced(books, now_s)
+                new_projectors.follow_projectors(books, now_s)
             requests.drop_deserted(books, now_s)
             pump(books, now_s)
         if isinstance(event, NEWS):

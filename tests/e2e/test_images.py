@@ -101,3 +101,18 @@ def test_what_is_no_image_or_for_a_blind_model_is_refused(cluster: Cluster, tmp_
     assert many.status_code == 400
     assert "8 images" in many.json()["error"]
     assert chat(cluster, ONE).status_code == 200
+
+
+def test_a_model_that_is_loaded_sees_once_its_projector_lies_beside_it(cluster: Cluster, tmp_path: Path) -> None:
+    model, projector = build_pair("vision", tmp_path)
+    model.rename(cluster.models / "later.gguf")
+    wait_until(lambda: capabilities(cluster, "later") != [], deadline_s=30, what="the model is found")
+    assert chat(cluster, model="later").status_code == 200
+    blind = chat(cluster, ONE, model="later")
+    assert (blind.status_code, blind.json()["error"]) == (400, '"later" does not support vision')
+    projector.rename(cluster.models / "later.mmproj.gguf")
+    wait_until(lambda: "vision" in capabilities(cluster, "later"), deadline_s=30, what="the projector is found")
+    shown = cluster.post("/api/show", {"model": "later"}).json()
+    assert shown["projector_info"]["general.architecture"] == "clip"
+    wait_until(lambda: chat(cluster, ONE, model="later").status_code == 200, deadline_s=60, what="it sees")
+    assert chat(cluster, model="later").status_code == 200

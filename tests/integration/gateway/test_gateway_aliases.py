@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import openai
@@ -19,7 +20,7 @@ LOST = "model 'fast' not found: it is an alias of 'gone:latest', which no node h
 async def test_an_alias_answers_in_every_dialect_under_the_name_that_was_asked_for(cluster: Cluster) -> None:
     put = await cluster.http.put(f"{PAGE}/fast", json={"model": "demo"})
     assert put.json() == {"alias": "fast:latest", "model": MODEL_NAME, "exists": True}
-    talk = [{"role": "user", "content": "hi"}]
+    talk: Any = [{"role": "user", "content": "hi"}]
     chat = await cluster.openai.chat.completions.create(model="Fast", messages=talk)
     assert chat.model == "Fast"
     native = await cluster.ollama.chat(model="fast:latest", messages=talk)
@@ -73,7 +74,7 @@ async def test_an_alias_wins_over_a_model_of_its_name(start_cluster: StartCluste
 async def test_an_alias_of_a_model_that_is_gone_says_so_in_every_dialect(start_cluster: StartCluster) -> None:
     scheduler = ScriptedScheduler(aliases={"fast:latest": "gone:latest"})
     async with start_cluster(scheduler=scheduler) as cluster:
-        talk = [{"role": "user", "content": "hi"}]
+        talk: Any = [{"role": "user", "content": "hi"}]
         with pytest.raises(openai.NotFoundError, match="alias of 'gone:latest'"):
             await cluster.openai.chat.completions.create(model="fast", messages=talk)
         answer = await cluster.http.post("/api/chat", json={"model": "fast", "messages": talk})

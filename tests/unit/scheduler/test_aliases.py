@@ -1,6 +1,8 @@
 """Second names of models: what is refused, what counts when, and what gateways hear."""
 
-from scheduler.core.effects import AnswerAlias, AnswerFailed, PublishRoutes, SaveAlias
+from collections.abc import Sequence
+
+from scheduler.core.effects import AnswerAlias, AnswerFailed, Effect, PublishRoutes, SaveAlias
 from scheduler.core.events import AliasesRead, AliasPut, InventorySeen, LeadershipLost
 from scheduler.core.faults import STALE_FENCE, Fault
 from scheduler.core.model_alias import ModelAlias
@@ -19,7 +21,7 @@ def published(world: World) -> tuple[ModelAlias, ...] | None:
     return world.core.books.routes_aliases
 
 
-def refusal(effects: list[object]) -> Fault:
+def refusal(effects: Sequence[Effect]) -> Fault:
     (answer,) = effects
     assert isinstance(answer, AnswerFailed)
     return answer.fault
