@@ -1,12 +1,23 @@
-"""How often a model is asked for, and what it would cost to have thrown it out. Pure."""
+"""When a model is likely to be asked for again, and what it would cost to have thrown it out. Pure.
 
-import math
+What counts are the gaps between its requests. Where they are alike, the next request is due a gap after the last one;
+where they are not, the last one tells nothing and the mean is all there is. A request that is overdue becomes the less
+likely the longer it is. So whoever is asked for in turns is told from whoever was just asked for, which no rate can do.
+"""
+
 from dataclasses import dataclass, replace
 
-HALF_LIFE_S = 600.0
-# How far ahead an eviction looks: asked within this time, it was a mistake.
+# How far ahead an eviction looks: a model that is asked for once in this time costs its reload.
 HORIZON_S = 300.0
-_DECAY_PER_S = math.log(2) / HALF_LIFE_S
+# Until a second request was seen, the next one is taken to be as far away.
+FIRST_GAP_S = 900.0
+# Each gap counts a tenth, so that habits of the last ten or twenty requests decide.
+GAP_WEIGHT_MIN = 0.1
+# With so many gaps seen, half of what they have in common is believed.
+GAPS_BELIEVED = 2
+# Nothing is expected more exactly than to this part of its mean gap; and requests that come at once are not told apart.
+SHARPNESS_MIN = 0.1
+GAP_S_MIN = 1.0
 # Until a load of the model was seen: a file is read at so many bytes a second, after a process has started.
 READ_BYTES_PER_S = 1 << 30
 START_S = 1.0
@@ -20,27 +31,54 @@ LOSS_MIN = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Requests per second, as an average in which what was ten minutes ago counts half."""
+    """When a model was asked for: the last time, and how far apart such times are."""
 
-    rate_per_s: float = 0.0
-    at_s: float = 0.0
+    at_s: float | None = None  # None: never
+    gaps: int = 0
+    mean_s: float = 0.0
+    mean_square_s: float = 0.0
     load_s: float | None = None  # how long the last load took; None: none was seen
 
-    def rate_at(self, now_s: float) -> float:
-        """The rate, if nobody has asked since."""
-        return self.rate_per_s * math.exp(-_DECAY_PER_S * max(0.0, now_s - self.at_s))
-
-    def asked(self, requests: int, now_s: float) -> "Demand":
-        """The same after so many requests."""
-        return replace(self, rate_per_s=self.rate_at(now_s) + requests * _DECAY_PER_S, at_s=now_s)
+    def asked(self, now_s: float) -> "Demand":
+        """The same after a request, or some at once."""
+        if self.at_s is None:
+            return replace(self, at_s=now_s)
+        gap_s = max(now_s - self.at_s, 0.0)
+        weight = max(GAP_WEIGHT_MIN, 1.0 / (self.gaps + 1))
+        return replace(
+            self,
+            at_s=now_s,
+            gaps=self.gaps + 1,
+            mean_s=self.mean_s + weight * (gap_s - self.mean_s),
+            mean_square_s=self.mean_square_s + weight * (gap_s * gap_s - self.mean_square_s),
+        )
 
     def loaded_in(self, load_s: float) -> "Demand":
         """The same after a load that took so long."""
         return replace(self, load_s=load_s)
 
+    @property
+    def regularity(self) -> float:
+        """How alike the gaps are, as far as there were enough to tell: 1 a clock, 0 no more than chance."""
+        if not self.mean_s:
+            return 0.0
+        variation = self.mean_square_s / self.mean_s**2 - 1.0
+        return min(1.0, max(0.0, 1.0 - variation)) * self.gaps / (self.gaps + GAPS_BELIEVED)
+
+    def next_in_s(self, now_s: float) -> float:
+        """Seconds until it is likely to be asked for again; infinite: it never was."""
+        if self.at_s is None:
+            return float("inf")
+        passed_s = max(0.0, now_s - self.at_s)
+        if not self.gaps:
+            return FIRST_GAP_S + passed_s
+        mean_s = max(self.mean_s, GAP_S_MIN)
+        due_s = mean_s - self.regularity * min(passed_s, mean_s)
+        return max(due_s, SHARPNESS_MIN * mean_s) + max(0.0, passed_s - mean_s)
+
     def asked_within_horizon(self, now_s: float) -> float:
-        """The probability that somebody asks before the horizon."""
-        return 1.0 - math.exp(-self.rate_at(now_s) * HORIZON_S)
+        """How often it is likely to be asked for before the horizon."""
+        return HORIZON_S / self.next_in_s(now_s)
 
 
 NO_DEMAND = Demand()

@@ -1,50 +1,104 @@
 """Which replicas may go for a load, and what each of them costs."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from scheduler.core.books import Books
+from scheduler.core.demand import NO_DEMAND, reload_s
 from scheduler.core.eviction import Evictable, PoolKey
-from scheduler.core.keep_cost import loss_of_replica
-from scheduler.core.load_jobs import LoadJob
+from scheduler.core.keep_cost import held_bytes, loss_of_model, loss_of_replica
+from scheduler.core.load_jobs import ON_HOST, LoadJob
 from scheduler.core.model_constraints import constraints_of
 from scheduler.core.promises import replica_promises
 from scheduler.core.view import DeviceKind, RunnerView
 
-# How much less a replica in its first moments must be worth, for a load to wait for it.
-WORTH_WAITING_FACTOR = 2.0
+# How much less a replica that may not go yet must be worth than an idle one, for a load to wait for it. Forecasts are
+# not more exact than that.
+WORTH_WAITING_FACTOR = 1.3
+# And for so many reloads of the idle one: beside its first moments, longer than that a load never waits for another.
+WAIT_RELOADS = 2.0
+# So many of those that may go soon are compared with every idle one, the cheapest of them.
+SOON_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Soon:
+    """What may go before long: a replica that answers, one in its first moments, or one that loads."""
+
+    loss: float
+    freed_bytes: int
+    free_at_s: float
 
 
 def evictable(books: Books, job: LoadJob, now_s: float) -> Iterator[Evictable]:
     """Idle replicas that may go for this load.
 
-    One in its first moments may not go yet. If it is worth much less than an idle one, that stays too: to wait for some
-    seconds is better than to throw out what is asked for all the time, and to load it again a moment later.
+    One that loads, that answers, or that is in its first moments may not go yet. If it is worth much less than an idle
+    one, the idle one stays too, for a while: to wait for some seconds is better than to throw out what is asked for all
+    the time, and to load it again a moment later.
     """
-    idle: list[Evictable] = []
-    soon: list[Evictable] = []
+    idle: list[tuple[Evictable, float]] = []
+    soon: list[_Soon] = []
+    waits = now_s < job.created_s + books.policy.starve_s
     for node_id, runner, spare in spare_replicas(books, job, now_s):
-        kind = soon if is_young(books, runner, now_s) else idle
-        if kind is idle and is_used(books, runner, now_s):
+        free_at_s = books.memos[runner.placement_id].ready_since_s + books.policy.dwell_s_min
+        may_go = now_s >= free_at_s and not is_used(books, runner, now_s)
+        if not may_go and not (waits and _could_lie_on(books, job, node_id)):
             continue
-        kind.append(
-            Evictable(
-                placement_id=runner.placement_id,
-                idle_s=books.memos[runner.placement_id].idle_s(now_s),
-                loss=loss_of_replica(books, runner, now_s),
-                pool_bytes=pool_bytes(books, node_id, runner),
-                model=runner.model_digest,
-                spare=spare,
-            )
+        loss, pools = loss_of_replica(books, runner, now_s), pool_bytes(books, node_id, runner)
+        if not may_go:
+            soon.append(_Soon(loss=loss, freed_bytes=sum(pools.values()), free_at_s=max(now_s, free_at_s)))
+            continue
+        one = Evictable(
+            placement_id=runner.placement_id,
+            idle_s=books.memos[runner.placement_id].idle_s(now_s),
+            loss=loss,
+            pool_bytes=pools,
+            model=runner.model_digest,
+            spare=spare,
         )
-    for one in idle:
-        if not any(_is_worth_waiting_for(other, one) for other in soon):
+        idle.append((one, job.created_s + _patience_s(books, runner)))
+    if waits and idle:
+        soon = sorted([*soon, *_loading(books, job, now_s)], key=lambda one: one.loss)[:SOON_MAX]
+    for one, until_s in idle:
+        if now_s >= until_s or not any(_is_worth_waiting_for(other, one, until_s) for other in soon):
             yield one
 
 
-def _is_worth_waiting_for(young: Evictable, idle: Evictable) -> bool:
-    enough = sum(young.pool_bytes.values()) >= sum(idle.pool_bytes.values())
-    return enough and young.loss * WORTH_WAITING_FACTOR <= idle.loss
+def _is_worth_waiting_for(soon: _Soon, idle: Evictable, until_s: float) -> bool:
+    is_cheaper = soon.loss * WORTH_WAITING_FACTOR <= idle.loss
+    return is_cheaper and soon.freed_bytes >= sum(idle.pool_bytes.values()) and soon.free_at_s <= until_s
+
+
+def _patience_s(books: Books, runner: RunnerView) -> float:
+    """How long a load waits at most for another one to go in place of this one."""
+    reload = reload_s(books.demand.get(runner.model_digest, NO_DEMAND), held_bytes(runner))
+    return min(books.policy.dwell_s_min + WAIT_RELOADS * reload, books.policy.starve_s)
+
+
+def _loading(books: Books, job: LoadJob, now_s: float) -> Iterator[_Soon]:
+    """Other loads on their way: when their first moments will be over, as far as earlier loads tell."""
+    for other in books.jobs.values():
+        placement, constraints = other.placement, constraints_of(books, other.model_name)
+        if other is job or placement is None or constraints.pinned or constraints.replicas_min:
+            continue
+        if other.model_digest == job.model_digest or not _could_lie_on(books, job, placement.node_id):
+            continue
+        needs = [(need.node_id or placement.node_id, need.device_id, need.total_bytes) for need in placement.needs]
+        demand = books.demand.get(other.model_digest, NO_DEMAND)
+        held = placement.report.total_bytes
+        begun_s = other.started_s if other.state in ON_HOST else now_s
+        yield _Soon(
+            loss=loss_of_model(books, other.model_name, other.model_digest, now_s, held=held),
+            freed_bytes=sum(_by_pool(books, needs).values()),
+            free_at_s=max(now_s, begun_s + reload_s(demand, held)) + books.policy.dwell_s_min,
+        )
+
+
+def _could_lie_on(books: Books, job: LoadJob, node_id: str) -> bool:
+    node = books.node(node_id)
+    return node is not None and node.model(job.model_digest) is not None and node_id not in job.failed_nodes
 
 
 def spare_replicas(books: Books, job: LoadJob, now_s: float) -> Iterator[tuple[str, RunnerView, int]]:
@@ -76,11 +130,6 @@ def spare_replicas(books: Books, job: LoadJob, now_s: float) -> Iterator[tuple[s
             yield node_id, runner, spare
 
 
-def is_young(books: Books, runner: RunnerView, now_s: float) -> bool:
-    """Whether it was just loaded, and for somebody."""
-    return now_s < books.memos[runner.placement_id].ready_since_s + books.policy.dwell_s_min
-
-
 def is_used(books: Books, runner: RunnerView, now_s: float) -> bool:
     """Whether a sequence runs, or is on its way."""
     memo = books.memos[runner.placement_id]
@@ -89,17 +138,28 @@ def is_used(books: Books, runner: RunnerView, now_s: float) -> bool:
 
 def pool_bytes(books: Books, node_id: str, runner: RunnerView) -> dict[PoolKey, int]:
     """The most by which pools gain when it goes; without host RAM where most of it lies on devices."""
+    return _by_pool(
+        books,
+        (
+            (promise.node_id, device_id, count)
+            for promise in replica_promises(books, node_id, runner)
+            for device_id, count in promise.device_bytes.items()
+        ),
+    )
+
+
+def _by_pool(books: Books, held: Iterable[tuple[str, str, int]]) -> dict[PoolKey, int]:
+    """`held` has node, device and bytes."""
     pools: dict[PoolKey, int] = {}
     on_host: dict[PoolKey, int] = {}
-    for promise in replica_promises(books, node_id, runner):
-        node = books.node(promise.node_id)
-        for device_id, count in promise.device_bytes.items():
-            device = node.device(device_id) if node is not None else None
-            if device is None or count == 0:
-                continue
-            kind = on_host if device.kind is DeviceKind.CPU else pools
-            key = (promise.node_id, device.pool_id)
-            kind[key] = kind.get(key, 0) + count
+    for node_id, device_id, count in held:
+        node = books.node(node_id)
+        device = node.device(device_id) if node is not None else None
+        if device is None or count == 0:
+            continue
+        kind = on_host if device.kind is DeviceKind.CPU else pools
+        key = (node_id, device.pool_id)
+        kind[key] = kind.get(key, 0) + count
     if sum(on_host.values()) >= sum(pools.values()):
         for key, count in on_host.items():
             pools[key] = pools.get(key, 0) + count

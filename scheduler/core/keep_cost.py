@@ -14,18 +14,44 @@ def loss_of_replica(books: Books, runner: RunnerView, now_s: float) -> float:
         return 1.0 / (1.0 + memo.idle_s(now_s))
     if memo is not None and books.policy.eviction_order is EvictionOrder.FIRST_IN:
         return 1.0 / (1.0 + max(0.0, now_s - memo.ready_since_s))
-    constraints = constraints_of(books, runner.model_name)
     default_ms = default_keep_alive_ms(books, runner.model_name)
-    keep_alive_ms = memo.keep_alive_ms(runner, default_ms) if memo is not None else default_ms
-    held = runner.memory.total_bytes if runner.memory is not None else runner.load_bytes_total
+    return loss_of_model(
+        books,
+        runner.model_name,
+        runner.model_digest,
+        now_s,
+        held=held_bytes(runner),
+        held_s=runner.held_prompt_s,
+        kept_for_ever=(memo.keep_alive_ms(runner, default_ms) if memo is not None else default_ms) < 0,
+    )
+
+
+def loss_of_model(
+    books: Books,
+    name: str,
+    digest: str,
+    now_s: float,
+    *,
+    held: int,
+    held_s: float = 0.0,
+    kept_for_ever: bool | None = None,
+) -> float:
+    """The same of a model that holds so many bytes. `kept_for_ever`: None: as is set for it."""
+    if kept_for_ever is None:
+        kept_for_ever = default_keep_alive_ms(books, name) < 0
     return loss_of(
-        books.demand.get(runner.model_digest, NO_DEMAND),
+        books.demand.get(digest, NO_DEMAND),
         now_s=now_s,
         size_bytes=held,
-        held_s=runner.held_prompt_s,
-        kept_for_ever=keep_alive_ms < 0,
-        priority=constraints.priority,
+        held_s=held_s,
+        kept_for_ever=kept_for_ever,
+        priority=constraints_of(books, name).priority,
     )
+
+
+def held_bytes(runner: RunnerView) -> int:
+    """What it takes in all, or what it loads while nobody knows better."""
+    return runner.memory.total_bytes if runner.memory is not None else runner.load_bytes_total
 
 
 def default_keep_alive_ms(books: Books, model_name: str) -> int:
@@ -43,4 +69,4 @@ def see_requests(books: Books, now_s: float) -> None:
         news = runner.requests_total - memo.counted_requests
         memo.counted_requests = runner.requests_total
         if news > 0:
-            books.demand[runner.model_digest] = books.demand.get(runner.model_digest, NO_DEMAND).asked(news, now_s)
+            books.demand[runner.model_digest] = books.demand.get(runner.model_digest, NO_DEMAND).asked(now_s)

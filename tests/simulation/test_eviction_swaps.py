@@ -1,7 +1,14 @@
 """Who is thrown out, over hours: two devices, four models, two fit. Swaps are compared with the fewest that could be.
 
-Two people ask for two models all day, two others for theirs now and then. The fewest loads that could have
-served the same requests in their order are worked out afterwards, with the future known.
+Two people ask for two models all day, two others for theirs now and then; at four paces, of which the fastest asks for
+a model every few loads. Or all four take turns. The fewest loads that could have served the same requests in their
+order are worked out afterwards, with the future known.
+
+Where requests come by chance nothing tells when the next one comes. There, no order that cannot see the future keeps
+within a tenth of the fewest (it is 1.13 of them with the true rates known, 1.4 where all rates are equal). What holds:
+within a tenth of an order that knows the true rates, than which none is better. And where all take turns faster than a
+model is loaded and past its first moments, whoever was just asked for, the best to throw out, is never there to be
+taken: swaps are 1.5 of the fewest.
 """
 
 import heapq
@@ -9,6 +16,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 
 import pytest
@@ -18,12 +26,22 @@ from scheduler.core.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models
 
-HOURS = 5
+HOURS = 5  # at the slowest pace; as many requests at any other
 REPORT_S = 3
 LOAD_S = 6.0
 DAILY = ("m0", "m1")
 SELDOM = ("m2", "m3")
 FIT = 2
+PACES = (1.0, 0.5, 0.25, 0.125)
+WAIT_S_MAX = 60.0  # two waits for what is cheaper (starve_s each), if that long, and the loads
+
+
+class Habit(StrEnum):
+    """How people ask: the gaps of their requests."""
+
+    STEADY = "steady"  # two all day, two now and then
+    TURNS = "turns"  # one after the other, all day
+    CHANCE = "chance"  # as STEADY in the mean, but whenever
 
 
 @dataclass(slots=True)
@@ -33,6 +51,9 @@ class Day:
     seed: int
     order: EvictionOrder = EvictionOrder.COST
     context_tokens: tuple[int | None, ...] = (None,)
+    pace: float = 1.0
+    habit: Habit = Habit.STEADY
+    longest_wait_s: float = 0.0
     world: World = field(init=False)
     sequence: list[str] = field(default_factory=list)  # models in the order of their requests
     _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -41,7 +62,7 @@ class Day:
     _work: random.Random = field(init=False)  # how long answers take
     _calls: "itertools.count[int]" = field(default_factory=itertools.count)
     _loading: set[tuple[str, int]] = field(default_factory=set)
-    _waiting: dict[str, str] = field(default_factory=dict)
+    _waiting: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random, self._work = random.Random(self.seed), random.Random(-self.seed)
@@ -54,14 +75,15 @@ class Day:
         self.world.lead()
 
     def run(self) -> None:
-        begin_s = self.world.now_s
-        for second in range(0, HOURS * 3600, REPORT_S):
+        begin_s, end_s = self.world.now_s, self.world.now_s + HOURS * 3600 * self.pace
+        for second in range(0, int(end_s - begin_s), REPORT_S):
             self._at(begin_s + second, self._report)
-        for index, name in enumerate(DAILY):
-            self._at(begin_s + 90.0 * index, partial(self._daily, name))
-        for name in SELDOM:
-            self._at(begin_s + self._random.uniform(60, 600), partial(self._seldom, name))
-        while self._agenda and self._agenda[0][0] < begin_s + HOURS * 3600:
+        for index, name in enumerate(DAILY + SELDOM):
+            first_s = 45.0 * index if self.habit is Habit.TURNS else 90.0 * index
+            if name in SELDOM and self.habit is not Habit.TURNS:
+                first_s = self._random.uniform(60, 600)
+            self._at(begin_s + first_s * self.pace, partial(self._somebody_asks, name))
+        while self._agenda and self._agenda[0][0] < end_s:
             moment_s, _, act = heapq.heappop(self._agenda)
             self.world.now_s = max(self.world.now_s, moment_s)
             act()
@@ -76,18 +98,23 @@ class Day:
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         self._at(self.world.now_s + seconds, act)
 
-    def _daily(self, name: str) -> None:
+    def _somebody_asks(self, name: str) -> None:
         self._ask(name)
-        self._after(self._random.uniform(150, 210), partial(self._daily, name))
+        self._after(self._gap_s(name) * self.pace, partial(self._somebody_asks, name))
 
-    def _seldom(self, name: str) -> None:
-        self._ask(name)
-        self._after(self._random.uniform(900, 1800), partial(self._seldom, name))
+    def _gap_s(self, name: str) -> float:
+        match self.habit:
+            case Habit.TURNS:
+                return self._random.uniform(170, 190)
+            case Habit.CHANCE:
+                return self._random.expovariate(1 / (180 if name in DAILY else 1350))
+            case Habit.STEADY:
+                return self._random.uniform(150, 210) if name in DAILY else self._random.uniform(900, 1800)
 
     def _ask(self, name: str) -> None:
         caller = f"c{next(self._calls)}"
         self.sequence.append(name)
-        self._waiting[caller] = name
+        self._waiting[caller] = name, self.world.now_s
         self.world.ensure(caller, name, context_tokens=self._random.choice(self.context_tokens))
         self._answer()
 
@@ -108,7 +135,9 @@ class Day:
                 self._loading.add(key)
                 self._after(LOAD_S, partial(self._loaded, *key))
         for caller in [one for one in self._waiting if world.is_ready(one)]:
-            self._use(self._waiting.pop(caller))
+            name, asked_s = self._waiting.pop(caller)
+            self.longest_wait_s = max(self.longest_wait_s, world.now_s - asked_s)
+            self._use(name)
 
     def _loaded(self, placement_id: str, generation: int) -> None:
         one = self.world.runners.get(placement_id)
@@ -150,16 +179,54 @@ def fewest_loads(sequence: list[str]) -> int:
     return min(costs.values())
 
 
+def loads_by_rates(sequence: list[str]) -> int:
+    """Loads of the best order that knows how often each model is asked for, and nothing of the future."""
+    held: set[str] = set()
+    loads = 0
+    for name in sequence:
+        if name not in held:
+            loads += 1
+            if len(held) == FIT:
+                held.remove(max(held, key=lambda one: (one in SELDOM, one)))
+            held.add(name)
+    return loads
+
+
+def day_of(
+    seed: int, order: EvictionOrder = EvictionOrder.COST, *, pace: float = 1.0, habit: Habit = Habit.STEADY
+) -> Day:
+    """A day that is over, on which nobody was refused and nobody waited for long."""
+    day = Day(seed=seed, order=order, pace=pace, habit=habit)
+    day.run()
+    assert all(day.world.is_ready(one) for one in day.world.asked if one not in day._waiting)
+    assert day.longest_wait_s <= WAIT_S_MAX
+    return day
+
+
 @pytest.mark.behaviour("B-136")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_swaps_are_within_a_tenth_of_the_fewest_and_fewer_than_with_simpler_orders(seed: int) -> None:
-    loads: dict[EvictionOrder, int] = {}
-    for order in EvictionOrder:
-        day = Day(seed=seed, order=order)
-        day.run()
-        assert all(day.world.is_ready(one) for one in day.world.asked if one not in day._waiting)
-        loads[order] = day.loads
-        fewest = fewest_loads(day.sequence)
-    assert loads[EvictionOrder.COST] <= 1.1 * fewest
-    assert loads[EvictionOrder.COST] < loads[EvictionOrder.LEAST_RECENTLY_USED]
-    assert loads[EvictionOrder.COST] < loads[EvictionOrder.FIRST_IN]
+@pytest.mark.parametrize("pace", PACES)
+def test_swaps_are_within_a_tenth_of_the_fewest_at_every_pace(pace: float) -> None:
+    for seed in range(1, 4):
+        day = day_of(seed, pace=pace)
+        assert day.loads <= 1.1 * fewest_loads(day.sequence), f"seed {seed}"
+
+
+@pytest.mark.behaviour("B-136")
+def test_swaps_are_within_a_tenth_of_the_fewest_where_all_take_turns() -> None:
+    for seed in range(1, 3):
+        day = day_of(seed, habit=Habit.TURNS)
+        assert day.loads <= 1.1 * fewest_loads(day.sequence), f"seed {seed}"
+
+
+@pytest.mark.behaviour("B-136")
+def test_where_requests_come_by_chance_swaps_are_within_a_tenth_of_the_best_without_foresight() -> None:
+    days = [day_of(seed, habit=Habit.CHANCE) for seed in range(1, 5)]
+    assert sum(day.loads for day in days) <= 1.1 * sum(loads_by_rates(day.sequence) for day in days)
+
+
+@pytest.mark.behaviour("B-136")
+@pytest.mark.parametrize("habit", [Habit.STEADY, Habit.TURNS])
+def test_simpler_orders_need_more_swaps(habit: Habit) -> None:
+    loads = {order: day_of(1, order, habit=habit).loads for order in EvictionOrder}
+    assert loads[EvictionOrder.COST] * 1.2 < loads[EvictionOrder.LEAST_RECENTLY_USED]
+    assert loads[EvictionOrder.COST] * 1.2 < loads[EvictionOrder.FIRST_IN]
