@@ -133,6 +133,7 @@ class Chaos:
     """Chooses what happens next."""
 
     seed: int
+    world_type: type[CheckedWorld] = CheckedWorld
     world: CheckedWorld = field(init=False)
     happened: Counter[str] = field(default_factory=Counter)
     callers: list[str] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Chaos:
             context_tokens=2048, num_parallel=1, keep_alive_ms=20_000, load_stall_s=60.0, load_waiters_max=8,
             pipeline_backends=frozenset(),
         )  # fmt: skip
-        self.world = CheckedWorld(policy=policy, sizes_gib=sizes, cache_gib_per_slot=0.2, seed=self.seed)
+        self.world = self.world_type(policy=policy, sizes_gib=sizes, cache_gib_per_slot=0.2, seed=self.seed)
         files = models(*SIZES_GIB)
         every = (
             node("n0", devices=(gpu("g0", free=24, total=24), gpu("g1", free=16, total=16), cpu(free=48, total=48))),
