@@ -17,6 +17,7 @@ TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type"
 PLAIN = {"model": "demo", "stream": False}
 # A request for each route that answers with JSON. Where a route answers in several forms, one for each.
 GOOD: dict[str, list[Any]] = {
+    "PUT /puna/v1/aliases/{alias}": [{"model": "demo"}],  # what lists models shows it from here on
     "POST /api/generate": [
         {**PLAIN, "prompt": "x"},
         {**PLAIN, "prompt": "x", "logprobs": True, "top_logprobs": 2},
@@ -77,9 +78,11 @@ GOOD: dict[str, list[Any]] = {
     "GET /puna/v1/models/{model}/policy": [None],
     "PUT /puna/v1/models/{model}/policy": [{"pinned": True}],
     "GET /puna/v1/whoami": [None],
+    "GET /puna/v1/aliases": [None],
+    "DELETE /puna/v1/aliases/{alias}": [None],
 }  # fmt: skip
 GOOD |= {f"POST {path}": GOOD["POST /v1/rerank"] for path in ("/v2/rerank", "/rerank")}
-VALUES = {"{model}": "demo", "{id}": "demo", "{node}": "node-1"}
+VALUES = {"{model}": "demo", "{id}": "demo", "{node}": "node-1", "{alias}": "fast"}
 QUERIES = {"GET /puna/v1/explain": "?model=demo"}
 # With these, what is shown is tested where there are nodes with stores, or keys.
 ELSEWHERE = {
