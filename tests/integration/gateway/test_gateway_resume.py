@@ -241,7 +241,7 @@ async def test_a_silent_call_counts_as_hung(start_cluster: StartCluster, monkeyp
     async def hang(_: ScriptedRunner) -> None:
         await asyncio.Event().wait()
 
-    first, second = ScriptedRunner(slots=8, after_piece={1: hang}), ScriptedRunner(slots=2)
+    first, second = ScriptedRunner(slots=8, after_piece={1: hang}), Reporting(slots=2)
     stalled = metrics.RESUMES.labels("stalled", "resumed")._value
     before = stalled.get()
     async with running(start_cluster, first, second) as cluster:
