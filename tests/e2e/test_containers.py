@@ -269,7 +269,7 @@ def test_streams_of_a_killed_host_go_on_at_the_other(
     with streams(cluster, 2, end_tokens=end_tokens) as running:
         cluster.crash(service)
         go_on(running, what=f"both streams go on after {service} was killed")
-        assert cluster.answers(QUESTION, EXPECTED)
+        assert cluster.said(QUESTION) == EXPECTED
     wait_until(lambda: cluster.nodes_of() == list(HOSTS), deadline_s=HEALTHY_S, what="its replica is loaded again")
 
 
@@ -287,7 +287,7 @@ def test_a_killed_gateway_costs_its_own_connections_only(cluster: ComposeCluster
 def test_a_warm_model_answers_without_redis_scheduler_and_discovery(cluster: ComposeCluster) -> None:
     cluster.compose("stop", "redis", "scheduler", "discovery")
     try:
-        assert cluster.answers(QUESTION, EXPECTED)
+        assert cluster.said(QUESTION) == EXPECTED
     finally:
         cluster.compose("start", "redis", "discovery", "scheduler")
         cluster.wait_until_healthy(*ROLES)
@@ -341,10 +341,10 @@ def test_models_keys_and_placements_outlive_a_restart_of_everything(cluster: Com
         deadline_s=HEALTHY_S,
     )
     assert "kept:latest" in before
-    assert cluster.answers(QUESTION, EXPECTED)
+    assert cluster.said(QUESTION) == EXPECTED
     # A host holds one model here; that one may go now.
     cluster.client.delete(f"/puna/v1/placements/{MODEL}").raise_for_status()
-    assert cluster.answers(QUESTION, EXPECTED, model="kept")
+    assert cluster.said(QUESTION, model="kept") == EXPECTED
 
 
 def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> None:
@@ -371,7 +371,7 @@ def test_a_host_of_another_machine_joins_and_serves(cluster: ComposeCluster) -> 
         wait_until(
             lambda: cluster.nodes_of() == ["far"], deadline_s=HEALTHY_S, what="the model is there, and there alone"
         )
-        assert cluster.answers(QUESTION, EXPECTED)
+        assert cluster.said(QUESTION) == EXPECTED
     finally:
         cluster.compose("down", "--volumes", "--timeout=30", settings=far)
 
