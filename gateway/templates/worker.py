@@ -20,9 +20,10 @@ from typing import Any, BinaryIO, NoReturn
 
 import jinja2
 from jinja2 import nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 CPU_S_MAX = 1.0
 MEMORY_BYTES_MAX = 256 * 1024 * 1024

@@ -38,7 +38,7 @@ class InProcess:
         rendered = self._render(template, dict(variables))
         if "error" in rendered:
             raise TemplateFailed(f"chat template: {rendered['error']}")
-        return rendered["text"]
+        return str(rendered["text"])
 
 
 async def text_of(model: ModelInfo, chat: Chat, think: Think | None = None) -> str:

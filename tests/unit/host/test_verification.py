@@ -56,14 +56,18 @@ async def test_a_process_that_ends_reads_nothing_to_its_end_and_judges_nothing(
     class Ending(FileDigests):
         """The process ends when the first piece is read."""
 
+        end: Callable[[], None]
+
         async def of(self, stamp: FileStamp, told: Callable[[int], None] = lambda _: None) -> str:
             def ending(done_bytes: int) -> None:
-                verifier.stop()
+                self.end()
                 told(done_bytes)
 
             return await super().of(stamp, ending)
 
-    verifier = Verifier(blobs, Ending(tmp_path / "digests.json"), tmp_path / "quarantine", lambda: None)
+    digests = Ending(tmp_path / "digests.json")
+    verifier = Verifier(blobs, digests, tmp_path / "quarantine", lambda: None)
+    digests.end = verifier.stop
     with pytest.raises(BadModelFile, match="the host stops"):
         await verifier.verify(DIGEST)
     assert blobs.has(DIGEST)
