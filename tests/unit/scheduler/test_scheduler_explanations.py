@@ -1,0 +1,134 @@
+"""What the scheduler says of a placement that is, was or would be, and of defaults for every model."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions
+from scheduler.core.effects import AnswerExplained
+from scheduler.core.events import ConstraintsAsked, ExplainAsked
+from scheduler.core.layouts import FlashAttention
+from scheduler.core.policy import Policy
+from scheduler.core.view import DeviceView
+from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
+from tests.unit.scheduler.wishes import TWO_GPUS, told
+from tests.unit.scheduler.world import World, models, world_with
+
+
+@pytest.mark.behaviour("B-134")
+def test_explain_answers_at_once_while_a_load_is_stuck() -> None:
+    world = world_with(node(devices=TWO_GPUS, models=models("m", "n")), m=16, n=16)
+    world.ensure("c")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.pass_time(100)
+    stuck = world.explain("m", last=True)
+    assert (stuck.outcome, stuck.hypothetical) == ("placed", False)
+    assert stuck.age_s == pytest.approx(100, abs=2)
+    assert world.explain("n").outcome == "measuring"
+
+
+def with_defaults(defaults: Constraints, *devices: DeviceView) -> World:
+    world = World(policy=replace(Policy(), defaults=defaults))
+    world.nodes = {"a": node("a", devices=devices)}
+    world.report()
+    world.lead()
+    return world
+
+
+def test_what_the_settings_say_of_every_model_holds_until_somebody_wishes_otherwise() -> None:
+    spread = Constraints(policy=FillPolicy.SPREAD, cache_type_k="q8_0", cache_type_v="q8_0")
+    world = with_defaults(spread, *TWO_GPUS)
+    world.ensure("a")
+    world.settle()
+    (layout,) = [one.view.layout for one in world.runners.values()]
+    assert {part.device_id for part in layout.devices} == {"gpu-0", "gpu-1"}
+    assert (layout.cache_type_k, layout.cache_type_v) == ("q8_0", "q8_0")
+
+    packed = with_defaults(spread, *TWO_GPUS)
+    packed.want("m", policy="pack", cache_type_v="f16")
+    packed.ensure("a")
+    packed.settle()
+    (layout,) = [one.view.layout for one in packed.runners.values()]
+    assert len(layout.devices) == 1
+    assert (layout.cache_type_k, layout.cache_type_v) == ("q8_0", "f16")
+
+
+def test_explain_and_the_list_tell_a_default_from_a_wish_and_from_what_a_request_asks() -> None:
+    defaults = Constraints(policy=FillPolicy.SPREAD, flash_attention=FlashAttention.OFF, backend="CUDA")
+    world = with_defaults(defaults, *TWO_GPUS)
+    world.want("m", flash_attention="on", priority=2)
+    world.ensure("a", options=LoadOptions(num_gpu=3))
+    world.settle()
+    held = {one.name: (one.value, one.origin.value) for one in world.explain(last=True).constraints}
+    assert held == {
+        "backend": ("CUDA", "default"),
+        "flash_attention": ("on", "command"),
+        "num_gpu": ("3", "request"),
+        "policy": ("spread", "default"),
+        "priority": ("2", "command"),
+    }
+    wish = told(world).models[0]
+    assert wish.defaults == Constraints(policy=FillPolicy.SPREAD, backend="CUDA")
+
+
+def test_a_backend_for_all_that_nobody_has_is_the_operators_mistake_and_named() -> None:
+    world = with_defaults(Constraints(backend="Vulkan"), gpu(), cpu())
+    world.ensure("a")
+    assert "PUNA_LLM_LIBRARY" in world.fault("a").message
+    assert world.fault("a").reason == "model_unavailable"
+    world.ensure("b", options=LoadOptions(num_gpu=0))  # who wants the processor has chosen
+    world.settle()
+    assert world.is_ready("b")
+
+
+def test_explain_changes_nothing() -> None:
+    world = loaded(world=world_with(node(devices=ONE_GPU, models=models("m", "n")), m=16, n=16))
+    world.ensure("c", "n")
+    world.settle()
+    world.pass_time(20)
+    before = (dict(world.core.books.jobs), dict(world.core.books.desired), dict(world.core.books.stops))
+    writes = list(world.writes)
+    first = world.explain("m")
+    assert world.explain("m") == first
+    assert (dict(world.core.books.jobs), dict(world.core.books.desired), dict(world.core.books.stops)) == before
+    assert world.writes == writes
+
+
+def test_explain_names_the_victims_and_what_they_cost() -> None:
+    world = loaded(world=world_with(node(devices=ONE_GPU, models=models("m", "n")), m=16, n=16))
+    world.pass_time(20)
+    world.ensure("c", "n")
+    world.settle()
+    use(world, "n")
+    world.pass_time(20)
+    answer = world.explain("m")
+    assert answer.outcome == "placed"
+    (victim,) = answer.victims
+    assert victim.model_name == "n:latest"
+    assert victim.loss > 0
+
+
+def test_explain_shows_what_a_replica_was_planned_with_and_what_it_holds() -> None:
+    world = loaded()
+    (replica,) = world.explain("m").replicas
+    assert replica.predicted_bytes == replica.allocated_bytes > 0
+    assert replica.device_names == ("GPU-0",)
+
+
+def test_of_an_unknown_model_nothing_is_explained() -> None:
+    world = world_with(node())
+    world.send(replace(ConstraintsAsked(caller_id="x", model_name="m"), model_name="m"))
+    assert world.explain("m", last=True).outcome == "none"
+
+
+def test_a_question_may_name_the_slots_and_a_missing_report_for_them_is_measured() -> None:
+    world = loaded()
+    world.pass_time(20)
+    asked = ExplainAsked(caller_id="why", model_name="m", slots=3, wait_s=5.0)
+    world.send(asked)
+    world.settle()
+    (answer,) = [one for one in world.answers["why"] if isinstance(one, AnswerExplained)]
+    assert {one.slots for one in answer.explanation.candidates if one.slots} == {3}
