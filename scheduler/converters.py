@@ -173,6 +173,7 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         held_prompt_s=status.held_prompt_ms / 1000,
         memory=to_report(status.memory) if status.HasField("memory") else None,
         fault=to_fault(status.error) if status.HasField("error") else None,
+        last_error_line=status.last_error_line,
     )
 
 

@@ -56,6 +56,13 @@ def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> Ex
     return ExitCause(reason=reason, message=message[:MESSAGE_LENGTH_MAX])
 
 
+def last_error_line(log_tail: str) -> str:
+    """The last line of a log that tells of an error; empty: none does."""
+    lines = (line.strip() for line in reversed(log_tail.splitlines()))
+    found = (line for line in lines if any(sign in line.lower() for sign in _TELLING))
+    return next(found, "")[:MESSAGE_LENGTH_MAX]
+
+
 def blamed_devices(message: str, device_ids: Sequence[str]) -> list[str]:
     """Which devices of a layout an error of a device may mean: the one that CUDA names by its number, else all."""
     named = _NAMED_DEVICE.search(message.lower())

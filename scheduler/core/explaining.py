@@ -15,6 +15,7 @@ from scheduler.core.effects import AnswerExplained, AnswerFailed, Measure
 from scheduler.core.events import ExplainAsked
 from scheduler.core.explanation import Explanation, ReplicaMemory, VictimView
 from scheduler.core.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
+from scheduler.core.in_the_way import with_names
 from scheduler.core.keep_cost import loss_of_replica
 from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
 from scheduler.core.lending import lenders_of
@@ -118,6 +119,7 @@ def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: fl
     outcome = plan_load(books, job, now_s)
     if isinstance(outcome, MeasureFirst):
         _measure(books, outcome)
+    outcome = with_names(books, job, outcome, now_s)
     return _explanation(books, model, outcome, hypothetical=True, now_s=now_s, held_to=constraints)
 
 

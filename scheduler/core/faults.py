@@ -75,10 +75,10 @@ def insufficient_memory(message: str) -> Fault:
     return Fault(reason=errors.InsufficientMemory.reason, message=message)
 
 
-def queue_full() -> Fault:
-    """As many wait as may."""
+def queue_full(load_s: float | None) -> Fault:
+    """As many wait as may; `load_s`: how long loads like those that they wait for took. None: nobody knows."""
     return Fault(
         reason=errors.QueueFull.reason,
         message="server busy, please try again.  maximum pending requests exceeded",
-        retry_after_s=RETRY_SOON_S,
+        retry_after_s=RETRY_SOON_S if load_s is None else max(RETRY_SOON_S, load_s),
     )

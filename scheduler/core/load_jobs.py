@@ -98,6 +98,7 @@ class LoadJob:
     attempted: dict[MeasureKey, MemoryReport] = field(default_factory=dict)  # sizes that could not be allocated
     backoff: dict[tuple[str, str], float] = field(default_factory=dict)
     not_before_s: float = 0.0
+    last_error_line: str = ""  # that its runner has logged
     was_reported: bool = False  # the host has shown the runner of this attempt
     resend_at_s: float | None = None  # the host did not answer
     waits_for: str = ""
@@ -141,6 +142,7 @@ class LoadJob:
     def plan_again(self, now_s: float, *, pause_s: float) -> None:
         """What was planned is of no use any more."""
         self.placement = None
+        self.last_error_line = ""
         self.resend_at_s = None
         self.not_before_s = now_s + pause_s
         self.waits_for = "another attempt"

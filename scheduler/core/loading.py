@@ -19,6 +19,7 @@ from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
 from scheduler.core.fetch_failures import origin_for_load
 from scheduler.core.fetching import plan_anywhere
+from scheduler.core.in_the_way import with_names
 from scheduler.core.layouts import FlashAttention, Layout, slot_steps
 from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
@@ -120,6 +121,7 @@ def _plan(books: Books, job: LoadJob, now_s: float) -> None:
     if not job.may_evict and isinstance(outcome, Refusal | Placement) and _is_costly(outcome):
         fail(books, job, unavailable("there is no room for one replica more"), now_s)
         return
+    outcome = with_names(books, job, outcome, now_s)
     match outcome:
         case MeasureFirst():
             _measure(books, job, outcome, now_s)

@@ -1,5 +1,7 @@
 """What callers ask for: a replica of a model, or that there be none."""
 
+import statistics
+
 from common.errors import InvalidRequest
 from scheduler.core.answers import attach, fail
 from scheduler.core.books import Books
@@ -51,7 +53,7 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
         _refuse(books, event, constraints)
         return
     if books.waiters() >= books.policy.load_waiters_max:
-        _refuse(books, event, queue_full())
+        _refuse(books, event, queue_full(_usual_load_s(books)))
         return
     job = _job_that_will_do(books, model, wanted, event.options, constraints)
     if job is None:
@@ -63,6 +65,14 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
 
 def _refuse(books: Books, event: EnsureRequested | UnloadRequested, fault: Fault) -> None:
     books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
+
+
+def _usual_load_s(books: Books) -> float | None:
+    """How long a load takes: of the models that are waited for, else of any; None: none was seen."""
+    waited_for = {job.model_digest for job in books.jobs.values()}
+    seen = {digest: one.load_s for digest, one in books.demand.items() if one.load_s is not None}
+    relevant = [load_s for digest, load_s in seen.items() if digest in waited_for] or list(seen.values())
+    return statistics.median(relevant) if relevant else None
 
 
 def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:

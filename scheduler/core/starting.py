@@ -109,6 +109,7 @@ def take_report(books: Books, job: LoadJob, runner: RunnerView, now_s: float) ->
     """What the host, or the inventory, says about the runner of a job."""
     if job.state not in ON_HOST:
         return
+    job.last_error_line = runner.last_error_line
     if runner.state in STARTING_STATES:
         if job.state is LoadState.STARTING:
             job.move(LoadState.LOADING, now_s)
@@ -305,16 +306,21 @@ def load_deadline_s(books: Books, job: LoadJob) -> float:
 
 
 def _over_deadline(books: Books, job: LoadJob, now_s: float) -> None:
-    text = f"loading took longer than {now_s - job.started_s:.0f} s - progress {job.progress.fraction:.2f}"
+    text = f"loading took longer than {now_s - job.started_s:.0f} s - {_how_far(job)}"
     stop_load(books, job, reason="deadline", now_s=now_s)
     fail(books, job, unavailable(text), now_s)
+
+
+def _how_far(job: LoadJob) -> str:
+    """For people: how far a load came, and the last error that its runner has logged."""
+    return " - ".join(part for part in (f"progress {job.progress.fraction:.2f}", job.last_error_line) if part)
 
 
 def _stalled(books: Books, job: LoadJob, now_s: float) -> None:
     if job.state in UNPLACED or job.record is None:
         fail(books, job, unavailable(f"timed out waiting for {job.waits_for or 'memory'}"), now_s)
         return
-    text = f"timed out waiting for llama runner to start - progress {job.progress.fraction:.2f}"
+    text = f"timed out waiting for llama runner to start - {_how_far(job)}"
     stop_load(books, job, reason="stalled", now_s=now_s)
     fail(books, job, unavailable(text), now_s)
 

@@ -138,6 +138,7 @@ class RunnerView:
     held_prompt_s: float = 0.0  # what it took to evaluate the prompts that its slots hold
     memory: MemoryReport | None = None
     fault: Fault | None = None
+    last_error_line: str = ""  # of its log, while it loads
 
     @property
     def is_busy(self) -> bool:

@@ -23,6 +23,7 @@ from runner.host.home import Home
 from runner.host.lending.borrowing import Borrowed, Borrower, addressed, renamed
 from runner.host.models.fetch_progress import FetchProgress, Preparation, PrepareFiles
 from runner.host.runners.children import runner_command
+from runner.host.runners.load_words import show_last_error
 from runner.host.runners.process import RunnerProcess, read_log_tail, spawn_runner, start_ticks, take_lock
 from runner.host.runners.runner_link import is_placement, watch_pings, watch_status
 from runner.host.runners.runner_notes import RunnerNote, write_note
@@ -83,6 +84,7 @@ class Runner:
         record.CopyFrom(self._record)
         status = record.status
         self._progress.show(status)
+        show_last_error(status, self._log_path)
         if status.state == cluster_pb2.RUNNER_STATE_READY and not status.slots_busy and not status.queued:
             status.idle_ms += max(0, round((self._clock.now_s() - self._status_at_s) * MS_PER_S))
         if self._silence.is_long and status.state in (

@@ -1,9 +1,13 @@
 """Why a runner ended, in words."""
 
+from pathlib import Path
+
 import pytest
 
 from common.errors import ERROR_TABLE
-from runner.core.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit
+from protos import cluster_pb2
+from runner.core.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit, last_error_line
+from runner.host.runners.load_words import show_last_error
 
 
 def test_a_signal_is_named() -> None:
@@ -50,3 +54,19 @@ def test_an_error_of_a_device_blames_the_one_that_it_names_else_all_of_the_layou
     assert blamed_devices(said, ["GPU-a", "GPU-b"]) == ["GPU-b"]
     assert blamed_devices(said, ["GPU-a"]) == ["GPU-a"]
     assert blamed_devices("ErrorDeviceLost", ["GPU-a", "GPU-b"]) == ["GPU-a", "GPU-b"]
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [("", ""), ("loading\n", ""), ("read error: a\nloading\nopen failed: b \nstill loading\n", "open failed: b")],
+)
+def test_the_last_error_of_a_log_is_told_of_a_runner_that_loads_and_of_no_other(
+    log: str, line: str, tmp_path: Path
+) -> None:
+    assert last_error_line(log) == line
+    path = tmp_path / "runner.log"
+    path.write_text(log)
+    for state, told in ((cluster_pb2.RUNNER_STATE_LOADING, line), (cluster_pb2.RUNNER_STATE_READY, "")):
+        status = cluster_pb2.RunnerStatus(state=state)
+        show_last_error(status, path)
+        assert status.last_error_line == told

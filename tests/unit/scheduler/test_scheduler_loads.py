@@ -1,5 +1,7 @@
 """Loads through the whole core: one for everybody, in whatever way it ends."""
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.core.desired import Phase
@@ -191,6 +193,25 @@ def test_more_waiters_than_allowed_are_told_to_come_again() -> None:
     assert world.is_ready("c1")
 
 
+def test_when_to_come_again_follows_from_the_loads_that_were_seen() -> None:
+    world = World(policy=Policy(load_waiters_max=1))
+    world.nodes = {"a": node(models=models("m", "n"))}
+    world.report()
+    world.lead()
+    for caller in ("c0", "c1"):
+        world.ensure(caller, "n")
+    assert world.fault("c1").retry_after_s == 1.0, "nothing was seen yet"
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.pass_time(40)
+    world.load("p1", 1.0)
+    assert world.is_ready("c0")
+    for caller in ("c2", "c3"):
+        world.ensure(caller, "m")
+    assert world.fault("c3").retry_after_s == pytest.approx(40, abs=1)
+
+
 def test_a_store_that_does_not_take_the_placement_starts_nothing() -> None:
     world = world_with(node())
     world.ensure("c")
@@ -346,6 +367,20 @@ def test_any_progress_re_arms_the_stall_timer_and_none_ends_the_load() -> None:
     world.settle()
     assert world.runners == {}
     assert world.store == {}
+
+
+def test_a_load_that_stands_still_is_told_with_the_last_error_of_its_log() -> None:
+    world = world_with(node())
+    world.ensure("c")
+    start_once(world)
+    world.hosts_take_starts()
+    world.load("p1", 0.4)
+    one = world.runners["p1"]
+    one.view = replace(one.view, last_error_line="read error: Stale file handle")
+    world.report()
+    world.pass_time(301)
+    said = "timed out waiting for llama runner to start - progress 0.40 - read error: Stale file handle"
+    assert world.fault("c").message == said
 
 
 @pytest.mark.behaviour("B-133")
