@@ -7,6 +7,8 @@ from pydantic import Field
 from gateway.http.answer_body import Answer, DebugFields
 from gateway.http.fields import Between, Body
 
+USER_ID_LENGTH_MAX = 512
+
 
 class Thinking(Body):
     """Whether to reason, and for how many tokens at most."""
@@ -19,6 +21,12 @@ class OutputConfig(Body):
     """`effort` counts when `thinking` is absent."""
 
     effort: str | None = None
+
+
+class Metadata(Body):
+    """A label of the caller's own."""
+
+    user_id: Annotated[str, Field(max_length=USER_ID_LENGTH_MAX)] | None = None
 
 
 class AnthropicMessage(Body):
@@ -62,7 +70,7 @@ class MessagesBody(CountTokensBody):
     top_p: Annotated[float, Between(0, 1)] | None = None
     top_k: Any = None
     stop_sequences: list[str] = Field(default_factory=list, max_length=16)
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: Metadata | None = None
     options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
     truncate: bool = Field(default=False, description="Puna: cut a prompt that is too long")

@@ -17,7 +17,7 @@ RULES_MAX = 10_000
 # Elements after every repetition is written out: bounds memory (about 100 bytes each) and time of a parse.
 ELEMENTS_MAX = 100_000
 REPEATS_MAX = 2_000
-NESTING_MAX = 64
+NESTING_MAX = 100
 ROOT = "root"
 _ERROR_TEXT_MAX = 40
 

@@ -73,6 +73,13 @@ def with_image(data: Any, *, plain: bool = False) -> Send:
     return send
 
 
+def with_source(source: dict[str, Any]) -> Send:
+    """An image of Anthropic's dialect."""
+    return lambda path: chat(
+        path, model="seer", messages=[{"role": "user", "content": [{"type": "image", "source": source}]}]
+    )
+
+
 def with_tools(count: int = 1, name: str = "look", parameters: Any = None) -> Send:
     schema = {"type": "object", "properties": {}} if parameters is None else parameters
     names = [name] if count == 1 else [f"look{number}" for number in range(count)]
@@ -185,6 +192,7 @@ NO_URLS = "image URLs are not currently supported, please use base64 encoded dat
 ONE_FRAME = "an image has more than one frame"
 TOO_MANY_PIXELS = "an image has more than 33554432 pixels"
 NOT_ANTHROPIC = (OPENAI, OLLAMA)
+GBNF = "grammar cannot be used: "
 
 
 def not_found(name: str) -> dict[str, Any]:
@@ -243,6 +251,7 @@ TABLE: list[Row] = [row for rows in (
         param="num_predict", only=NOT_ANTHROPIC),
     row("IN9", "num_ctx 2^31 is clamped", option(num_ctx=2**31), GOOD),
     row("IN9", "num_batch 0", option(num_batch=0), 400, 'option "num_batch" must be at least 1', param="num_batch"),
+    row("IN9", "seed 2^64", option(seed=2**64), 400, JSON + "integer with more than 19 digits"),
     row("IN9", "seed 2^63", option(seed=2**63), 400, 'option "seed" must be a 64-bit integer', param="seed"),
     row("IN9", "temperature", option(temperature=1e30), 400, 'option "temperature" must be between 0 and 10',
         param="temperature"),
@@ -284,18 +293,31 @@ TABLE: list[Row] = [row for rows in (
         row("IN16", url, with_image(url, plain=True), 400, NO_URLS, param="messages", only=(OPENAI,))
         for url in ("http://169.254.169.254/latest", "https://[::ffff:127.0.0.1]/", "http://0x7f.1/")
     ),
+    row("IN16", "URL as a source", with_source({"type": "url", "url": "http://169.254.169.254/latest"}), 400, NO_URLS,
+        param="messages", only=(ANTHROPIC,)),
+    row("IN16", "URL among images", with_image("http://169.254.169.254/latest"), 400, NO_URLS, param="images",
+        only=(OLLAMA,)),
     row("IN16", "HTTP:", with_image("HTTP://localhost/", plain=True), 400, NO_URLS, param="images", only=(OPENAI,)),
     row("IN16", "file:", with_image("file:///etc/passwd", plain=True), 400, NO_BASE64, param="images"),
-    row("IN17", "nesting", with_grammar("root ::= " + "(" * 101 + '"a"' + ")" * 101), 400, only=(OPENAI, ANTHROPIC)),
-    row("IN17", "left recursion", with_grammar('root ::= root "a"'), 400, only=(OPENAI, ANTHROPIC)),
-    row("IN17", "no root", with_grammar('a ::= "a"'), 400, only=(OPENAI, ANTHROPIC)),
-    row("IN17", "2,001 times", with_grammar('root ::= "a"{2001}'), 400, only=(OPENAI, ANTHROPIC)),
-    row("IN17", "1 MiB", with_grammar('root ::= "' + "a" * 2**20 + '"'), 400, only=(OPENAI, ANTHROPIC)),
+    *(
+        row("IN17", what, with_grammar(text), 400, GBNF + said_of_it, param="grammar", only=(OPENAI, ANTHROPIC))
+        for what, text, said_of_it in (
+            ("nesting", "root ::= " + "(" * 101 + '"a"' + ")" * 101, "groups are nested deeper than 100 (line 1)"),
+            ("left recursion", 'root ::= root "a"', "a rule begins with itself (left recursion) (line 1)"),
+            ("a loop around nothing", 'root ::= ("a"*)*', "a rule begins with itself (left recursion) (line 1)"),
+            ("no root", 'a ::= "a"', "it has no rule 'root' (line 1)"),
+            ("2,001 times", 'root ::= "a"{2001}', "something repeats more often than 2000 times (line 1)"),
+        )
+    ),
+    row("IN17", "1 MiB", with_grammar('root ::= "' + "a" * 2**20 + '"'), 400, "grammar has more than 65536 bytes",
+        param="grammar", only=(OPENAI, ANTHROPIC)),
     row("IN18", "depth", with_schema(nested(33)), 400,
         in_schema("the schema in {} is nested deeper than 32 levels"), param="response_format", only=NOT_ANTHROPIC),
     row("IN18", "URL", with_schema({"$ref": "https://example.com/x"}), 400,
         in_schema("the schema in {} refers to something outside itself"), param="response_format", only=NOT_ANTHROPIC),
-    row("IN18", "cycle", with_schema({"$ref": "#"}), 400, param="response_format", only=NOT_ANTHROPIC),
+    row("IN18", "cycle", with_schema({"$ref": "#"}), 400,
+        in_schema("{} cannot be used: a rule begins with itself (left recursion) (line 19)"), param="response_format",
+        only=NOT_ANTHROPIC),
     row("IN18", "enum", with_schema({"enum": list(range(10_001))}), 400,
         in_schema("the schema in {} has an enum of more than 10000 values"), param="response_format", only=NOT_ANTHROPIC),
     row("IN18", "nested pattern", with_schema({"type": "string", "pattern": "(" * 17 + "a" + ")" * 17}), 400,
@@ -321,6 +343,8 @@ TABLE: list[Row] = [row for rows in (
     row("IN20", "a client's template", lambda path: chat(path, chat_template="{{ x }}"), GOOD),
     row("IN22", "user of 1 MiB", lambda path: chat(path, user="u" * 2**20), 400,
         "user: String should have at most 512 characters", param="user", only=(OPENAI,)),
+    row("IN22", "user_id of 1 MiB", lambda path: chat(path, metadata={"user_id": "u" * 2**20}), 400,
+        "metadata.user_id: String should have at most 512 characters", param="metadata", only=(ANTHROPIC,)),
     row("IN22", "cache key of odd bytes", lambda path: chat(path, prompt_cache_key="\r\n\0\x1b[31m"), GOOD),
     row("IN22", "cache key of 1 MiB", lambda path: chat(path, prompt_cache_key="k" * 2**20), 400,
         "prompt_cache_key: String should have at most 512 characters", param="prompt_cache_key", only=(OPENAI,)),

@@ -99,6 +99,10 @@ LIMITS = [
         make=lambda depth: schema_with({"type": "string", "pattern": "(" * depth + "a" + ")" * depth}),
     ),
     Limit(what="grammar", most=64 * 1024, make=lambda size: chat(OPENAI, grammar=f'root ::= "{"a" * (size - 11)}"')),
+    Limit(
+        what="nesting of a grammar", most=100,
+        make=lambda depth: chat(OPENAI, grammar=f'root ::= {"(" * depth}"a"{")" * depth}'),
+    ),
     Limit(what="repetitions", most=2000, make=lambda count: chat(OPENAI, grammar=f'root ::= "a"{{{count}}}')),
     Limit(what="images", most=8, make=images),
     Limit(what="pixels", most=2**25, make=lambda pixels: with_image(png(8192, -(-pixels // 8192)))(OPENAI)),
