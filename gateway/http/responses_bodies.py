@@ -47,8 +47,13 @@ class ResponsesBody(Body):
     background: bool = False
     options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
+    truncate: bool = Field(default=False, description='Puna: as truncation "auto"')
     shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
     think: Any = Field(default=None, description="Puna: wins over reasoning.effort")
+    top_k: Any = Field(default=None, description="Puna: as the option")
+    min_p: Any = Field(default=None, description="Puna: as the option")
+    repeat_penalty: Any = Field(default=None, description="Puna: as the option")
+    grammar: Any = Field(default=None, description="Puna: a text in GBNF that the answer matches")
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Puna: scalars for the template")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import InvalidRequest
-from gateway.core.answer_format import AnswerFormat, parse_response_format
+from gateway.core.answer_format import AnswerFormat, only_one, parse_grammar_field, parse_response_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, Think, ToolCall
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.logprobs import check_top_logprobs
@@ -34,7 +34,16 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
     if body.truncation not in ("auto", "disabled"):
         raise InvalidRequest("truncation must be auto or disabled", param="truncation")
     tools = () if body.tool_choice == "none" else _tools(body.tools)
-    own = {"temperature": body.temperature, "top_p": body.top_p, "num_predict": body.max_output_tokens}
+    if body.grammar and body.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
+    own = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "num_predict": body.max_output_tokens,
+        "top_k": body.top_k,
+        "min_p": body.min_p,
+        "repeat_penalty": body.repeat_penalty,
+    }
     options = {**body.options, **{name: value for name, value in own.items() if value is not None}}
     wants_logprobs = body.top_logprobs is not None or LOGPROBS_INCLUDE in body.include
     return AnswerRequest(
@@ -52,9 +61,9 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=_think(body),
         top_logprobs=check_top_logprobs(body.top_logprobs or 0) if wants_logprobs else None,
-        truncate=body.truncation == "auto",
+        truncate=body.truncate or body.truncation == "auto",
         shift=body.shift,
-        format=_format(body),
+        format=only_one(_format(body), parse_grammar_field(body.grammar)),
     )
 
 
