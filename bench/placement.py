@@ -33,7 +33,8 @@ from scheduler.core.memory import MemoryReport
 from scheduler.core.placement import plan_placement
 from scheduler.core.policy import Policy
 from tests.unit.scheduler.builders import counted, cpu, gpu, model, node, runner
-from tests.unit.scheduler.world import FakeRunner, World, models
+from tests.unit.scheduler.surroundings import FakeRunner
+from tests.unit.scheduler.world import World, models
 
 GIB = 1024**3
 NODES = 1000

@@ -20,7 +20,8 @@ from scheduler.core.policy import Policy
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
 from tests.simulation.invariants import Invariants
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.world import PROCESS_BYTES, World, models
+from tests.unit.scheduler.surroundings import PROCESS_BYTES
+from tests.unit.scheduler.world import World, models
 
 REPORT_S = 10.0
 ARRIVALS_PER_S = 0.2
@@ -29,7 +30,7 @@ SIZES_GIB = (2.0, 6.0, 14.0, 20.0, 34.0, 60.0, 120.0, 210.0)
 # One model in so many is larger than any node that has it: it lies on several, joined by RPC.
 JOINT_MODEL, JOINT_GIB = "joint", 100.0
 LENDERS = 12
-MEASURE_FAILS, HOG_STRIKES = 0.05, 0.03
+MEASURE_FAILS, HOG_STRIKES = 0.25, 0.03
 HOG_S, STALE_S = 200.0, 60.0
 FINAL = Fault(reason="model_unavailable", message="the measurement failed: signal 11")
 

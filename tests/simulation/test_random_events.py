@@ -23,7 +23,8 @@ from scheduler.core.policy import Policy
 from scheduler.core.promises import promises
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, integrated, node
-from tests.unit.scheduler.world import PROCESS_BYTES, World, models
+from tests.unit.scheduler.surroundings import PROCESS_BYTES
+from tests.unit.scheduler.world import World, models
 
 SEEDS = (1, 2, 3, 4)
 EVENTS = 25_000  # of each

@@ -15,7 +15,8 @@ from scheduler.core.faults import Fault
 from scheduler.core.policy import Policy
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.world import PROCESS_BYTES, World, models
+from tests.unit.scheduler.surroundings import PROCESS_BYTES
+from tests.unit.scheduler.world import World, models
 
 NODES = 6
 MODELS = 14

@@ -10,7 +10,7 @@ from scheduler.core.faults import Fault
 from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, model, node
-from tests.unit.scheduler.test_shapes import BASE, ask, decide
+from tests.unit.scheduler.shape_planning import BASE, ask, decide
 
 # The demo model as the engine counts it: 8 blocks, 2 MiB of cache for 1,024 tokens, ten times as much for copies.
 BLOCKS = 8

@@ -20,7 +20,8 @@ from scheduler.core.policy import Policy
 from scheduler.core.promises import promises
 from scheduler.core.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.world import PROCESS_BYTES, World, models
+from tests.unit.scheduler.surroundings import PROCESS_BYTES
+from tests.unit.scheduler.world import World, models
 
 NAMES = ("m", "n", "o", "m", "n", "o", "too-large")
 SIZES = {"m": 9, "n": 12, "o": 14, "too-large": 200}

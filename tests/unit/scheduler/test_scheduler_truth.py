@@ -10,7 +10,8 @@ from scheduler.core.layouts import Layout
 from scheduler.core.promises import promises
 from scheduler.core.view import RunnerState
 from tests.unit.scheduler.builders import node, runner
-from tests.unit.scheduler.world import FakeRunner, World, world_with
+from tests.unit.scheduler.surroundings import FakeRunner
+from tests.unit.scheduler.world import World, world_with
 
 
 def running() -> World:
