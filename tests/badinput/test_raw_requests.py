@@ -83,6 +83,9 @@ def test_what_could_mean_two_things_is_400_and_closed(gateway: GatewayProcess, r
     status, answer = answer_to(gateway, request_bytes)
     assert status == 400, answer[:300]
     assert answer.count(b"HTTP/1.1 ") == 1
+    text = answer.partition(b"\r\n\r\n")[2]
+    # What cannot be read has no route, and so no dialect.
+    assert b"Invalid HTTP request received." in text or json.loads(text)["error"], answer[:300]
     assert httpx.get(gateway.url + "/healthz", timeout=60).status_code == 200
 
 

@@ -92,7 +92,7 @@ REFUSED = {
     "left recursion over rules": ('root ::= a\na ::= b "x"\nb ::= a | "y"', "left recursion"),
     "an endless repetition": ('root ::= ("a"?)*', "left recursion"),
     "a token": ("root ::= <[12]>", "name tokens"),
-    "deep groups": ("root ::= " + "(" * 100 + '"a"' + ")" * 100, "nested deeper"),
+    "deep groups": ("root ::= " + "(" * 101 + '"a"' + ")" * 101, "nested deeper"),
     "a long text": ("#" * (TEXT_BYTES_MAX + 1), "longer than"),
     "rest on a line": ('root ::= "a" )', "expecting a new line"),
 }
