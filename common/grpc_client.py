@@ -1,5 +1,6 @@
 """How every gRPC channel of Puna is set up, and how a call carries the request id."""
 
+import asyncio
 from typing import Any
 
 import structlog
@@ -25,6 +26,31 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 def open_channel(address: str) -> aio.Channel:
     """A channel to `host:port` or `unix:/path`; connects when first used."""
     return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+class ChannelBook:
+    """One channel for each address that is called."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._channels: dict[str, aio.Channel] = {}
+
+    def channel(self, address: str) -> aio.Channel:
+        """The channel to an address, the same every time."""
+        known = self._channels.get(address)
+        if known is None:
+            known = self._channels[address] = open_channel(address)
+        return known
+
+    async def forget(self, address: str) -> None:
+        """Close the channel to one that left."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    async def close(self) -> None:
+        """Close every channel."""
+        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
 
 
 def call_metadata() -> tuple[tuple[str, str], ...]:

@@ -35,7 +35,8 @@ from gateway.grpc.chat_converters import (
     prompt_from_proto,
     think_from_proto,
 )
-from gateway.grpc.model_servicer import ModelServicer, checked_model, recorded
+from gateway.grpc.model_servicer import ModelServicer, checked_model
+from gateway.grpc.recorded import recorded
 from protos import inference_pb2, runner_pb2, scheduler_pb2
 
 SERVICE_NAME = "puna.v1.Inference"

@@ -5,10 +5,11 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import InvalidRequest, PunaError, RequestCanceled
+from common.errors import InvalidRequest
 from gateway.answers.record import RequestRecord
 from gateway.core.answers import Dialect
 from gateway.core.creation import new_name
+from gateway.grpc.recorded import recorded
 from gateway.grpc.vector_servicer import VectorServicer
 from gateway.models.model_access import check_visible
 from protos import inference_pb2, scheduler_pb2, store_pb2
@@ -63,25 +64,6 @@ class ModelServicer(VectorServicer):
         async with self._service.work_feed(self._service.stores.pull(name, insecure=request.insecure), record) as feed:
             async for step in recorded(aiter(feed), record):
                 yield step
-
-
-async def recorded(events: AsyncIterator[Any], record: RequestRecord) -> AsyncIterator[Any]:
-    """Pass events on; when they end, however they do, write the request's line and metrics."""
-    status = "CANCELLED"
-    try:
-        async for event in events:
-            yield event
-        status = "OK"
-    except RequestCanceled:
-        raise
-    except PunaError as error:
-        record.error = status = error.reason
-        raise
-    except Exception:
-        record.error = status = "internal_error"
-        raise
-    finally:
-        record.finish(status)
 
 
 def checked_model(model: str) -> str:

@@ -1,19 +1,20 @@
 """Embed and Rerank of puna.v1.Inference."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from grpc import aio
 
-from common.errors import InvalidRequest, PunaError
+from common.errors import InvalidRequest
 from gateway.answers.record import RequestRecord
 from gateway.core.answers import Dialect
 from gateway.core.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
+from gateway.grpc.recorded import recording
 from gateway.http.service import Service
 from protos import inference_pb2, inference_pb2_grpc, runner_pb2
 
 Context = aio.ServicerContext[Any, Any]
-Answer = TypeVar("Answer")
 
 
 class VectorServicer(inference_pb2_grpc.InferenceServicer):
@@ -49,7 +50,8 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             keep_alive_ms=self._keep_alive_ms(request),
         )
-        answer = await _recorded("Embed", lambda record: self._service.embed(question, record))
+        with _recorded("Embed") as record:
+            answer = await self._service.embed(question, record)
         return inference_pb2.EmbedTextsResponse(
             embeddings=[
                 runner_pb2.Embedding(vector=vector, prompt_tokens=tokens)
@@ -80,7 +82,8 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             keep_alive_ms=self._keep_alive_ms(request),
         )
-        answer = await _recorded("Rerank", lambda record: self._service.rerank(question, record))
+        with _recorded("Rerank") as record:
+            answer = await self._service.rerank(question, record)
         return inference_pb2.RerankTextsResponse(
             scores=answer.scores,
             prompt_tokens=answer.counts.prompt_tokens,
@@ -97,20 +100,10 @@ def _check(model: str, texts: list[str], param: str) -> None:
         raise InvalidRequest(f"{param} must have 1 to {INPUTS_MAX} items", param=param)
 
 
-async def _recorded(route: str, answer: Callable[[RequestRecord], Awaitable[Answer]]) -> Answer:
-    """Run a unary answer with a record of its own."""
+@contextmanager
+def _recorded(route: str) -> Iterator[RequestRecord]:
+    """A record of its own for a unary answer."""
     record = RequestRecord(dialect=Dialect.GRPC, route=route, method="grpc")
     record.begin_trace()
-    status = "CANCELLED"
-    try:
-        numbers = await answer(record)
-        status = "OK"
-        return numbers
-    except PunaError as error:
-        record.error = status = error.reason
-        raise
-    except Exception:
-        record.error = status = "internal_error"
-        raise
-    finally:
-        record.finish(status)
+    with recording(record):
+        yield record

@@ -1,6 +1,5 @@
 """The default engine: continuous batching of many sequences in one llama.cpp context."""
 
-import contextvars
 import gc
 import sys
 import threading
@@ -22,7 +21,7 @@ from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build
 from runner.engine.engine import EngineListener, LoadedModel
-from runner.engine.engine_thread import mark_engine_thread
+from runner.engine.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.launch import physical_cores, prepare_launch
 from runner.engine.library import start_engine
 from runner.engine.loop import Loop, LoopOptions
@@ -63,7 +62,7 @@ class BatchedEngine:
         self._files = files
         self._layout = layout
         self._options = options or BatchedOptions()
-        self._thread: threading.Thread | None = None
+        self._thread = EngineThread()
         self._stop_load = threading.Event()
         self._model: Model | None = None
         self._loop: Loop | None = None
@@ -80,14 +79,7 @@ class BatchedEngine:
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""
-        self._thread = threading.Thread(
-            # Context variables do not cross threads by themselves, and the log's fields are in them.
-            target=contextvars.copy_context().run,
-            args=(self._run, listener),
-            name="engine",
-            daemon=True,
-        )
-        self._thread.start()
+        self._thread.start(self._run, listener)
 
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:
         """Check and run a request.
@@ -142,10 +134,7 @@ class BatchedEngine:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the engine thread to end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
-        return True
+        return self._thread.join(timeout_s)
 
     def _run(self, listener: EngineListener) -> None:
         """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""

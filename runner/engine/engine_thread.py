@@ -1,11 +1,41 @@
-"""How the engine thread, and every compute thread that it makes, looks to the system."""
+"""The thread of an engine, and how it and every compute thread that it makes look to the system."""
 
 import contextlib
+import contextvars
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+from runner.engine.engine import EngineListener
+
 ENGINE_THREAD = "engine"
+
+
+class EngineThread:
+    """The one thread of an engine; it does not keep the process alive."""
+
+    def __init__(self) -> None:
+        """Not started."""
+        self._thread: threading.Thread | None = None
+
+    def start(self, run: Callable[[EngineListener], None], listener: EngineListener) -> None:
+        """Run the engine in it, which tells the listener."""
+        self._thread = threading.Thread(
+            # Context variables do not cross threads by themselves, and the log's fields are in them.
+            target=contextvars.copy_context().run,
+            args=(run, listener),
+            name=ENGINE_THREAD,
+            daemon=True,
+        )
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end; True if it has ended, or never began."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
 
 def mark_engine_thread() -> None:

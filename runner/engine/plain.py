@@ -1,6 +1,5 @@
 """The life of an engine on the plain loop: load in a thread of its own, serve there, end."""
 
-import contextvars
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.media import Image
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.engine.engine import EngineListener, LoadedModel, TokenTable, refuse_image
+from runner.engine.engine_thread import EngineThread
 from runner.engine.plain_loop import Backend, PlainLoop
 from runner.engine.plain_sequence import new_sequence
 
@@ -30,7 +30,7 @@ class PlainEngine(ABC):
 
     def __init__(self, *, repeats_max: int = REPEATED_TOKENS_MAX) -> None:
         self._repeats_max = repeats_max
-        self._thread: threading.Thread | None = None
+        self._thread = EngineThread()
         self._stopping = threading.Event()
         self._opened: Opened | None = None
         self._loop: PlainLoop | None = None
@@ -51,14 +51,7 @@ class PlainEngine(ABC):
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""
-        self._thread = threading.Thread(
-            # Context variables do not cross threads by themselves, and the log's fields are in them.
-            target=contextvars.copy_context().run,
-            args=(self._run, listener),
-            name="engine",
-            daemon=True,
-        )
-        self._thread.start()
+        self._thread.start(self._run, listener)
 
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:
         """Check and run a request.
@@ -116,10 +109,7 @@ class PlainEngine(ABC):
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the engine thread to end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
-        return True
+        return self._thread.join(timeout_s)
 
     def _run(self, listener: EngineListener) -> None:
         """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""

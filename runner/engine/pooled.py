@@ -1,6 +1,5 @@
 """The engine for models with pooling: encoders, embedding and ranking models."""
 
-import contextvars
 import gc
 import threading
 import time
@@ -23,7 +22,7 @@ from runner.engine.accounting import count_memory, report_layers
 from runner.engine.adapters import set_adapters
 from runner.engine.batched import system_facts
 from runner.engine.engine import EngineListener, LoadedModel, refuse_image
-from runner.engine.engine_thread import mark_engine_thread
+from runner.engine.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
@@ -58,7 +57,7 @@ class PooledLlamaEngine:
         self._files = files
         self._layout = layout
         self._pooling = pooling
-        self._thread: threading.Thread | None = None
+        self._thread = EngineThread()
         self._stop_load = threading.Event()
         self._model: Model | None = None
         self._pooled_model: PooledModel | None = None
@@ -79,14 +78,7 @@ class PooledLlamaEngine:
 
     def start(self, listener: EngineListener) -> None:
         """Begin to load in the engine thread."""
-        self._thread = threading.Thread(
-            # Context variables do not cross threads by themselves, and the log's fields are in them.
-            target=contextvars.copy_context().run,
-            args=(self._run, listener),
-            name="engine",
-            daemon=True,
-        )
-        self._thread.start()
+        self._thread.start(self._run, listener)
 
     def submit_inputs(self, request_id: int, inputs: Sequence[Sequence[int]]) -> None:
         """Compute framed inputs."""
@@ -132,10 +124,7 @@ class PooledLlamaEngine:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the engine thread to end."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
-        return True
+        return self._thread.join(timeout_s)
 
     def _run(self, listener: EngineListener) -> None:
         """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""

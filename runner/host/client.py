@@ -1,11 +1,8 @@
 """How the scheduler speaks to hosts: one channel per address, domain errors instead of gRPC ones."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from grpc import aio
-
-from common.grpc_client import call_metadata, open_channel
+from common.grpc_client import ChannelBook, call_metadata
 from common.grpc_errors import domain_errors, received
 from protos import cluster_pb2, host_pb2, host_pb2_grpc
 
@@ -23,7 +20,7 @@ class HostClient:
     """Commands to hosts by address. Channels are opened when first used and closed by `close` or `forget`."""
 
     def __init__(self) -> None:
-        self._channels: dict[str, aio.Channel] = {}
+        self._channels = ChannelBook()
 
     async def measure(
         self,
@@ -107,16 +104,11 @@ class HostClient:
 
     async def forget(self, address: str) -> None:
         """Close the channel to a host that left."""
-        channel = self._channels.pop(address, None)
-        if channel is not None:
-            await channel.close()
+        await self._channels.forget(address)
 
     async def close(self) -> None:
         """Close every channel."""
-        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+        await self._channels.close()
 
     def _stub(self, address: str) -> "host_pb2_grpc.HostAsyncStub":
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address)
-        return host_pb2_grpc.HostStub(channel)
+        return host_pb2_grpc.HostStub(self._channels.channel(address))

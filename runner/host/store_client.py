@@ -3,10 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
 
-from grpc import aio
-
 from common.errors import InvalidRequest
-from common.grpc_client import call_metadata, open_channel
+from common.grpc_client import ChannelBook, call_metadata
 from common.grpc_errors import domain_errors, received
 from protos import store_pb2, store_pb2_grpc
 
@@ -21,7 +19,7 @@ class StoreClient:
     """Commands to stores by address. Channels are opened when first used and closed by `close` or `forget`."""
 
     def __init__(self) -> None:
-        self._channels: dict[str, aio.Channel] = {}
+        self._channels = ChannelBook()
 
     async def pull(self, address: str, request: store_pb2.PullRequest) -> AsyncIterator[store_pb2.StoreProgress]:
         """Have the node fetch a model; its progress until "success". Leaving the iteration stops listening only.
@@ -167,16 +165,11 @@ class StoreClient:
 
     async def forget(self, address: str) -> None:
         """Close the channel to a host that left."""
-        channel = self._channels.pop(address, None)
-        if channel is not None:
-            await channel.close()
+        await self._channels.forget(address)
 
     async def close(self) -> None:
         """Close every channel."""
-        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+        await self._channels.close()
 
     def _stub(self, address: str) -> "store_pb2_grpc.ModelStoreAsyncStub":
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address)
-        return store_pb2_grpc.ModelStoreStub(channel)
+        return store_pb2_grpc.ModelStoreStub(self._channels.channel(address))
