@@ -34,15 +34,15 @@ def kustomize() -> str:
 
 
 @cache
-def rendered(folder: str) -> tuple[Object, ...]:
-    """Every object of a folder below deploy/kubernetes, left in build/artifacts, too."""
+def rendered(folder: str, *, name: str = "") -> tuple[Object, ...]:
+    """Every object of a folder below deploy/kubernetes, left in build/artifacts, too, under its own name or this one."""
     done = subprocess.run(
         [kustomize(), "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
     RENDERED.mkdir(parents=True, exist_ok=True)
-    (RENDERED / f"{folder.replace('/', '-')}.yaml").write_text(done.stdout)
+    (RENDERED / f"{name or folder.replace('/', '-')}.yaml").write_text(done.stdout)
     return tuple(yaml.safe_load_all(done.stdout))
 
 

@@ -238,7 +238,7 @@ def test_components_can_be_added_to_an_overlay(component: str, tmp_path: Path) -
         f"components: [{_relative(folder, MANIFESTS / 'components' / component)}]\n"
     )
     (folder / "kustomization.yaml").write_text(text)
-    objects = rendered(_relative(MANIFESTS, folder))
+    objects = rendered(_relative(MANIFESTS, folder), name=f"overlays-cpu+{component}")
     for one in objects:
         if one["kind"] not in CUSTOM:
             kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
