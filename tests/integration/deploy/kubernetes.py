@@ -35,7 +35,7 @@ def kustomize() -> str:
 
 @cache
 def rendered(folder: str, *, name: str = "") -> tuple[Object, ...]:
-    """Every object of a folder below deploy/kubernetes, left in build/artifacts, too, under its own name or this one."""
+    """Every object of a folder below deploy/kubernetes, left in build/artifacts, too, by its own name or this one."""
     done = subprocess.run(
         [kustomize(), "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, check=False
     )
