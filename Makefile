@@ -91,7 +91,7 @@ bench-engine: setup ## measure the runner alone against llama-server (BENCH_OPTI
 	tools/peers/build_llama_server.sh
 	$(BIN)/python -m bench.engine $(BENCH_OPTIONS)
 
-bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 3 minutes)
+bench-gateway: setup ## what the gateway adds to a runner's own gRPC, and the tokens that one core relays (about 4 minutes)
 	$(BIN)/python -m bench.gateway $(BENCH_OPTIONS)
 
 bench-placement: setup ## how long placement takes over 1,000 nodes, and an idle control plane

@@ -94,8 +94,8 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each open loop")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each open loop")
     parser.add_argument("--rate", type=float, default=300.0, help="requests a second")
     parser.add_argument("--answer", type=int, default=8, help="tokens of an answer in the open loop")
     parser.add_argument("--streams", type=int, nargs="+", default=[16, 64], help="answers at once")
@@ -194,13 +194,14 @@ async def _measure_peer(
 async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alone: bool = False) -> dict[str, Any]:
     """As many tokens as the gateway can pass on, and what each costs it."""
     cpu_s = _cpu_s(pid, alone=alone)
-    timed = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
+    outcomes = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
     cpu_s = max(_cpu_s(pid, alone=alone) - cpu_s, 1 / _TICKS_PER_S)
-    count = sum(one.tokens for one in timed)
+    count = sum(one.tokens for one in outcomes.timed)
     return {
         "streams": streams,
+        "failed": outcomes.failed,
         "tokens": count,
-        "tokens_per_s": round(count / max(one.whole_s for one in timed)),
+        "tokens_per_s": round(count / max(one.whole_s for one in outcomes.timed)),
         "tokens_per_cpu_s": round(count / cpu_s),
     }
 

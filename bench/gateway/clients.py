@@ -17,7 +17,8 @@ _END = b"\r\n0\r\n\r\n"  # the last chunk; a head may end in a zero as well
 _FIRST = b" word"
 _ADDRESSES = 200
 _READ_BYTES = 256 * 1024
-DEADLINE_S = 60.0
+# Of an answer; a gateway that is overrun by a busy machine must not hold up the whole run.
+_DEADLINE_S, _DEADLINE_PER_TOKEN_S = 15.0, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +66,24 @@ class HttpClient:
         first_s, seen = 0.0, b""
         pieces: list[bytes] = []
         fresh: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        async with asyncio.timeout(DEADLINE_S):
-            while not seen.endswith(_END):
-                data = await reader.read(_READ_BYTES)
-                if not data and not pieces and (reader, writer) != fresh:
-                    # The server let go of a kept connection at the same moment, as it may.
-                    reader, writer = connection = fresh = await self._connect()
-                    writer.write(head.encode() + body)
-                    continue
-                if not data:
-                    raise ConnectionError(b"".join(pieces)[:500])
-                pieces.append(data)
-                seen = (seen + data)[-64:] if first_s else seen + data
-                if not first_s and self.mark in seen:
-                    first_s = time.perf_counter()
+        try:
+            async with asyncio.timeout(_DEADLINE_S + tokens * _DEADLINE_PER_TOKEN_S):
+                while not seen.endswith(_END):
+                    data = await reader.read(_READ_BYTES)
+                    if not data and not pieces and (reader, writer) != fresh:
+                        # The server let go of a kept connection at the same moment, as it may.
+                        reader, writer = connection = fresh = await self._connect()
+                        writer.write(head.encode() + body)
+                        continue
+                    if not data:
+                        raise ConnectionError(b"".join(pieces)[:500])
+                    pieces.append(data)
+                    seen = (seen + data)[-64:] if first_s else seen + data
+                    if not first_s and self.mark in seen:
+                        first_s = time.perf_counter()
+        except OSError:
+            writer.close()
+            raise
         whole_s = time.perf_counter()
         self._idle.append(connection)
         count = b"".join(pieces).count(self.mark)
@@ -140,15 +145,23 @@ async def open_loop(ask: Ask, *, per_second: float, duration_s: float, tokens: i
         if (wait_s := due_s - time.perf_counter()) > 0:
             await asyncio.sleep(wait_s)
         running.append(asyncio.ensure_future(ask(tokens, 0, due_s)))
+    return await _outcomes(running)
+
+
+async def crowd(ask: Ask, *, streams: int, tokens: int, rate: int) -> Outcomes:
+    """So many answers at once.
+
+    Raises:
+        OSError: none came to its end.
+    """
+    now_s = time.perf_counter()
+    return await _outcomes([asyncio.ensure_future(ask(tokens, rate, now_s)) for _ in range(streams)])
+
+
+async def _outcomes(running: list[asyncio.Task[Timed]]) -> Outcomes:
     ended = await asyncio.gather(*running, return_exceptions=True)
     timed = [one for one in ended if isinstance(one, Timed)]
     errors = [one for one in ended if isinstance(one, BaseException)]
     if not timed or not all(isinstance(error, OSError | AioRpcError) for error in errors):
         raise errors[0]
     return Outcomes(timed, len(errors))
-
-
-async def crowd(ask: Ask, *, streams: int, tokens: int, rate: int) -> list[Timed]:
-    """So many answers at once."""
-    now_s = time.perf_counter()
-    return list(await asyncio.gather(*(ask(tokens, rate, now_s) for _ in range(streams))))
