@@ -21,6 +21,11 @@ def published(world: World) -> tuple[ModelAlias, ...] | None:
     return world.core.books.routes_aliases
 
 
+def lose_store(world: World) -> None:
+    """It is empty, and knows nothing of having held anything."""
+    world.stored_aliases = None
+
+
 def refusal(effects: Sequence[Effect]) -> Fault:
     (answer,) = effects
     assert isinstance(answer, AnswerFailed)
@@ -104,7 +109,7 @@ def test_the_next_leader_and_standbys_take_the_word_of_the_store() -> None:
 def test_a_store_that_has_lost_everything_is_told_again_and_an_empty_one_is_believed() -> None:
     world = some_world()
     world.alias("fast", "m")
-    world.stored_aliases = None
+    lose_store(world)
     world.lose_leadership()
     world.lead()
     assert [one for one in world.writes if isinstance(one, SaveAlias)] != []
