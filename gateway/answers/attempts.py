@@ -56,6 +56,7 @@ class Attempts:
     delivered: bool = False  # the client has seen an event of a runner
     answer_tokens: int = 0  # that the client has seen, or that are held for it
     cause: str = ""  # why the answer is between two replicas; empty: it is not
+    has_asked_again: bool = False
 
     def continued(self, connection: Connection) -> None:
         """Tokens came."""
@@ -80,6 +81,17 @@ class Attempts:
             self._lost_by(connection, error)
         self.record.retries += 1
         metrics.RETRIES.labels(error.reason).inc()
+
+    def asks_again(self) -> bool:
+        """Whether a load that ended with its runner is asked for once more.
+
+        A replica that crashes with its first request may do so before the scheduler has heard that it was ready: then
+        the load is said to have failed, and what this request waits for is the crash that it has seen itself.
+        """
+        if self.lost == 0 or self.has_asked_again:
+            return False
+        self.has_asked_again = True
+        return True
 
     def fail(self, error: PunaError) -> PunaError:
         """What the client gets where a replica is not to be had: an answer that has begun was lost, for any reason."""

@@ -273,6 +273,8 @@ class Inference:
                 log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=error.message)
                 await generation.within(asyncio.sleep(RESUME_AGAIN_S))
             except PunaError as error:
+                if isinstance(error, RunnerLost) and attempts.asks_again():
+                    continue
                 raise (error if isinstance(error, RequestTimeout) else attempts.fail(error)) from error
         yield step
 

@@ -7,8 +7,8 @@ import httpx
 import openai
 import pytest
 
-from common.errors import QueueFull, ShuttingDown
-from protos import cluster_pb2
+from common.errors import QueueFull, RunnerLost, ShuttingDown
+from protos import cluster_pb2, scheduler_pb2
 from tests.integration.gateway.conftest import StartCluster, eventually
 from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, ScriptedRunner
 
@@ -110,6 +110,37 @@ async def test_a_replica_that_dies_before_the_first_token_is_retried_on_a_new_on
         assert answer.message.content == TEXT
         assert len(dying.requests) == len(spare.requests) == 1
         assert dying.requests[0].sampling.seed == spare.requests[0].sampling.seed
+        await asyncio.gather(*stopping)
+    await spare.stop()
+
+
+async def test_a_crash_that_the_scheduler_takes_for_one_of_the_load_is_retried_too(
+    start_cluster: StartCluster,
+) -> None:
+    """The replica was gone before its scheduler had heard that it was ready."""
+    dying, spare = ScriptedRunner(), ScriptedRunner()
+    stopping: list[asyncio.Task[None]] = []
+
+    async def die(_: ScriptedRunner) -> None:
+        stopping.append(asyncio.create_task(dying.stop()))
+        await asyncio.Event().wait()
+
+    dying.before = die
+    await spare.start()
+    async with start_cluster(runner=dying) as cluster:
+
+        class Asked(list[scheduler_pb2.EnsureModelRequest]):
+            def append(self, request: scheduler_pb2.EnsureModelRequest) -> None:
+                super().append(request)
+                cluster.scheduler.load_error = RunnerLost("it ended while loading") if len(self) == 1 else None
+
+        cluster.scheduler.ensured = Asked()
+        cluster.scheduler.replicas.pop(MODEL_NAME)
+        cluster.scheduler.spare.append(spare)
+        answer = await cluster.ollama.chat(model="demo", messages=QUESTION)
+        assert answer.message.content == TEXT
+        assert len(cluster.scheduler.ensured) == 2
+        assert len(dying.requests) == len(spare.requests) == 1
         await asyncio.gather(*stopping)
     await spare.stop()
 
