@@ -83,15 +83,13 @@ def _watch(server: Server, console: Console, *, every_model: bool) -> None:
     if isinstance(first, CommandFailed):
         raise first
     view.take(*first)
-    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+    # Ctrl-C leaves whenever it comes, also while the screen is drawn.
+    with suppress(KeyboardInterrupt), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             size = console.size
             live.update(draw(view, server.url, size, trouble=trouble, idle_too=every_model), refresh=True)
-            try:
-                ready, _, _ = select.select([sys.stdin, wake_reader], [], [], _DRAW_S)
-                if sys.stdin in ready and _leaves():
-                    return
-            except KeyboardInterrupt:
+            ready, _, _ = select.select([sys.stdin, wake_reader], [], [], _DRAW_S)
+            if sys.stdin in ready and _leaves():
                 return
             if wake_reader in ready:
                 os.read(wake_reader, _NEWS_MAX)
