@@ -14,7 +14,7 @@ from tests.ports import free_port
 from tests.waiting import wait_until
 from tools.docs_markdown import ROOT, Block
 
-BLOCK_S_MAX = 240.0  # of a busy machine
+BLOCK_S_MAX = 480.0  # of a busy machine
 STOP_S_MAX = 60.0
 BIN = Path(sys.executable).parent
 # What an output that a page shows may leave open.

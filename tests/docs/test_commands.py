@@ -111,7 +111,7 @@ def desks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Desks(request, tmp_path_factory.mktemp("desks"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.name for block in BLOCKS])
 def test_a_block_does_what_its_page_says(block: Block, desks: Desks, tmp_path: Path) -> None:
     assert block.language in LANGUAGES, f"say of which language it is: {sorted(LANGUAGES)}"
