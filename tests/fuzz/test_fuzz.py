@@ -50,7 +50,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 def routes_of(gateway: GatewayProcess) -> list[tuple[str, str]]:
-    paths = httpx.get(gateway.url + "/openapi.json").json()["paths"]
+    paths = httpx.get(gateway.url + "/openapi.json", timeout=60).json()["paths"]
     return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
