@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import Cluster, start_cluster
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def _keep_on(cluster: Machines, model: str, node: str) -> None:
 
 
 @needs_registry
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_pulled_model_moves_to_a_node_that_lacks_it_without_asking_the_registry_again(tmp_path: Path) -> None:
     weights = build("dense", tmp_path).read_bytes()
     stores = {name: tmp_path / f"models-{name}" for name in ("a", "b")}

@@ -25,7 +25,7 @@ DEVICE_MIB = 512
 CONTEXTS = {"one": 2048, "pair": 24576, "wide": 49152}
 LAYERS = 9
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.e2e.namespaces import Machines, running_stores
 from tests.waiting import wait_until
 from tools.model_zoo import build, build_adapter
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tools.model_zoo import build, shape
 from tools.model_zoo.recipe import WeightType
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_model_too_big_for_each_node_runs_over_both_and_ends_with_a_lender(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()

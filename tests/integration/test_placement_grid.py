@@ -11,7 +11,7 @@ from tools.placement_grid.run import run_grid
 CONFIGURATIONS = 8
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_what_was_counted_is_what_is_allocated_and_every_decision_is_right(tmp_path: Path) -> None:
     chosen = grid(count=CONFIGURATIONS)
     cells = run_grid(chosen, tmp_path)

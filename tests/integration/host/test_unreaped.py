@@ -42,7 +42,6 @@ def device_of(inventory: Inventory, device_id: str) -> cluster_pb2.Device:
 
 
 @pytest.mark.behaviour("B-137")
-@pytest.mark.timeout(120)
 async def test_what_sigkill_does_not_end_stays_in_the_books_and_its_device_gets_nothing_until_it_is_gone(
     models_directory: Path, tmp_path: Path
 ) -> None:
@@ -55,7 +54,6 @@ async def test_what_sigkill_does_not_end_stays_in_the_books_and_its_device_gets_
             await check(node, device.id, layout)
 
 
-@pytest.mark.timeout(120)
 async def test_a_node_whose_ram_it_holds_takes_nothing_new(models_directory: Path, tmp_path: Path) -> None:
     async with running_node(tmp_path, models_directory) as node:
         await check(node, CPU_ID, SMALL)

@@ -35,7 +35,7 @@ def asked_for_bytes() -> int:
     return int(found[1]) * 1024
 
 
-@pytest.mark.timeout(120 + 2 * STORM_S)
+@pytest.mark.timeout(300 + 2 * STORM_S)
 @pytest.mark.behaviour("B-12", "B-20", "B-46")
 async def test_a_storm_of_sixteen_clients_leaves_all_slots_free_and_memory_flat(zoo: Zoo) -> None:
     """Half of the time to reach the high-water mark, half of it to stay there. Prompts take several batches."""
