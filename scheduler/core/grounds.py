@@ -136,7 +136,7 @@ def _node_grounds(node: NodeView, request: PlacementRequest | None, view: Cluste
     single: dict[DeviceKind, list[Site]] = {}
     joint: dict[DeviceKind, list[Ground]] = {}
     for (kind, _), devices in by_backend.items():
-        joint.setdefault(kind, []).append(ground_of(node, devices[:DEVICES_MAX]))
+        joint.setdefault(kind, []).append(ground_of(node, _roomiest(devices)))
         single.setdefault(kind, []).extend(
             (-min(one[1].free_bytes, one[1].total_bytes), node.id, one[1].id, one)
             for one in devices
@@ -150,6 +150,13 @@ def _node_grounds(node: NodeView, request: PlacementRequest | None, view: Cluste
         speeds_known=all(device.speed_bytes_s > 0 for devices in by_backend.values() for _, device in devices),
         age_s=node.report_age_s + max((device.free_age_s for device in node.devices), default=0.0),
     )
+
+
+def _roomiest(devices: Sequence[OwnedDevice]) -> Sequence[OwnedDevice]:
+    """As many as a layout may name."""
+    if len(devices) <= DEVICES_MAX:
+        return devices
+    return sorted(devices, key=lambda one: (-min(one[1].free_bytes, one[1].total_bytes), one[1].id))[:DEVICES_MAX]
 
 
 def _add(grounds: Grounds, node: NodeView, found: _NodeGrounds, *, has_file: bool) -> None:

@@ -4,7 +4,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from scheduler.core.grounds import DEVICES_MAX, Ground, Grounds, ground_of
+from scheduler.core.ranking import roomiest_first
 from scheduler.core.rooms import Rooms
+from scheduler.core.speeds import OwnedDevice
 
 NODES_LOOKED_AT = 6  # of each build: sets of roomier nodes hold whatever sets of others hold
 
@@ -15,23 +17,31 @@ def node_sets(grounds: Grounds, rooms: Rooms, *, nodes_max: int) -> Iterator[Gro
     builds: dict[str, list[Ground]] = {}
     for ground in grounds.lenders:
         builds.setdefault(ground.node.engine_build, []).append(ground)
+    members: list[tuple[Ground, ...]] = []
+    for _, lenders in sorted(builds.items()):
+        roomiest = tuple(itertools.islice(roomiest_first(lenders, rooms), NODES_LOOKED_AT))
+        heads = (ground for ground in lenders if ground.node.id in with_file and ground not in roomiest)
+        members.append((*roomiest, *itertools.islice(heads, 1)))
     for count in range(2, nodes_max + 1):
-        for _, members in sorted(builds.items()):
-            roomiest = sorted(members, key=lambda ground: (-_room(ground, rooms), ground.node.id))[:NODES_LOOKED_AT]
-            heads = [ground for ground in members if ground.node.id in with_file and ground not in roomiest]
-            yield from _sets_of(count, [*roomiest, *heads[:1]], with_file)
+        for one_build in members:
+            yield from _sets_of(count, one_build, with_file, rooms)
 
 
-def _sets_of(count: int, members: Sequence[Ground], with_file: set[str]) -> Iterator[Ground]:
+def _sets_of(count: int, members: Sequence[Ground], with_file: set[str], rooms: Rooms) -> Iterator[Ground]:
     for chosen in itertools.combinations(members, count):
         head = next((ground for ground in chosen if ground.node.id in with_file), None)
         if head is None:
             continue
         others = [ground for ground in chosen if ground is not head]
-        devices = (*head.devices, *itertools.chain.from_iterable(ground.devices for ground in others))
-        if len(devices) - len(others[-1].devices) < DEVICES_MAX:  # else the last node would not take part
-            yield ground_of(head.node, devices[:DEVICES_MAX])
+        devices = _roomiest([*head.devices, *itertools.chain.from_iterable(ground.devices for ground in others)], rooms)
+        if len({node.id for node, _ in devices}) == count:  # else fewer nodes do as well
+            yield ground_of(head.node, devices)
 
 
-def _room(ground: Ground, rooms: Rooms) -> int:
-    return sum(rooms.on(node, device).available_bytes for node, device in ground.devices)
+def _roomiest(devices: Sequence[OwnedDevice], rooms: Rooms) -> Sequence[OwnedDevice]:
+    """As many as a layout may name, in the order in which they came."""
+    if len(devices) <= DEVICES_MAX:
+        return devices
+    by_room = sorted(devices, key=lambda one: (-rooms.on(*one).available_bytes, one[0].id, one[1].id))
+    kept = {(node.id, device.id) for node, device in by_room[:DEVICES_MAX]}
+    return [(node, device) for node, device in devices if (node.id, device.id) in kept]

@@ -25,7 +25,7 @@ def ranked(
 ) -> Iterator[Ground]:
     """Best first. Another replica goes to another node, then to another device, then beside the first."""
     if not speeds_known and not view.decoding and not request.replicas:
-        yield from _roomiest_first(grounds, rooms)  # nothing but room tells them apart
+        yield from roomiest_first(grounds, rooms)  # nothing but room tells them apart
         return
     groups: dict[Rank, list[Ground]] = {}
     for ground in grounds:
@@ -33,7 +33,7 @@ def ranked(
         seconds = expected_s(step, ground.devices, view.decoding)
         groups.setdefault((_nearness(ground.node, ground.devices, request), seconds), []).append(ground)
     for equals in _in_order(groups):
-        yield from _roomiest_first(equals, rooms)
+        yield from roomiest_first(equals, rooms)
 
 
 def ranked_sites(
@@ -99,7 +99,7 @@ def _speed(ground: Ground, *, known: bool) -> float:
     return len(ground.devices) / sum(1 / speed_of(device, known=known) for _, device in ground.devices)
 
 
-def _roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:
+def roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:
     """Rooms are worked out only for as many grounds as are looked at: what is free now bounds them."""
     heap = [(-ground.free_bytes, False, ground.key, ground) for ground in grounds]
     heapq.heapify(heap)

@@ -21,6 +21,7 @@ DeviceKey = tuple[str, str]  # node id, device id
 FACTOR_STEP_MIN = 1e-6
 FACTOR_EXCEEDING = 1000.0  # a count that the user gave may exceed the room; the reserve check decides
 SETS_MAX = 128  # all sets of a node of eight; each is a plan of its own, and thousands of them would take seconds
+SETS_OF_MANY_MAX = 32  # of more devices than that, whose sets are larger, too
 ANY_ORDER_DEVICES_MAX = 6  # 2^n sets of them are looked at, in every round of a plan
 
 
@@ -102,16 +103,27 @@ def _pack(layers: Sequence[int], bins: Sequence[Bin], filling: Filling, *, has_o
 
 def _best_of_size(lay: "_Layer", order: Sequence[Bin], count: int, roomiest: Split, filling: Filling) -> Split:
     """The best of the sets of so many devices that hold everything."""
-    if filling.score is None or math.comb(len(order), count) > SETS_MAX:
+    if filling.score is None:
         return roomiest
     best, best_score = roomiest, filling.score(roomiest)
-    for members in itertools.islice(itertools.combinations(order, count), 1, None):
-        if not lay.holds(members):
+    for members in itertools.combinations(_looked_at(order, count), count):
+        if members == tuple(order[:count]) or not lay.holds(members):
             continue
         split = lay.over(members)
         if (score := filling.score(split)) < best_score:
             best, best_score = split, score
     return best
+
+
+def _looked_at(order: Sequence[Bin], count: int) -> Sequence[Bin]:
+    """All devices, the roomiest first; of more than can be looked at the fastest, and of these the roomiest."""
+    most = len(order)
+    if math.comb(most, count) <= SETS_MAX:
+        return order
+    while math.comb(most, count) > SETS_OF_MANY_MAX:
+        most -= 1
+    fastest = sorted(order, key=lambda one: (one.speed_class, -one.room_bytes, one.key))[:most]
+    return sorted(fastest, key=lambda one: (-one.room_bytes, one.key))
 
 
 class _Layer:

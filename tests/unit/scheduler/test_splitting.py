@@ -159,3 +159,13 @@ def test_what_is_said_to_hold_everything_is_what_everything_lies_on(
     assert quick.is_complete == plain.is_complete
     if plain.is_complete:
         assert quick == plain
+
+
+def test_of_more_sets_than_are_looked_at_the_fastest_devices_come_first() -> None:
+    slow, fast = [12] * 9, [10] * 6  # nine roomy ones, and six that suffice
+    among = bins(*slow, *fast, classes=[1] * 9 + [0] * 6)
+    speeds = {one.key: 2 - one.speed_class for one in among}
+    filling = Filling(score=lambda split: (sum(count / speeds[key] for key, count in split.parts),))
+    split = split_layers([10] * 6, among, filling)
+    assert split.is_complete
+    assert {device for (_, device), _ in split.parts} == {f"d{index}" for index in range(9, 15)}
