@@ -13,7 +13,7 @@ import orjson
 from bench.machine import describe_commit, describe_machine, load_average
 from tools.placement_grid.configurations import ROOM_MAX, ROOM_MIN, SEED, grid
 from tools.placement_grid.planner import band_table, bands, in_other_orders
-from tools.placement_grid.report import complaints, scores, table
+from tools.placement_grid.report import bars, complaints, scores, table
 from tools.placement_grid.run import Cell, run_grid
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
@@ -40,6 +40,7 @@ def main() -> int:
             "configurations": len(cells),
             "holds": not wrong,
             "complaints": wrong,
+            "bars": bars(cells),
             "predictions": [{**asdict(one), "false_refusal_share": one.false_refusal_share} for one in found],
             "planner_false_refusal_shares_in_other_orders": [round(one, 4) for one in in_other_orders(cells)],
             "margin_by_size": [asdict(one) for one in by_size],

@@ -16,6 +16,7 @@ from tools.placement_grid.run import Cell
 # What has to hold for the measured report.
 ERROR_SHARE_MAX, ERROR_BYTES_MAX = 0.02, 32 * MIB
 FALSE_REFUSALS_MAX = 0.01
+CONFIGURATIONS_MIN = 200  # of the whole grid
 
 PLANNER = 2  # of `scores`: what a cluster keeps that has lived through the loads before
 
@@ -113,6 +114,31 @@ def complaints(cells: Sequence[Cell]) -> list[str]:
     if lived.false_refusal_share >= FALSE_REFUSALS_MAX:
         found.append(f"{lived.false_refusals} false refusals of {lived.decisions} by the planner")
     return found
+
+
+def bars(cells: Sequence[Cell]) -> dict[str, dict[str, object]]:
+    """What is promised, what came of it, and whether that will do."""
+    found = scores(cells)
+    measured, lived = found[0], found[PLANNER]
+    parts = sum(len(cell.real) for cell in cells)
+    return {
+        "configurations": _bar(len(cells), CONFIGURATIONS_MIN, len(cells) >= CONFIGURATIONS_MIN),
+        "errors_above_2_percent_and_32_mib": _bar(
+            measured.beyond_bar, int(0.01 * parts), measured.beyond_bar <= 0.01 * parts
+        ),
+        "failed_after_fits": _bar(measured.failed_after_fits, 0, not measured.failed_after_fits),
+        "false_refusal_share": _bar(
+            measured.false_refusal_share, FALSE_REFUSALS_MAX, measured.false_refusal_share < FALSE_REFUSALS_MAX
+        ),
+        "planner_failed_after_fits": _bar(lived.failed_after_fits, 0, not lived.failed_after_fits),
+        "planner_false_refusal_share": _bar(
+            lived.false_refusal_share, FALSE_REFUSALS_MAX, lived.false_refusal_share < FALSE_REFUSALS_MAX
+        ),
+    }
+
+
+def _bar(value: float, bar: float, met: bool) -> dict[str, object]:
+    return {"value": round(value, 4), "bar": bar, "outcome": "met" if met else "missed"}
 
 
 def table(found: Sequence[Score]) -> str:
