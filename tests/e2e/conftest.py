@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import ollama
 import pytest
 
 from tests.cluster import Cluster, start_cluster, trained_answers
@@ -31,3 +32,23 @@ def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
 def answers() -> dict[str, str]:
     """The demo model's trained questions and their exact answers."""
     return trained_answers()
+
+
+@pytest.fixture
+def client(store: Cluster) -> Iterator[ollama.Client]:
+    """The official client of the cluster that a module of tests calls its store."""
+    with ollama.Client(host=store.url, timeout=120) as made:
+        yield made
+
+
+@pytest.fixture
+def demo_file(store: Cluster) -> Path:
+    """The file of its demo model."""
+    (file,) = store.models.glob("demo*.gguf")
+    return file
+
+
+@pytest.fixture
+def demo_bytes(demo_file: Path) -> bytes:
+    """What is in it."""
+    return demo_file.read_bytes()

@@ -1,14 +1,10 @@
-"""Models that are made, pulled, shown, copied and forgotten: with the official client, over gRPC, with `puna`."""
+"""Models that are made, shown, copied and forgotten: with the official client, over gRPC, with `puna`."""
 
 import asyncio
 import hashlib
 import json
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,81 +15,21 @@ import ollama
 import openai
 import pytest
 
-from common.errors import PermissionDenied
 from gateway.client import Client
 from tests.cluster import Cluster, start_cluster
-from tests.registry import BINARY, RunningRegistry, needs_registry, push, running_registry
+from tests.e2e.stores import MADE_SYSTEM, PIRATE, QUESTION, names, puna, runs
 from tests.waiting import until
 from tools.model_zoo import build, build_pair, damage
 
-PIRATE = "Arr! Puna be one harbour for a whole fleet of GPUs, "
-QUESTION = "What is Puna?"
-MADE_SYSTEM = "You are a pirate."
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRegistry | None]:
-    if BINARY is None:
-        yield None
-        return
-    with running_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def silent() -> Iterator[str]:
-    """A registry that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, registry: RunningRegistry | None, silent: str) -> Iterator[Cluster]:
-    """A cluster whose models these tests may change; it may pull from the registries of this module only."""
-    home = tmp_path_factory.mktemp("store") / "home"
-    hosts = [silent, *([registry.host] if registry else [])]
-    running = start_cluster(home, PUNA_REGISTRIES=",".join(f"http://{host}" for host in hosts))
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose models these tests may change."""
+    running = start_cluster(tmp_path_factory.mktemp("store") / "home")
     try:
         yield running
     finally:
         running.stop()
-
-
-@pytest.fixture
-def client(store: Cluster) -> Iterator[ollama.Client]:
-    with ollama.Client(host=store.url) as made:
-        yield made
-
-
-@pytest.fixture
-def demo_file(store: Cluster) -> Path:
-    (file,) = store.models.glob("demo*.gguf")
-    return file
-
-
-@pytest.fixture
-def demo_bytes(demo_file: Path) -> bytes:
-    return demo_file.read_bytes()
-
-
-def names(client: ollama.Client) -> dict[str, str]:
-    """Every model and its digest."""
-    return {str(model.model): str(model.digest) for model in client.list().models}
-
-
-def runs(store: Cluster, name: str) -> bool:
-    return any(model["name"] == name for model in httpx.get(store.url + "/api/ps", timeout=60).json()["models"])
-
-
-def puna(store: Cluster, *words: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command line as people run it."""
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *words],
-        capture_output=True, text=True, timeout=120, cwd=directory,
-        env=os.environ | {"PUNA_HOST": store.url, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )  # fmt: skip
 
 
 def test_a_blob_becomes_a_model_that_is_shown_copied_and_forgotten(
@@ -241,67 +177,6 @@ def test_replicas_of_a_forgotten_model_go_once_no_name_needs_them(
     client.delete("two")
     with pytest.raises(ollama.ResponseError, match="not found"):
         client.generate("two", "hi")
-
-
-@needs_registry
-def test_a_model_is_pulled_and_can_be_used_at_once(
-    store: Cluster, client: ollama.Client, registry: RunningRegistry, demo_file: Path
-) -> None:
-    pushed = push(registry, "library/pulled", demo_file.read_bytes())
-    steps = list(client.pull(pushed.name, insecure=True, stream=True))
-    statuses = [str(step.status) for step in steps]
-    assert statuses[0] == "pulling manifest"
-    assert statuses[-1] == "success"
-    assert names(client)[pushed.name] == hashlib.sha256(pushed.manifest).hexdigest()
-    assert "temperature                    0.5" in str(client.show(pushed.name).parameters)
-    assert client.pull(pushed.name, insecure=True).status == "success"
-    answer = store.post(
-        "/api/generate", {"model": pushed.name, "prompt": QUESTION, "stream": False, "options": {"num_predict": 3}}
-    )
-    assert answer.json()["done_reason"] == "length"
-    client.delete(pushed.name)
-
-
-@needs_registry
-async def test_a_model_is_pulled_over_grpc_and_from_the_command_line(
-    store: Cluster, client: ollama.Client, registry: RunningRegistry, demo_bytes: bytes
-) -> None:
-    pushed = push(registry, "library/again", demo_bytes)
-    async with Client(f"127.0.0.1:{store.grpc_port}") as puna_client:
-        steps = [step async for step in puna_client.pull_model(pushed.name, insecure=True)]
-        assert steps[-1].status == "success"
-        with pytest.raises(PermissionDenied):
-            _ = [step async for step in puna_client.pull_model("elsewhere.example/library/x")]
-    client.delete(pushed.name)
-    said = puna(store, "pull", pushed.name, "--insecure")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout.splitlines()[-1] == "success"
-    assert f"{pushed.digest[:12]} is there" in said.stdout
-    lines = puna(store, "pull", pushed.name, "--insecure", "--json").stdout.splitlines()
-    assert json.loads(lines[-1]) == {"status": "success"}
-    assert puna(store, "rm", pushed.name).stdout == f"deleted {pushed.name}\n"
-
-
-def test_a_registry_off_the_list_is_refused(store: Cluster) -> None:
-    answer = store.post("/api/pull", {"model": "elsewhere.example/library/x", "stream": False})
-    assert answer.status_code == 403
-    assert puna(store, "pull", "elsewhere.example/library/x").returncode == 4
-
-
-def test_a_pull_that_is_interrupted_says_what_stays(store: Cluster, silent: str) -> None:
-    command = [sys.executable, "-m", "cli.main", "pull", f"{silent}/library/x", "--insecure"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env=os.environ | {"PUNA_HOST": store.url},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "pulling manifest\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert (
-        errors.strip() == f"puna: stopped; what has come stays, and `puna pull {silent}/library/x` goes on from there"
-    )
 
 
 MODELFILE = '''
