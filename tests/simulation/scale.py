@@ -30,7 +30,7 @@ SIZES_GIB = (2.0, 6.0, 14.0, 20.0, 34.0, 60.0, 120.0, 210.0)
 # One model in so many is larger than any node that has it: it lies on several, joined by RPC.
 JOINT_MODEL, JOINT_GIB = "joint", 100.0
 LENDERS = 12
-MEASURE_FAILS, HOG_STRIKES = 0.25, 0.03
+MEASURE_FAILS, HOG_STRIKES = 0.4, 0.03
 HOG_S, STALE_S = 200.0, 60.0
 FINAL = Fault(reason="model_unavailable", message="the measurement failed: signal 11")
 

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.scale import ARRIVALS_PER_S, Scale
 
 HOURS = 3
+CRASHED_MEASUREMENTS_MIN = 20
 HAPPENS = (
     "host refused", "hog struck", "hog came", "figures stood still", "measurement crashed", "runner died", "node lost",
     "joined by RPC", "drained", "replica.lost", "model.evicted",
@@ -27,6 +28,7 @@ def test_hours_of_a_thousand_nodes_over_commit_nothing_and_answer_everybody_once
     assert sum(count for devices, count in scale.shapes.items() if devices > 1) > 10
     missing = [one for one in HAPPENS if not scale.happened[one]]
     assert not missing, scale.happened
+    assert scale.happened["measurement crashed"] >= CRASHED_MEASUREMENTS_MIN, scale.happened
     invariants = scale.world.invariants
     assert invariants is not None
     assert invariants.checked == scale.world.events
