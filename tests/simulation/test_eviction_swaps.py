@@ -8,7 +8,8 @@ Where requests come by chance nothing tells when the next one comes. There, no o
 within a tenth of the fewest (it is 1.13 of them with the true rates known, 1.4 where all rates are equal). What holds:
 within a tenth of an order that knows the true rates, than which none is better. And where all take turns faster than a
 model is loaded and past its first moments, whoever was just asked for, the best to throw out, is never there to be
-taken: swaps are 1.5 of the fewest.
+taken: swaps are 1.5 of the fewest. The same begins where loads take as long as the gaps of what is used all day: with
+loads of 20 s the fastest pace needs 1.11 of the fewest in the mean.
 """
 
 import heapq
