@@ -16,6 +16,7 @@ from tests.faults.load import CLASSES, Outcome, ask, question, summary
 from tests.waiting import until, wait_until
 
 CLIENTS = 8
+KILLS_MAX = 6
 SEED = 20
 TOKENS = 48
 VARIANTS = 2
@@ -67,9 +68,12 @@ class Storm:
             asked += 1
 
     async def killer(self, kills: int, replicas: int) -> None:
-        """At random moments; the next only when nobody who was hit by the last one is still on the way."""
+        """At random moments; the next only when nobody who was hit by the last one is still on the way.
+
+        A runner may have ended what it did just before it dies: more are killed until a request has felt it.
+        """
         draw = random.Random(SEED)
-        for _ in range(kills):
+        while len(self.killed) < kills or (len(self.killed) < KILLS_MAX and not await self.is_felt()):
             pids = await asyncio.to_thread(wait_for_replicas, self.cluster, replicas, without=frozenset(self.killed))
             at = next(self.numbers) + draw.randrange(CLIENTS)
             await until(lambda at=at: max(self.running, default=0) >= at, what="the storm goes on")  # type: ignore[misc]
@@ -79,6 +83,11 @@ class Storm:
                 self.killed.append(victim)
                 await until(lambda hit=hit: not (hit & self.running), deadline_s=60, what="those who were hit end")  # type: ignore[misc]
         self.over = True
+
+    async def is_felt(self) -> bool:
+        """Whether a request was at a runner when it died."""
+        page = await asyncio.to_thread(httpx.get, f"{self.cluster.url}/metrics", timeout=60)
+        return metric_sum(page.text, "puna_gateway_retries_total") > 0
 
     async def busy_one(self, pids: set[int], draw: random.Random) -> int:
         """One of these processes that computes something."""
@@ -104,28 +113,27 @@ async def storm(cluster: Cluster, *, kills: int, at_least: int, replicas: int) -
     return made
 
 
-def check(made: Storm, *, kills: int) -> None:
+async def check(made: Storm, *, kills: int) -> None:
     """0 failed in every class, nothing lost, doubled or changed, and the faults were really felt."""
     failed = {kind: [one for one in found if one.kind != "ok"] for kind, found in made.outcomes.items()}
     assert not any(failed.values()), failed
     assert made.differing == []
-    assert len(made.killed) == kills
-    page = httpx.get(f"{made.cluster.url}/metrics", timeout=60).text
-    assert metric_sum(page, "puna_gateway_retries_total") > 0, "no request was at a runner when it died"
+    assert len(made.killed) >= kills
+    assert await made.is_felt(), "no request was at a runner when it died"
 
 
 @pytest.mark.behaviour("B-140")
 async def test_runner_kill_loses_nothing_in_any_class(start_replicas: StartReplicas) -> None:
     cluster = await asyncio.to_thread(start_replicas, 3, fake=FAKE)
     made = await storm(cluster, kills=2, at_least=14, replicas=2)
-    check(made, kills=2)
+    await check(made, kills=2)
     assert all(len(found) >= CLIENTS * 2 - 1 for found in made.outcomes.values())
 
 
 async def test_runner_kill_leaves_the_text_of_a_real_model_as_it_was(start_replicas: StartReplicas) -> None:
     cluster = await asyncio.to_thread(start_replicas, 2)
     made = await storm(cluster, kills=1, at_least=7, replicas=2)
-    check(made, kills=1)
+    await check(made, kills=1)
 
 
 async def test_runner_kill_of_the_only_replica_goes_on_after_the_reload(start_replicas: StartReplicas) -> None:
