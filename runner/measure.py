@@ -6,7 +6,7 @@ weight is read. The result is what the engine would ask for, right to a few MiB.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,11 @@ from runner.core.description import Pooling
 from runner.core.layout import LaunchLayout, cache_cells
 from runner.core.memory_report import MemoryUse, extrapolate
 from runner.core.model_files import ModelFiles
+from runner.core.moved_layer import MovedLayer
 from runner.core.pooling import pooled_layout
 from runner.core.projector import widened
 from runner.core.refusals import MemoryClass, find_refusal
-from runner.engine.accounting import Count, count_memory, report_layers
+from runner.engine.accounting import Count, CountAgain, count_memory, report_layers
 from runner.engine.graph_sizes import reservations, reserve_graphs
 from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
@@ -81,27 +82,16 @@ def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[
     start_engine()
     launch = prepare_launch(files, wanted, rpc_endpoints=rpc_endpoints)
     eyes = plan_projector(files.projector, launch.layout, launch.device_pointers)
+    pooling = read_pooling(files.model)
     model = _load_without_memory(launch)
     try:
-        pooling = read_pooling(files.model)
         if pooling is not None:
-            return memory_to_proto(_count_pooled(launch, model, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
-        cells = cache_cells(launch.layout)
-        if cells <= CELLS_COUNTED_MAX:
-            use = _report(launch, model, _count(launch, model, launch.layout, eyes=eyes))
-            return memory_to_proto(use, cluster_pb2.MEMORY_ORIGIN_MEASURED)
-        small, large = (_with_cells(launch.layout, CELLS_COUNTED_MAX // part) for part in (2, 1))
-        counted = extrapolate(
-            _count(launch, model, small, eyes=eyes).use,
-            _count(launch, model, large, eyes=eyes).use,
-            small_cells=cache_cells(small),
-            large_cells=cache_cells(large),
-            cells=cells,
-        )
-        use = _report(launch, model, Count(use=counted, mapped=False))
-        return memory_to_proto(use, cluster_pb2.MEMORY_ORIGIN_ESTIMATED)
+            return memory_to_proto(_report_pooled(launch, model, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
+        use = _report(launch, model, eyes=eyes)
     finally:
         llama.llama_model_free(model)
+    counted = cache_cells(launch.layout) <= CELLS_COUNTED_MAX
+    return memory_to_proto(use, cluster_pb2.MEMORY_ORIGIN_MEASURED if counted else cluster_pb2.MEMORY_ORIGIN_ESTIMATED)
 
 
 def _load_without_memory(launch: Launch) -> Any:
@@ -116,17 +106,66 @@ def _load_without_memory(launch: Launch) -> Any:
     return model
 
 
-def _report(launch: Launch, model: Any, count: Count) -> MemoryUse:
+def _with_moved(launch: Launch, count: Callable[[Launch, Any], Count]) -> CountAgain:
+    """Counts a model of the same launch with one layer elsewhere. Its devices are open, everything else is settled."""
+
+    def again(moved: MovedLayer) -> Count:
+        other = replace(launch, resolved=replace(launch.resolved, layout=moved.layout), places=moved.places)
+        model = _load_without_memory(other)
+        try:
+            return count(other, model)
+        finally:
+            llama.llama_model_free(model)
+
+    return again
+
+
+def _report(launch: Launch, model: Any, *, eyes: PlannedProjector | None) -> MemoryUse:
+    def count(launch: Launch, model: Any) -> Count:
+        return _count_cells(launch, model, eyes=eyes)
+
     vocabulary_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-    return with_layers(launch, launch.layout, count, vocabulary_size=vocabulary_size).use
+    return with_layers(
+        launch,
+        launch.layout,
+        count(launch, model),
+        vocabulary_size=vocabulary_size,
+        count_again=_with_moved(launch, count),
+    ).use
 
 
-def _count_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
+def _count_cells(launch: Launch, model: Any, *, eyes: PlannedProjector | None) -> Count:
+    """The count of a layout; of more cells than the engine should be asked for, on a line through two smaller ones."""
+    cells = cache_cells(launch.layout)
+    if cells <= CELLS_COUNTED_MAX:
+        return _count(launch, model, launch.layout, eyes=eyes)
+    small, large = (_with_cells(launch.layout, CELLS_COUNTED_MAX // part) for part in (2, 1))
+    use = extrapolate(
+        _count(launch, model, small, eyes=eyes).use,
+        _count(launch, model, large, eyes=eyes).use,
+        small_cells=cache_cells(small),
+        large_cells=cache_cells(large),
+        cells=cells,
+    )
+    return Count(use=use, mapped=False)
+
+
+def _report_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
     recurrent = llama.llama_model_is_recurrent(model) or llama.llama_model_is_hybrid(model)
     layout = pooled_layout(launch.layout, recurrent=recurrent)
-    count = _count(launch, model, layout, parameters=pooled_context_parameters(layout, pooling))
-    rows = output_bytes(model, tokens=layout.batch_tokens).cache_bytes
-    return report_layers(launch, layout, count, cells=padded(layout.context_tokens), host_extra_bytes=rows)
+
+    def count(launch: Launch, model: Any) -> Count:
+        pooled = pooled_layout(launch.layout, recurrent=recurrent)
+        return _count(launch, model, pooled, parameters=pooled_context_parameters(pooled, pooling))
+
+    return report_layers(
+        launch,
+        layout,
+        count(launch, model),
+        cells=padded(layout.context_tokens),
+        host_extra_bytes=output_bytes(model, tokens=layout.batch_tokens).cache_bytes,
+        count_again=_with_moved(launch, count),
+    )
 
 
 def _count(

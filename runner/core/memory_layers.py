@@ -43,8 +43,23 @@ class Mismatch:
     expected_bytes: int
 
 
-def split_layers(use: MemoryUse, facts: LayerFacts) -> tuple[MemoryUse, tuple[Mismatch, ...]]:
-    """The same report with figures per layer, adapters and host extras included, and where the formulas were off."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownLayer:
+    """What a block was measured to take at its place: a device's index, None for host RAM. None: not known."""
+
+    place: int | None
+    block: int
+    weights_bytes: int | None
+    cache_bytes: int | None
+
+
+def split_layers(
+    use: MemoryUse, facts: LayerFacts, *, known: KnownLayer | None = None
+) -> tuple[MemoryUse, tuple[Mismatch, ...]]:
+    """The same report with figures per layer, adapters and host extras included, and where the formulas were off.
+
+    A `known` layer has what was measured; formulas share out the rest.
+    """
     weights = _weights_by_place(facts)
     mismatches: list[Mismatch] = []
     # An encoder has heads and no cache.
@@ -63,12 +78,13 @@ def split_layers(use: MemoryUse, facts: LayerFacts) -> tuple[MemoryUse, tuple[Mi
             expected = sum(wanted.values())
             if abs(got - expected) > max(TOLERATED_SHARE * got, TOLERATED_BYTES):
                 mismatches.append(Mismatch(device_id=device_id, what=what, counted_bytes=got, expected_bytes=expected))
+        here = known if known is not None and known.place == index else None
         return _layered(
             count,
             facts,
             index,
-            weights=_scale(by_layer, counted, unknown=blocks),
-            cache=_scale(cache, count.cache_bytes, unknown=blocks),
+            weights=_share_out(by_layer, counted, blocks, here, here.weights_bytes if here else None),
+            cache=_share_out(cache, count.cache_bytes, blocks, here, here.cache_bytes if here else None),
         )
 
     devices = tuple((device_id, split(index, device_id, count)) for index, (device_id, count) in enumerate(use.devices))
@@ -136,6 +152,16 @@ def _with_second_table(by_layer: dict[int, int], facts: LayerFacts, counted_byte
 
 def _is_tied(tensors: Mapping[str, int]) -> bool:
     return _TOKEN_TABLE in tensors and _OUTPUT_TABLE not in tensors
+
+
+def _share_out(
+    sizes: Mapping[int, int], total_bytes: int, blocks: Sequence[int], known: KnownLayer | None, known_bytes: int | None
+) -> dict[int, int]:
+    if known is None or known_bytes is None or known_bytes > total_bytes:
+        return _scale(sizes, total_bytes, unknown=blocks)
+    others = {layer: size for layer, size in sizes.items() if layer != known.block}
+    unknown = [block for block in blocks if block != known.block]
+    return {**_scale(others, total_bytes - known_bytes, unknown=unknown), known.block: known_bytes}
 
 
 def _scale(sizes: Mapping[int, int], total_bytes: int, *, unknown: Sequence[int]) -> dict[int, int]:

@@ -1,17 +1,19 @@
 """The memory report of a context: the engine's own counts, per layer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from common.errors import PunaError
 from common.logs import get_logger
 from runner.core.cache_sizes import block_cache_bytes
 from runner.core.layout import COPIES_BYTES_MAX, COPIES_MAX, LaunchLayout, SplitMode
 from runner.core.load_notes import parse_notes
-from runner.core.memory_layers import LayerFacts, split_layers
+from runner.core.memory_layers import LayerFacts, Mismatch, split_layers
 from runner.core.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
+from runner.core.moved_layer import MovedLayer, choose_move, known_layer
 from runner.engine.launch import Launch
 from runner.engine.library import engine_log
-from runner.engine.memory import read_breakdown
+from runner.engine.memory import BreakdownUnavailable, read_breakdown
 
 log = get_logger()
 
@@ -36,6 +38,10 @@ class Count:
 
     use: MemoryUse
     mapped: bool
+
+
+# Counts once more, with one layer moved.
+CountAgain = Callable[[MovedLayer], Count]
 
 
 def count_memory(
@@ -78,9 +84,17 @@ def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, 
 
 
 def report_layers(
-    launch: Launch, layout: LaunchLayout, count: Count, *, cells: int, host_extra_bytes: int
+    launch: Launch,
+    layout: LaunchLayout,
+    count: Count,
+    *,
+    cells: int,
+    host_extra_bytes: int,
+    count_again: CountAgain | None = None,
 ) -> MemoryUse:
     """The totals per layer, with adapters and what the runner itself keeps in host RAM.
+
+    A formula that is off is logged, and what it says scaled to the count.
 
     Args:
         launch: the model's.
@@ -88,6 +102,7 @@ def report_layers(
         count: of the engine.
         cells: of the context's cache.
         host_extra_bytes: held beside it: output rows, copies of prompts and states.
+        count_again: for a formula that is off, to learn what one layer really takes.
     """
     numbers = launch.header.numbers
     told = parse_notes(engine_log.notes).windowed
@@ -108,6 +123,29 @@ def report_layers(
     report, mismatches = split_layers(count.use, facts)
     if layout.split_mode is SplitMode.ROW:  # every device has rows of every layer: only the totals say something
         return replace(count.use, host=report.host)
+    _log_mismatches(mismatches)
+    moved = choose_move(launch.layout, launch.places, mismatches) if count_again is not None else None
+    if count_again is None or moved is None:
+        return report
+    try:
+        counted = count_again(moved)
+    except (BreakdownUnavailable, PunaError, ValueError) as error:
+        log.warning("memory.not_counted_again", block=moved.block, text=str(error))
+        return report
+    known = known_layer(moved, count.use, counted.use, mismatches)
+    if known is None:
+        log.warning("memory.not_counted_again", block=moved.block, text="it grew where the block was taken away")
+        return report
+    log.info(
+        "memory.counted_again",
+        block=known.block,
+        weights_bytes=known.weights_bytes,
+        cache_bytes=known.cache_bytes,
+    )
+    return split_layers(count.use, facts, known=known)[0]
+
+
+def _log_mismatches(mismatches: tuple[Mismatch, ...]) -> None:
     for mismatch in mismatches:
         log.warning(
             "memory.formula_off",
@@ -116,4 +154,3 @@ def report_layers(
             counted_bytes=mismatch.counted_bytes,
             expected_bytes=mismatch.expected_bytes,
         )
-    return report

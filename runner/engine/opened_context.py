@@ -8,7 +8,14 @@ from runner.core.layout import FlashAttention, LaunchLayout, cache_cells
 from runner.core.load_notes import parse_notes
 from runner.core.memory_report import MemoryUse
 from runner.core.refusals import MemoryClass, find_refusal
-from runner.engine.accounting import Count, copies_bytes, count_memory, output_row_bytes, report_layers
+from runner.engine.accounting import (
+    Count,
+    CountAgain,
+    copies_bytes,
+    count_memory,
+    output_row_bytes,
+    report_layers,
+)
 from runner.engine.adapters import AdapterRefused, load_adapters, set_adapters
 from runner.engine.context import Context
 from runner.engine.launch import Launch
@@ -88,11 +95,20 @@ def generation_memory(
     return with_layers(launch, layout, count, vocabulary_size=model.vocabulary.size)
 
 
-def with_layers(launch: Launch, layout: LaunchLayout, count: Count, *, vocabulary_size: int) -> CountedMemory:
-    """A count per layer, with what lies in host RAM beside the engine's caches."""
+def with_layers(
+    launch: Launch,
+    layout: LaunchLayout,
+    count: Count,
+    *,
+    vocabulary_size: int,
+    count_again: CountAgain | None = None,
+) -> CountedMemory:
+    """A count per layer, with what lies in host RAM beside the engine's caches. `count_again`: see `report_layers`."""
     copies = copies_bytes(count.use)
     extra = copies + output_row_bytes(layout, vocabulary_size=vocabulary_size)
-    use = report_layers(launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra)
+    use = report_layers(
+        launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra, count_again=count_again
+    )
     return CountedMemory(use=use, copies_bytes=copies)
 
 
