@@ -161,8 +161,10 @@ def run(args: argparse.Namespace) -> int:
     told_s = -INTERVAL_S
     while True:
         now_s = time.monotonic()
-        if nvml and now_s - opened_s >= REOPEN_INTERVAL_S:
-            pynvml.nvmlShutdown()
+        if now_s - opened_s >= REOPEN_INTERVAL_S:
+            # Also where it could not be opened: cards of another driver keep this process alive.
+            if nvml:
+                pynvml.nvmlShutdown()
             nvml, opened_s = open_nvml(), now_s
         cards = read_cards(nvml=nvml)
         if now_s - told_s >= INTERVAL_S or has_moved(told, cards, threshold_bytes=TOLD_AT_ONCE_BYTES):

@@ -1,9 +1,12 @@
 """GPU memory from a fake sysfs, and what becomes of it."""
 
+import argparse
+import signal
 from pathlib import Path
 
 import pytest
 
+from runner import gpu_memory
 from runner.core.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
 from runner.gpu_memory import read_amd
 
@@ -108,3 +111,25 @@ def test_the_processes_of_amd_cards_are_those_that_compute_and_those_that_draw(t
     first, second = read_amd(tmp_path, tmp_path / "proc")
     assert first.processes == ((500, GIB // 2),)
     assert second.processes == ((600, 2048 * 1024),)
+
+
+def test_a_driver_that_comes_up_late_is_heard_beside_one_that_tells_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    amd = GpuMemory(pci_id="0000:03:00.0", uuid="", total_bytes=GIB, free_bytes=GIB, source="sysfs")
+    comes_up = iter([False, False, True])
+    turns = iter(range(50))
+    heard: list[bool] = []
+
+    def read_cards(*, nvml: bool) -> list[GpuMemory]:
+        heard.append(nvml)
+        return [] if nvml or next(turns, None) is None else [amd]
+
+    monkeypatch.setattr(gpu_memory, "open_nvml", lambda: next(comes_up))
+    monkeypatch.setattr(gpu_memory, "read_cards", read_cards)
+    monkeypatch.setattr(gpu_memory, "REOPEN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(gpu_memory, "LOOK_INTERVAL_S", 0.0)
+    before = signal.getsignal(signal.SIGPIPE)
+    try:
+        assert gpu_memory.run(argparse.Namespace(once=False)) == 0
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert heard == [False, True]
