@@ -88,7 +88,16 @@ def _figures(device: Json, *, estimated: bool) -> str:
     origin = "estimated" if estimated else "measured"
     age_s = int(device.get("free_age_ms") or 0) / 1000
     short = f", short {format_bytes(need - have)}" if need > have else ""
+    source = device.get("free_source") or "unknown"
     return (
         f"need {format_bytes(need)} = {classes} ({origin}), "
-        f"avail {format_bytes(have)} ({device.get('free_source') or 'unknown'}, {age_s:.1f} s){short}"
+        f"avail {format_bytes(have)} of {_free(device)} ({source}, {age_s:.1f} s){short}"
     )
+
+
+def _free(device: Json) -> str:
+    """What is free on the device, and what of it is not for this model."""
+    free, promised, kept = (int(device.get(f"{name}_bytes") or 0) for name in ("free", "promised", "overhead"))
+    text = f"{format_bytes(free)} free"
+    text += f", {format_bytes(promised)} promised" if promised else ""
+    return text + (f", {format_bytes(kept)} kept back" if kept else "")

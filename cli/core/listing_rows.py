@@ -8,10 +8,10 @@ from cli.core.formatting import format_bytes, format_since, format_until
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = (
     *("NODE", "STATE", "DEVICE", "KIND", "DEVICE STATE", "TOTAL", "FREE", "READ FROM"),
-    *("PROMISED", "RESERVED", "RUNNERS", "STORE FREE", "REASON"),
+    *("PROMISED", "RESERVED", "LIMIT", "RUNNERS", "STORE FREE", "REASON"),
 )
 # What a narrow terminal goes without, the first first.
-DEVICE_SPARE = ("STORE FREE", "RESERVED", "KIND", "READ FROM", "PROMISED", "RUNNERS")
+DEVICE_SPARE = ("STORE FREE", "LIMIT", "RESERVED", "KIND", "READ FROM", "PROMISED", "RUNNERS")
 LOADED_SPARE = ("DIGEST", "CONTEXT", "SIZE")
 MODEL_SPARE = ("MODIFIED", "DIGEST", "QUANTIZATION")
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
@@ -59,6 +59,7 @@ def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
             _source(device),
             _bytes(device, "promised_bytes"),
             _bytes(device, "reserve_bytes"),
+            _bytes(device, "max_bytes"),
             str(len(node.get("runners") or [])),
             _bytes(node.get("store") or {}, "free_bytes"),
             str(device.get("state_reason") or ""),

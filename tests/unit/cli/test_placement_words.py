@@ -86,6 +86,9 @@ ANSWER = {
                     "reserve_bytes": 450_000_000,
                     "margin_bytes": 350_000_000,
                     "available_bytes": 23_100_000_000,
+                    "free_bytes": 24_000_000_000,
+                    "promised_bytes": 600_000_000,
+                    "overhead_bytes": 300_000_000,
                     "free_source": "nvml",
                     "free_age_ms": 400,
                 }
@@ -96,7 +99,14 @@ ANSWER = {
             "shape": "one_device",
             "verdict": "short_bytes",
             "estimated": True,
-            "devices": [{"name": "GPU-1", "need_bytes": 20_000_000_000, "available_bytes": 8_000_000_000}],
+            "devices": [
+                {
+                    "name": "GPU-1",
+                    "need_bytes": 20_000_000_000,
+                    "available_bytes": 8_000_000_000,
+                    "free_bytes": 8_000_000_000,
+                }
+            ],
         },
         {"node": "b", "verdict": "device_excluded", "reason": "second pass died", "devices": [{"name": "GPU-2"}]},
     ],
@@ -111,11 +121,11 @@ ANSWER = {
 def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> None:
     chosen = (
         "need 21 GB = weights 17 GB + kv 2.1 GB + graph 1.2 GB + reserve 450 MB + margin 350 MB (measured), "
-        "avail 23 GB (nvml, 0.4 s)"
+        "avail 23 GB of 24 GB free, 600 MB promised, 300 MB kept back (nvml, 0.4 s)"
     )
     short = (
         "need 20 GB = weights 0 B + kv 0 B + graph 0 B + reserve 0 B + margin 0 B (estimated), "
-        "avail 8.0 GB (unknown, 0.0 s), short 12 GB"
+        "avail 8.0 GB of 8.0 GB free (unknown, 0.0 s), short 12 GB"
     )
     assert list(explain_lines(ANSWER)) == [
         "m:latest: fits (now)",
