@@ -1,7 +1,8 @@
 """`python fake_engine.py SCENARIO MODE …`: an engine build with cards that crash, hang or appear twice.
 
 Stands in for `python -m runner` in one mode, probe; every other mode is the real one. The scenario is a JSON file, read
-anew by every process: {"backends": […], "devices": [Device as JSON, …], "kills_listing": [ids], "checks": {id: how}}.
+anew by every process: {"backends": […], "devices": [Device as JSON, …], "kills_listing": [ids], "hangs_listing": [ids],
+"checks": {id: how}}.
 """
 
 import json
@@ -26,6 +27,8 @@ def main() -> None:
         _check(scenario, seen, arguments[arguments.index("--check") + 1], arguments[arguments.index("--backend") + 1])
     elif any(device["id"] in scenario.get("kills_listing", []) for device in seen):
         _die("no kernel image is available for execution on the device")
+    elif any(device["id"] in scenario.get("hangs_listing", []) for device in seen):
+        threading.Event().wait()
     else:
         _answer(scenario, seen)
 

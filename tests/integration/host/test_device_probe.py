@@ -144,17 +144,24 @@ async def test_a_device_that_hangs_does_not_hold_up_the_start(engine: Engine, mo
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_a_card_that_kills_the_listing_does_not_take_the_others_with_it(
-    engine: Engine, drivers: FakeNvml
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("kills_listing", "signal 6: no kernel image is available for execution on the device"),
+        ("hangs_listing", "it did not answer in time"),
+    ],
+)
+async def test_a_card_that_kills_or_hangs_the_listing_does_not_take_the_others_with_it(
+    engine: Engine, drivers: FakeNvml, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
 ) -> None:
-    engine.write(kills_listing=["GPU-1"])
+    if what == "hangs_listing":
+        monkeypatch.setattr(device_probe, "PROBE_TIMEOUT_S", 5.0)
+    engine.write(**{what: ["GPU-1"]})
     table = Devices(SystemClock())
     await table.probe()
     found = by_id(table)
     assert (found["GPU-1"].state, found["GPU-2"].state, found["cpu"].state) == (EXCLUDED, OK, OK)
-    assert found["GPU-1"].state_reason == (
-        "the probe failed: signal 6: no kernel image is available for execution on the device"
-    )
+    assert found["GPU-1"].state_reason == f"the probe failed: {reason}"
     assert table.engine_build == "fake 1"
 
 
