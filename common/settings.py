@@ -29,6 +29,7 @@ KNOWN_NAMES = frozenset(
         "BLOB_MAX_BYTES",
         "BLOB_MAX_BYTES",
         "CONTEXT_LENGTH",
+        "COUNT_SWAP",
         "DEBUG",
         "DEVICE_ENV",
         "DEVICE_MAX_BYTES",

@@ -4,22 +4,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from runner.core.memory import CgroupMemory, HostMemory, combine_limits, parse_meminfo
+from runner.core.memory import CgroupMemory, CgroupSwap, HostMemory, combine_limits, parse_meminfo
 
 PROC = Path("/proc")
+# Version 1 writes "no limit" as the largest number of pages.
+_NO_LIMIT_V1 = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """File names and the key of page cache by cgroup version."""
+    """File names and the key of page cache by cgroup version. Version 1 counts RAM and swap together as `swap_…`."""
 
     limit: str
     used: str
     inactive_key: str
+    swap_limit: str
+    swap_used: str
 
 
-_VERSION_1 = _Files(limit="memory.limit_in_bytes", used="memory.usage_in_bytes", inactive_key="total_inactive_file")
-_VERSION_2 = _Files(limit="memory.max", used="memory.current", inactive_key="inactive_file")
+_VERSION_1 = _Files(
+    limit="memory.limit_in_bytes",
+    used="memory.usage_in_bytes",
+    inactive_key="total_inactive_file",
+    swap_limit="memory.memsw.limit_in_bytes",
+    swap_used="memory.memsw.usage_in_bytes",
+)
+_VERSION_2 = _Files(
+    limit="memory.max",
+    used="memory.current",
+    inactive_key="inactive_file",
+    swap_limit="memory.swap.max",
+    swap_used="memory.swap.current",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +48,24 @@ class _Mount:
 
 
 def read_host_memory(*, proc: Path = PROC, filesystem_root: Path = Path("/")) -> HostMemory:
-    """Total and free RAM as this process can get it now. The arguments let tests bring their own trees.
+    """Total and free RAM and swap as this process can get it now. The arguments let tests bring their own trees.
 
     Raises:
         OSError, ValueError: /proc is not mounted, or is none.
     """
     system = parse_meminfo((proc / "meminfo").read_text())
-    return combine_limits(system, _cgroups(proc, filesystem_root))
+    levels = list(_cgroups(proc, filesystem_root))
+    limits = (_read_cgroup(directory, files) for directory, files in levels)
+    swaps = (_read_swap(directory, files) for directory, files in levels if system.swap_total_bytes)
+    return combine_limits(
+        system,
+        [limit for limit in limits if limit is not None],
+        [limit for limit in swaps if limit is not None],
+    )
 
 
-def _cgroups(proc: Path, filesystem_root: Path) -> Iterator[CgroupMemory]:
+def _cgroups(proc: Path, filesystem_root: Path) -> Iterator[tuple[Path, _Files]]:
+    """Every directory on the path, with how its files are called."""
     try:
         memberships = (proc / "self/cgroup").read_text()
         mounts = (proc / "self/mountinfo").read_text()
@@ -51,9 +75,7 @@ def _cgroups(proc: Path, filesystem_root: Path) -> Iterator[CgroupMemory]:
         directory = _directory(mount, _membership(memberships, mount.version))
         files = _VERSION_1 if mount.version == 1 else _VERSION_2
         while True:
-            cgroup = _read_cgroup(directory, files)
-            if cgroup is not None:
-                yield cgroup
+            yield directory, files
             if directory == mount.point:
                 break
             directory = directory.parent
@@ -111,5 +133,22 @@ def _read_cgroup(directory: Path, files: _Files) -> CgroupMemory | None:
             if key == files.inactive_key:
                 inactive_bytes = int(figure)
         return CgroupMemory(limit_bytes=int(limit), used_bytes=used_bytes, inactive_file_bytes=inactive_bytes)
+    except (OSError, ValueError):
+        return None
+
+
+def _read_swap(directory: Path, files: _Files) -> CgroupSwap | None:
+    """The group's limit and use of swap, or None if it has no limit (or nobody counts swap)."""
+    try:
+        limit = (directory / files.swap_limit).read_text().strip()
+        if limit == "max":
+            return None
+        limit_bytes, used_bytes = int(limit), int((directory / files.swap_used).read_text())
+        if files is _VERSION_1:
+            if limit_bytes >= _NO_LIMIT_V1:
+                return None
+            limit_bytes -= int((directory / files.limit).read_text())
+            used_bytes -= int((directory / files.used).read_text())
+        return CgroupSwap(limit_bytes=max(0, limit_bytes), used_bytes=max(0, used_bytes))
     except (OSError, ValueError):
         return None

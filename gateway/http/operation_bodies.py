@@ -78,6 +78,8 @@ class Memory(Answer):
     total: int
     free: int
     source: str
+    swap_total: int = Field(description="Within the limits of cgroups; not part of `total` unless `source` names swap")
+    swap_free: int
 
 
 class StoreRoom(Answer):

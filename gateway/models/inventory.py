@@ -39,7 +39,7 @@ def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, objec
 
 def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str, object]:
     cpu = next((device for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU), None)
-    ram = {"total": cpu.total_bytes, "free": cpu.free_bytes, "source": cpu.free_source} if cpu is not None else None
+    ram = _ram(cpu) if cpu is not None else None
     return {
         "id": node.id,
         "address": node.address,
@@ -54,6 +54,16 @@ def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str,
             for device in node.devices
         ],
         "runners": [_runner(record) for record in node.runners],
+    }
+
+
+def _ram(cpu: cluster_pb2.Device) -> dict[str, object]:
+    return {
+        "total": cpu.total_bytes,
+        "free": cpu.free_bytes,
+        "source": cpu.free_source,
+        "swap_total": cpu.swap_total_bytes,
+        "swap_free": cpu.swap_free_bytes,
     }
 
 

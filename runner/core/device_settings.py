@@ -124,3 +124,4 @@ class DeviceSettings:
     excluded: frozenset[str] = frozenset()
     integrated: IntegratedGpus = IntegratedGpus.AUTO
     reprobe_s: float = 60.0
+    count_swap: bool = False  # as RAM

@@ -32,6 +32,7 @@ _NAMES = LIMITS | {
     "TZ",
     "VIRTUAL_ENV",
     # Settings that concern runners themselves.
+    "PUNA_COUNT_SWAP",
     "PUNA_DEBUG",
     "PUNA_ENGINE",
     "PUNA_ENGINE_OPTIONS",

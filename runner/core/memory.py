@@ -1,7 +1,7 @@
 """How much host RAM a new allocation could get, from what /proc and the cgroups say. Pure: numbers in, numbers out."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,6 +10,8 @@ class SystemMemory:
 
     total_bytes: int
     available_bytes: int
+    swap_total_bytes: int = 0
+    swap_free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +29,38 @@ class CgroupMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupSwap:
+    """One cgroup on the path from the process to the root that has a limit of swap."""
+
+    limit_bytes: int
+    used_bytes: int
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What the group may still swap out."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """What the host pool has. `source` names what limits `free_bytes`: "meminfo" or "cgroup"."""
+    """What the host pool has. `source` names what limits `free_bytes`: "meminfo" or "cgroup". Swap is beside it."""
 
     total_bytes: int
     free_bytes: int
     source: str
+    swap_total_bytes: int = 0
+    swap_free_bytes: int = 0
+
+    def counting_swap(self) -> "HostMemory":
+        """The same where swap counts as RAM: `total_bytes` and `free_bytes` have it, and `source` says so."""
+        if not self.swap_total_bytes:
+            return self
+        return replace(
+            self,
+            total_bytes=self.total_bytes + self.swap_total_bytes,
+            free_bytes=self.free_bytes + self.swap_free_bytes,
+            source=f"{self.source}+swap",
+        )
 
 
 def parse_meminfo(text: str) -> SystemMemory:
@@ -50,14 +78,31 @@ def parse_meminfo(text: str) -> SystemMemory:
     if "MemTotal" not in kib:
         raise ValueError("no MemTotal in /proc/meminfo")
     stand_in = kib.get("MemFree", 0) + kib.get("Buffers", 0) + kib.get("Cached", 0)
-    return SystemMemory(total_bytes=kib["MemTotal"] * 1024, available_bytes=kib.get("MemAvailable", stand_in) * 1024)
+    return SystemMemory(
+        total_bytes=kib["MemTotal"] * 1024,
+        available_bytes=kib.get("MemAvailable", stand_in) * 1024,
+        swap_total_bytes=kib.get("SwapTotal", 0) * 1024,
+        swap_free_bytes=kib.get("SwapFree", 0) * 1024,
+    )
 
 
-def combine_limits(system: SystemMemory, cgroups: Iterable[CgroupMemory]) -> HostMemory:
-    """The least of the machine and of every cgroup on the path: each of them can refuse."""
+def combine_limits(
+    system: SystemMemory, cgroups: Iterable[CgroupMemory], swaps: Iterable[CgroupSwap] = ()
+) -> HostMemory:
+    """The least of the machine and of every cgroup on the path: each of them can refuse. Swap likewise."""
     total_bytes, free_bytes, source = system.total_bytes, system.available_bytes, "meminfo"
     for cgroup in cgroups:
         total_bytes = min(total_bytes, cgroup.limit_bytes)
         if cgroup.headroom_bytes < free_bytes:
             free_bytes, source = cgroup.headroom_bytes, "cgroup"
-    return HostMemory(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes), source=source)
+    swap_total_bytes, swap_free_bytes = system.swap_total_bytes, system.swap_free_bytes
+    for swap in swaps:
+        swap_total_bytes = min(swap_total_bytes, swap.limit_bytes)
+        swap_free_bytes = min(swap_free_bytes, swap.headroom_bytes)
+    return HostMemory(
+        total_bytes=total_bytes,
+        free_bytes=min(free_bytes, total_bytes),
+        source=source,
+        swap_total_bytes=swap_total_bytes,
+        swap_free_bytes=min(swap_free_bytes, swap_total_bytes),
+    )

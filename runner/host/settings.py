@@ -61,6 +61,8 @@ class HostSettings(PunaSettings):
     """Ids of devices that are not used, comma separated."""
     integrated_gpus: IntegratedGpus = IntegratedGpus.AUTO
     """`auto`: only where a node has no discrete GPU; `on`, `off`."""
+    count_swap: bool = False
+    """Swap counts as RAM that models may use. It is shown in any case."""
     reprobe_s: float = Field(default=60.0, gt=0)
     """How often a host looks for drivers where it found none, and repeats what failed."""
     rpc: bool = False
@@ -92,6 +94,7 @@ class HostSettings(PunaSettings):
             excluded=parse_device_ids(self.excluded_devices),
             integrated=self.integrated_gpus,
             reprobe_s=self.reprobe_s,
+            count_swap=self.count_swap,
         )
 
     @field_validator("device_overhead", "device_max_bytes")

@@ -172,7 +172,13 @@ class RunnerProcess:
         """Let the engine load, unless the layout cannot be reserved here."""
         try:
             if self._settings.reserve_check:
-                await asyncio.to_thread(check_reservation, self._files, self._layout, planned=self._planned)
+                await asyncio.to_thread(
+                    check_reservation,
+                    self._files,
+                    self._layout,
+                    planned=self._planned,
+                    count_swap=self._settings.count_swap,
+                )
         except AllocationRefused as refused:
             self._refuse(refused.error, refused.attempted)
         else:

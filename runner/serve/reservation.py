@@ -31,7 +31,11 @@ class AllocationRefused(Exception):
 
 
 def check_reservation(
-    files: ModelFiles, wanted: LaunchLayout, *, planned: cluster_pb2.MemoryReport | None = None
+    files: ModelFiles,
+    wanted: LaunchLayout,
+    *,
+    planned: cluster_pb2.MemoryReport | None = None,
+    count_swap: bool = False,
 ) -> None:
     """Try the layout's sizes: on devices by allocating them for a moment, in host RAM by its free bytes.
 
@@ -41,6 +45,7 @@ def check_reservation(
         files: of the model.
         wanted: the layout.
         planned: what was measured for this layout; without it the engine counts where it has to.
+        count_swap: free swap is as good as free RAM.
 
     Raises:
         AllocationRefused: a device refused, or host RAM has not so much free.
@@ -50,7 +55,7 @@ def check_reservation(
         counted = counted or attempted_sizes(files, wanted)
         if counted is not None:
             _try_devices(files, wanted, counted)
-    _check_host(files, wanted, counted)
+    _check_host(files, wanted, counted, count_swap=count_swap)
 
 
 def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.MemoryReport | None:
@@ -95,11 +100,14 @@ def _try_devices(files: ModelFiles, wanted: LaunchLayout, report: cluster_pb2.Me
         raise AllocationRefused(DeviceMemoryExhausted(f"{files.model.name}: {text}"), _attempted(report))
 
 
-def _check_host(files: ModelFiles, wanted: LaunchLayout, counted: cluster_pb2.MemoryReport | None) -> None:
+def _check_host(
+    files: ModelFiles, wanted: LaunchLayout, counted: cluster_pb2.MemoryReport | None, *, count_swap: bool
+) -> None:
     """Count the host part if it may be too large, and refuse it if it is."""
     path = files.model
     try:
-        free_bytes = read_host_memory().free_bytes
+        ram = read_host_memory()
+        free_bytes = (ram.counting_swap() if count_swap else ram).free_bytes
         weights_bytes = sum(part.stat().st_size for part in files.weights)
         with open_gguf_header(path) as header:
             metadata = header.metadata()

@@ -28,11 +28,16 @@ class Figures:
         *,
         promised_bytes: Callable[[], Mapping[str, int]],
         in_use: Callable[[], Collection[str]],
+        count_swap: bool = False,
     ) -> None:
-        """`promised_bytes` and `in_use` tell of this node's runners: bytes by device id, and the ids they are on."""
+        """`promised_bytes` and `in_use` tell of this node's runners: bytes by device id, and the ids they are on.
+
+        `count_swap`: swap is as good as RAM.
+        """
         self._clock = clock
         self._promised_bytes = promised_bytes
         self._in_use = in_use
+        self._count_swap = count_swap
         self._measured: Counter[str] = Counter()
 
     @contextmanager
@@ -55,11 +60,21 @@ class Figures:
     def read_ram(self, entries: Iterable[Entry]) -> HostMemory:
         """RAM is one pool: every device that draws from it alone has the same free bytes."""
         ram, now_s = read_host_memory(), self._clock.now_s()
+        self.take_ram(entries, ram, now_s)
+        return ram
+
+    def take_ram(self, entries: Iterable[Entry], ram: HostMemory, now_s: float) -> None:
+        """Use what the kernel says of RAM. Swap is shown beside it, and counted if the operator says so."""
+        figure = ram_figure(self._counted(ram))
         for entry in entries:
             if entry.draws_from_ram and not entry.has_card:
-                entry.take(ram_figure(ram), now_s)
-                entry.unused_free_bytes = ram.free_bytes
-        return ram
+                entry.take(figure, now_s)
+                entry.unused_free_bytes = figure.free_bytes
+            if entry.is_cpu:
+                entry.device.swap_total_bytes, entry.device.swap_free_bytes = ram.swap_total_bytes, ram.swap_free_bytes
+
+    def _counted(self, ram: HostMemory) -> HostMemory:
+        return ram.counting_swap() if self._count_swap else ram
 
     def take_cards(self, entries: Iterable[Entry], cards: list[GpuMemory], ram: HostMemory) -> None:
         """Use what the drivers say, for the devices whose cards they know."""
@@ -70,7 +85,9 @@ class Figures:
                 if card.unified:
                     entry.device.pool_id = HOST_POOL
                 entry.uuid, entry.device.driver = card.uuid, card.driver
-                entry.take(card_figure(card, ram, integrated=entry.draws_from_ram), self._clock.now_s())
+                # What a card of its own maps of RAM cannot be swapped out; one without memory has the pool's figure.
+                own = self._counted(ram) if card.unified else ram
+                entry.take(card_figure(card, own, integrated=entry.draws_from_ram), self._clock.now_s())
                 if card.processes is not None:  # else what was told last stays
                     entry.processes = dict(card.processes)
 

@@ -70,7 +70,9 @@ class Devices:
         self._processes = processes
         self._holders = Holders()
         self._table = DeviceTable(clock, self._settings, self._notes)
-        self._figures = Figures(clock, promised_bytes=promised_bytes, in_use=in_use)
+        self._figures = Figures(
+            clock, promised_bytes=promised_bytes, in_use=in_use, count_swap=self._settings.count_swap
+        )
         self._sleep_watch = sleep_watch or SleepWatch()
         self._cards: list[GpuMemory] = []
         self._told = Told()

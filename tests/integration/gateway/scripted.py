@@ -389,6 +389,8 @@ class ScriptedScheduler(ScriptedWishes):
             total_bytes=1000,
             free_bytes=400,
             free_source="meminfo",
+            swap_total_bytes=200,
+            swap_free_bytes=150,
             state=cluster_pb2.DEVICE_STATE_OK,
         )
         node = cluster_pb2.Node(id="node-1", address="127.0.0.1:1", engine_build="test", devices=[cpu])

@@ -162,7 +162,7 @@ async def test_one_line_per_request_says_what_happened(cluster: Cluster, capsys:
 async def test_nodes_and_placements(cluster: Cluster) -> None:
     (node,) = (await cluster.http.get("/puna/v1/nodes")).json()["nodes"]
     assert (node["id"], node["state"]) == ("node-1", "ready")
-    assert node["ram"] == {"total": 1000, "free": 400, "source": "meminfo"}
+    assert node["ram"] == {"total": 1000, "free": 400, "source": "meminfo", "swap_total": 200, "swap_free": 150}
     device = node["devices"][0]
     assert {
         "state",

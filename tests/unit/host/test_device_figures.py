@@ -6,6 +6,7 @@ from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.device_health import Health, pass_check
 from runner.core.device_settings import DeviceSettings, IntegratedGpus, RpcPool, RpcServer, parse_amounts
+from runner.core.devices import CPU_ID, HOST_POOL
 from runner.core.free_figures import (
     FigureTrust,
     card_figure,
@@ -185,3 +186,24 @@ def test_integrated_gpus_are_used_where_the_setting_says(
     told = device.report(DeviceSettings(integrated=mode), now_s=100.0, beside_discrete=beside_discrete)
     assert (told.state == cluster_pb2.DEVICE_STATE_OK) is used
     assert bool(told.state_reason) is not used
+
+
+@pytest.mark.parametrize(("count_swap", "free", "source"), [(False, 10, "meminfo"), (True, 13, "meminfo+swap")])
+def test_swap_is_shown_with_the_cpu_and_counted_if_the_operator_says_so(
+    count_swap: bool, free: int, source: str
+) -> None:
+    ram = HostMemory(
+        total_bytes=64 * GIB,
+        free_bytes=10 * GIB,
+        source="meminfo",
+        swap_total_bytes=4 * GIB,
+        swap_free_bytes=3 * GIB,
+    )
+    cpu = entry(id=CPU_ID, pool_id=HOST_POOL, type=cluster_pb2.DEVICE_TYPE_CPU)
+    card = entry()
+    figures = Figures(StoppedClock(), promised_bytes=dict, in_use=frozenset, count_swap=count_swap)
+    figures.take_ram([cpu, card], ram, 100.0)
+    told = report(cpu, 100.0)
+    assert (told.swap_total_bytes, told.swap_free_bytes) == (4 * GIB, 3 * GIB)
+    assert (told.free_bytes, told.free_source) == (free * GIB, source)
+    assert (card.device.free_bytes, card.device.swap_total_bytes) == (60, 0), "a card has memory of its own"

@@ -35,6 +35,10 @@ class Machine:
         self.write(f"sys/fs/cgroup/memory/{path}/memory.usage_in_bytes", str(used))
         self.write(f"sys/fs/cgroup/memory/{path}/memory.stat", f"inactive_file 1\ntotal_inactive_file {inactive}\n")
 
+    def swap(self) -> tuple[int, int]:
+        memory = read_host_memory(proc=self.root / "proc", filesystem_root=self.root)
+        return memory.swap_total_bytes, memory.swap_free_bytes
+
     def read(self) -> tuple[int, int, str]:
         memory = read_host_memory(proc=self.root / "proc", filesystem_root=self.root)
         return memory.total_bytes, memory.free_bytes, memory.source
@@ -117,6 +121,47 @@ def test_a_full_cgroup_has_nothing_free(machine: Machine) -> None:
     mounted_v2(machine, path="/app")
     machine.cgroup_v2("app", limit=str(GIB), used=2 * GIB, inactive=0)
     assert machine.read() == (GIB, 0, "cgroup")
+
+
+SWAP = f"SwapTotal: {4 * GIB // 1024} kB\nSwapFree: {3 * GIB // 1024} kB\n"
+
+
+def test_swap_is_told_beside_ram_and_counted_only_where_it_is_asked_for(machine: Machine) -> None:
+    assert machine.swap() == (0, 0)
+    machine.write("proc/meminfo", MEMINFO + SWAP)
+    assert machine.read() == (16 * GIB, 8 * GIB, "meminfo")
+    assert machine.swap() == (4 * GIB, 3 * GIB)
+    memory = read_host_memory(proc=machine.root / "proc", filesystem_root=machine.root).counting_swap()
+    assert (memory.total_bytes, memory.free_bytes, memory.source) == (20 * GIB, 11 * GIB, "meminfo+swap")
+
+
+def test_the_tightest_v2_limit_of_swap_decides_also_in_a_group_without_a_limit_of_ram(machine: Machine) -> None:
+    machine.write("proc/meminfo", MEMINFO + SWAP)
+    mounted_v2(machine, path="/pod/app")
+    machine.cgroup_v2("pod", limit="max", used=GIB, inactive=0)
+    machine.write("sys/fs/cgroup/pod/memory.swap.max", f"{2 * GIB}\n")
+    machine.write("sys/fs/cgroup/pod/memory.swap.current", f"{GIB}\n")
+    machine.cgroup_v2("pod/app", limit="max", used=GIB, inactive=0)
+    machine.write("sys/fs/cgroup/pod/app/memory.swap.max", "max\n")
+    assert machine.swap() == (2 * GIB, GIB)
+    machine.write("sys/fs/cgroup/pod/app/memory.swap.max", "0\n")
+    machine.write("sys/fs/cgroup/pod/app/memory.swap.current", "0\n")
+    assert machine.swap() == (0, 0)
+    assert machine.read() == (16 * GIB, 8 * GIB, "meminfo")
+
+
+def test_version_1_limits_ram_and_swap_together(machine: Machine) -> None:
+    machine.write("proc/meminfo", MEMINFO + SWAP)
+    mounted_v1(machine, path="/docker/x", root="/docker/x")
+    machine.cgroup_v1("", limit=4 * GIB, used=3 * GIB, inactive=0)
+    machine.write("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", str(2**63 - 4096))
+    machine.write("sys/fs/cgroup/memory/memory.memsw.usage_in_bytes", str(3 * GIB))
+    assert machine.swap() == (4 * GIB, 3 * GIB)
+    machine.write("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", str(6 * GIB))
+    machine.write("sys/fs/cgroup/memory/memory.memsw.usage_in_bytes", str(3 * GIB + GIB // 2))
+    assert machine.swap() == (2 * GIB, 3 * GIB // 2)
+    machine.write("sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", str(4 * GIB))
+    assert machine.swap() == (0, 0)
 
 
 @given(
