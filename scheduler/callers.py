@@ -132,11 +132,17 @@ class Callers:
     def tell(self, effect: AnswerQueued | AnswerLoading) -> None:
         """Pass progress on to those who are still there."""
         if isinstance(effect, AnswerQueued):
-            event = scheduler_pb2.EnsureModelEvent(queued=scheduler_pb2.Queued(position=effect.position))
+            event = scheduler_pb2.EnsureModelEvent(
+                queued=scheduler_pb2.Queued(position=effect.position, waits_for=effect.waits_for, eta_s=effect.eta_s)
+            )
         else:
             event = scheduler_pb2.EnsureModelEvent(
                 loading=scheduler_pb2.Loading(
-                    fraction=effect.fraction, bytes_done=effect.bytes_done, bytes_total=effect.bytes_total
+                    fraction=effect.fraction,
+                    bytes_done=effect.bytes_done,
+                    bytes_total=effect.bytes_total,
+                    waits_for=effect.waits_for,
+                    eta_s=effect.eta_s,
                 )
             )
         for caller_id in effect.callers:

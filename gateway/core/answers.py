@@ -121,9 +121,11 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """Waits for a slot; 1 is next."""
+    """Waits for a slot, or its model for its turn; 1 is next."""
 
     position: int
+    waits_for: str = ""  # what must happen first; empty: not known
+    eta_s: float | None = None  # seconds until the model can serve; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ class Loading:
     fraction: float
     bytes_done: int = 0
     bytes_total: int = 0
+    waits_for: str = ""  # its files, while another node sends them
+    eta_s: float | None = None  # seconds until the model can serve; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

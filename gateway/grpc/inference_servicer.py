@@ -35,9 +35,10 @@ from gateway.grpc.chat_converters import (
     prompt_from_proto,
     think_from_proto,
 )
+from gateway.grpc.load_progress import loading_to_proto, queued_to_proto
 from gateway.grpc.model_servicer import ModelServicer, checked_model
 from gateway.grpc.recorded import recorded
-from protos import inference_pb2, runner_pb2, scheduler_pb2
+from protos import inference_pb2, runner_pb2
 
 SERVICE_NAME = "puna.v1.Inference"
 RESUME_KEY = "x-puna-resume"
@@ -235,12 +236,9 @@ def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, ob
 def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
     match event:
         case Queued():
-            return inference_pb2.InferenceEvent(queued=scheduler_pb2.Queued(position=event.position))
+            return inference_pb2.InferenceEvent(queued=queued_to_proto(event))
         case Loading():
-            loading = scheduler_pb2.Loading(
-                fraction=event.fraction, bytes_done=event.bytes_done, bytes_total=event.bytes_total
-            )
-            return inference_pb2.InferenceEvent(loading=loading)
+            return inference_pb2.InferenceEvent(loading=loading_to_proto(event))
         case PromptProgress():
             progress = runner_pb2.PromptProgress(
                 done_tokens=event.done_tokens, total_tokens=event.total_tokens, cached_tokens=event.cached_tokens

@@ -200,15 +200,22 @@ def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
     match event:
         case Loaded():
             yield {"status": "ready"}
-        case Queued(position=position):
-            yield {"status": "queued", "position": position}
+        case Queued():
+            yield {"status": "queued", "position": event.position, **_expected(event)}
         case Loading():
             yield {
                 "status": "loading",
                 "fraction": event.fraction,
                 "bytes_done": event.bytes_done,
                 "bytes_total": event.bytes_total,
+                **_expected(event),
             }
+
+
+def _expected(event: Queued | Loading) -> dict[str, object]:
+    """What the load waits for, and how long it will take; nothing of what nobody knows."""
+    told: dict[str, object] = {"waits_for": event.waits_for} if event.waits_for else {}
+    return told if event.eta_s is None else {**told, "eta_s": round(event.eta_s, 1)}
 
 
 async def asked(answer: Awaitable[Answer]) -> Answer:

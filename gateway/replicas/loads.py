@@ -12,6 +12,7 @@ from gateway.core.answers import Loading, Queued
 from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.routes import RouteInfo
 from gateway.grpc.constraint_converters import load_options_to_proto
+from gateway.grpc.load_progress import to_loading, to_queued
 from gateway.ports import Scheduler, for_clients
 from gateway.replicas.routes import RouteCache
 from protos import scheduler_pb2
@@ -113,10 +114,9 @@ class LoadJobs:
             while True:
                 match (event := await self._next(events)).WhichOneof("event"):
                     case "queued":
-                        yield Queued(position=event.queued.position)
+                        yield to_queued(event.queued)
                     case "loading":
-                        load = event.loading
-                        yield Loading(fraction=load.fraction, bytes_done=load.bytes_done, bytes_total=load.bytes_total)
+                        yield to_loading(event.loading)
                     case "ready":
                         yield self._routes.merge(event.ready.route)
                         return

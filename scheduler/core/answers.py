@@ -2,32 +2,40 @@
 
 from scheduler.core.books import Books, Failures
 from scheduler.core.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerReady, RemoveDesired
+from scheduler.core.expecting import eta_s, waits_for
 from scheduler.core.faults import Fault
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.replicas import serving_replicas, will_do
 
 
-def attach(books: Books, job: LoadJob, caller_id: str) -> None:
+def attach(books: Books, job: LoadJob, caller_id: str, now_s: float) -> None:
     """Let a caller wait for a load, and tell it where that stands."""
     job.callers[caller_id] = None
     job.was_asked = True
     if job.state in ON_HOST:
-        books.emit(loading_answer(job, (caller_id,)))
+        books.emit(loading_answer(books, job, (caller_id,), now_s))
     elif job.position:
-        books.emit(AnswerQueued(callers=(caller_id,), position=job.position))
+        books.emit(_queued_answer(books, job, (caller_id,), now_s))
 
 
-def tell_positions(books: Books) -> None:
-    """Tell callers whose place among the waiting loads has changed."""
+def tell_positions(books: Books, now_s: float) -> None:
+    """Tell callers whose place among the waiting loads has changed, or what their load waits for."""
     waiting = [job for job in books.jobs_by_age() if job.state in UNPLACED]
     for position, job in enumerate(waiting, start=1):
-        if job.position != position:
-            job.position = position
+        text = waits_for(job)
+        if (job.position, job.told) != (position, text):
+            job.position, job.told = position, text
             if job.callers:
-                books.emit(AnswerQueued(callers=tuple(job.callers), position=position))
+                books.emit(_queued_answer(books, job, tuple(job.callers), now_s))
 
 
-def loading_answer(job: LoadJob, callers: tuple[str, ...]) -> AnswerLoading:
+def _queued_answer(books: Books, job: LoadJob, callers: tuple[str, ...], now_s: float) -> AnswerQueued:
+    return AnswerQueued(
+        callers=callers, position=job.position, waits_for=waits_for(job), eta_s=eta_s(books, job, now_s)
+    )
+
+
+def loading_answer(books: Books, job: LoadJob, callers: tuple[str, ...], now_s: float) -> AnswerLoading:
     """How far a load is, for these callers."""
     progress = job.progress
     return AnswerLoading(
@@ -35,6 +43,8 @@ def loading_answer(job: LoadJob, callers: tuple[str, ...]) -> AnswerLoading:
         fraction=progress.fraction,
         bytes_done=progress.bytes_done,
         bytes_total=progress.bytes_total,
+        waits_for=waits_for(job),
+        eta_s=eta_s(books, job, now_s),
     )
 
 

@@ -38,6 +38,7 @@ class Demand:
     mean_s: float = 0.0
     mean_square_s: float = 0.0
     load_s: float | None = None  # how long the last load took; None: none was seen
+    load_bytes: int = 0  # how large its file was
 
     def asked(self, now_s: float) -> "Demand":
         """The same after a request, or some at once."""
@@ -53,9 +54,9 @@ class Demand:
             mean_square_s=self.mean_square_s + weight * (gap_s * gap_s - self.mean_square_s),
         )
 
-    def loaded_in(self, load_s: float) -> "Demand":
+    def loaded_in(self, load_s: float, size_bytes: int = 0) -> "Demand":
         """The same after a load that took so long."""
-        return replace(self, load_s=load_s)
+        return replace(self, load_s=load_s, load_bytes=size_bytes)
 
     @property
     def regularity(self) -> float:

@@ -22,6 +22,8 @@ class AnswerQueued:
 
     callers: tuple[str, ...]
     position: int  # 1 is next
+    waits_for: str = ""  # what must happen first
+    eta_s: float | None = None  # seconds until it can serve; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class AnswerLoading:
     fraction: float
     bytes_done: int
     bytes_total: int
+    waits_for: str = ""  # its files, if they are not there
+    eta_s: float | None = None  # seconds until it can serve; None: nobody knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

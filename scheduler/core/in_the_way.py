@@ -1,5 +1,6 @@
 """Who is in the way of a load where bytes are short: what explanations say beside the numbers."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from scheduler.core.books import Books
@@ -32,6 +33,17 @@ def with_names(books: Books, job: LoadJob, outcome: Outcome, now_s: float) -> Ou
         reason = "; ".join(part for part in (candidate.reason, text) if part)
         candidates.append(replace(candidate, reason=reason) if text else candidate)
     return replace(outcome, candidates=tuple(candidates)) if told else outcome
+
+
+def holders(books: Books, refusal: Refusal) -> list[str]:
+    """The models whose replicas lie where bytes are short."""
+    candidates = refusal.candidates[:CANDIDATES_MAX]
+    short = {pool for one in candidates if one.verdict is Verdict.SHORT_BYTES for pool in _short_pools(books, one)}
+    return [
+        runner.model_name
+        for node_id, runner in books.observed.replicas()
+        if any(count and pool in short for pool, count in pool_bytes(books, node_id, runner).items())
+    ]
 
 
 def _text(books: Books, job: LoadJob, candidate: Candidate, now_s: float) -> str:
@@ -79,6 +91,11 @@ def _short_pools(books: Books, candidate: Candidate) -> set[PoolKey]:
         if node is not None and device is not None and need.total_bytes > have.available_bytes:
             pools.add((node.id, device.pool_id))
     return pools
+
+
+def names_text(names: Iterable[str]) -> str:
+    """Each name once."""
+    return _list(list(set(names)))
 
 
 def _list(names: list[str]) -> str:

@@ -102,12 +102,14 @@ class LoadJob:
     was_reported: bool = False  # the host has shown the runner of this attempt
     resend_at_s: float | None = None  # the host did not answer
     waits_for: str = ""
+    behind: tuple[int, ...] = ()  # loads that hold the devices, by id; it goes on when they are done
     busy_since_s: float | None = None  # only busy replicas could make room
     measuring: MeasureKey | None = None
     measure_faults: dict[MeasureKey, Fault] = field(default_factory=dict)
     placement: Placement | None = None
     record: DesiredPlacement | None = None
     position: int = 0  # last told to the callers
+    told: str = ""  # likewise: what it waits for
 
     @property
     def first_caller(self) -> str:

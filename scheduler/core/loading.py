@@ -19,13 +19,13 @@ from scheduler.core.effects import Measure, SaveDesired
 from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
 from scheduler.core.fetch_failures import origin_for_load
 from scheduler.core.fetching import plan_anywhere
-from scheduler.core.in_the_way import with_names
+from scheduler.core.in_the_way import holders, names_text, with_names
 from scheduler.core.layouts import FlashAttention, Layout, slot_steps
 from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.measuring import book
 from scheduler.core.nearest import would_fit_text
-from scheduler.core.placement import BAD_FILE
+from scheduler.core.placement import BAD_FILE, WAITS_FOR_LOAD
 from scheduler.core.projectors import choose_projector
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.starving import drain_cheapest
@@ -40,7 +40,7 @@ def pump(books: Books, now_s: float) -> None:
     for job in books.jobs_by_age():
         if job.state in UNPLACED:
             _advance_unplaced(books, job, now_s)
-    tell_positions(books)
+    tell_positions(books, now_s)
 
 
 def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
@@ -116,6 +116,7 @@ def _plan(books: Books, job: LoadJob, now_s: float) -> None:
     if _waits_for_a_measurement(books, job, outcome, now_s):
         job.waits_for = "a measurement"
         return
+    job.behind = ()
     if not isinstance(outcome, MeasureFirst):
         job.placement = None  # what was made room for; while that is counted nobody else takes it
     if not job.may_evict and isinstance(outcome, Refusal | Placement) and _is_costly(outcome):
@@ -240,7 +241,8 @@ def _lost_record(books: Books, job: LoadJob) -> DesiredPlacement | None:
 
 def _evict(books: Books, job: LoadJob, placement: Placement, now_s: float) -> None:
     job.placement = placement
-    job.waits_for = "evicted models"
+    names = {found[1].model_name for victim in placement.victims if (found := books.observed.replica(victim))}
+    job.waits_for = f"{', '.join(sorted(names)) or 'evicted models'} to be gone"
     job.move(LoadState.EVICTING, now_s)
     for victim in placement.victims:
         found = books.observed.replica(victim)
@@ -256,7 +258,7 @@ def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None
         return
     match refusal.kind:
         case RefusalKind.BUSY:
-            job.waits_for = refusal.message
+            job.behind, job.waits_for = _what_goes_first(books, job, refusal)
             job.busy_since_s = now_s if job.busy_since_s is None else job.busy_since_s
             if now_s >= job.busy_since_s + books.policy.starve_s:
                 job.busy_since_s = now_s
@@ -270,3 +272,12 @@ def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None
             if fault is not None and fault.reason == BAD_FILE:
                 fault = bad_model_file(job.model_name, fault.message)
             fail(books, job, fault or unavailable(refusal.message), now_s)
+
+
+def _what_goes_first(books: Books, job: LoadJob, refusal: Refusal) -> tuple[tuple[int, ...], str]:
+    """The loads that hold the devices, if that is all it is, and the same or whose memory it is in words."""
+    loads = [other for other in books.jobs_by_age() if other.state not in UNPLACED and other is not job]
+    if refusal.message == WAITS_FOR_LOAD and loads:
+        return tuple(other.id for other in loads), f"the load of {names_text(other.model_name for other in loads)}"
+    names = [*holders(books, refusal), *(other.model_name for other in loads)]
+    return (), f"memory that {names_text(names)} {'holds' if len(set(names)) == 1 else 'hold'}" if names else "memory"

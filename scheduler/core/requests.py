@@ -60,7 +60,7 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
         job = begin_load(books, model, now_s=now_s, wanted=wanted, options=event.options, reason="asked")
     if event.keep_alive_ms is not None:
         job.keep_alive_ms = event.keep_alive_ms
-    attach(books, job, event.caller_id)
+    attach(books, job, event.caller_id, now_s)
 
 
 def _refuse(books: Books, event: EnsureRequested | UnloadRequested, fault: Fault) -> None:

@@ -15,6 +15,7 @@ from scheduler.core.demand import NO_DEMAND
 from scheduler.core.desired import Phase
 from scheduler.core.effects import AnswerReady, CheckLeadership, DropLeadership, SaveDesired, StartRunner
 from scheduler.core.events import DesiredSaved, DesiredSaveFailed, LendFailed, StartFailed
+from scheduler.core.expecting import size_bytes
 from scheduler.core.faults import (
     MEMORY_REASONS,
     PLACEMENT_MISMATCH,
@@ -118,7 +119,7 @@ def take_report(books: Books, job: LoadJob, runner: RunnerView, now_s: float) ->
         job.is_fetching = runner.is_fetching
         job.fetch_fraction = runner.load_fraction if runner.is_fetching else 0.0
         if job.advance(runner.load_fraction, runner.load_bytes_total, now_s) and job.callers:
-            books.emit(loading_answer(job, tuple(job.callers)))
+            books.emit(loading_answer(books, job, tuple(job.callers), now_s))
     elif runner.state in SERVING_STATES:
         _ready(books, job, runner, now_s)
 
@@ -127,7 +128,7 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
     assert books.leadership is not None, "jobs end with leadership"
     assert job.record is not None, "written before started"
     if job.advance(1.0, runner.load_bytes_total, now_s) and job.callers:
-        books.emit(loading_answer(job, tuple(job.callers)))
+        books.emit(loading_answer(books, job, tuple(job.callers), now_s))
     job.move(LoadState.READY, now_s)
     del books.jobs[job.id]
     books.failures.pop(job.model_digest, None)
@@ -140,7 +141,7 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         load_s=round(now_s - job.created_s, 3), attempts=job.attempts + 1, callers=len(job.callers),
     )  # fmt: skip
     demand = books.demand.get(job.model_digest, NO_DEMAND)
-    books.demand[job.model_digest] = demand.loaded_in(now_s - job.started_s)
+    books.demand[job.model_digest] = demand.loaded_in(now_s - job.started_s, size_bytes(books, job.model_digest))
     memo = books.memos.get(record.placement_id)
     if memo is not None:
         memo.asked_ms = job.keep_alive_ms
