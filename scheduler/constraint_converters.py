@@ -200,6 +200,11 @@ def _candidate(
 
 def _devices(candidate: Candidate, explanation: Explanation) -> list[scheduler_pb2.ExplainedDevice]:
     names = explanation.device_names
+    if not candidate.needs and candidate.available:  # nothing was laid there, and what there is is shown
+        return [
+            _device(_no_need(have.device_id), have, (candidate.node_id, have.device_id), names, 0)
+            for have in candidate.available
+        ]
     if not candidate.needs:
         ids = candidate.device_ids or (candidate.device_id,)
         return [
@@ -214,6 +219,10 @@ def _devices(candidate: Candidate, explanation: Explanation) -> list[scheduler_p
         _device(need, have, (need.node_id or candidate.node_id, need.device_id), names, count)
         for need, have, count in zip(candidate.needs, candidate.available, layers, strict=True)
     ]
+
+
+def _no_need(device_id: str) -> Need:
+    return Need(device_id=device_id, weights_bytes=0, cache_bytes=0, graph_bytes=0, reserve_bytes=0, margin_bytes=0)
 
 
 def _device(

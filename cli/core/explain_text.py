@@ -66,6 +66,8 @@ def _candidate_lines(candidate: Json) -> Iterator[str]:
         line = f"{mark}  " + (f"{shape}  " if shape else "") + where
         if device.get("need_bytes"):
             line += f"  {_figures(device, estimated=bool(candidate.get('estimated')))}"
+        elif device.get("free_source"):
+            line += f"  {_room(device)}"
         if candidate.get("reason"):
             line += f"  {candidate['reason']}"
         yield f"{line}  {candidate.get('verdict')}"
@@ -86,18 +88,16 @@ def _figures(device: Json, *, estimated: bool) -> str:
         if name != "projector" or device.get("projector_bytes")
     )
     origin = "estimated" if estimated else "measured"
-    age_s = int(device.get("free_age_ms") or 0) / 1000
     short = f", short {format_bytes(need - have)}" if need > have else ""
-    source = device.get("free_source") or "unknown"
-    return (
-        f"need {format_bytes(need)} = {classes} ({origin}), "
-        f"avail {format_bytes(have)} of {_free(device)} ({source}, {age_s:.1f} s){short}"
-    )
+    return f"need {format_bytes(need)} = {classes} ({origin}), {_room(device)}{short}"
 
 
-def _free(device: Json) -> str:
-    """What is free on the device, and what of it is not for this model."""
-    free, promised, kept = (int(device.get(f"{name}_bytes") or 0) for name in ("free", "promised", "overhead"))
-    text = f"{format_bytes(free)} free"
+def _room(device: Json) -> str:
+    """What may be taken on the device, what is free there, and what of it is not for this model."""
+    names = ("available", "free", "promised", "overhead")
+    have, free, promised, kept = (int(device.get(f"{name}_bytes") or 0) for name in names)
+    text = f"avail {format_bytes(have)} of {format_bytes(free)} free"
     text += f", {format_bytes(promised)} promised" if promised else ""
-    return text + (f", {format_bytes(kept)} kept back" if kept else "")
+    text += f", {format_bytes(kept)} kept back" if kept else ""
+    age_s = int(device.get("free_age_ms") or 0) / 1000
+    return f"{text} ({device.get('free_source') or 'unknown'}, {age_s:.1f} s)"

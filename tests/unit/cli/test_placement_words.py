@@ -109,6 +109,14 @@ ANSWER = {
             ],
         },
         {"node": "b", "verdict": "device_excluded", "reason": "second pass died", "devices": [{"name": "GPU-2"}]},
+        {
+            "node": "a",
+            "verdict": "gpu_required",
+            "reason": "a GPU is required",
+            "devices": [
+                {"name": "CPU", "available_bytes": 3_000_000_000, "free_bytes": 4_000_000_000, "free_source": "cgroup"}
+            ],
+        },
     ],
     "victims": [{"model": "n:latest", "placement": "p2"}],
     "layout": {"slots": 4, "context_length": 32768},
@@ -133,6 +141,7 @@ def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> Non
         f"chosen  one_device  a/GPU-0  {chosen}  chosen",
         f"not     one_device  a/GPU-1  {short}  short_bytes",
         "not     b/GPU-2  second pass died  device_excluded",
+        "not     a/CPU  avail 3.0 GB of 4.0 GB free (cgroup, 0.0 s)  a GPU is required  gpu_required",
         "evicts  n:latest (p2)",
         "auto    slots 4, num_ctx 32768, evicted 1, measured 3 rounds, attempts 1",
         "would fit  num_ctx 8192 on a/GPU-1",

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.constraint_converters import from_explanation
+from scheduler.core.candidates import Verdict
 from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions
 from scheduler.core.effects import AnswerExplained
 from scheduler.core.events import ConstraintsAsked, ExplainAsked
@@ -132,3 +134,28 @@ def test_a_question_may_name_the_slots_and_a_missing_report_for_them_is_measured
     world.settle()
     (answer,) = [one for one in world.answers["why"] if isinstance(one, AnswerExplained)]
     assert {one.slots for one in answer.explanation.candidates if one.slots} == {3}
+
+
+def test_the_measurement_that_a_question_asks_for_is_not_in_its_own_way() -> None:
+    """A lent device serves one process at a time: while it is measured, nothing else could be there."""
+    world = world_with(node(devices=(replace(gpu(), backend="RPC"), cpu(free=4, total=4)), models=models("m")), m=16)
+    gpu_only = LoadOptions(require_gpu=True)
+    world.send(ExplainAsked(caller_id="why", model_name="m", options=gpu_only, wait_s=5.0))
+    world.report()
+    assert not world.answers.get("why")
+    assert len(world.measures) == 1
+    world.settle()
+    (answer,) = [one for one in world.answers["why"] if isinstance(one, AnswerExplained)]
+    assert answer.explanation.outcome == "placed"
+
+
+def test_what_was_left_out_is_shown_with_what_is_free_there() -> None:
+    world = loaded(world=world_with(node(devices=(gpu(), replace(gpu("bad"), usable=False), cpu()))))
+    answer = world.explain("m")
+    (left_out,) = [one for one in answer.candidates if one.device_id == "bad"]
+    (have,) = left_out.available
+    assert (left_out.verdict, left_out.needs) == (Verdict.DEVICE_EXCLUDED, ())
+    assert (have.free_bytes, have.source) == (gpu("bad").free_bytes, "nvml")
+    shown = [device for one in from_explanation(answer).candidates for device in one.devices]
+    (device,) = [one for one in shown if one.device_id == "bad"]
+    assert (device.need_bytes, device.free_bytes, device.name) == (0, have.free_bytes, "BAD")
