@@ -188,7 +188,7 @@ def available(
     `backoff` is the part of the free bytes that is left alone because figures were stale or an allocation has failed.
     """
     here = [promise for promise in promises if promise.node_id == node.id]
-    own = _figures(device, frozenset({device.id}), here, policy, without=without, backoff=backoff)
+    own = _figures(node, device, frozenset({device.id}), here, policy, without=without, backoff=backoff)
     if device.backend in LENT_BACKENDS and _serves_somebody(device, here, without):
         return replace(own, available_bytes=0)
     if not device.backing_pool_id and not any(
@@ -228,7 +228,7 @@ def pool_available(
         return None
     here = [promise for promise in promises if promise.node_id == node.id]
     members = frozenset([other.id for other in node.devices if pool_id in pools_of(other)])
-    return _figures(keeper, members, here, policy, without=without, backoff=backoff)
+    return _figures(node, keeper, members, here, policy, without=without, backoff=backoff)
 
 
 def _pool_keeper(node: NodeView, pool_id: str) -> DeviceView | None:
@@ -240,6 +240,7 @@ def _pool_keeper(node: NodeView, pool_id: str) -> DeviceView | None:
 
 
 def _figures(
+    node: NodeView,
     device: DeviceView,
     members: frozenset[str],
     promises: Iterable[Promise],
@@ -269,7 +270,7 @@ def _figures(
         promised_bytes=promised,
         overhead_bytes=overhead,
         source=device.free_source,
-        age_s=device.free_age_s,
+        age_s=device.free_age_s + node.report_age_s,
     )
 
 

@@ -159,3 +159,12 @@ def test_what_was_left_out_is_shown_with_what_is_free_there() -> None:
     shown = [device for one in from_explanation(answer).candidates for device in one.devices]
     (device,) = [one for one in shown if one.device_id == "bad"]
     assert (device.need_bytes, device.free_bytes, device.name) == (0, have.free_bytes, "BAD")
+
+
+def test_figures_are_as_old_as_the_report_that_brought_them() -> None:
+    world = loaded()
+    world.nodes["a"] = replace(world.nodes["a"], report_age_s=3.0)
+    world.report()
+    ages = [have.age_s for one in world.explain("m").candidates for have in one.available]
+    assert ages
+    assert min(ages) >= 3
