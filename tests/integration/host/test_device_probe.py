@@ -11,12 +11,13 @@ import pytest
 from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.device_settings import DeviceSettings
-from runner.host.devices import device_checks, device_probe, devices, gpu_watch
+from runner.host.devices import device_probe, devices, gpu_watch
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.runners import children
 from runner.host.runners.suspend import SleepWatch
 from tests.fake_nvml import Card, FakeNvml
+from tests.integration.host.hung_cards import hurry
 from tests.integration.host.node import is_alive
 from tests.waiting import Stopwatch, until
 
@@ -108,7 +109,7 @@ async def test_a_device_that_fails_its_test_is_left_out_with_the_reason_and_the_
     engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str, reason: str, exit_code: int | None
 ) -> None:
     if how == "hangs":
-        monkeypatch.setattr(device_checks, "CHECK_TIMEOUT_S", 5.0)
+        hurry(monkeypatch, "GPU-1")
     engine.write(checks={"GPU-1": how})
     table = Devices(SystemClock())
     await table.probe()
@@ -155,7 +156,7 @@ async def test_a_card_that_kills_or_hangs_the_listing_does_not_take_the_others_w
     engine: Engine, drivers: FakeNvml, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
 ) -> None:
     if what == "hangs_listing":
-        monkeypatch.setattr(device_probe, "PROBE_TIMEOUT_S", 5.0)
+        hurry(monkeypatch, "GPU-1")
     engine.write(**{what: ["GPU-1"]})
     table = Devices(SystemClock())
     await table.probe()
