@@ -31,6 +31,7 @@ async def test_runner_hang_while_busy_streams_go_on_elsewhere_and_it_is_replaced
         watch = Stopwatch()
         with broken(Stopped(victim)):
             outcomes = await asyncio.gather(*asked)
+            others_s = watch.wall_s - watch.elapsed_s  # in which other processes kept these waiting
             await until(lambda: process_state(victim) in ("", "Z"), deadline_s=30, what="its host has killed it")
             killed_s = watch.elapsed_s
         await until(lambda: len(ready_pids(cluster) - {victim}) == 2, deadline_s=40, what="there is another one")
@@ -38,7 +39,7 @@ async def test_runner_hang_while_busy_streams_go_on_elsewhere_and_it_is_replaced
     print(f"n={STREAMS} resumes={sum(one.resumes for one in outcomes)} gaps={gaps} killed after {killed_s:.1f} s")
     assert {(one.kind, one.answer) for one in outcomes} == {("ok", alone.answer)}
     assert sum(one.resumes for one in outcomes) > 0
-    assert max(gaps) < RESUMED_S
+    assert max(gaps) < RESUMED_S + others_s
     assert killed_s < REPLACED_S + LOOKS_S
 
 
