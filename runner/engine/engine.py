@@ -55,7 +55,8 @@ class SequenceTimes:
     prompt_ns: int  # first batch to first token
     generate_ns: int  # first token to last, without sampling
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int  # of the prompt
+    evaluated_tokens: int  # before the first token; where an answer goes on, what it said so far among them
     slot_id: int
 
 

@@ -356,7 +356,7 @@ class Loop:
             if not sequence.first_token_ns:
                 total = len(sequence.prepared.inputs)
                 done = total - len(sequence.pending)
-                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_tokens))
+                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
             if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
                 self._slots.save_checkpoint(slot)
                 sequence.checkpoints = sequence.checkpoints[1:]

@@ -255,7 +255,7 @@ class PlainLoop:
             if not sequence.first_token_ns:
                 total = len(sequence.prepared.inputs)
                 done = total - len(sequence.pending)
-                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_tokens))
+                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
         if not inputs.wants_token:
             return
         if sequence.rules.exhausted:

@@ -97,6 +97,11 @@ class PlainSequence:
         self.first_token_ns = self.first_token_ns or self.last_token_ns
         return self.rules.count(token_id)
 
+    @property
+    def cached_prompt_tokens(self) -> int:
+        """What of the prompt was in the cache. Where an answer goes on, some of that answer may have been, too."""
+        return min(self.cached_tokens, self.prepared.prompt_tokens)
+
     def times(self) -> SequenceTimes | None:
         """What was measured; None if the sequence never had a slot."""
         if self.slot_id < 0:
@@ -106,7 +111,8 @@ class PlainSequence:
             prompt_ns=self.first_token_ns - self.first_batch_ns if self.first_token_ns else 0,
             generate_ns=self.last_token_ns - self.first_token_ns,
             prompt_tokens=self.prepared.prompt_tokens,
-            cached_tokens=self.cached_tokens,
+            cached_tokens=self.cached_prompt_tokens,
+            evaluated_tokens=len(self.prepared.inputs) - self.cached_tokens,
             slot_id=self.slot_id,
         )
 

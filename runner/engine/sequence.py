@@ -110,6 +110,11 @@ class Sequence:
         self.last_token_ns = synced_ns
         self.sampling_last_ns = sampling_ns
 
+    @property
+    def cached_prompt_tokens(self) -> int:
+        """What of the prompt was in the cache. Where an answer goes on, some of that answer may have been, too."""
+        return min(self.cached_tokens, self.prepared.prompt_tokens)
+
     def times(self) -> SequenceTimes | None:
         """What was measured; None if the sequence never had a slot."""
         if self.slot_id < 0:
@@ -124,6 +129,7 @@ class Sequence:
             prompt_ns=prompt_ns,
             generate_ns=generate_ns,
             prompt_tokens=self.prepared.prompt_tokens,
-            cached_tokens=self.cached_tokens,
+            cached_tokens=self.cached_prompt_tokens,
+            evaluated_tokens=len(self.prepared.inputs) - self.cached_tokens,
             slot_id=self.slot_id,
         )

@@ -206,8 +206,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             case Finished():
                 times = event.times
                 if times is not None:
-                    evaluated = times.prompt_tokens - times.cached_tokens
-                    self._board.evaluated(tokens=evaluated, duration_ns=times.prompt_ns)
+                    self._board.evaluated(tokens=times.evaluated_tokens, duration_ns=times.prompt_ns)
                 return runner_pb2.GenerateEvent(final=_final(event))
 
     def _account(self, stream: Stream, outcome: str, finished: Finished | None, span: tracing.Span) -> None:

@@ -21,11 +21,10 @@ def trace_times(span: Span, times: SequenceTimes, *, outcome: str, generated_tok
     )
     end = time.time_ns()
     first_token = end - times.generate_ns
-    evaluated = times.prompt_tokens - times.cached_tokens
     span.part(
         "prompt",
         start_unix_ns=first_token - times.prompt_ns,
         end_unix_ns=first_token,
-        attributes={"puna.tokens": evaluated},
+        attributes={"puna.tokens": times.evaluated_tokens},
     )
     span.part("decode", start_unix_ns=first_token, end_unix_ns=end, attributes={"puna.tokens": generated_tokens})

@@ -215,6 +215,15 @@ def test_a_resumed_sequence_goes_on_where_the_first_one_was(driver: Driver) -> N
     assert rest.times.prompt_tokens == len(driver.tokens(PROMPT))
 
 
+def test_what_is_held_of_an_answer_that_goes_on_counts_for_no_prompt(kind: Kind, driver: Driver) -> None:
+    prompt = driver.tokens(PROMPT)
+    whole = driver.ask(PROMPT, max_tokens=16)
+    times = driver.ask(PROMPT, max_tokens=16, resumed=tuple(whole.ids[:7])).times
+    assert times is not None
+    assert times.cached_tokens == (len(prompt) if kind.keeps_prefixes else 0)
+    assert times.evaluated_tokens == (1 if kind.keeps_prefixes else len(prompt) + 7)
+
+
 def test_a_full_context_ends_a_sequence_that_may_not_shift(driver: Driver) -> None:
     prompt = driver.tokens(PROMPT)
     answer = driver.ask(prompt, max_tokens=None, shift=False)
