@@ -66,7 +66,8 @@ class Uploads:
             try:
                 return await self._write(path, digest, announced_bytes, pieces)
             finally:
-                await asyncio.to_thread(path.unlink, missing_ok=True)
+                # Shielded: a call that breaks off may be cancelled twice, and a thread that has not begun never would.
+                await asyncio.shield(asyncio.to_thread(path.unlink, missing_ok=True))
 
     async def _write(self, path: Path, digest: str, announced_bytes: int, pieces: AsyncIterator[bytes]) -> int:
         hashed, written, checked = hashlib.sha256(), 0, 0
