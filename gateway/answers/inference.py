@@ -262,9 +262,6 @@ class Inference:
                 async with closing(self.dispatcher.acquire(slot)) as steps:
                     while not isinstance(step := await generation.within(anext(steps)), Connection):
                         yield step
-                if self._is_other_model(work):
-                    self.dispatcher.release(slot, step)
-                    raise RunnerLost("the model's file has changed")
                 break
             except (ModelUnavailable, ModelLoading, QueueFull, InsufficientMemory) as error:
                 longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else self._resume_wait_s
@@ -276,6 +273,9 @@ class Inference:
                 if isinstance(error, RunnerLost) and attempts.asks_again():
                     continue
                 raise (error if isinstance(error, RequestTimeout) else attempts.fail(error)) from error
+        if self._is_other_model(work):
+            self.dispatcher.release(slot, step)
+            raise attempts.fail(RunnerLost("the model's file has changed"))
         yield step
 
     def _note_slot(self, generation: Generation, connection: Connection, *, waited_s: float) -> None:
