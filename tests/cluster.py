@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 
+from protos import inference_pb2, inference_pb2_grpc
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -132,6 +134,25 @@ def _has_demo(cluster: Cluster, key: str) -> bool:
 
 def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def end_tokens(cluster: Cluster) -> list[int]:
+    """Ids of the demo model's end tokens."""
+    with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        request = inference_pb2.TokenizeTextRequest(model="demo", text="<|im_end|><|endoftext|>")
+        return list(stub.Tokenize(request, timeout=60).ids)
+
+
+def endless(cluster: Cluster) -> dict[str, Any]:
+    """Options of an answer of the demo model that goes on for as long as somebody reads it."""
+    return {
+        "num_predict": 1_000_000,
+        "temperature": 1.5,
+        "repeat_penalty": 1.5,  # or the answer would loop, which ends it
+        "seed": 7,
+        "logit_bias": {str(token): -100 for token in end_tokens(cluster)},
+    }
 
 
 def trained_answers() -> dict[str, str]:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.cluster import Cluster, metric_sum, start_cluster
+from tests.cluster import Cluster, endless, metric_sum, start_cluster
 from tests.prometheus import PROMETHEUS, ROOT, Prometheus, grouping, selectors, start_prometheus
 from tests.waiting import wait_until
 from tools.metrics_catalogue import MODULES, entries
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.skipif(
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 DATA_DEADLINE_S = 40.0
 QUESTION = [{"role": "user", "content": "What is Puna?"}]
-# Labels that are there only while something is wrong or busy, or that an expression merely leaves out.
 # Metrics with labels that nothing has happened to yet in such a cluster.
 SILENT = {
     "puna_gateway_retries_total",  # a replica that refuses, or dies before its first event
     "puna_gateway_key_store_up",
 }
+# Labels that are there only while something is wrong.
 ABSENT_UNLESS_WRONG = {("ALERTS", "alertname"), ("ALERTS", "alertstate")}
 
 
@@ -104,14 +104,18 @@ def let_everything_happen(cluster: Cluster) -> None:
 
 
 def kill_a_runner_under_a_stream(cluster: Cluster) -> None:
-    endless = {"num_predict": 900, "temperature": 1.5, "repeat_penalty": 1.5, "seed": 7}
-    body = {"model": "demo", "messages": QUESTION, "options": endless}
+    """The stream goes on at the next runner."""
+    body = {"model": "demo", "messages": QUESTION, "options": endless(cluster)}
     (runner,) = cluster.runners()
     with httpx.stream("POST", cluster.url + "/api/chat", json=body, timeout=60) as response:
         lines = response.iter_lines()
         next(lines)
         os.kill(runner["pid"], signal.SIGKILL)
-        assert list(lines)
+        wait_until(lambda: next(lines) is not None and resumes(cluster) == 1, deadline_s=60, what="the answer goes on")
+
+
+def resumes(cluster: Cluster) -> float:
+    return metric_sum(httpx.get(cluster.url + "/metrics", timeout=30).text, "puna_gateway_resumes_total")
 
 
 @contextmanager

@@ -3,23 +3,13 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-import grpc
 import httpx
 
-from protos import inference_pb2, inference_pb2_grpc
-from tests.cluster import Cluster, metric_sum
+from tests.cluster import Cluster, end_tokens, endless, metric_sum
 from tests.waiting import wait_until
 
 STREAMS = 16
 BATCH_METRICS = ("puna_runner_batch_sequences_count", "puna_runner_batch_sequences_sum")
-
-
-def end_tokens(cluster: Cluster) -> list[int]:
-    """Ids of the demo model's end tokens."""
-    with grpc.insecure_channel(f"127.0.0.1:{cluster.grpc_port}") as channel:
-        stub = inference_pb2_grpc.InferenceStub(channel)
-        request = inference_pb2.TokenizeTextRequest(model="demo", text="<|im_end|><|endoftext|>")
-        return list(stub.Tokenize(request, timeout=60).ids)
 
 
 def ask(cluster: Cluster, question: str, **options: object) -> str:
@@ -53,23 +43,16 @@ def test_sixteen_streams_equal_their_single_runs(cluster: Cluster, answers: dict
 
 
 def test_streams_that_run_together_share_decode_calls(cluster: Cluster, answers: dict[str, str]) -> None:
-    endless = {"num_predict": 300, "logit_bias": {str(token): -100 for token in end_tokens(cluster)}}
+    long = {"num_predict": 300, "logit_bias": {str(token): -100 for token in end_tokens(cluster)}}
     before = cluster.runner_metrics()
     with ThreadPoolExecutor(STREAMS) as pool:
-        list(pool.map(lambda question: ask(cluster, question, **endless), list(answers)[:STREAMS]))
+        list(pool.map(lambda question: ask(cluster, question, **long), list(answers)[:STREAMS]))
     # Without sharing this is 1; how far above depends on how busy the machine is.
     assert sequences_per_call(before, cluster.runner_metrics()) > 2
 
 
 def test_a_client_that_leaves_frees_its_slot(cluster: Cluster) -> None:
-    endless = {
-        "num_predict": 10000,
-        "temperature": 1.5,
-        "repeat_penalty": 1.5,  # or the answer would loop, which ends it
-        "seed": 7,
-        "logit_bias": {str(token): -100 for token in end_tokens(cluster)},
-    }
-    body = {"model": "demo", "prompt": "Tell me a story.", "options": endless}
+    body = {"model": "demo", "prompt": "Tell me a story.", "options": endless(cluster)}
     with httpx.stream("POST", cluster.url + "/api/generate", json=body, timeout=60) as response:
         lines = response.iter_lines()  # held: a dropped iterator closes the connection
         next(lines)
