@@ -162,6 +162,7 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         address=record.address,
         state=_STATES.get(status.state, RunnerState.UNKNOWN),
         load_fraction=status.load_fraction,
+        load_bytes_done=status.load_bytes_done,
         load_bytes_total=status.load_bytes_total,
         is_fetching=status.load_note == FETCHING,
         slots_total=status.slots_total,
@@ -316,6 +317,7 @@ def from_replica(replica: ReplicaRoute, *, expires_at_unix_ms: int | None, stays
     status = cluster_pb2.RunnerStatus(
         state=_STATES_BACK.get(runner.state, cluster_pb2.RUNNER_STATE_UNSPECIFIED),
         load_fraction=runner.load_fraction,
+        load_bytes_done=runner.load_bytes_done,
         load_bytes_total=runner.load_bytes_total,
         slots_total=runner.slots_total,
         slots_busy=runner.slots_busy,

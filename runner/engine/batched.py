@@ -20,7 +20,7 @@ from runner.engine import ggml
 from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.devices import engine_build
-from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
 from runner.engine.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.launch import physical_cores, prepare_launch
 from runner.engine.library import start_engine
@@ -167,12 +167,13 @@ class BatchedEngine:
         mark_engine_thread()
         start_engine()
 
+        launch = prepare_launch(self._files, self._layout)
+        bytes_total = launch.header.weights_bytes
+
         def on_progress(fraction: float) -> bool:
-            # 1.0 is said when everything is there, the context too.
-            listener.load_progressed(min(fraction, 0.99))
+            listener.load_progressed(weights_progress(fraction, bytes_total))
             return not self._stop_load.is_set()
 
-        launch = prepare_launch(self._files, self._layout)
         layout, warnings = launch.layout, list(launch.resolved.warnings)
         model = load_model(
             self._files.model,
@@ -230,7 +231,7 @@ class BatchedEngine:
             memory=memory.use if memory is not None else None,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
-        listener.load_progressed(1.0)
+        listener.load_progressed(LoadProgress(1.0, bytes_total, bytes_total))
         listener.loaded(loaded)
         return context
 

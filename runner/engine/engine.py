@@ -101,11 +101,28 @@ class LoadedModel:
     memory: MemoryUse | None  # what the engine really holds; None where it cannot tell
 
 
+class LoadProgress(NamedTuple):
+    """How far a load is. Neither figure ever falls."""
+
+    fraction: float  # 0..1; 1 only once everything is there, the context too
+    bytes_done: int  # weights in memory
+    bytes_total: int
+
+
+# What is left once all weights are there: the context.
+WEIGHTS_FRACTION = 0.99
+
+
+def weights_progress(fraction: float, bytes_total: int) -> LoadProgress:
+    """So much of the weights is in memory, and nothing else."""
+    return LoadProgress(min(fraction, WEIGHTS_FRACTION), int(fraction * bytes_total), bytes_total)
+
+
 class EngineListener(Protocol):
     """Called by the engine on its own thread, in this order: progress, then loaded or failed, then steps."""
 
-    def load_progressed(self, fraction: float) -> None:
-        """0..1, never falls."""
+    def load_progressed(self, progress: LoadProgress) -> None:
+        """From the first call on with all bytes that there will be; the last one says that all are there."""
 
     def loaded(self, model: LoadedModel) -> None:
         """The engine takes requests now."""

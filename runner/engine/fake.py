@@ -15,7 +15,7 @@ from runner.core.layout import LaunchLayout, resolve_layout
 from runner.core.memory_report import ClassBytes, MemoryUse
 from runner.core.model_files import ModelFiles
 from runner.engine.choice import EngineName
-from runner.engine.engine import EngineListener, LoadedModel
+from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
 from runner.engine.fake_model import FakeVocabulary, fake_choice, fake_logits, prompt_key
 from runner.engine.fake_options import FakeOptions
 from runner.engine.plain import Opened, PlainEngine
@@ -44,17 +44,18 @@ class FakeEngine(PlainEngine):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         super().start(listener)
 
-    def _open(self, on_progress: Callable[[float], None]) -> Opened:
+    def _open(self, on_progress: Callable[[LoadProgress], None]) -> Opened:
         options = self._options
+        file_bytes = self._path.stat().st_size if self._path.is_file() else 0
+        weights_bytes = options.weights_bytes or file_bytes
         for step in range(LOAD_STEPS):
-            on_progress(step / LOAD_STEPS)
+            on_progress(weights_progress(step / LOAD_STEPS, weights_bytes))
             self._stopping.wait(options.load_s / LOAD_STEPS)
-        on_progress(0.99)
+        on_progress(weights_progress(1.0, weights_bytes))
         if options.load_error:
             raise _LOAD_ERRORS[options.load_error](f"{self._path.name}: the fake engine was told to fail")
         layout = replace(self._layout, engine=EngineName.FAKE)
         resolved = resolve_layout(layout, trained_context_tokens=options.trained_context_tokens, cpu_threads=1)
-        file_bytes = self._path.stat().st_size if self._path.is_file() else 0
         return Opened(
             backend=FakeBackend(options, resolved.layout, self._stopping),
             vocabulary=FakeVocabulary(),
@@ -64,7 +65,7 @@ class FakeEngine(PlainEngine):
                 warnings=resolved.warnings,
                 vocabulary_size=FakeVocabulary.size,
                 slot_context_tokens=resolved.layout.context_tokens,
-                weights_bytes=options.weights_bytes or file_bytes,
+                weights_bytes=weights_bytes,
                 memory=MemoryUse(devices=(), host=ClassBytes(weights_bytes=options.held_bytes)),
             ),
         )

@@ -32,6 +32,11 @@ class Header:
     tensor_types: Mapping[str, str]
 
     @property
+    def weights_bytes(self) -> int:
+        """Of all tensors: what a load brings into memory."""
+        return sum(self.tensors.values())
+
+    @property
     def numbers(self) -> ModelNumbers:
         """The architecture's keys by short name."""
         return ModelNumbers(self.metadata)

@@ -9,7 +9,7 @@ from common.errors import PunaError, ShuttingDown
 from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.media import Image
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
-from runner.engine.engine import EngineListener, LoadedModel, TokenTable, refuse_image
+from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, TokenTable, refuse_image
 from runner.engine.engine_thread import EngineThread
 from runner.engine.plain_loop import Backend, PlainLoop
 from runner.engine.plain_sequence import new_sequence
@@ -36,8 +36,8 @@ class PlainEngine(ABC):
         self._loop: PlainLoop | None = None
 
     @abstractmethod
-    def _open(self, on_progress: Callable[[float], None]) -> Opened:
-        """Load the model, in the engine thread. `on_progress` takes fractions and raises to end a load.
+    def _open(self, on_progress: Callable[[LoadProgress], None]) -> Opened:
+        """Load the model, in the engine thread. `on_progress` raises to end a load.
 
         Raises:
             PunaError: the model cannot be loaded.
@@ -114,10 +114,10 @@ class PlainEngine(ABC):
     def _run(self, listener: EngineListener) -> None:
         """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
 
-        def on_progress(fraction: float) -> None:
+        def on_progress(progress: LoadProgress) -> None:
             if self._stopping.is_set():
                 raise ShuttingDown("the load was stopped")
-            listener.load_progressed(fraction)
+            listener.load_progressed(progress)
 
         try:
             opened = self._opened = self._open(on_progress)
@@ -129,7 +129,8 @@ class PlainEngine(ABC):
             listener.died(error)
             return
         try:
-            listener.load_progressed(1.0)
+            bytes_total = opened.model.weights_bytes
+            listener.load_progressed(LoadProgress(1.0, bytes_total, bytes_total))
             listener.loaded(opened.model)
             # A stop that came before the loop was there has set only the event.
             if not self._stopping.is_set():

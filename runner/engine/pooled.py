@@ -21,7 +21,7 @@ from runner.core.requests import GenerationRequest
 from runner.engine.accounting import count_memory, report_layers
 from runner.engine.adapters import set_adapters
 from runner.engine.batched import system_facts
-from runner.engine.engine import EngineListener, LoadedModel, refuse_image
+from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, refuse_image, weights_progress
 from runner.engine.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.launch import Launch, prepare_launch
@@ -146,12 +146,13 @@ class PooledLlamaEngine:
         mark_engine_thread()
         start_engine()
 
+        launch = prepare_launch(self._files, self._layout)
+        bytes_total = launch.header.weights_bytes
+
         def on_progress(fraction: float) -> bool:
-            # 1.0 is said when everything is there, the context too.
-            listener.load_progressed(min(fraction, 0.99))
+            listener.load_progressed(weights_progress(fraction, bytes_total))
             return not self._stop_load.is_set()
 
-        launch = prepare_launch(self._files, self._layout)
         model = self._model = load_model(
             self._files.model,
             launch.layout,
@@ -169,7 +170,7 @@ class PooledLlamaEngine:
         gc.collect()
         gc.freeze()
         log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
-        listener.load_progressed(1.0)
+        listener.load_progressed(LoadProgress(1.0, bytes_total, bytes_total))
         listener.loaded(
             LoadedModel(
                 layout=layout,

@@ -21,9 +21,8 @@ from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, cac
 from runner.core.model_files import ModelFiles
 from runner.core.sampling import SamplingParameters, draw_seed
 from runner.engine.choice import EngineName
-from runner.engine.engine import LoadedModel
-from runner.engine.gguf_header import open_gguf_header
-from runner.engine.launch import physical_cores
+from runner.engine.engine import LoadedModel, LoadProgress, weights_progress
+from runner.engine.launch import physical_cores, read_header
 from runner.engine.library import engine_log, start_engine
 from runner.engine.model import load_failure
 from runner.engine.plain import Opened, PlainEngine
@@ -45,22 +44,24 @@ class ReferenceEngine(PlainEngine):
         self._files = files
         self._layout = layout
 
-    def _open(self, on_progress: Callable[[float], None]) -> Opened:
+    def _open(self, on_progress: Callable[[LoadProgress], None]) -> Opened:
         if self._layout.devices:
             raise InvalidRequest(NO_DEVICES, param="devices")
         if len(self._files.adapters) > 1:
             raise InvalidRequest(ONE_ADAPTER, param="adapters")
-        on_progress(0.0)
+        header = read_header(*self._files.weights)
+        bytes_total = header.weights_bytes
+        on_progress(weights_progress(0.0, bytes_total))
         start_engine()
         engine_log.clear()
         asked = resolve_layout(
             replace(self._layout, slots=1, engine=EngineName.REFERENCE),
-            trained_context_tokens=self._trained_context_tokens(),
+            trained_context_tokens=header.numbers.one("context_length"),
             cpu_threads=physical_cores(),
         )
         # The class says nothing while it loads.
         llm = self._load(asked.layout)
-        on_progress(0.99)
+        on_progress(weights_progress(1.0, bytes_total))
         vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(llm.model))
         return Opened(
             backend=ReferenceBackend(llm, asked.layout, vocabulary.size),
@@ -103,13 +104,6 @@ class ReferenceEngine(PlainEngine):
             raise load_failure(self._files.model, more=self._files.more) from error
         except RuntimeError as error:  # what the class says of an adapter
             raise BadModelFile(str(error)) from error
-
-    def _trained_context_tokens(self) -> int:
-        """From the header: the class wants the context's size before it has loaded anything."""
-        with open_gguf_header(self._files.model) as header:
-            metadata = header.metadata()
-        trained = metadata.get(f"{metadata.get('general.architecture')}.context_length")
-        return trained if isinstance(trained, int) else 0
 
     def _warnings(self, asked: ResolvedLayout) -> tuple[str, ...]:
         return (*asked.warnings, ONE_SLOT) if self._layout.slots > 1 else asked.warnings

@@ -214,7 +214,6 @@ class RunnerProcess:
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
         self._requests.slots = model.layout.slots
         self._show_model(model)
-        self._board.load_bytes_total = model.weights_bytes
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)

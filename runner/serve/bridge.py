@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from common.errors import PunaError
-from runner.engine.engine import EngineListener, LoadedModel, StepReport
+from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 
 
 class Bridge(EngineListener):
@@ -17,7 +17,7 @@ class Bridge(EngineListener):
         *,
         overlap: bool,
         on_step: Callable[[StepReport], None],
-        on_progress: Callable[[float], None],
+        on_progress: Callable[[LoadProgress], None],
         on_loaded: Callable[[LoadedModel], None],
         on_load_failed: Callable[[PunaError], None],
         on_death: Callable[[BaseException], None],
@@ -32,11 +32,11 @@ class Bridge(EngineListener):
         self._on_death = on_death
         self._last_fraction = -1.0
 
-    def load_progressed(self, fraction: float) -> None:
+    def load_progressed(self, progress: LoadProgress) -> None:
         """Passed on in whole hundredths; a large model calls thousands of times."""
-        if fraction - self._last_fraction >= 0.01 or fraction >= 1.0:
-            self._last_fraction = fraction
-            self._loop.call_soon_threadsafe(self._on_progress, fraction)
+        if progress.fraction - self._last_fraction >= 0.01 or progress.fraction >= 1.0:
+            self._last_fraction = progress.fraction
+            self._loop.call_soon_threadsafe(self._on_progress, progress)
 
     def loaded(self, model: LoadedModel) -> None:
         """Pass on."""

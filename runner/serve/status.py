@@ -9,6 +9,7 @@ from common.clock import MS_PER_S, NS_PER_MS, NS_PER_S, Clock
 from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
+from runner.engine.engine import LoadProgress
 from runner.serve.streams import RequestTable
 
 # A ready runner's status is pushed at most this often; a load's every hundredth is.
@@ -25,7 +26,7 @@ class StatusBoard:
         self._clock = clock
         self._state = cluster_pb2.RUNNER_STATE_LOADING
         self._draining = False
-        self._fraction = 0.0
+        self._loaded = LoadProgress(0.0, 0, 0)
         self._busy_until_s = clock.now_s()
         self._watchers: set[_Watcher] = set()
         self.error_told = asyncio.Event()
@@ -33,19 +34,22 @@ class StatusBoard:
         self.streams: RequestTable | None = None
         self.keep_alive_ms: int | None = None
         self.memory: cluster_pb2.MemoryReport | None = None
-        self.load_bytes_total = 0
         self._evaluated_tokens = 0
         self._evaluated_ns = 0
 
-    def progressed(self, fraction: float) -> None:
+    def progressed(self, progress: LoadProgress) -> None:
         """Part of the model is loaded."""
-        self._fraction = max(self._fraction, fraction)
-        metrics.LOAD_FRACTION.set(self._fraction)
+        before = self._loaded
+        self._loaded = LoadProgress(
+            fraction=max(before.fraction, progress.fraction),
+            bytes_done=max(before.bytes_done, progress.bytes_done),
+            bytes_total=max(before.bytes_total, progress.bytes_total),
+        )
+        metrics.LOAD_FRACTION.set(self._loaded.fraction)
         self.changed()
 
     def ready(self) -> None:
         """The model is loaded."""
-        self._fraction = 1.0
         self._state = cluster_pb2.RUNNER_STATE_READY
         self._busy_until_s = self._clock.now_s()
         self.changed()
@@ -100,8 +104,9 @@ class StatusBoard:
             idle_ms = round((self._clock.now_s() - self._busy_until_s) * MS_PER_S)
         return cluster_pb2.RunnerStatus(
             state=self._shown_state(busy),
-            load_fraction=self._fraction,
-            load_bytes_total=self.load_bytes_total,
+            load_fraction=self._loaded.fraction,
+            load_bytes_done=self._loaded.bytes_done,
+            load_bytes_total=self._loaded.bytes_total,
             slots_total=streams.slots if streams is not None else 0,
             slots_busy=busy,
             queued=streams.waiting if streams is not None else 0,

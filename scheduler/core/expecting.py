@@ -61,10 +61,12 @@ def size_bytes(books: Books, digest: str) -> int:
 
 def _left_s(books: Books, job: LoadJob, now_s: float) -> float | None:
     """Of a load that is under way. The further it is, the more its own rate counts."""
-    usual_s = usual_load_s(books, job.model_digest) if job.origin is None else None  # else its files come first
+    usual_s = usual_load_s(books, job.model_digest)
+    spent_s, fraction = now_s - max(job.started_s, job.fetched_s), job.progress.weights_fraction
+    if job.origin is not None and not job.fetched_s:  # its files come first; the whole way has one rate
+        usual_s, fraction = None, job.progress.fraction
     if job.state is LoadState.PLANNED:
         return usual_s
-    spent_s, fraction = now_s - job.started_s, job.progress.fraction
     by_rate_s = None
     if fraction >= RATE_FRACTION_MIN and not job.attempts:  # progress of an attempt that failed is not this one's
         by_rate_s = spent_s * (1.0 - fraction) / fraction

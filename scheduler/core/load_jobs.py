@@ -53,13 +53,14 @@ DONE = frozenset({_S.READY, _S.FAILED})
 class Progress:
     """How far a load is. Never falls within one load."""
 
-    fraction: float = 0.0
+    fraction: float = 0.0  # of the whole way, a fetch of the files included
+    bytes_done: int = 0  # weights in memory
     bytes_total: int = 0
 
     @property
-    def bytes_done(self) -> int:
-        """Bytes of weights that are in place."""
-        return int(self.bytes_total * self.fraction)
+    def weights_fraction(self) -> float:
+        """Of the load without a fetch before it; the last hundredth is the context."""
+        return min(self.fraction, self.bytes_done / self.bytes_total) if self.bytes_total else self.fraction
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,13 +132,17 @@ class LoadJob:
             self.moved_s = now_s
         self.state = state
 
-    def advance(self, fraction: float, bytes_total: int, now_s: float) -> bool:
+    def advance(self, said: Progress, now_s: float) -> bool:
         """Take in progress; True if it is news."""
-        fraction = min(1.0, max(self.progress.fraction, fraction))
-        bytes_total = max(self.progress.bytes_total, bytes_total)
-        if (fraction, bytes_total) == (self.progress.fraction, self.progress.bytes_total):
+        known = self.progress
+        progress = Progress(
+            fraction=min(1.0, max(known.fraction, said.fraction)),
+            bytes_done=max(known.bytes_done, said.bytes_done),
+            bytes_total=said.bytes_total or known.bytes_total,  # files that are fetched hold more than weights
+        )
+        if progress == known:
             return False
-        self.progress = Progress(fraction=fraction, bytes_total=bytes_total)
+        self.progress = progress
         self.moved_s = now_s
         return True
 

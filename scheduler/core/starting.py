@@ -28,7 +28,7 @@ from scheduler.core.faults import (
 from scheduler.core.fetch_failures import is_of_fetch, on_fetch_failed, origin_for_load
 from scheduler.core.growth import superseded_by
 from scheduler.core.lending import LenderGone, lenders_of, loans_for
-from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
+from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState, Progress
 from scheduler.core.memory import GIB
 from scheduler.core.promises import promises
 from scheduler.core.residuals import learn
@@ -118,16 +118,23 @@ def take_report(books: Books, job: LoadJob, runner: RunnerView, now_s: float) ->
             job.fetched_s = now_s
         job.is_fetching = runner.is_fetching
         job.fetch_fraction = runner.load_fraction if runner.is_fetching else 0.0
-        if job.advance(runner.load_fraction, runner.load_bytes_total, now_s) and job.callers:
+        if job.advance(_progress_of(runner), now_s) and job.callers:
             books.emit(loading_answer(books, job, tuple(job.callers), now_s))
     elif runner.state in SERVING_STATES:
         _ready(books, job, runner, now_s)
 
 
+def _progress_of(runner: RunnerView) -> Progress:
+    return Progress(
+        fraction=runner.load_fraction, bytes_done=runner.load_bytes_done, bytes_total=runner.load_bytes_total
+    )
+
+
 def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None:
     assert books.leadership is not None, "jobs end with leadership"
     assert job.record is not None, "written before started"
-    if job.advance(1.0, runner.load_bytes_total, now_s) and job.callers:
+    bytes_total = runner.load_bytes_total
+    if job.advance(Progress(fraction=1.0, bytes_done=bytes_total, bytes_total=bytes_total), now_s) and job.callers:
         books.emit(loading_answer(books, job, tuple(job.callers), now_s))
     job.move(LoadState.READY, now_s)
     del books.jobs[job.id]
@@ -141,7 +148,8 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         load_s=round(now_s - job.created_s, 3), attempts=job.attempts + 1, callers=len(job.callers),
     )  # fmt: skip
     demand = books.demand.get(job.model_digest, NO_DEMAND)
-    books.demand[job.model_digest] = demand.loaded_in(now_s - job.started_s, size_bytes(books, job.model_digest))
+    load_s = now_s - max(job.started_s, job.fetched_s)  # the next load here need not fetch
+    books.demand[job.model_digest] = demand.loaded_in(load_s, size_bytes(books, job.model_digest))
     memo = books.memos.get(record.placement_id)
     if memo is not None:
         memo.asked_ms = job.keep_alive_ms

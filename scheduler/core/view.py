@@ -127,6 +127,7 @@ class RunnerView:
     address: str
     state: RunnerState
     load_fraction: float = 0.0
+    load_bytes_done: int = 0  # weights in memory; what is fetched first is none
     load_bytes_total: int = 0
     is_fetching: bool = False  # its host gets the files from another node first
     slots_total: int = 0

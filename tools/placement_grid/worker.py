@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from common.errors import InsufficientMemory, PunaError
 from runner.core.model_files import ModelFiles
 from runner.engine.batched import BatchedEngine
-from runner.engine.engine import LoadedModel, StepReport
+from runner.engine.engine import LoadedModel, LoadProgress, StepReport
 from runner.measure import measure
 from runner.serve.converters import parse_layout
 
@@ -31,7 +31,7 @@ class _Load:
         self.over = threading.Event()
         self.error: BaseException | None = None
 
-    def load_progressed(self, fraction: float) -> None:
+    def load_progressed(self, progress: LoadProgress) -> None:
         """Nobody watches."""
 
     def loaded(self, model: LoadedModel) -> None:  # noqa: ARG002  # what is held is asked of the devices

@@ -83,6 +83,8 @@ async def test_a_started_model_is_fetched_first_and_answers_the_same(source: Nod
     assert fractions == sorted(fractions)
     fetching = [record.status for record in records if record.status.load_note == "fetching"]
     assert all(status.state == cluster_pb2.RUNNER_STATE_LOADING for status in fetching)
+    assert not any(status.load_bytes_done for status in fetching), "files on a disk are not weights in memory"
+    assert records[-1].status.load_bytes_done == records[-1].status.load_bytes_total > 0
     there = await source.run(await source.start_request())
     texts = []
     for record in (records[-1], there):

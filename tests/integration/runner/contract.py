@@ -20,6 +20,7 @@ from runner.engine.engine import (
     Failed,
     Freed,
     LoadedModel,
+    LoadProgress,
     Outcome,
     Progressed,
     Sampled,
@@ -69,17 +70,17 @@ class Listener(EngineListener):
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.fractions: list[float] = []
+        self.progress: list[LoadProgress] = []
         self.model: LoadedModel | None = None
         self.error: PunaError | None = None
         self.deaths: list[BaseException] = []
         self.answers: dict[int, Answer] = {}
         self.reports: list[StepReport] = []
 
-    def load_progressed(self, fraction: float) -> None:
+    def load_progressed(self, progress: LoadProgress) -> None:
         with self.changed:
             assert self.model is None
-            self.fractions.append(fraction)
+            self.progress.append(progress)
 
     def loaded(self, model: LoadedModel) -> None:
         with self.changed:

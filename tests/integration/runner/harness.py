@@ -21,7 +21,7 @@ from runner.core.sampling import SamplingParameters
 from runner.core.text_stream import Release, TextToken, check_stop_strings
 from runner.engine.batch import Batch
 from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.engine import LoadedModel, Progressed, Sampled, StepReport
+from runner.engine.engine import LoadedModel, LoadProgress, Progressed, Sampled, StepReport
 from runner.engine.row_batch import RowBatch
 from runner.serve.bridge import Bridge
 from runner.serve.streams import Finished, Stream, StreamTable
@@ -71,7 +71,7 @@ class Harness:
     def __init__(self, engine: BatchedEngine, *, overlap: bool) -> None:
         self.engine = engine
         self.reports: list[StepReport] = []
-        self.progress: list[float] = []
+        self.progress: list[LoadProgress] = []
         self.model: LoadedModel | None = None
         self.deaths: list[BaseException] = []
         self.on_step: Callable[[StepReport], None] | None = None

@@ -15,7 +15,7 @@ from common.errors import PunaError
 from runner.core.embedding_inputs import frame_input
 from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice
 from runner.core.model_files import AdapterFile, ModelFiles
-from runner.engine.engine import LoadedModel, StepReport
+from runner.engine.engine import LoadedModel, LoadProgress, StepReport
 from runner.engine.pooled import PooledLlamaEngine, read_pooling
 from runner.engine.pooling import PooledEnd, PooledReport
 
@@ -39,7 +39,7 @@ class PooledHarness:
         self.told = threading.Condition()
         self._next_id = 0
 
-    def load_progressed(self, fraction: float) -> None:
+    def load_progressed(self, progress: LoadProgress) -> None:
         """Nobody asks."""
 
     def loaded(self, model: LoadedModel) -> None:

@@ -25,13 +25,28 @@ pytestmark = pytest.mark.behaviour("B-150", "B-151")
 def test_load_progress_never_falls_and_ends_at_one(name: str, zoo: Zoo) -> None:
     path = zoo("embed_mean" if name == "pooled" else "dense")
     with driven(ALL[name].create(path, layout())) as driver:
-        fractions = driver.listener.fractions
+        fractions = [progress.fraction for progress in driver.listener.progress]
         assert fractions == sorted(fractions)
         assert fractions[0] < 1.0
         assert fractions[-1] == 1.0
         assert fractions.count(1.0) == 1
         if ALL[name].progresses_while_loading:
             assert len(fractions) > 5
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_load_progress_counts_the_weights_from_the_beginning(name: str, zoo: Zoo) -> None:
+    path = zoo("embed_mean" if name == "pooled" else "dense")
+    with driven(ALL[name].create(path, layout())) as driver:
+        told = driver.listener.progress
+        model = driver.listener.model
+        assert model is not None
+        assert {progress.bytes_total for progress in told} == {model.weights_bytes}
+        done = [progress.bytes_done for progress in told]
+        assert done == sorted(done)
+        assert (done[0], done[-1]) == (0, model.weights_bytes)
+        if ALL[name].progresses_while_loading:
+            assert len(set(done)) > 5
 
 
 @pytest.mark.parametrize("name", [name for name, kind in ALL.items() if kind.reads_files])
@@ -44,7 +59,7 @@ def test_a_damaged_file_is_a_failed_load_and_the_thread_ends(name: str, zoo: Zoo
     engine.start(listener)
     listener.until(lambda: listener.error is not None)
     assert isinstance(listener.error, BadModelFile)
-    assert 1.0 not in listener.fractions
+    assert all(progress.fraction < 1.0 for progress in listener.progress)
     assert engine.join(60)
 
 

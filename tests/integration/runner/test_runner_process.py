@@ -57,14 +57,18 @@ async def test_it_says_hello_loads_serves_and_leaves_on_a_signal(zoo: Zoo, tmp_p
 @pytest.mark.behaviour("B-80")
 async def test_load_progress_never_falls_and_ends_at_one(zoo: Zoo, tmp_path: Path) -> None:
     async with started(zoo("dense"), tmp_path) as runner:
-        fractions = []
+        told = []
         async for status in runner.client.watch_load(timeout_s=60):
-            fractions.append(status.load_fraction)
+            told.append((status.load_fraction, status.load_bytes_done, status.load_bytes_total))
             if status.state == cluster_pb2.RUNNER_STATE_READY:
                 break
-        assert fractions == sorted(fractions)
-        assert fractions[-1] == 1.0
-        assert len(fractions) >= 5
+        assert told == sorted(told)
+        (loaded,) = [event for event in runner.events() if event["event"] == "model.loaded"]
+        weights_bytes = loaded["weights_bytes"]
+        assert told[-1] == (1.0, weights_bytes, weights_bytes)
+        assert len(told) >= 5
+        assert {total for fraction, _, total in told if fraction} == {weights_bytes}, "known from the beginning"
+        assert len({done for _, done, _ in told}) >= 5
 
 
 @pytest.mark.behaviour("B-85")

@@ -11,7 +11,7 @@ from runner.core.slots import MemoryRules, SlotPolicy
 from runner.engine.batch import Batch
 from runner.engine.commands import Stop, Submit
 from runner.engine.context import DecodeResult
-from runner.engine.engine import Failed, Freed, LoadedModel, Outcome, Sampled, StepReport
+from runner.engine.engine import Failed, Freed, LoadedModel, LoadProgress, Outcome, Sampled, StepReport
 from runner.engine.loop import Loop, LoopOptions
 from runner.engine.media_encoder import EncodingJob
 from runner.engine.media_rows import MediaRows
@@ -119,7 +119,7 @@ class Recorder:
         self.outcomes += report.outcomes
         self.freed |= {outcome.sequence_id for outcome in report.outcomes if isinstance(outcome, Freed)}
 
-    def load_progressed(self, fraction: float) -> None: ...
+    def load_progressed(self, progress: LoadProgress) -> None: ...
 
     def loaded(self, model: LoadedModel) -> None: ...
 

@@ -8,7 +8,7 @@ import pytest
 from common.clock import SystemClock
 from common.errors import BadModelFile, ModelLoading, ShuttingDown
 from protos import cluster_pb2
-from runner.engine.engine import StepReport
+from runner.engine.engine import StepReport, weights_progress
 from runner.serve.status import StatusBoard
 
 
@@ -76,9 +76,10 @@ def test_progress_never_falls_and_a_failure_is_the_last_word() -> None:
     one, _ = board()
     seen = []
     for fraction in (0.0, 0.4, 0.3, 0.9):
-        one.progressed(fraction)
-        seen.append(one.snapshot().load_fraction)
-    assert seen == pytest.approx([0.0, 0.4, 0.4, 0.9])
+        one.progressed(weights_progress(fraction, 1000))
+        status = one.snapshot()
+        seen.append((round(status.load_fraction, 3), status.load_bytes_done, status.load_bytes_total))
+    assert seen == [(0.0, 0, 1000), (0.4, 400, 1000), (0.4, 400, 1000), (0.9, 900, 1000)]
     one.failed(BadModelFile("model.gguf: truncated"))
     assert state(one) == "ERROR"
     assert one.snapshot().error.reason == "bad_model_file"

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from scheduler.core.candidates import (
     ClusterView,
     MeasureFirst,
@@ -13,7 +15,9 @@ from scheduler.core.candidates import (
     RefusalKind,
 )
 from scheduler.core.constraints import Constraints, Shape
+from scheduler.core.effects import AnswerLoading
 from scheduler.core.eviction import Evictable
+from scheduler.core.expecting import usual_load_s
 from scheduler.core.faults import Fault
 from scheduler.core.fetching import plan_anywhere
 from scheduler.core.ledger import Promise
@@ -293,3 +297,36 @@ def test_a_fetch_that_stands_still_is_given_up() -> None:
     fetches(world, world.all_starts[0].record.placement_id, 0.4)
     world.pass_time(301)
     assert "progress 0.40" in world.fault("x").message
+
+
+def test_a_load_after_a_fetch_is_expected_and_remembered_without_the_fetch() -> None:
+    small = (gpu(free=1, total=1), cpu(free=2, total=2))
+    world = fetching_world(holder("a", devices=small), without("b"))
+    world.ensure("x")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    (started,) = world.all_starts
+    placement = started.record.placement_id
+    world.pass_time(90)
+    fetches(world, placement, 0.45)
+    assert last_loading(world, "x").eta_s == pytest.approx(110, abs=1), "one rate for the whole way"
+    assert last_loading(world, "x").bytes_done == 0
+    world.pass_time(90)
+    one = world.runners[placement]
+    total = one.view.load_bytes_total
+    one.view = replace(one.view, is_fetching=False, load_fraction=0.9)
+    world.tell(placement)
+    world.pass_time(10)
+    one.view = replace(one.view, load_fraction=0.95, load_bytes_done=total // 2)
+    world.tell(placement)
+    assert last_loading(world, "x").eta_s == pytest.approx(10, abs=1)
+    assert last_loading(world, "x").bytes_done == total // 2
+    world.pass_time(10)
+    world.load(placement, 1.0)
+    assert last_loading(world, "x").bytes_done == last_loading(world, "x").bytes_total == total
+    assert usual_load_s(world.core.books, started.record.model_digest) == pytest.approx(20, abs=1)
+
+
+def last_loading(world: World, caller: str) -> AnswerLoading:
+    return [one for one in world.answers[caller] if isinstance(one, AnswerLoading)][-1]

@@ -208,7 +208,8 @@ class World(Surroundings):
         """A load moves; at 1 it is ready and holds its memory."""
         one = self.runners[placement_id]
         if fraction < 1:
-            one.view = replace(one.view, state=RunnerState.LOADING, load_fraction=fraction)
+            done = int(one.view.load_bytes_total * fraction)
+            one.view = replace(one.view, state=RunnerState.LOADING, load_fraction=fraction, load_bytes_done=done)
         else:
             memory = replace(self.count(one.view.model_digest, one.view.layout), origin=MemoryOrigin.ALLOCATED)
             one.view = replace(one.view, state=RunnerState.READY, load_fraction=1.0, memory=memory)
