@@ -39,7 +39,7 @@ from gateway.core.model_names import model_not_found, parse_model_name
 from gateway.core.options import plan_answer
 from gateway.core.prompt_prefixes import NO_PREFIXES, name_prefixes
 from gateway.core.replica_choice import Need
-from gateway.core.resume import Quarantine, RetryBudget
+from gateway.core.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s
 from gateway.core.routes import RouteInfo
 from gateway.core.stored_model import with_stored_texts
 from gateway.grpc.prompt_converters import prompt_pieces
@@ -51,11 +51,10 @@ from gateway.templates.chat_prompt import ChatPrompts
 
 log = get_logger()
 
-# How long an answer that has begun waits for another replica while none is being loaded, and how often it asks.
+# How long an answer that has begun waits for another replica while none is being loaded.
 RESUME_WAIT_S = 300.0
 # And how long while there is no memory for one: that of a runner which has just died is not free at once.
 RESUME_SETTLED_S = 30.0
-RESUME_AGAIN_S = 0.5
 
 
 class Inference:
@@ -257,7 +256,9 @@ class Inference:
         """
         work, attempts = generation.work, generation.attempts
         joined_s = self._clock.now_s()
+        refusals, told = 0, ""
         while True:
+            route = self.dispatcher.routes.by_key(slot.key)
             try:
                 async with closing(self.dispatcher.acquire(slot)) as steps:
                     while not isinstance(step := await generation.within(anext(steps)), Connection):
@@ -267,8 +268,13 @@ class Inference:
                 longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else self._resume_wait_s
                 if not attempts.cause or self._clock.now_s() - joined_s > longest_s:
                     raise attempts.fail(error) from error
-                log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=error.message)
-                await generation.within(asyncio.sleep(RESUME_AGAIN_S))
+                if error.message != told:
+                    told = error.message
+                    log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=told)
+                refusals += 1
+                await generation.within(
+                    self._other_route(slot.key, route, again_after_s(refusals, error.retry_after_s))
+                )
             except PunaError as error:
                 if isinstance(error, RunnerLost) and attempts.asks_again():
                     continue
@@ -277,6 +283,26 @@ class Inference:
             self.dispatcher.release(slot, step)
             raise attempts.fail(RunnerLost("the model's file has changed"))
         yield step
+
+    async def _other_route(self, key: str, known: RouteInfo | None, longest_s: float) -> None:
+        """Return after so long, or a moment from now if by then or later the model's route is not the known one."""
+        routes, changed = self.dispatcher.routes, asyncio.Event()
+        until_s = self._clock.now_s() + longest_s
+
+        def look() -> None:
+            if routes.by_key(key) != known:
+                changed.set()
+
+        await asyncio.sleep(AGAIN_S_MIN)
+        forget = routes.subscribe(look)
+        look()
+        try:
+            async with asyncio.timeout(until_s - self._clock.now_s()):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            forget()
 
     def _note_slot(self, generation: Generation, connection: Connection, *, waited_s: float) -> None:
         record = generation.record

@@ -4,6 +4,8 @@
 - Three crashes within a minute on a node: the placement is broken there; another node is tried, this one later again.
 """
 
+from collections.abc import Iterator
+
 from scheduler.core.books import Books
 from scheduler.core.desired import DesiredPlacement
 from scheduler.core.faults import MEMORY_REASONS, Fault
@@ -40,13 +42,27 @@ def _ask_for_more(books: Books, record: DesiredPlacement, part: DeviceBytes) -> 
 
 def broken_nodes(books: Books, digest: str, now_s: float) -> dict[str, str]:
     """Nodes on which the model is not tried for now, with the reason."""
+    return {
+        node_id: f"the model crashed {books.policy.crashes_max} times within {last_s - first_s:.0f} s here"
+        for node_id, first_s, last_s in _crash_loops(books, digest, now_s)
+    }
+
+
+def tried_again_at_s(books: Books, digest: str, now_s: float) -> float | None:
+    """When the first of these nodes is tried again; None: there is none."""
+    ends_s: dict[str, float] = {}
+    for node_id, first_s, _ in _crash_loops(books, digest, now_s):
+        ends_s[node_id] = first_s + books.policy.broken_s  # of its last loop: they are in order
+    return min(ends_s.values(), default=None)
+
+
+def _crash_loops(books: Books, digest: str, now_s: float) -> Iterator[tuple[str, float, float]]:
+    """Every loop that is not forgotten yet: the node, and the first and the last of its crashes."""
     policy = books.policy
-    found = {}
     for (model_digest, node_id), moments in books.crashes.items():
         if model_digest != digest:
             continue
         recent = [moment for moment in moments if now_s < moment + policy.broken_s]
-        for first, last in zip(recent, recent[policy.crashes_max - 1 :], strict=False):
-            if last - first <= policy.crash_loop_s:
-                found[node_id] = f"the model crashed {policy.crashes_max} times within {last - first:.0f} s here"
-    return found
+        for first_s, last_s in zip(recent, recent[policy.crashes_max - 1 :], strict=False):
+            if last_s - first_s <= policy.crash_loop_s:
+                yield node_id, first_s, last_s

@@ -13,10 +13,10 @@ from dataclasses import replace
 from scheduler.core.answers import fail, forget, tell_positions
 from scheduler.core.books import Books
 from scheduler.core.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
-from scheduler.core.crashes import broken_nodes
+from scheduler.core.crashes import broken_nodes, tried_again_at_s
 from scheduler.core.desired import DesiredPlacement, Phase
 from scheduler.core.effects import Measure, SaveDesired
-from scheduler.core.faults import bad_model_file, insufficient_memory, unavailable
+from scheduler.core.faults import RETRY_SOON_S, bad_model_file, insufficient_memory, unavailable
 from scheduler.core.fetch_failures import origin_for_load
 from scheduler.core.fetching import plan_anywhere
 from scheduler.core.in_the_way import holders, names_text, with_names
@@ -266,12 +266,18 @@ def _refused(books: Books, job: LoadJob, refusal: Refusal, now_s: float) -> None
         case RefusalKind.INSUFFICIENT_MEMORY:
             fail(books, job, insufficient_memory(refusal.message), now_s)
         case RefusalKind.NO_DEVICE:
-            fail(books, job, unavailable(refusal.message), now_s)
+            fail(books, job, unavailable(refusal.message, retry_after_s=_retry_after_s(books, job, now_s)), now_s)
         case RefusalKind.MEASURE_FAILED:
             fault = refusal.fault
             if fault is not None and fault.reason == BAD_FILE:
                 fault = bad_model_file(job.model_name, fault.message)
             fail(books, job, fault or unavailable(refusal.message), now_s)
+
+
+def _retry_after_s(books: Books, job: LoadJob, now_s: float) -> float:
+    """Where the model broke on nodes: until the first of them is tried again."""
+    at_s = tried_again_at_s(books, job.model_digest, now_s)
+    return RETRY_SOON_S if at_s is None else max(RETRY_SOON_S, at_s - now_s)
 
 
 def _what_goes_first(books: Books, job: LoadJob, refusal: Refusal) -> tuple[tuple[int, ...], str]:

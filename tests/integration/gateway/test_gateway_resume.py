@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from structlog.testing import CapturingLogger
 
-from common.errors import InternalError, InvalidRequest, QueueFull
+from common.errors import InternalError, InvalidRequest, ModelUnavailable, QueueFull
 from gateway import metrics
 from protos import cluster_pb2, runner_pb2
-from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
+from tests.integration.gateway.conftest import WAIT_S, Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import ANSWER, MODEL_NAME, Context, ScriptedRunner, scripted_model
 from tests.waiting import next_look
 
@@ -154,6 +155,37 @@ async def test_without_another_replica_an_answer_waits_for_a_load_and_is_kept_al
         assert beats >= 1
         assert text_of(pieces) == TEXT
     await second.stop()
+
+
+async def test_an_answer_that_waits_says_so_once_and_goes_on_with_the_first_replica_that_there_is(
+    start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = CapturingLogger()
+    monkeypatch.setattr("gateway.answers.inference.log", said)
+    monkeypatch.setattr("gateway.answers.inference.AGAIN_S_MIN", 0.01)
+    first, second = dying(after=1), ScriptedRunner()
+    pauses: list[tuple[int, float | None]] = []
+    await second.start()
+    async with running(start_cluster, first) as cluster:
+
+        def pause_s(refusals: int, retry_after_s: float | None) -> float:
+            pauses.append((refusals, retry_after_s))
+            if refusals == 2:
+                cluster.scheduler.load_error = ModelUnavailable("nobody leads", retry_after_s=1.0)
+            return 0.02 if refusals < 4 else 2 * WAIT_S  # the last one ends with news only
+
+        monkeypatch.setattr("gateway.answers.inference.again_after_s", pause_s)
+        cluster.scheduler.load_error = ModelUnavailable("no device can take the model", retry_after_s=7.0)
+        answer = asyncio.create_task(sse(cluster, OPENAI))
+        await eventually(lambda: len(pauses) == 4)
+        cluster.scheduler.load_error = None
+        cluster.scheduler.replicas[MODEL_NAME] = [second]
+        await cluster.scheduler.publish()
+        assert text_of(await answer) == TEXT
+    await second.stop()
+    assert pauses == [(1, 7.0), (2, 7.0), (3, 1.0), (4, 1.0)]
+    waits = [call.kwargs["text"] for call in said.calls if call.args == ("answer.waits",)]
+    assert waits == ["no device can take the model", "nobody leads"]
 
 
 async def test_a_request_that_stops_two_runners_is_refused_and_so_are_its_retries(start_cluster: StartCluster) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from scheduler.core.faults import Fault
 from scheduler.core.learning import keep
 from scheduler.core.ledger import device_kind
@@ -143,6 +145,32 @@ def test_three_crashes_within_a_minute_rule_a_node_out_for_a_while() -> None:
     world.ensure("d")
     world.settle()
     assert [one.node_id for one in world.runners.values()] == ["b"]
+
+
+def test_where_a_model_broke_everywhere_the_refusal_says_when_a_node_is_tried_again() -> None:
+    world = World(policy=Policy())
+    world.nodes = {"a": node("a", devices=(gpu(), cpu()))}
+    world.report()
+    world.lead()
+    first_s = world.now_s
+    for number in range(3):
+        world.ensure(f"c{number}")
+        world.settle()
+        (placement_id,) = world.runners
+        world.crash(placement_id, Fault(reason="runner_lost", message="signal 11"))
+        if number == 0:
+            first_s = world.now_s
+        world.pass_time(5)
+    world.ensure("d")
+    world.settle()
+    fault = world.fault("d")
+    assert (fault.reason, "crashed 3 times" in fault.message) == ("model_unavailable", True)
+    assert fault.retry_after_s is not None
+    assert world.now_s + fault.retry_after_s == pytest.approx(first_s + world.core.books.policy.broken_s)
+    world.pass_time(fault.retry_after_s)
+    world.ensure("e")
+    world.settle()
+    assert len(world.runners) == 1
 
 
 def test_a_load_that_fails_three_times_on_a_node_goes_to_another() -> None:
