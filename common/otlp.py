@@ -16,7 +16,7 @@ from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from common.metrics import puna_version
-from common.tracing import Headers, Span, SpanKind, Value, reason_of, use
+from common.spans import Headers, Span, SpanKind, Value, reason_of, use
 
 # A collector that is away must not hold up the end of a process.
 FLUSH_S = 2.0
