@@ -65,6 +65,7 @@ KNOWN_NAMES = frozenset(
         "ORIGINS",
         "PLACEMENTS",
         "PREFETCH",
+        "PROBE_TIMEOUT_S",
         "QUEUE_WAIT_S",
         "REDIS_URL",
         "REPROBE_S",

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -144,6 +145,29 @@ def cards_as_json(cards: list[GpuMemory]) -> str:
     return orjson.dumps([asdict(card) for card in cards]).decode()
 
 
+class Asks:
+    """Whatever comes on standard input asks to look for cards anew. Where nothing can come, it is only a pause."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self._descriptor = descriptor
+        self._is_open = True
+        self._pause = threading.Event()
+
+    def came_within(self, timeout_s: float) -> bool:
+        """Whether something came; returns at once when it did."""
+        if self._is_open:
+            try:
+                if not select.select([self._descriptor], [], [], timeout_s)[0]:
+                    return False
+                self._is_open = bool(os.read(self._descriptor, select.PIPE_BUF))
+            except (OSError, ValueError):
+                self._is_open = False
+            if self._is_open:
+                return True
+        self._pause.wait(timeout_s)
+        return False
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of this mode."""
     parser.add_argument("--once", action="store_true", help="print one line and end")
@@ -152,16 +176,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a JSON list of cards every second, sooner when much has changed, until nobody reads any more.
 
-    Ends at once if there are no cards.
+    Ends at once if there are no cards. A line on standard input asks for cards that came just now.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader's end is ours
-    nvml, pause = open_nvml(), threading.Event()
+    nvml, asks, is_asked = open_nvml(), Asks(), False
     opened_s = time.monotonic()
     told: list[GpuMemory] = []
     told_s = -INTERVAL_S
     while True:
         now_s = time.monotonic()
-        if now_s - opened_s >= REOPEN_INTERVAL_S:
+        if is_asked or now_s - opened_s >= REOPEN_INTERVAL_S:
             # Also where it could not be opened: cards of another driver keep this process alive.
             if nvml:
                 pynvml.nvmlShutdown()
@@ -172,4 +196,4 @@ def run(args: argparse.Namespace) -> int:
             told, told_s = cards, now_s
             if args.once or not cards:
                 return 0
-        pause.wait(LOOK_INTERVAL_S)
+        is_asked = asks.came_within(LOOK_INTERVAL_S)

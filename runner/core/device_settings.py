@@ -124,4 +124,5 @@ class DeviceSettings:
     excluded: frozenset[str] = frozenset()
     integrated: IntegratedGpus = IntegratedGpus.AUTO
     reprobe_s: float = 60.0
+    probe_timeout_s: float = 30.0
     count_swap: bool = False  # as RAM

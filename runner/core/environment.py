@@ -3,7 +3,7 @@
 An allow-list: keys for registries, Redis addresses and whatever else the host was started with stay with the host.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # What limits the devices that the engine sees; a user who set one wants it obeyed.
@@ -50,6 +50,19 @@ CARDS = "_PUNA_CARDS"
 # Backends whose cards can be hidden by UUID. Vulkan counts cards in an order of its own, so nothing is hidden there.
 _VISIBILITY = {"CUDA": "CUDA_VISIBLE_DEVICES", "ROCm": "ROCR_VISIBLE_DEVICES"}
 _NOTHING = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+# HIP counts anew among what ROCR shows, and takes CUDA's variable where it finds none of its own.
+_COUNTED_ANEW = ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+# What makes a backend find no device, and where it can be, not even load a driver.
+HIDING: Mapping[str, Mapping[str, str]] = {
+    "CUDA": {"CUDA_VISIBLE_DEVICES": "-1"},
+    "ROCm": {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"},
+    "Vulkan": {
+        "GGML_VK_VISIBLE_DEVICES": "",
+        "VK_DRIVER_FILES": "/nonexistent",
+        "VK_ICD_FILENAMES": "/nonexistent",  # as older loaders know it
+        "VK_LOADER_DRIVERS_DISABLE": "*",
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +100,40 @@ def limit_visibility(devices: Iterable[VisibleDevice], *, backends: Iterable[str
         uuids = [device.uuid for device in chosen if device.backend == backend]
         if all(uuids):
             limits[name] = ",".join(uuids) or _NOTHING[name]
+        if backend == "ROCm" and uuids and all(uuids):
+            limits |= dict.fromkeys(_COUNTED_ANEW, ",".join(str(number) for number in range(len(uuids))))
     return limits
+
+
+def hide(backends: Iterable[str]) -> dict[str, str]:
+    """What keeps whole backends from a child, as far as they can be hidden."""
+    return {name: value for backend in backends for name, value in HIDING.get(backend, {}).items()}
+
+
+def cards_left(uuids: Sequence[str], *, backend: str, limits: Mapping[str, str]) -> list[str]:
+    """Which cards of a backend the user's own limits leave. `uuids` are in the order of their addresses.
+
+    A list of numbers or UUIDs ends at the first entry that names no card, as drivers read it.
+    """
+    names = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", *_COUNTED_ANEW)}.get(backend, ())
+    left = list(uuids)
+    for name in names:
+        if name in limits:
+            left = _chosen(left, limits[name])
+    return left
+
+
+def _chosen(uuids: Sequence[str], wanted: str) -> list[str]:
+    chosen: list[str] = []
+    for entry in (part.strip() for part in wanted.split(",")):
+        if entry.isdecimal():
+            named = uuids[int(entry) : int(entry) + 1]
+        else:
+            named = [uuid for uuid in uuids if entry and uuid.startswith(entry)][:1]
+        if not named:
+            break
+        chosen += named
+    return chosen
 
 
 def device_environment(devices: Iterable[VisibleDevice], settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

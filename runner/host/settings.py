@@ -64,7 +64,10 @@ class HostSettings(PunaSettings):
     count_swap: bool = False
     """Swap counts as RAM that models may use. It is shown in any case."""
     reprobe_s: float = Field(default=60.0, gt=0)
-    """How often a host looks for drivers where it found none, and repeats what failed."""
+    """How often a host compares the cards of its drivers and of the PCI bus with those that it knows, unasked, and
+    repeats what failed and is due."""
+    probe_timeout_s: float = Field(default=30.0, gt=0)
+    """How long the engine has to list the devices, and then all of them together to compute; then it is killed."""
     rpc: bool = False
     """Lend devices to models that no single node holds, and use those of others."""
     tunnel_listen: str = ""
@@ -94,6 +97,7 @@ class HostSettings(PunaSettings):
             excluded=parse_device_ids(self.excluded_devices),
             integrated=self.integrated_gpus,
             reprobe_s=self.reprobe_s,
+            probe_timeout_s=self.probe_timeout_s,
             count_swap=self.count_swap,
         )
 

@@ -13,8 +13,6 @@ from runner.host.runners.children import ChildResult, run_child
 
 log = get_logger()
 
-CHECK_TIMEOUT_S = 30.0  # for all of them together
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
@@ -40,9 +38,12 @@ class CheckResult:
     device: cluster_pb2.Device | None = None
 
 
-async def check_devices(requests: Sequence[CheckRequest]) -> dict[tuple[str, str], CheckResult]:
-    """Test all at once, those of one RPC server one after another, because it serves one client at a time."""
-    deadline_s = asyncio.get_running_loop().time() + CHECK_TIMEOUT_S
+async def check_devices(requests: Sequence[CheckRequest], *, timeout_s: float) -> dict[tuple[str, str], CheckResult]:
+    """Test all at once, those of one RPC server one after another, because it serves one client at a time.
+
+    `timeout_s` is for all of them together.
+    """
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
     turns: dict[str, list[CheckRequest]] = {}
     for request in requests:
         turns.setdefault(request.rpc_address or str(request.key), []).append(request)

@@ -11,6 +11,7 @@ from runner.core.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
 from runner.core.environment import VisibleDevice
 from runner.core.free_figures import Figure, FigureTrust
 from runner.core.holders import Holder
+from runner.host.devices.device_probe import is_stand_in
 
 STALE_AFTER_S = 2.0
 _TRUSTS = {
@@ -57,6 +58,11 @@ class Entry:
     def is_cpu(self) -> bool:
         """It stands for the node's RAM."""
         return self.device.id == CPU_ID
+
+    @property
+    def is_stand_in(self) -> bool:
+        """It is shown for a backend whose devices cannot be listed. Only another listing can tell more."""
+        return is_stand_in(self.device)
 
     @property
     def draws_from_ram(self) -> bool:

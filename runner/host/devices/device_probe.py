@@ -1,7 +1,12 @@
-"""The first pass: what the engine lists. One card that kills the listing does not take the others with it."""
+"""The first pass: what the engine lists.
+
+A backend that kills the listing, or hangs it, does not take the others with it; nor does one card those of its own
+backend.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf import json_format
@@ -10,7 +15,7 @@ from common.logs import get_logger
 from protos import cluster_pb2, probe_pb2
 from runner.core.device_health import CheckFailure
 from runner.core.devices import CPU_ID, HOST_POOL
-from runner.core.environment import CARDS, VisibleDevice, limit_visibility
+from runner.core.environment import CARDS, HIDING, VisibleDevice, cards_left, hide, limit_visibility
 from runner.core.gpu_memory import GpuMemory
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_checks import failure_of
@@ -18,9 +23,10 @@ from runner.host.runners.children import run_child
 
 log = get_logger()
 
-PROBE_TIMEOUT_S = 30.0
 # The backend whose visibility hides a card of a driver.
 _BACKEND_OF = {"nvml": "CUDA", "sysfs": "ROCm"}
+
+Answer = tuple[probe_pb2.ProbeReport | None, CheckFailure | None]  # one of the two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +37,13 @@ class Found:
     backends: tuple[str, ...] = ()
     devices: tuple[cluster_pb2.Device, ...] = ()
     broken: Mapping[str, CheckFailure] = field(default_factory=dict)  # by device id
+    hidden: tuple[str, ...] = ()  # backends that no process may meet
     failure: CheckFailure | None = None
 
 
-async def probe_engine(environment: Mapping[str, str]) -> Found:
+async def probe_engine(environment: Mapping[str, str], *, timeout_s: float) -> Found:
     """List everything."""
-    report, failure = await _list(environment, PROBE_TIMEOUT_S)
+    report, failure = await _list(environment, timeout_s)
     if report is None:
         assert failure is not None  # one of the two
         log.error("devices.probe_failed", text=failure.reason)
@@ -44,33 +51,97 @@ async def probe_engine(environment: Mapping[str, str]) -> Found:
     return Found(engine_build=report.engine_build, backends=tuple(report.backends), devices=tuple(report.devices))
 
 
-async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure) -> Found:
-    """List every card alone, all at once, after listing them together has failed."""
-    shown = [[], *([card] for card in cards)]
-    answers = await asyncio.gather(*(_list(_alone(cards, one), PROBE_TIMEOUT_S) for one in shown))
-    (base, _), *alone = answers
-    if base is None:  # it was no card
+async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, timeout_s: float) -> Found:
+    """List one backend at a time, and every card alone, all at once, after listing everything together has failed."""
+    cards = _cards_left(cards)
+    environments = [
+        _only(cards, ()),
+        *(_only(cards, [backend], _cards_of(backend, cards)) for backend in HIDING),
+        *(_only(cards, [_backend_of(card)], [card]) for card in cards),
+    ]
+    base, *others = await asyncio.gather(*(_list(environment, timeout_s) for environment in environments))
+    if base[0] is None:  # it was none of those that can be hidden
         return Found(failure=failure)
-    devices, broken = list(base.devices), {}
-    for card, (report, reason) in zip(cards, alone, strict=True):
+    by_backend = dict(zip(HIDING, others, strict=False))
+    by_card = dict(zip((card.pci_id for card in cards), others[len(HIDING) :], strict=True))
+    return _put_together(base[0], by_backend, by_card, cards)
+
+
+def _put_together(
+    base: probe_pb2.ProbeReport,
+    by_backend: Mapping[str, Answer],
+    by_card: Mapping[str, Answer],
+    cards: Sequence[GpuMemory],
+) -> Found:
+    backends, devices = list(base.backends), list(base.devices)
+    known = {(device.id, device.backend) for device in devices}
+    broken: dict[str, CheckFailure] = {}
+    hidden: list[str] = []
+    for backend, (report, failure) in by_backend.items():
         if report is not None:
-            devices += [device for device in report.devices if device.pci_id == card.pci_id]
-        else:
-            assert reason is not None  # one of the two
-            device = _broken_device(card)
+            backends += [name for name in report.backends if name not in backends]
+            devices += [device for device in report.devices if (device.id, device.backend) not in known]
+            continue
+        assert failure is not None  # one of the two
+        its_cards = _cards_of(backend, cards)
+        alone = [_card_alone(card, by_card[card.pci_id]) for card in its_cards]
+        for device, reason in alone or [(_stand_in(backend), failure)]:
             devices.append(device)
-            broken[device.id] = reason
-    return Found(engine_build=base.engine_build, backends=tuple(base.backends), devices=tuple(devices), broken=broken)
+            if reason is not None:
+                broken[device.id] = reason
+        if not any(reason is None for _, reason in alone):
+            hidden.append(backend)
+            log.error("devices.backend_hidden", backend=backend, text=failure.reason)
+        elif backend not in backends:
+            backends.append(backend)
+    return Found(
+        engine_build=base.engine_build,
+        backends=tuple(backends),
+        devices=tuple(devices),
+        broken=broken,
+        hidden=tuple(hidden),
+    )
 
 
-def _alone(cards: Sequence[GpuMemory], shown: Sequence[GpuMemory]) -> dict[str, str]:
-    visible = [VisibleDevice(id=card.uuid, backend=_BACKEND_OF.get(card.source, ""), uuid=card.uuid) for card in shown]
-    return {CARDS: cards_as_json(list(cards)), **limit_visibility(visible, backends=_BACKEND_OF.values())}
+def _card_alone(card: GpuMemory, answer: Answer) -> tuple[cluster_pb2.Device, CheckFailure | None]:
+    report, failure = answer
+    if report is None:
+        return _broken_device(card), failure
+    listed = next((device for device in report.devices if device.pci_id == card.pci_id), None)
+    if listed is not None:
+        return listed, None
+    return _broken_device(card), CheckFailure(reason="the engine does not list it when it sees this card alone")
 
 
-async def _list(
-    environment: Mapping[str, str], timeout_s: float
-) -> tuple[probe_pb2.ProbeReport | None, CheckFailure | None]:
+def _cards_left(cards: Sequence[GpuMemory]) -> list[GpuMemory]:
+    """Those that the user's own limits leave: a listing with limits of ours must not bring back the others."""
+    left: list[GpuMemory] = []
+    for backend in dict.fromkeys(_backend_of(card) for card in cards):
+        of_it = sorted(_cards_of(backend, cards), key=lambda card: card.pci_id)
+        uuids = cards_left([card.uuid for card in of_it], backend=backend, limits=os.environ)
+        left += [card for card in of_it if card.uuid in uuids]
+    return left
+
+
+def _backend_of(card: GpuMemory) -> str:
+    return _BACKEND_OF.get(card.source, "")
+
+
+def _cards_of(backend: str, cards: Iterable[GpuMemory]) -> list[GpuMemory]:
+    return [card for card in cards if _backend_of(card) == backend]
+
+
+def _only(cards: Sequence[GpuMemory], backends: Sequence[str], shown: Sequence[GpuMemory] = ()) -> dict[str, str]:
+    """An environment in which a child meets these backends and cards."""
+    visible = [VisibleDevice(id=card.uuid, backend=_backend_of(card), uuid=card.uuid) for card in shown]
+    return {
+        CARDS: cards_as_json(list(cards)),
+        **hide(backend for backend in HIDING if backend not in backends),
+        **(limit_visibility(visible, backends=backends) if visible else {}),
+    }
+
+
+async def _list(environment: Mapping[str, str], timeout_s: float) -> Answer:
     result = await run_child("probe", [], timeout_s=timeout_s, environment=environment)
     if result.exit_code != 0:
         return None, failure_of(result, "the probe failed")
@@ -87,7 +158,7 @@ def _broken_device(card: GpuMemory) -> cluster_pb2.Device:
     return cluster_pb2.Device(
         id=card.uuid or card.pci_id,
         name=card.uuid or card.pci_id,
-        backend=_BACKEND_OF.get(card.source, ""),
+        backend=_backend_of(card),
         pci_id=card.pci_id,
         type=cluster_pb2.DEVICE_TYPE_GPU,
         total_bytes=card.total_bytes,
@@ -97,6 +168,24 @@ def _broken_device(card: GpuMemory) -> cluster_pb2.Device:
         driver=card.driver,
         id_stable=True,
     )
+
+
+def _stand_in(backend: str) -> cluster_pb2.Device:
+    """For the devices of a backend that cannot be listed."""
+    return cluster_pb2.Device(
+        id=backend,
+        name=backend,
+        backend=backend,
+        description="devices of this backend, which cannot be listed",
+        type=cluster_pb2.DEVICE_TYPE_GPU,
+        pool_id=backend,
+        id_stable=True,
+    )
+
+
+def is_stand_in(device: cluster_pb2.Device) -> bool:
+    """No device: it says that those of its backend cannot be listed."""
+    return device.id == device.backend
 
 
 def bare_cpu() -> cluster_pb2.Device:

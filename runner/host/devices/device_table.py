@@ -1,6 +1,6 @@
 """Which devices the node has and what state each is in. No waiting here: the shell brings what was found and seen."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from common.clock import Clock
 from common.logs import get_logger
@@ -23,6 +23,7 @@ log = get_logger()
 # A server that keeps silent for longer is not only busy with somebody else.
 SILENT_S_MAX = 5.0
 LENT_MAX = 16  # devices of one server
+NOT_LISTED_YET = "the engine is being asked what there is"
 _HELPERS = (cluster_pb2.DEVICE_TYPE_CPU, cluster_pb2.DEVICE_TYPE_ACCELERATOR)
 
 
@@ -34,6 +35,8 @@ class DeviceTable:
         self.shown: list[Entry] = []
         self.engine_build = ""
         self.backends: tuple[str, ...] = ()
+        self.hidden: tuple[str, ...] = ()  # backends that no process may meet
+        self._known_to_drivers: set[tuple[str, str]] = set()  # cards that the engine was asked about: address, driver
         self._clock = clock
         self._settings = settings
         self._notes = notes
@@ -44,7 +47,21 @@ class DeviceTable:
 
     def to_check(self) -> list[Entry]:
         """Entries that may not be used before a test."""
-        return [entry for entry in self.entries if entry.health.needs_check]
+        return [
+            entry for entry in self.entries if entry.health.needs_check and not entry.is_stand_in and not entry.is_cpu
+        ]
+
+    @property
+    def wants_listing(self) -> bool:
+        """It is time to see whether a backend can be listed again."""
+        return any(entry.is_stand_in and entry.health.needs_check for entry in self.entries)
+
+    def show_ram(self) -> None:
+        """All that is known before the engine has answered, and not to be used before."""
+        entry = self._new_entry(bare_cpu())
+        if entry.health.condition is Condition.OK:
+            entry.health = Health(reason=NOT_LISTED_YET)
+        self.entries = self.shown = [entry]
 
     def take_found(self, found: Found) -> None:
         """What the engine lists now: entries stay, come, come back and get lost."""
@@ -52,8 +69,8 @@ class DeviceTable:
         local = []
         for device in found.devices or (bare_cpu(),):
             entry = before.pop((device.id, device.backend), None) or self._new_entry(device)
-            entry.device.name = device.name
-            if entry.is_cpu and entry.health.condition is Condition.FAILED:
+            entry.device.name, entry.device.description = device.name, device.description
+            if entry.is_cpu and entry.health.condition in (Condition.FAILED, Condition.UNCHECKED):
                 self.set_health(entry, health.pass_check(Health()))  # the engine could not list it, and now it can
             self.set_health(entry, health.find_again(entry.health))
             if device.id in found.broken:
@@ -61,24 +78,40 @@ class DeviceTable:
             local.append(entry)
         if found.failure is not None:
             self._fail(local[0], found.failure)
-        for entry in before.values():
+        left = [entry for entry in before.values() if not entry.is_stand_in]
+        for entry in left:
             self.set_health(entry, health.lose(entry.health, "the engine does not list it any more"))
         lent = [entry for entry in self.entries if entry.server is not None] or self._unseen_lent()
-        self.entries = [*local, *before.values(), *lent]
-        self.engine_build, self.backends = found.engine_build, found.backends
+        self.entries = [*local, *left, *lent]
+        self.engine_build, self.backends, self.hidden = found.engine_build, found.backends, found.hidden
         self.choose()
 
     def take_cards(self, cards: list[GpuMemory]) -> bool:
-        """Which cards the drivers list now, and with which driver. True: one is new, the engine must list again."""
-        known = set()
+        """Which cards the drivers list now, and with which driver. True: one is new, the engine must list again.
+
+        The engine need not list every card that a driver has: it is asked about each of them once.
+        """
+        known = self._known_to_drivers
+        listed = {(card.pci_id, card.driver) for card in cards}
         for entry in self.entries:
             card = find_by_address(cards, entry.device.pci_id)
             if card is not None:
-                known.add(card.pci_id)
+                known.add((card.pci_id, card.driver))
                 self.set_health(entry, health.see_driver(health.find_again(entry.health), card.driver))
             elif entry.has_card:
                 self.set_health(entry, health.lose(entry.health, "its driver does not list it any more"))
-        return any(card.pci_id not in known for card in cards)
+        self._known_to_drivers = known & listed  # one that goes is new when it returns
+        return not listed <= known
+
+    def ask_about(self, cards: Iterable[GpuMemory]) -> None:
+        """The engine is asked to list now, with these cards there."""
+        self._known_to_drivers = {(card.pci_id, card.driver) for card in cards}
+
+    def lose_from_bus(self, addresses: Collection[str]) -> None:
+        """These are no longer on the bus. Where a driver tells of a card, its word counts."""
+        for entry in self.entries:
+            if entry.device.pci_id in addresses and not entry.has_card:
+                self.set_health(entry, health.lose(entry.health, "it is no longer on the PCI bus"))
 
     def take_answer(self, answer: ServerAnswer, ram: HostMemory) -> list[tuple[Entry, RpcMemory]]:
         """What an RPC server said; its entries with their memory, for whoever keeps the figures."""
@@ -145,8 +178,10 @@ class DeviceTable:
             [Listed(device=device, usable=entry.health.condition is Condition.OK) for entry, device in facts]
         )
         kept = {id(device) for device in choice.kept}
-        # A lent device that has not answered yet has no size, and is shown all the same.
-        self.shown = [entry for entry, device in facts if id(device) in kept or entry.server is not None]
+        # A lent device that has not answered yet has no size, nor has a stand-in; they are shown all the same.
+        self.shown = [
+            entry for entry, device in facts if id(device) in kept or entry.server is not None or entry.is_stand_in
+        ]
         for duplicate in choice.duplicates:
             log.info("device.duplicate", device=duplicate.device.name, used=duplicate.kept.name)
 

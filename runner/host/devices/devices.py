@@ -7,29 +7,24 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import orjson
-
 from common.changes import Changes
 from common.clock import Clock
 from common.errors import DeviceNotFound
 from common.logs import get_logger
 from protos import cluster_pb2
 from runner.core import device_health as health
+from runner.core.card_lists import CardChanges
 from runner.core.device_health import Condition
 from runner.core.device_settings import DeviceSettings
-from runner.core.environment import CARDS, device_environment, limit_visibility
 from runner.core.gpu_memory import GpuMemory
 from runner.core.holders import HolderProcess, Holders
-from runner.gpu_memory import cards_as_json
-from runner.host.devices.device_checks import CheckRequest, check_devices
 from runner.host.devices.device_entry import Entry, is_discrete
 from runner.host.devices.device_figures import Figures, Told
 from runner.host.devices.device_notes import DeviceNotes
-from runner.host.devices.device_probe import probe_apart, probe_engine
+from runner.host.devices.device_search import DeviceSearch
 from runner.host.devices.device_table import DeviceTable
-from runner.host.devices.gpu_watch import watch_gpus
-from runner.host.runners.children import run_child
-from runner.host.runners.suspend import SleepWatch
+from runner.host.devices.gpu_watch import Asking, watch_gpus
+from runner.host.devices.hot_plug import HotPlug
 from runner.ram import read_host_memory
 
 log = get_logger()
@@ -38,7 +33,6 @@ LOOK_INTERVAL_S = 0.25
 TELL_INTERVAL_S = 1.0
 # How long a start waits for the tests: a device that hangs must not keep the others from being used.
 FIRST_CHECK_WAIT_S = 10.0
-CARDS_TIMEOUT_S = 10.0
 
 
 class Devices:
@@ -54,7 +48,7 @@ class Devices:
         in_use: Callable[[], Collection[str]] = frozenset,
         unreaped: Callable[[], Mapping[str, str]] = dict,
         processes: Callable[[], Sequence[HolderProcess]] = tuple,
-        sleep_watch: SleepWatch | None = None,
+        hot_plug: HotPlug | None = None,
     ) -> None:
         """What this node's runners tell of them, by device id.
 
@@ -73,14 +67,11 @@ class Devices:
         self._figures = Figures(
             clock, promised_bytes=promised_bytes, in_use=in_use, count_swap=self._settings.count_swap
         )
-        self._sleep_watch = sleep_watch or SleepWatch()
-        self._cards: list[GpuMemory] = []
         self._told = Told()
         self._look = asyncio.Event()  # something beside the figures has to be looked at
-        self._relist = False  # the engine must list again
-        self._checking = asyncio.Lock()
-        self._listed = asyncio.Event()
-        self._tested = asyncio.Event()
+        self._search = DeviceSearch(self._table, self._figures, self._notes, self._settings, self.changes)
+        self._hot_plug = hot_plug or HotPlug(reprobe_s=self._settings.reprobe_s)
+        self._asking_drivers = Asking()
         self._first: asyncio.Task[None] | None = None
 
     # -- what others read ---------------------------------------------------------------------------------------------
@@ -131,7 +122,7 @@ class Devices:
     def environment(self, device_ids: Iterable[str]) -> dict[str, str]:
         """What a process on these devices finds in its environment: they alone, with what the operator set for them."""
         entries = (self._table.find(device_id) for device_id in device_ids)
-        return self._environment_for([entry for entry in entries if entry is not None])
+        return self._search.environment_for([entry for entry in entries if entry is not None])
 
     def serves_somebody(self, device_ids: Iterable[str]) -> bool:
         """Whether one of them is lent by an RPC server that is in use: it would not answer anybody else."""
@@ -148,15 +139,15 @@ class Devices:
 
     def take_cards(self, cards: list[GpuMemory]) -> None:
         """What the drivers say now: figures, which cards there are, and with which driver."""
-        self._cards = cards
+        self._search.cards = cards
         listed = self._listed_by_drivers()
         self._see_holders()  # before a process that has ended is out of the list
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
-        self._relist = self._table.take_cards(cards) or self._relist
+        self._search.wants_listing = self._table.take_cards(cards) or self._search.wants_listing
         self._tell_if_moved()
         if listed - self._listed_by_drivers():
             self.changes.notify()  # somebody's memory is back
-        if self._listed.is_set() and (self._relist or self._to_check()):
+        if not self.is_probing and (self._search.wants_listing or self._search.to_check()):
             self._look.set()
 
     def see_device_error(self, device_ids: Iterable[str], text: str) -> None:
@@ -168,6 +159,7 @@ class Devices:
                 after = health.see_error(entry.health, now_unix_s=now_s, driver=driver, text=text)
                 self._table.set_health(entry, after)
         self._notes.save()
+        self._hot_plug.ask()
         self._look.set()
         self.changes.notify()
 
@@ -193,119 +185,44 @@ class Devices:
         for entry in entries:
             if not entry.is_cpu:
                 self._table.set_health(entry, health.reset(entry.health))
-        await self._check()
-        return next(device for device in self.devices() if device.id == device_id)
+        await (self.probe() if any(entry.is_stand_in for entry in entries) else self.check())
+        found = next((device for device in self.devices() if device.id == device_id), None)
+        return found or self._listed_again(entries[0])
+
+    def _listed_again(self, entry: Entry) -> cluster_pb2.Device:
+        """A stand-in whose backend lists its devices by now is there no more."""
+        entry.health = health.pass_check(entry.health)
+        return entry.report(self._settings, now_s=self._clock.now_s(), beside_discrete=False)
 
     # -- finding and testing ------------------------------------------------------------------------------------------
+
+    def show_ram(self) -> None:
+        """What can be shown before the engine has been asked."""
+        self._table.show_ram()
+        self._figures.read_ram(self._table.entries)
 
     async def start(self) -> None:
         """List the devices, and wait for their tests, but not for one that hangs: it is not used before it passes."""
         self._first = asyncio.create_task(self.probe())
-        await self._listed.wait()
+        await self._search.listed.wait()
         try:
             async with asyncio.timeout(FIRST_CHECK_WAIT_S):
-                await self._tested.wait()
+                await self._search.tested.wait()
         except TimeoutError:
             log.warning("devices.tests_continue", after_s=FIRST_CHECK_WAIT_S)
 
+    @property
+    def is_probing(self) -> bool:
+        """The engine has not answered yet: what there is, nobody knows."""
+        return not self._search.listed.is_set()
+
     async def probe(self) -> None:
-        """Ask a short-lived runner what it can compute on, then test it. A failure leaves the CPU, excluded."""
-        self._relist = False
-        found, _ = await asyncio.gather(probe_engine(self._environment()), self._read_cards_once())
-        if found.failure is not None and self._cards:
-            found = await probe_apart(self._cards, found.failure)
-        self._table.take_found(found)
-        ram = self._figures.read_ram(self._table.entries)
-        self._figures.take_cards(self._table.entries, self._cards, ram)
-        self._table.take_cards(self._cards)
-        self._table.assume_used([entry for entry in self._table.entries if self._figures.is_used(entry)], ram)
-        self._figures.predict(self._table.entries)
-        if found.failure is None:
-            await self._ask_servers()
-        log.info(
-            "devices.found",
-            build=found.engine_build,
-            backends=list(found.backends),
-            devices=[f"{entry.device.name} {entry.id}" for entry in self._table.shown],
-        )
-        self._listed.set()
-        await self._check()
-        self._tested.set()
-        await self._time_cpu()
+        """List and test everything."""
+        await self._search.probe()
 
-    async def _read_cards_once(self) -> None:
-        if self._cards:
-            return
-        result = await run_child("gpu-memory", ["--once"], timeout_s=CARDS_TIMEOUT_S)
-        try:
-            if result.exit_code != 0:
-                raise ValueError(result.failure())
-            self._cards = [GpuMemory.from_told(card) for card in orjson.loads(result.output)]
-        except (ValueError, TypeError) as error:
-            log.warning("gpus.unreadable", text=str(error))
-
-    async def _ask_servers(self) -> None:
-        answers = await self._figures.ask_servers(self._table.entries)
-        ram = read_host_memory()
-        for answer in answers:
-            for entry, memory in self._table.take_answer(answer, ram):
-                if not self._figures.is_used(entry):  # a runner may have come meanwhile
-                    self._figures.take_lent(entry, memory, ram)
-        if answers:
-            self._table.choose()
-
-    def _to_check(self) -> list[Entry]:
-        """What can be tested now: a lent device that is in use cannot, a card can."""
-        entries = self._table.to_check()
-        return [entry for entry in entries if entry.server is None or not self._figures.is_used(entry)]
-
-    async def _check(self) -> None:
-        """Test whatever needs it, one round at a time."""
-        async with self._checking:
-            if any(entry.server is not None for entry in self._table.to_check()):
-                await self._ask_servers()  # one that is gone needs no test
-            waiting = self._to_check()
-            await self._test(waiting)
-            self._table.choose()
-            self._notes.save()
-            if any(entry.server is not None for entry in waiting):
-                await self._ask_servers()  # the tests are over, and the servers can tell again
-        self.changes.notify()
-
-    async def _time_cpu(self) -> None:
-        """How fast RAM is, which nothing waits for."""
-        cpus = [entry for entry in self._table.entries if entry.is_cpu and entry.health.condition is Condition.OK]
-        async with self._checking:
-            await self._test([entry for entry in cpus if not self._table.knows_speed(entry)])
-            self._notes.save()
-        self.changes.notify()
-
-    async def _test(self, entries: Sequence[Entry]) -> None:
-        requests = [self._check_request(entry) for entry in entries]
-        with self._figures.measuring(entry.id for entry in entries):
-            results = await check_devices(requests)
-        for entry, request in zip(entries, requests, strict=True):
-            self._table.take_check(entry, results[request.key])
-
-    def _check_request(self, entry: Entry) -> CheckRequest:
-        return CheckRequest(
-            device_id=entry.id,
-            backend=entry.device.backend,
-            rpc_address=entry.server.address if entry.server is not None else "",
-            environment=self._environment_for([entry]),
-            speed=not self._table.knows_speed(entry),
-        )
-
-    def _environment(self) -> dict[str, str]:
-        return {CARDS: cards_as_json(self._cards)} if self._cards else {}
-
-    def _environment_for(self, entries: Iterable[Entry]) -> dict[str, str]:
-        visible = [entry.visible for entry in entries]
-        return {
-            **self._environment(),
-            **limit_visibility(visible, backends=self._table.backends),
-            **device_environment(visible, self._settings.environment),
-        }
+    async def check(self) -> None:
+        """Test whatever needs it."""
+        await self._search.check()
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -322,6 +239,7 @@ class Devices:
             group.create_task(self._watch_figures())
             group.create_task(self._watch_drivers())
             group.create_task(self._watch_devices())
+            group.create_task(self._hot_plug.watch(self._take_comparison))
             if self._settings.rpc_servers:
                 group.create_task(self._watch_servers())
 
@@ -332,7 +250,7 @@ class Devices:
             entries = self._table.entries
             self._figures.read_ram(entries)
             self._figures.predict(entries)
-            if self._sleep_watch.woke_up():
+            if self._hot_plug.woke_up():
                 self._wake_up()
             if self._clock.now_s() >= tell_at_s:
                 self._tell()
@@ -341,36 +259,45 @@ class Devices:
                 self._tell_if_moved()
 
     async def _watch_drivers(self) -> None:
-        """Drivers come up late, and cards are plugged in: where there is none, look again from time to time."""
+        """Drivers come up late, and cards are plugged in: where there is none, look again with every comparison."""
         while True:
-            await watch_gpus(self.take_cards, on_silence=self._lose_cards)
-            await asyncio.sleep(self._settings.reprobe_s)
+            self._asking_drivers.forget()
+            await watch_gpus(self.take_cards, on_silence=self._lose_cards, asking=self._asking_drivers)
+            await self._asking_drivers.wait()
 
     async def _watch_servers(self) -> None:
         while True:
             await asyncio.sleep(TELL_INTERVAL_S)
-            await self._ask_servers()
+            await self._search.ask_servers()
             self._tell_if_moved()
-            if self._to_check():
+            if self._search.to_check():
                 self._look.set()
 
     async def _watch_devices(self) -> None:
-        """List and test again when something says so, and at the latest when a failed test may be repeated."""
+        """List and test again when something says so; every comparison does."""
         while True:
-            try:
-                async with asyncio.timeout(self._settings.reprobe_s):
-                    await self._look.wait()
-            except TimeoutError:
-                pass
+            await self._look.wait()
             self._look.clear()
+            if self.is_probing:
+                await self._search.listed.wait()
             now_s = self._clock.wall_unix_s()
             for entry in self._table.entries:
                 if not entry.is_cpu:
                     self._table.set_health(entry, health.see_time(entry.health, now_unix_s=now_s))
-            if self._relist or not self.engine_build:
+            if self._search.wants_listing or self._table.wants_listing or not self.engine_build:
                 await self.probe()
             else:
-                await self._check()
+                await self.check()
+
+    def _take_comparison(self, changes: CardChanges) -> None:
+        """The lists of the bus differ, or not. Those of the drivers are asked for, too."""
+        self._asking_drivers.ask()
+        self._table.lose_from_bus(changes.gone)
+        if changes.came or changes.changed:
+            self._search.wants_listing = True
+        self._look.set()
+        if changes:
+            self.changes.notify()
 
     def _lose_cards(self) -> None:
         """A broken card makes its driver hang for all of them."""
@@ -386,7 +313,6 @@ class Devices:
             if not entry.is_cpu and entry.health.condition is Condition.OK:
                 reason = "the machine was asleep, and it is tested"
                 self._table.set_health(entry, health.doubt(entry.health, reason))
-        self._relist = True
         self._look.set()
 
     def _tell(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import orjson
 
@@ -22,7 +22,41 @@ RESTART_S_MIN = 1.0
 RESTART_S_MAX = 60.0
 
 
-async def watch_gpus(take: Callable[[list[GpuMemory]], None], *, on_silence: Callable[[], None]) -> None:
+class Asking:
+    """Has the drivers list their cards anew, now: by the child that follows them, or by the next one."""
+
+    def __init__(self) -> None:
+        self._child: asyncio.StreamWriter | None = None
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Never waits: a child that hangs is not written to for long."""
+        self._asked.set()
+        if self._child is not None and not self._child.transport.get_write_buffer_size():
+            self._child.write(b"\n")
+
+    def forget(self) -> None:
+        """A child that is yet to start knows every card."""
+        self._asked.clear()
+
+    async def wait(self) -> None:
+        """Until somebody asks, or has asked since `forget`."""
+        await self._asked.wait()
+
+    @contextlib.contextmanager
+    def of(self, child: asyncio.StreamWriter) -> Iterator[None]:
+        """While it lives, this child is asked."""
+        self._child = child
+        try:
+            yield
+        finally:
+            self._child = None
+            child.close()
+
+
+async def watch_gpus(
+    take: Callable[[list[GpuMemory]], None], *, on_silence: Callable[[], None], asking: Asking | None = None
+) -> None:
     """Pass on the figures of every second. Returns when there is no card with a driver to ask; else runs for ever.
 
     `on_silence` hears that the drivers hang: not of a child that falls silent, which a busy machine explains, but of
@@ -30,7 +64,7 @@ async def watch_gpus(take: Callable[[list[GpuMemory]], None], *, on_silence: Cal
     """
     pause_s = RESTART_S_MIN
     while True:
-        outcome = await _follow_one(take)
+        outcome = await _follow_one(take, asking or Asking())
         if outcome == "none":
             return
         if outcome == "mute":
@@ -40,27 +74,29 @@ async def watch_gpus(take: Callable[[list[GpuMemory]], None], *, on_silence: Cal
         pause_s = min(2 * pause_s, RESTART_S_MAX)
 
 
-async def _follow_one(take: Callable[[list[GpuMemory]], None]) -> str:
+async def _follow_one(take: Callable[[list[GpuMemory]], None], asking: Asking) -> str:
     """Read one child until it ends or falls silent; says which."""
     process = await asyncio.create_subprocess_exec(
         *children.runner_command("gpu-memory", []),
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env=child_environment(os.environ),
         start_new_session=True,
     )
-    assert process.stdout is not None  # asked for above
+    assert process.stdin is not None  # asked for above
+    assert process.stdout is not None
     timeout_s, cards = FIRST_LINE_TIMEOUT_S, [GpuMemory(pci_id="", uuid="", total_bytes=0, free_bytes=0, source="")]
     try:
-        while True:
-            async with asyncio.timeout(timeout_s):
-                line = await process.stdout.readline()
-            if not line:
-                return "none" if not cards else "ended"
-            cards = [GpuMemory.from_told(card) for card in orjson.loads(line)]
-            take(cards)
-            timeout_s = LINE_TIMEOUT_S
+        with asking.of(process.stdin):
+            while True:
+                async with asyncio.timeout(timeout_s):
+                    line = await process.stdout.readline()
+                if not line:
+                    return "none" if not cards else "ended"
+                cards = [GpuMemory.from_told(card) for card in orjson.loads(line)]
+                take(cards)
+                timeout_s = LINE_TIMEOUT_S
     except TimeoutError:
         return "mute" if timeout_s == FIRST_LINE_TIMEOUT_S else "silent"
     except (ValueError, TypeError):

@@ -11,9 +11,11 @@ import pytest
 from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.device_settings import DeviceSettings
-from runner.host.devices import device_probe, devices, gpu_watch
+from runner.core.environment import HIDING
+from runner.host.devices import device_search, devices, gpu_watch
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
+from runner.host.devices.hot_plug import HotPlug
 from runner.host.runners import children
 from runner.host.runners.suspend import SleepWatch
 from tests.fake_nvml import Card, FakeNvml
@@ -194,14 +196,13 @@ async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
         "signal.pause()\n"
     )
     monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-S", "-c", program, str(pids)])
-    monkeypatch.setattr(device_probe, "PROBE_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(devices, "CARDS_TIMEOUT_S", 3.0)
-    table = Devices(SystemClock())
+    monkeypatch.setattr(device_search, "CARDS_TIMEOUT_S", 3.0)
+    table = Devices(SystemClock(), settings=DeviceSettings(probe_timeout_s=3.0))
     watch = Stopwatch()
     await table.probe()
-    assert watch.elapsed_s < 10
+    assert watch.elapsed_s < 15
     started = [int(pid) for pid in pids.read_text().split()]
-    assert len(started) == 4
+    assert len(started) == 2 * (1 + 1 + 1 + len(HIDING))  # the cards, everything, nothing, and each backend
     await until(lambda: not any(is_alive(pid) for pid in started), what="all of them are gone")
     (cpu,) = table.devices()
     assert cpu.state_reason == "the probe failed: it did not answer in time"
@@ -328,7 +329,7 @@ async def test_three_errors_of_runners_exclude_a_device_over_restarts_until_some
         assert by_id(table)["GPU-1"].state == OK
         table.see_device_error(["GPU-1"], "CUDA error: unspecified launch failure")
         assert by_id(table)["GPU-1"].state in (SUSPECT, EXCLUDED)
-        await table._check()
+        await table.check()
     assert by_id(table)["GPU-1"].state == EXCLUDED
     assert "3 runners ended within 10 min" in by_id(table)["GPU-1"].state_reason
 
@@ -360,7 +361,7 @@ async def test_another_driver_gives_an_excluded_device_another_chance(engine: En
 
 async def test_after_a_suspend_every_card_is_tested_again(engine: Engine) -> None:
     slept_s = [0.0]
-    table = Devices(SystemClock(), sleep_watch=SleepWatch(lambda: slept_s[0]))
+    table = Devices(SystemClock(), hot_plug=HotPlug(reprobe_s=60, sleep_watch=SleepWatch(lambda: slept_s[0])))
     watching = asyncio.create_task(table.watch())
     try:
         await table.start()
