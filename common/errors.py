@@ -1,6 +1,6 @@
 """The domain errors of Puna, and the one table that gives each its status in every dialect.
 
-Raise the error that names what went wrong; the edges (`common.grpc_errors`, `gateway.http.errors`) translate it.
+Raise the error that names what went wrong. The edges translate it: `common.grpc_errors`, `gateway.http.errors`.
 """
 
 from dataclasses import dataclass

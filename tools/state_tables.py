@@ -40,7 +40,10 @@ def _runners() -> str:
         f"| `{name}` | {text} | {kinds.get(RunnerState(name), 'neither')} |"
         for name, text in _proto_values("RunnerState").items()
     ]
-    about = "What a host says of a runner (`RunnerState`), and what it is to the scheduler (`scheduler/core/view.py`)."
+    about = (
+        "What a host says of a runner (`RunnerState`), and what it is to the scheduler "
+        "(`scheduler/core/view.py`)."
+    )
     return _table("Runner", about, ("state", "meaning", "counts as"), rows)
 
 
@@ -166,7 +169,7 @@ def _entered_by(member: str, folders: tuple[str, ...]) -> Functions:
     """The functions that make something this: they assign it or pass it on."""
     found: Functions = {}
     for folder in folders:
-        for path in sorted((ROOT / folder).glob("*.py")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             if member not in text:
                 continue

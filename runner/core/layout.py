@@ -14,7 +14,7 @@ SLOTS_MAX = 256  # LLAMA_MAX_SEQ
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 DEVICES_MAX = 15  # the engine's scheduler takes 16 backends, and one is the CPU
 # Host RAM for copies of prompts and states: at most so much, and at most so many copies of all caches. A state that
-# cannot go back is kept eight times for each slot (`runner.core.checkpoints`), and a copy has a few bytes of its own.
+# cannot go back is kept eight times for each slot (`checkpoints.py`), and a copy has a few bytes of its own.
 COPIES_BYTES_MAX = 256 * 1024 * 1024
 COPIES_MAX = 10
 _CELL_STEP = 256  # llama.cpp pads contexts to this

@@ -1,7 +1,7 @@
 """The engine's own count of what a context holds: exact bytes by buffer type and class.
 
-llama.cpp answers through a C++ function that returns a std::map by value (`runner.engine.cpp_map`). Where that cannot
-be had, only the log's rounded figures of a real load are left (`runner.core.memory_report.parse_buffer_lines`).
+llama.cpp answers through a C++ function that returns a std::map by value (`cpp_map.py`). Where that cannot be had, only
+the log's rounded figures of a real load are left (`memory_report.parse_buffer_lines`).
 Source: `llama_get_memory_breakdown` in llama-ext.h of llama.cpp.
 """
 

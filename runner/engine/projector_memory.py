@@ -1,7 +1,7 @@
 """What a projector holds, by device, in the words of mtmd.
 
-Both functions answer with a std::map by value (`runner.engine.cpp_map`). Where that cannot be had, the file's size with
-a margin stands in.
+Both functions answer with a std::map by value (`cpp_map.py`). Where that cannot be had, the file's size with a margin
+stands in.
 Source: `mtmd_get_memory_usage` in mtmd.h and `clip_get_mem_usage` in clip.h of llama.cpp.
 """
 
