@@ -40,10 +40,7 @@ def _runners() -> str:
         f"| `{name}` | {text} | {kinds.get(RunnerState(name), 'neither')} |"
         for name, text in _proto_values("RunnerState").items()
     ]
-    about = (
-        "What a host says of a runner (`RunnerState`), and what it is to the scheduler "
-        "(`scheduler/core/view.py`)."
-    )
+    about = "What a host says of a runner, and what it is to the scheduler (`scheduler/core/view.py`)."
     return _table("Runner", about, ("state", "meaning", "counts as"), rows)
 
 
