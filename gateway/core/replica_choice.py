@@ -12,6 +12,8 @@ from gateway.core.prompt_prefixes import NO_PREFIXES, PromptPrefixes
 _BYTES_PER_TOKEN = 4
 # Of a replica that has not evaluated a prompt yet, and knows of none that has.
 _PROMPT_TOKENS_PER_S = 500.0
+# A prompt that was moved to host RAM comes back about so many times faster than it is computed.
+_PARKED_SPEEDUP = 16
 # What an answer loses in a full replica beside an idle one, in seconds: so much a held prefix has to save.
 _FULL_COST_S = 0.2
 
@@ -26,6 +28,7 @@ class Candidate:
     slots_free: int
     work: int
     held: frozenset[int] = frozenset()  # names of the beginnings of prompts in its slots
+    parked: frozenset[int] = frozenset()  # likewise of prompts in its host RAM
     prompt_tokens_per_s: float = 0.0  # 0: not known
     layers_on_devices: int = 0  # the output counts as one
     layers_total: int = 0
@@ -78,7 +81,10 @@ def cost_s(candidate: Candidate, prefixes: PromptPrefixes, *, usual_tokens_per_s
 
     `usual_tokens_per_s`: of prompts, for a replica whose own speed is not known.
     """
-    missing_tokens = (prefixes.size_bytes - prefixes.held_bytes(candidate.held)) / _BYTES_PER_TOKEN
+    held_bytes: float = prefixes.held_bytes(candidate.held)
+    if candidate.parked:
+        held_bytes = max(held_bytes, prefixes.held_bytes(candidate.parked) * (1 - 1 / _PARKED_SPEEDUP))
+    missing_tokens = (prefixes.size_bytes - held_bytes) / _BYTES_PER_TOKEN
     busy_fraction = 1 - candidate.slots_free / candidate.slots_total if candidate.slots_total else 1.0
     # What runs there takes part in every step in which the prompt is evaluated.
     prompt_s = missing_tokens / (candidate.prompt_tokens_per_s or usual_tokens_per_s) * (1 + busy_fraction)

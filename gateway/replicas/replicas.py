@@ -54,6 +54,7 @@ class Connection:
     ban_s: float = BAN_S_MIN
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     held: frozenset[int] = frozenset()  # names of the beginnings of prompts that its slots hold
+    parked: frozenset[int] = frozenset()  # likewise of those in its host RAM
     prompt_tokens_per_s: float = 0.0  # 0: not known
     question: asyncio.Task[None] | None = None  # whether it lives, while it is silent
 
@@ -121,6 +122,7 @@ class ReplicaPool:
                     slots_free=0 if is_silent else load.slots_free,
                     work=load.work,
                     held=connection.held,
+                    parked=connection.parked,
                     prompt_tokens_per_s=connection.prompt_tokens_per_s,
                     has_suspect=connection.has_suspect,
                     layers_on_devices=connection.info.layers_on_devices,
@@ -295,6 +297,7 @@ class ReplicaPool:
         connection.prompt_tokens_per_s = status.prompt_tokens_per_s
         if status.HasField("held_prefixes"):
             connection.held = frozenset(status.held_prefixes.names)
+            connection.parked = frozenset(status.held_prefixes.parked_names)
         connection.changed.set()
         if connection.load.state is ReplicaState.BROKEN:
             connection.streams.end_all(RunnerLost("the model runner failed"))

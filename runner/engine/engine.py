@@ -87,6 +87,7 @@ class StepReport:
     waiting: int = 0
     held_inputs: int = 0  # that all slots hold
     holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
+    parked: tuple[int, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -391,8 +391,8 @@ class Loop:
         report = self._report
         report.slots_busy, report.waiting = self._slots.busy, len(self._waiting)
         now = (report.slots_busy, report.waiting)
-        if report.outcomes or now != self._reported:
-            report.held_inputs, report.holders = self._slots.held_inputs, self._slots.holders
+        if report.outcomes or now != self._reported or self._slots.has_parked:
+            self._slots.tell(report)
             self._reported = now
             self._report = StepReport()
             self._listener.stepped(report)

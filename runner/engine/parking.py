@@ -21,6 +21,8 @@ IDLE_CELLS_MAX = 1024
 # faster than computing it.
 COPY_SPEEDUP = 16
 WORTH_TOKENS_MIN = 32
+# Others are told of the newest ones only.
+TOLD_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class ParkedPrompt:
     id: int
     inputs: list[int]
     state: NDArray[np.uint8]
+    sequence_id: int | None  # whose prompt it begins with; None: nobody's
 
 
 class ParkingLot:
@@ -56,8 +59,14 @@ class ParkingLot:
             for parked in self._prompts.values()
         ]
 
-    def park(self, slot_id: int, inputs: list[int]) -> bool:
-        """Copy what a slot holds; False if it is too large to be moved."""
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Sequences whose prompts are parked from the beginning on, the newest first."""
+        known = [parked.sequence_id for parked in reversed(self._prompts.values()) if parked.sequence_id is not None]
+        return tuple(known[:TOLD_MAX])
+
+    def park(self, slot_id: int, inputs: list[int], *, sequence_id: int | None) -> bool:
+        """Copy what a slot holds; False if it is too large to be moved. `sequence_id`: whose prompt it begins with."""
         if self._context.state_bytes(slot_id) > self._bytes_max // 2:
             return False
         state = self._context.save_all(slot_id)
@@ -67,7 +76,9 @@ class ParkingLot:
         for known in list(self._prompts.values()):
             if known.inputs == inputs[: len(known.inputs)]:
                 del self._prompts[known.id]
-        self._prompts[self._next_id] = ParkedPrompt(id=self._next_id, inputs=list(inputs), state=state)
+        self._prompts[self._next_id] = ParkedPrompt(
+            id=self._next_id, inputs=list(inputs), state=state, sequence_id=sequence_id
+        )
         self._next_id += 1
         while sum(parked.state.size for parked in self._prompts.values()) > self._bytes_max:
             del self._prompts[next(iter(self._prompts))]

@@ -19,6 +19,7 @@ from runner.core.slots import (
 )
 from runner.engine.checkpoint_store import CheckpointStore
 from runner.engine.context import Context
+from runner.engine.engine import StepReport
 from runner.engine.parking import IDLE_CELLS_MAX, ParkingLot
 from runner.engine.sequence import Sequence
 
@@ -62,6 +63,7 @@ class SlotTable:
         self.rules = rules
         self._shared = SharedCells()
         self._uses = 0
+        self.has_parked = False  # since it was last told what is held
         self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
 
     @property
@@ -69,15 +71,12 @@ class SlotTable:
         """How many slots serve a sequence."""
         return sum(slot.sequence is not None for slot in self.slots)
 
-    @property
-    def held_inputs(self) -> int:
-        """How much all slots hold together."""
-        return sum(len(slot.held) for slot in self.slots)
-
-    @property
-    def holders(self) -> tuple[int, ...]:
-        """Sequences whose prompts lie in slots from the beginning on."""
-        return tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
+    def tell(self, report: StepReport) -> None:
+        """Say what is held, and by whom."""
+        report.held_inputs = sum(len(slot.held) for slot in self.slots)
+        report.holders = tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
+        report.parked = self._parking.holders
+        self.has_parked = False
 
     def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
@@ -187,8 +186,9 @@ class SlotTable:
         slot = next((slot for slot in idle[:-1] if slot.parks), None)
         if slot is None:
             return False
-        if self._parking.park(slot.id, slot.held):
+        if self._parking.park(slot.id, slot.held, sequence_id=None if slot.shifted else slot.last_sequence_id):
             self.erase_tail(slot, 0)
+            self.has_parked = True
         else:
             slot.parks = False
         return True

@@ -1,44 +1,52 @@
-"""Which prompts the slots hold, in the names that requests gave to their beginnings. Owned by the event loop."""
+"""Which prompts a runner holds, in the names that requests gave to their beginnings. Owned by the event loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 from protos import cluster_pb2, runner_pb2
 
-# Told to every gateway with every change; of more slots than this names, the newest prompts.
+# Told to every gateway with every change; of more than this, the newest prompts.
 NAMES_MAX = 1024
 _NAMES_OF_ONE_MAX = 128
 
 
 class HeldPrefixes:
-    """Names by sequence, for as long as a slot holds its prompt."""
+    """Names by sequence, for as long as its prompt is held in a slot, or parked in host RAM."""
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[int, ...]] = {}
         self._holders: tuple[int, ...] = ()
+        self._parked: tuple[int, ...] = ()
         self.version = 0  # grows with every change of what is held
 
     def note(self, sequence_id: int, request: runner_pb2.GenerateRequest) -> None:
         """A request was handed to the engine under this number."""
         self._names[sequence_id] = tuple(request.prefix_names[:_NAMES_OF_ONE_MAX])
 
-    def see(self, holders: tuple[int, ...], inside: Sequence[int]) -> bool:
-        """The slots hold the prompts of these sequences, `inside` are those that have not ended; True: that is news."""
-        if holders == self._holders:
+    def see(self, holders: tuple[int, ...], parked: tuple[int, ...], *, inside: Iterable[int]) -> bool:
+        """Slots hold the prompts of `holders`, host RAM those of `parked`; True: that is news.
+
+        `inside` are the sequences that have not ended.
+        """
+        if (holders, parked) == (self._holders, self._parked):
             return False
-        self._holders = holders
-        known = {*holders, *inside}
+        self._holders, self._parked = holders, parked
+        known = {*holders, *parked, *inside}
         self._names = {number: names for number, names in self._names.items() if number in known}
         self.version += 1
         return True
 
-    def names(self) -> list[int]:
-        """Every name, each once."""
+    def tell(self) -> cluster_pb2.HeldPrefixes:
+        """Every name, each once: the newest first, and those in slots before those that are parked."""
+        in_slots = self._of(sorted(self._holders, reverse=True), besides={})  # numbers grow
+        return cluster_pb2.HeldPrefixes(names=in_slots, parked_names=self._of(self._parked, besides=in_slots))
+
+    def _of(self, sequences: Iterable[int], *, besides: Mapping[int, None]) -> dict[int, None]:
         found: dict[int, None] = {}
-        for number in sorted(self._holders, reverse=True):  # numbers grow: the newest first
+        for number in sequences:
             for name in self._names.get(number, ()):
-                if len(found) < NAMES_MAX:
+                if name not in besides and len(found) + len(besides) < NAMES_MAX:
                     found[name] = None
-        return list(found)
+        return found
 
 
 class HeldPrefixesWatch:
@@ -55,6 +63,5 @@ class HeldPrefixesWatch:
         self._told = self._held.version
         own = cluster_pb2.RunnerStatus()
         own.CopyFrom(status)
-        own.held_prefixes.SetInParent()
-        own.held_prefixes.names.extend(self._held.names())
+        own.held_prefixes.CopyFrom(self._held.tell())
         return own

@@ -229,7 +229,7 @@ class StreamTable:
         count_step(report)
         self.held_inputs = report.held_inputs
         metrics.KV_CELLS_USED.set(report.held_inputs)
-        is_news = self.held.see(report.holders, list(self._streams))
+        is_news = self.held.see(report.holders, report.parked, inside=self._streams)
         if is_news or (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
             self.slots_busy, self.waiting = report.slots_busy, report.waiting
             metrics.SLOTS_BUSY.set(report.slots_busy)

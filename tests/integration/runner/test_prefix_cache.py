@@ -6,11 +6,12 @@ import re
 import numpy as np
 import pytest
 
+from protos import runner_pb2
 from runner.core.endings import EndReason
 from runner.core.layout import FlashAttention
 from runner.core.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
-from tests.integration.runner.harness import CACHES, Harness, assert_equals_cold, running, stand_at
+from tests.integration.runner.harness import CACHES, Answer, Harness, assert_equals_cold, running, stand_at
 
 
 def ids(seed: int, count: int) -> list[int]:
@@ -247,6 +248,26 @@ async def test_idle_prompts_leave_the_cache_and_come_back(zoo: Zoo) -> None:
         await equals_cold(engine, [*ids(53, 600), 6], cached=600)
         await equals_cold(engine, [*ids(50, 600), 5], cached=600)
         await equals_cold(engine, [*ids(51, 300), 7, 8], cached=300)
+
+
+async def test_prompts_that_left_the_cache_are_told_by_name_until_they_come_back(zoo: Zoo) -> None:
+    async with running(zoo("dense"), slots=4, context=1024) as engine:
+        held = engine.streams.held
+
+        async def ask(name: int, prompt: list[int]) -> Answer:
+            stream = engine.open(prompt, max_tokens=4, ignore_eos=True)
+            held.note(stream.id, runner_pb2.GenerateRequest(prefix_names=[name]))
+            return await engine.read(stream)
+
+        for number in range(4):
+            await ask(number, ids(50 + number, 600))
+        await engine.until(lambda: len(held.tell().parked_names) == 3)
+        assert list(held.tell().names) == [3], "the newest stays in its slot"
+        assert list(held.tell().parked_names) == [2, 1, 0], "the newest first"
+        again = await ask(9, [*ids(51, 600), 5])
+        assert again.cached_tokens == 600
+        await engine.until(lambda: 9 in held.tell().names)
+        assert 0 in held.tell().parked_names, "the others are still there"
 
 
 async def test_a_conversation_that_went_on_replaces_its_parked_beginning(zoo: Zoo) -> None:

@@ -1,5 +1,6 @@
 """Names of the beginnings of prompts, and where a prompt goes for them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from gateway.core.prompt_prefixes import NAMES_MAX, NO_PREFIXES, Piece, PromptPr
 from gateway.core.replica_choice import Candidate, Need, choose_replica, cost_s
 from gateway.grpc.prompt_converters import prompt_pieces
 from protos import cluster_pb2, runner_pb2
+from runner.serve.held_prefixes import NAMES_MAX as HELD_MAX
 from runner.serve.held_prefixes import HeldPrefixes, HeldPrefixesWatch
 
 CONTENT = st.binary(max_size=3000)
@@ -113,11 +115,49 @@ def test_a_runner_tells_the_names_of_what_its_slots_hold_once_for_each_change() 
     watch, shared = HeldPrefixesWatch(held), cluster_pb2.RunnerStatus(slots_total=2)
     for number, names in ((1, [11, 12]), (2, [11, 22])):
         held.note(number, runner_pb2.GenerateRequest(prefix_names=names))
-    assert held.see((1, 2), [2])
-    assert not held.see((1, 2), [])
-    assert held.names() == [11, 22, 12]
+    assert held.see((1, 2), (), inside=[2])
+    assert not held.see((1, 2), (), inside=[])
     assert list(watch.completed(shared).held_prefixes.names) == [11, 22, 12]
     assert not watch.completed(shared).HasField("held_prefixes")
-    assert held.see((2,), [])
+    assert held.see((2,), (), inside=[])
     assert list(watch.completed(shared).held_prefixes.names) == [11, 22]
     assert not shared.HasField("held_prefixes")
+
+
+def test_names_of_parked_prompts_come_after_those_in_slots_and_leave_with_the_prompt() -> None:
+    held = HeldPrefixes()
+    for number, names in ((1, [11, 12]), (2, [11, 22]), (3, [33]), (4, [44])):
+        held.note(number, runner_pb2.GenerateRequest(prefix_names=names))
+    assert held.see((4,), (3, 2, 1), inside=[])
+    told = held.tell()
+    assert (list(told.names), list(told.parked_names)) == ([44], [33, 11, 22, 12])
+    assert held.see((2, 4), (3, 1), inside=[])
+    told = held.tell()
+    assert (list(told.names), list(told.parked_names)) == ([44, 11, 22], [33, 12]), "none is told twice"
+    assert held.see((4,), (), inside=[])
+    assert held.see((4,), (1,), inside=[])
+    assert list(held.tell().parked_names) == [], "what had left is forgotten"
+
+
+def test_no_more_names_are_told_than_there_is_room_for_the_slots_first() -> None:
+    held = HeldPrefixes()
+    for number in range(2 * HELD_MAX // NAMES_MAX):
+        first = number * NAMES_MAX
+        held.note(number, runner_pb2.GenerateRequest(prefix_names=range(first, first + NAMES_MAX)))
+    count = HELD_MAX // NAMES_MAX
+    assert held.see(tuple(range(count - 1)), tuple(range(count - 1, 2 * count)), inside=[])
+    told = held.tell()
+    assert (len(told.names), len(told.parked_names)) == (HELD_MAX - NAMES_MAX, NAMES_MAX)
+    assert list(told.parked_names) == list(range(HELD_MAX - NAMES_MAX, HELD_MAX)), "the newest of those parked"
+
+
+@given(st.integers(0, len(LONG)), st.integers(0, len(LONG)))
+def test_a_parked_prompt_counts_a_little_less_than_one_in_a_slot_and_more_than_none(one: int, other: int) -> None:
+    prompt = named(LONG)
+    parked = replace(candidate("parked"), parked=frozenset(named(LONG[:one]).names))
+    costs = [cost_s(each, prompt, usual_tokens_per_s=500.0) for each in (parked, candidate("none"))]
+    assert costs[0] <= costs[1]
+    assert (costs[0] < costs[1]) == (prompt.held_bytes(parked.parked) > 0)
+    both = replace(parked, held=frozenset(named(LONG[:other]).names))
+    in_slot = candidate("slot", held=named(LONG[: max(one, other)]))
+    assert cost_s(in_slot, prompt, usual_tokens_per_s=500.0) <= cost_s(both, prompt, usual_tokens_per_s=500.0)
