@@ -84,7 +84,8 @@ class Measuring:
     """What a node counts now."""
 
     key: MeasureKey
-    layout: Layout  # whose devices it holds a context on
+    layout: Layout
+    holds: Mapping[tuple[str, str], int]  # bytes by node and device: a context on each, and the process in RAM
 
 
 @dataclass(slots=True, kw_only=True)

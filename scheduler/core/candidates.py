@@ -145,6 +145,7 @@ class MeasureFirst:
     key: MeasureKey
     node_id: str
     layout: Layout
+    holds: Mapping[DeviceKey, int] = field(default_factory=dict)  # bytes, while it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,12 @@ from scheduler.core.fitting import COMPLETE_SHAPES, Fitting
 from scheduler.core.grounds import Ground
 from scheduler.core.known_reports import KnownReports, measure_key
 from scheduler.core.layouts import Layout
-from scheduler.core.ledger import Kept, Need, reserve_bytes
+from scheduler.core.ledger import Kept, Need
+from scheduler.core.measuring_bytes import measuring_bytes
 from scheduler.core.memory import MemoryOrigin, MemoryReport, bytes_text, memory_text
 from scheduler.core.policy import Policy
 from scheduler.core.rooms import PLACES, Rooms
+from scheduler.core.splitting import DeviceKey
 
 
 @dataclass(slots=True)
@@ -67,8 +69,8 @@ class Judge:
     def _report(self, ground: Ground, layout: Layout, without: frozenset[str]) -> MemoryReport | Fault | None:
         """What is known of a layout; None: it can be measured.
 
-        A measurement holds a context on every device. Where that has no room now, a formula has to do; if there will be
-        once others have gone, without what is only guessed: it is measured then.
+        A measurement holds a context on every device, and itself in RAM. Where that has no room now, a formula has to
+        do; if there will be once others have gone, without what is only guessed: it is measured then.
         """
         found = self.known.report(ground, layout)
         if found is not None or self._can_measure(ground, layout):
@@ -76,10 +78,16 @@ class Judge:
         return self.known.hope(ground, layout) if without else self.known.estimate(ground, layout)
 
     def _can_measure(self, ground: Ground, layout: Layout) -> bool:
-        owned = (ground.device(part.node_id, part.device_id) for part in layout.devices)
-        return all(
-            self.rooms.on(node, device).available_bytes >= reserve_bytes(device, self.policy) for node, device in owned
-        )
+        nodes = ground.nodes
+        for (node_id, device_id), count in self._holds(ground, layout).items():
+            device = nodes[node_id].device(device_id)
+            if device is None or self.rooms.on(nodes[node_id], device).available_bytes < count:
+                return False
+        return True
+
+    def _holds(self, ground: Ground, layout: Layout) -> dict[DeviceKey, int]:
+        """What a measurement would take."""
+        return measuring_bytes(ground.node, layout, self.known.facts(ground), ground.nodes, self.policy)
 
     def is_hopeless(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> bool:
         """Whether a ground cannot hold the least that is known of the model, whatever is planned on it."""
@@ -118,7 +126,7 @@ class Judge:
 
     def _measure_first(self, ground: Ground, layout: Layout) -> MeasureFirst:
         key = measure_key(self.request.model_digest, ground, layout)
-        return MeasureFirst(key=key, node_id=ground.node.id, layout=layout)
+        return MeasureFirst(key=key, node_id=ground.node.id, layout=layout, holds=self._holds(ground, layout))
 
     def _hopeless(self, fitting: Fitting) -> Candidate | None:
         """What cannot hold the least that is known of the model is not measured for every other value."""

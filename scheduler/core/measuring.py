@@ -1,4 +1,4 @@
-"""Measurements: one at a time per node, booked on its devices while it runs, and what comes of it."""
+"""Measurements: one at a time per node, booked on its devices and in its RAM while it runs, and what comes of it."""
 
 from scheduler.core.books import Books, Measuring
 from scheduler.core.candidates import MeasureFirst
@@ -10,8 +10,8 @@ REFUSALS_MAX = 64
 
 
 def book(books: Books, wanted: MeasureFirst) -> None:
-    """It begins: the node counts nothing else, and its devices are promised what the process holds there."""
-    books.measuring[wanted.node_id] = Measuring(key=wanted.key, layout=wanted.layout)
+    """It begins: the node counts nothing else, and what the process holds is promised to it."""
+    books.measuring[wanted.node_id] = Measuring(key=wanted.key, layout=wanted.layout, holds=wanted.holds)
 
 
 def take_outcome(books: Books, event: Measured | MeasureFailed, now_s: float) -> None:

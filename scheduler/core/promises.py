@@ -43,24 +43,22 @@ def _placed(books: Books, but_for: LoadJob | None) -> Iterator[Promise]:
 
 
 def measuring_promises(books: Books) -> Iterator[Promise]:
-    """A measurement holds a context on each device of its layout, for some tens of milliseconds.
+    """A measurement holds a context on each device of its layout, and itself in RAM, for some tens of milliseconds.
 
-    What the node keeps for itself covers it in RAM. Where its load has a place already that place covers it, too.
+    Where its load has a place already that place covers as much of it.
     """
     for head_id, running in books.measuring.items():
-        head = books.node(head_id)
         reserved = {
-            (need.node_id or job.placement.node_id, need.device_id)
+            (need.node_id or job.placement.node_id, need.device_id): need.total_bytes
             for job in books.jobs.values()
             if job.measuring == running.key and job.placement is not None
             for need in job.placement.needs
         }
         by_node: dict[str, dict[str, int]] = {}
-        for part in running.layout.devices:
-            owner = books.node(part.node_id) if part.node_id else head
-            device = owner.device(part.device_id) if owner is not None else None
-            if owner is not None and device is not None and (owner.id, device.id) not in reserved:
-                by_node.setdefault(owner.id, {})[device.id] = reserve_bytes(device, books.policy)
+        for (node_id, device_id), count in running.holds.items():
+            more = count - reserved.get((node_id, device_id), 0)
+            if more > 0 and books.node(node_id) is not None:
+                by_node.setdefault(node_id, {})[device_id] = more
         for node_id, held in by_node.items():
             yield Promise(
                 placement_id=f"measurement:{head_id}",

@@ -1,4 +1,4 @@
-"""Measurements hold a context on their devices: booked while they run, and not begun where there is no room for one."""
+"""Measurements hold a context on their devices and themselves in RAM: booked while they run, not begun without room."""
 
 from scheduler.core.effects import AnswerExplained
 from scheduler.core.events import ExplainAsked
@@ -19,12 +19,16 @@ def booked(world: World) -> dict[str, int]:
     return found
 
 
+def on_devices(world: World) -> dict[str, int]:
+    return {device_id: count for device_id, count in booked(world).items() if device_id != "cpu"}
+
+
 def test_a_measurement_is_booked_on_its_devices_while_it_runs() -> None:
     world = world_with(node(devices=(gpu("gpu-0", free=12, total=12), gpu("gpu-1", free=12, total=12), cpu())), m=16)
     world.ensure("c")
     (measure,) = world.measures
-    assert booked(world) == {part.device_id: RESERVE for part in measure.layout.devices}
-    assert booked(world), "on a GPU"
+    assert on_devices(world) == {part.device_id: RESERVE for part in measure.layout.devices}
+    assert on_devices(world), "on a GPU"
     world.measure_all()
     assert booked(world) == {}
 
@@ -32,7 +36,7 @@ def test_a_measurement_is_booked_on_its_devices_while_it_runs() -> None:
 def test_a_measurement_that_fails_or_outlives_leadership_is_booked_no_more() -> None:
     world = world_with(node())
     world.send(ExplainAsked(caller_id="why", model_name="m"))
-    assert booked(world) == {"gpu-0": RESERVE}
+    assert on_devices(world) == {"gpu-0": RESERVE}
     world.lose_leadership()
     assert booked(world) == {}
 
@@ -64,7 +68,7 @@ def test_what_lacks_only_the_room_of_a_measurement_waits_for_it_and_evicts_nobod
     world.pass_time(60)
     stops = len(world.all_stops)
     world.send(ExplainAsked(caller_id="why", model_name="o", wait_s=5))
-    assert booked(world) == {"gpu-0": RESERVE}
+    assert on_devices(world) == {"gpu-0": RESERVE}
     world.ensure("waits", "n")
     world.writes_done()
     assert world.starts == []
@@ -101,6 +105,54 @@ def test_a_full_device_is_not_measured_on_until_its_idle_replica_has_gone_and_th
     assert world.is_ready("second")
     (replica,) = world.runners.values()
     assert replica.view.model_digest == "digest-n"
+
+
+def test_a_load_that_is_planned_beside_a_measurement_does_not_get_the_memory_that_it_holds_in_ram() -> None:
+    """RAM of 3 GiB, 1 GiB of it the machine's: a model of 1.8 has room, but not beside the process that counts."""
+    world = world_with(node(devices=(cpu(free=3, total=3),), models=models("m", "n")), m=1, n=1.8)
+    world.ensure("warm-up", "n")
+    world.settle()
+    assert world.is_ready("warm-up")
+    world.unload("gone", "n")
+    world.settle()
+    world.pass_time(6)
+    world.send(ExplainAsked(caller_id="why", model_name="m", wait_s=5))
+    held = booked(world)["cpu"]
+    assert held > Policy().host_process_reserve_bytes
+    world.ensure("waits", "n")
+    world.writes_done()
+    assert world.starts == []
+    assert world.explain("n").waits_for.endswith("measurement")
+    promised = sum(promise.device_bytes.get("cpu", 0) for promise in promises(world.core.books))
+    assert promised == held, "nothing else was promised meanwhile"
+    world.measure_all()
+    world.settle()
+    assert world.is_ready("waits")
+    assert [one.record.model_name for one in world.all_starts] == ["n:latest", "n:latest"]
+
+
+def test_without_room_in_ram_for_the_process_nothing_is_measured_and_an_estimate_has_to_do() -> None:
+    world = world_with(node(devices=(gpu(), cpu(free=1.1, total=3))), m=8)
+    world.ensure("c")
+    assert world.measures == []
+    assert world.core.books.measuring == {}
+    on_gpu = [one for one in world.explain(last=True).candidates if one.device_id == "gpu-0"]
+    assert MemoryOrigin.ESTIMATED in {one.origin for one in on_gpu}
+    assert not any(one.origin.is_counted for one in on_gpu)
+
+
+def test_without_room_in_ram_a_report_that_is_known_is_used() -> None:
+    world = world_with(node(), m=8)
+    world.ensure("first")
+    world.settle()
+    world.unload("gone")
+    world.settle()
+    world.pass_time(6)
+    world.nodes["a"] = node(devices=(gpu(), cpu(free=1.1, total=3)))
+    world.report()
+    on_gpu = [one for one in world.explain().candidates if one.device_id == "gpu-0"]
+    assert world.measures == []
+    assert MemoryOrigin.MEASURED in {one.origin for one in on_gpu}
 
 
 def test_where_nobody_can_go_for_a_measurement_an_estimate_says_what_is_short() -> None:
