@@ -71,9 +71,14 @@ class SlotTable:
         """How many slots serve a sequence."""
         return sum(slot.sequence is not None for slot in self.slots)
 
+    @property
+    def held_inputs(self) -> int:
+        """How much all slots hold together."""
+        return sum(len(slot.held) for slot in self.slots)
+
     def tell(self, report: StepReport) -> None:
         """Say what is held, and by whom."""
-        report.held_inputs = sum(len(slot.held) for slot in self.slots)
+        report.held_inputs = self.held_inputs
         report.holders = tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
         report.parked = self._parking.holders
         self.has_parked = False
