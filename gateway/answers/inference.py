@@ -256,7 +256,7 @@ class Inference:
         """
         work, attempts = generation.work, generation.attempts
         joined_s = self._clock.now_s()
-        refusals, told = 0, ""
+        told = ""
         while True:
             route = self.dispatcher.routes.by_key(slot.key)
             try:
@@ -266,15 +266,14 @@ class Inference:
                 break
             except (ModelUnavailable, ModelLoading, QueueFull, InsufficientMemory) as error:
                 longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else self._resume_wait_s
-                if not attempts.cause or self._clock.now_s() - joined_s > longest_s:
+                waited_s = self._clock.now_s() - joined_s
+                if not attempts.cause or waited_s > longest_s:
                     raise attempts.fail(error) from error
                 if error.message != told:
                     told = error.message
                     log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=told)
-                refusals += 1
-                await generation.within(
-                    self._other_route(slot.key, route, again_after_s(refusals, error.retry_after_s))
-                )
+                pause_s = again_after_s(waited_s, error.retry_after_s)
+                await generation.within(self._other_route(slot.key, route, pause_s))
             except PunaError as error:
                 if isinstance(error, RunnerLost) and attempts.asks_again():
                     continue

@@ -26,8 +26,9 @@ STALL_S_MIN = 30.0
 STALL_AVERAGES = 20.0
 STALL_UNKNOWN_S = 120.0
 _GAP_WEIGHT = 0.05
-# How long an answer between two replicas waits before it asks for one again: longer each time, and never so long that
-# a stream would pause for more than the load and two seconds.
+# How long an answer between two replicas waits before it asks for one again: this part of what it has waited, and never
+# so long that a stream would pause for more than the load and two seconds.
+_AGAIN_SHARE = 0.25
 AGAIN_S_MIN = 0.5
 AGAIN_S_MAX = 1.5
 # Where it was told that it will be longer. Not all of that: whoever said so does not know what comes.
@@ -51,10 +52,11 @@ def average_after(average_gap_s: float | None, gap_s: float) -> float:
     return gap_s if average_gap_s is None else average_gap_s + _GAP_WEIGHT * (gap_s - average_gap_s)
 
 
-def again_after_s(refusals: int, retry_after_s: float | None) -> float:
-    """How long to wait after so many refusals (1: the first); the last one said when a retry makes sense, or None."""
-    usual_s = min(AGAIN_S_MIN * 2.0 ** min(refusals - 1, 16), AGAIN_S_MAX)
-    return max(usual_s, min(retry_after_s or 0.0, AGAIN_S_TOLD_MAX))
+def again_after_s(waited_s: float, retry_after_s: float | None) -> float:
+    """When to ask again for what was refused now; `retry_after_s`: when the refusal says that it makes sense, if so."""
+    if retry_after_s is not None and retry_after_s > AGAIN_S_MAX:
+        return min(retry_after_s, AGAIN_S_TOLD_MAX)
+    return min(max(_AGAIN_SHARE * waited_s, AGAIN_S_MIN), AGAIN_S_MAX)
 
 
 @dataclass(slots=True, kw_only=True)
