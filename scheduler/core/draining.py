@@ -13,10 +13,10 @@ from scheduler.core.events import DrainAsked, DrainSaved, DrainSaveFailed
 from scheduler.core.faults import STALE_FENCE, node_not_found, unavailable
 from scheduler.core.layouts import Layout
 from scheduler.core.load_jobs import LoadState
-from scheduler.core.model_constraints import constraints_of
 from scheduler.core.replicas import serving_replicas
 from scheduler.core.requests import begin_load
 from scheduler.core.routing_table import find_model
+from scheduler.core.shared_files import keeping_of
 from scheduler.core.stopping import order_stop
 from scheduler.core.view import SERVING_STATES, RunnerView
 
@@ -131,7 +131,7 @@ def _has_gone_elsewhere(books: Books, drain: Drain, runner: RunnerView, now_s: f
     elsewhere = sum(
         1 for owner, one in serving_replicas(books, digest) if not nodes_of(owner, one.layout) & books.drains.keys()
     )
-    if elsewhere >= max(1, constraints_of(books, runner.model_name).replicas_min):
+    if elsewhere >= max(1, keeping_of(books, runner).replicas_min):
         return True
     if any(job.model_digest == digest for job in books.jobs.values()):
         return False

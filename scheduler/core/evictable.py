@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from scheduler.core.books import Books
 from scheduler.core.demand import NO_DEMAND, reload_s
 from scheduler.core.eviction import Evictable, PoolKey
+from scheduler.core.growth import may_replace
 from scheduler.core.keep_cost import held_bytes, loss_of_model, loss_of_replica
 from scheduler.core.load_jobs import ON_HOST, LoadJob
-from scheduler.core.model_constraints import constraints_of
 from scheduler.core.promises import replica_promises
+from scheduler.core.shared_files import keeping_of, keeping_on
 from scheduler.core.view import DeviceKind, RunnerView
 
 # How much less a replica that may not go yet must be worth than an idle one, for a load to wait for it. Forecasts are
@@ -80,8 +81,11 @@ def _patience_s(books: Books, runner: RunnerView) -> float:
 def _loading(books: Books, job: LoadJob, now_s: float) -> Iterator[_Soon]:
     """Other loads on their way: when their first moments will be over, as far as earlier loads tell."""
     for other in books.jobs.values():
-        placement, constraints = other.placement, constraints_of(books, other.model_name)
-        if other is job or placement is None or constraints.pinned or constraints.replicas_min:
+        placement = other.placement
+        if other is job or placement is None:
+            continue
+        wishes = keeping_on(books, placement.node_id, other.model_name, other.model_digest)
+        if wishes.pinned or wishes.replicas_min:
             continue
         if other.model_digest == job.model_digest or not _could_lie_on(books, job, placement.node_id):
             continue
@@ -90,7 +94,7 @@ def _loading(books: Books, job: LoadJob, now_s: float) -> Iterator[_Soon]:
         held = placement.report.total_bytes
         begun_s = other.started_s if other.state in ON_HOST else now_s
         yield _Soon(
-            loss=loss_of_model(books, other.model_name, other.model_digest, now_s, held=held),
+            loss=loss_of_model(books, wishes, other.model_digest, now_s, held=held),
             freed_bytes=sum(_by_pool(books, needs).values()),
             free_at_s=max(now_s, begun_s + reload_s(demand, held)) + books.policy.dwell_s_min,
         )
@@ -106,8 +110,7 @@ def spare_replicas(books: Books, job: LoadJob, now_s: float) -> Iterator[tuple[s
 
     A larger one of the same model takes their place, pinned or not; one more beside them does not.
     """
-    replaced_s = books.replaced_at_s.get(job.model_digest)
-    is_cooling = replaced_s is not None and now_s < replaced_s + books.policy.reload_cooldown_s
+    is_cooling = not may_replace(books, job.model_digest, now_s)
     loading = {other.record.placement_id for other in books.jobs.values() if other.record is not None}
     found = [
         (node_id, runner)
@@ -124,8 +127,8 @@ def spare_replicas(books: Books, job: LoadJob, now_s: float) -> Iterator[tuple[s
         if runner.model_digest == job.model_digest:
             spare = 0 if job.is_extra or is_cooling else spare
         else:
-            constraints = constraints_of(books, runner.model_name)
-            spare = 0 if constraints.pinned else spare - constraints.replicas_min
+            wishes = keeping_of(books, runner)
+            spare = 0 if wishes.pinned else spare - wishes.replicas_min
         if spare > 0:
             yield node_id, runner, spare
 

@@ -34,10 +34,10 @@ def grown_context_tokens(books: Books, model: ModelFile, chosen: int, now_s: flo
     return max([chosen, *asked])
 
 
-def may_grow_at_s(books: Books, digest: str) -> float:
-    """When the model may be reloaded for its context again."""
+def may_replace(books: Books, digest: str, now_s: float) -> bool:
+    """Whether a replica of the model may go for a larger one again. One that fits beside it need not wait."""
     replaced_s = books.replaced_at_s.get(digest)
-    return 0.0 if replaced_s is None else replaced_s + books.policy.reload_cooldown_s
+    return replaced_s is None or now_s >= replaced_s + books.policy.reload_cooldown_s
 
 
 def superseded_by(books: Books, digest: str, placement_id: str, context_tokens: int, kept: int) -> list[str]:

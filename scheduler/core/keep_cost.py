@@ -1,9 +1,10 @@
 """What it is likely to cost to throw a replica out: the figures of the books, put into the formula of `demand`."""
 
 from scheduler.core.books import Books
+from scheduler.core.constraints import Constraints
 from scheduler.core.demand import NO_DEMAND, loss_of
-from scheduler.core.model_constraints import constraints_of
 from scheduler.core.policy import EvictionOrder
+from scheduler.core.shared_files import keeping_of
 from scheduler.core.view import RunnerView
 
 
@@ -14,10 +15,11 @@ def loss_of_replica(books: Books, runner: RunnerView, now_s: float) -> float:
         return 1.0 / (1.0 + memo.idle_s(now_s))
     if memo is not None and books.policy.eviction_order is EvictionOrder.FIRST_IN:
         return 1.0 / (1.0 + max(0.0, now_s - memo.ready_since_s))
-    default_ms = default_keep_alive_ms(books, runner.model_name)
+    wishes = keeping_of(books, runner)
+    default_ms = default_keep_alive_ms(books, wishes)
     return loss_of_model(
         books,
-        runner.model_name,
+        wishes,
         runner.model_digest,
         now_s,
         held=held_bytes(runner),
@@ -28,7 +30,7 @@ def loss_of_replica(books: Books, runner: RunnerView, now_s: float) -> float:
 
 def loss_of_model(
     books: Books,
-    name: str,
+    wishes: Constraints,
     digest: str,
     now_s: float,
     *,
@@ -36,16 +38,16 @@ def loss_of_model(
     held_s: float = 0.0,
     kept_for_ever: bool | None = None,
 ) -> float:
-    """The same of a model that holds so many bytes. `kept_for_ever`: None: as is set for it."""
+    """The same of a model that holds so many bytes. `kept_for_ever`: None: as `wishes` say."""
     if kept_for_ever is None:
-        kept_for_ever = default_keep_alive_ms(books, name) < 0
+        kept_for_ever = default_keep_alive_ms(books, wishes) < 0
     return loss_of(
         books.demand.get(digest, NO_DEMAND),
         now_s=now_s,
         size_bytes=held,
         held_s=held_s,
         kept_for_ever=kept_for_ever,
-        priority=constraints_of(books, name).priority,
+        priority=wishes.priority,
     )
 
 
@@ -54,10 +56,9 @@ def held_bytes(runner: RunnerView) -> int:
     return runner.memory.total_bytes if runner.memory is not None else runner.load_bytes_total
 
 
-def default_keep_alive_ms(books: Books, model_name: str) -> int:
+def default_keep_alive_ms(books: Books, wishes: Constraints) -> int:
     """What holds where no request says otherwise: the model's own setting, else everybody's."""
-    own_ms = constraints_of(books, model_name).keep_alive_ms
-    return books.policy.keep_alive_ms if own_ms is None else own_ms
+    return books.policy.keep_alive_ms if wishes.keep_alive_ms is None else wishes.keep_alive_ms
 
 
 def see_requests(books: Books, now_s: float) -> None:

@@ -20,13 +20,15 @@ from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
 from scheduler.core.events import LeadershipGained, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
+from scheduler.core.keep_cost import default_keep_alive_ms
 from scheduler.core.learning import take_over
 from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.load_jobs import ON_HOST, LoadJob
-from scheduler.core.model_constraints import constraints_of, load_constraints
+from scheduler.core.model_constraints import load_constraints
 from scheduler.core.promises import promises
 from scheduler.core.replicas import serving_replicas
 from scheduler.core.rooms import Rooms
+from scheduler.core.shared_files import keeping_of
 from scheduler.core.starting import begin_start, on_start_failed, take_report
 from scheduler.core.stopping import advance_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState, RunnerView
@@ -289,15 +291,14 @@ def expiry_of(books: Books, runner: RunnerView) -> float | None:
     memo = books.memos.get(runner.placement_id)
     if memo is None or runner.state not in SERVING_STATES:
         return None
-    constraints = constraints_of(books, runner.model_name)
-    if constraints.pinned:
+    wishes = keeping_of(books, runner)
+    if wishes.pinned:
         return math.inf
-    if constraints.replicas_min:
+    if wishes.replicas_min:
         serving = sum(1 for _ in serving_replicas(books, runner.model_digest))
-        if serving <= constraints.replicas_min:
+        if serving <= wishes.replicas_min:
             return math.inf
-    own_ms = constraints.keep_alive_ms
-    default_ms = books.policy.keep_alive_ms if own_ms is None else own_ms
+    default_ms = default_keep_alive_ms(books, wishes)
     return expires_at_s(memo, runner, default_ms=default_ms, grace_s=books.policy.dwell_s_min)
 
 

@@ -17,12 +17,13 @@ from scheduler.core.faults import (
     queue_full,
     unavailable,
 )
-from scheduler.core.growth import grown_context_tokens, may_grow_at_s, remember_asked
+from scheduler.core.growth import grown_context_tokens, remember_asked
 from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
 from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob
 from scheduler.core.model_constraints import constraints_of, load_constraints
 from scheduler.core.replicas import serving_replicas, will_do
 from scheduler.core.routing_table import find_model
+from scheduler.core.shared_files import keeping_of
 from scheduler.core.starting import stop_load
 from scheduler.core.stopping import order_stop
 from scheduler.core.view import ModelFile
@@ -181,9 +182,7 @@ def begin_load(
         may_evict=may_evict,
         created_s=now_s,
         moved_s=now_s,
-        not_before_s=max(
-            failures.until_s if failures is not None else 0.0, may_grow_at_s(books, model.digest) if grows else 0.0
-        ),
+        not_before_s=failures.until_s if failures is not None else 0.0,
     )
     books.jobs[job.id] = job
     books.note("model.load_requested", model=model.name, context_tokens=chosen, asked=wanted is not None, reason=reason)
@@ -216,10 +215,10 @@ def unload(books: Books, event: UnloadRequested, now_s: float) -> None:
     if books.leadership is None:
         _refuse(books, event, unavailable(books.no_leader_why))
         return
-    constraints = constraints_of(books, model.name)
-    serving = sorted(runner.placement_id for _, runner in serving_replicas(books, model.digest))
-    kept = len(serving) if constraints.pinned else constraints.replicas_min
-    ordered = sum(order_stop(books, one, reason="unload", now_s=now_s) for one in serving[kept:])
+    serving = sorted((runner for _, runner in serving_replicas(books, model.digest)), key=lambda one: one.placement_id)
+    wishes = [constraints_of(books, model.name), *(keeping_of(books, one) for one in serving)]
+    kept = max(len(serving) if one.pinned else one.replicas_min for one in wishes)
+    ordered = sum(order_stop(books, one.placement_id, reason="unload", now_s=now_s) for one in serving[kept:])
     for job in books.jobs_by_age():
         if job.model_digest == model.digest and not job.callers and not job.is_extra and not kept:
             if job.state in ON_HOST:

@@ -8,8 +8,8 @@ from scheduler.core.eviction import PoolKey
 from scheduler.core.layouts import Layout
 from scheduler.core.lazily import Lazily
 from scheduler.core.load_jobs import UNPLACED, LoadJob
-from scheduler.core.model_constraints import constraints_of
 from scheduler.core.promises import promises
+from scheduler.core.shared_files import keeping_of
 from scheduler.core.view import STARTING_STATES
 
 
@@ -36,7 +36,7 @@ def _pinned(books: Books, job: LoadJob) -> frozenset[str]:
     return frozenset(
         runner.placement_id
         for _, runner in books.observed.replicas()
-        if runner.model_digest != job.model_digest and constraints_of(books, runner.model_name).pinned
+        if runner.model_digest != job.model_digest and keeping_of(books, runner).pinned
     )
 
 

@@ -32,6 +32,7 @@ from scheduler.core.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState, Prog
 from scheduler.core.memory import GIB
 from scheduler.core.promises import promises
 from scheduler.core.residuals import learn
+from scheduler.core.shared_files import keeping_of
 from scheduler.core.stopping import order_blind_stop, order_stop
 from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerView
 
@@ -158,7 +159,7 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         if memo is not None:
             memo.send_caller(runner, now_s)
         books.emit(AnswerReady(callers=callers, model_name=job.model_name))
-    size, kept = runner.layout.context_tokens, job.constraints.replicas_min
+    size, kept = runner.layout.context_tokens, keeping_of(books, runner).replicas_min
     for other in superseded_by(books, job.model_digest, record.placement_id, size, kept):
         books.replaced_at_s[job.model_digest] = now_s
         order_stop(books, other, reason="superseded", now_s=now_s)

@@ -365,6 +365,16 @@ def test_clients_with_growing_contexts_replace_a_replica_at_most_once_a_minute()
     assert world.is_ready("c2")
 
 
+def test_a_larger_context_that_fits_beside_the_replica_waits_for_no_minute() -> None:
+    world = loaded(context_tokens=1024)
+    for caller, context_tokens in (("c1", 2048), ("c2", 4096)):
+        world.pass_time(2)
+        world.ensure(caller, context_tokens=context_tokens)
+        world.settle()
+        assert world.is_ready(caller)
+    assert [one.record.layout.context_tokens for one in world.all_starts] == [1024, 2048, 4096]
+
+
 def test_requests_with_different_contexts_that_wait_for_one_load_share_it_with_the_larger() -> None:
     world = world_with(node())
     world.ensure("c1")
