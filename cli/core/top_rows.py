@@ -110,7 +110,8 @@ def _state(model: Item, replicas: Sequence[Item]) -> str:
     if model.get("error"):
         return "broken"
     if not replicas:
-        return "not loaded"
+        load = model.get("load") or {}
+        return f"waits for {load['waits_for']}" if load.get("waits_for") else "not loaded"
     words: list[str] = []
     for replica in replicas:
         word = str(replica.get("state") or "")

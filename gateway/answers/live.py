@@ -8,7 +8,7 @@ from itertools import count
 
 import structlog
 
-from common.clock import Clock, SystemClock
+from common.clock import MS_PER_S, Clock, SystemClock
 from gateway.answers.choices import ChoiceEvent
 from gateway.answers.record import RequestRecord
 from gateway.core.answers import Loading, Queued
@@ -29,6 +29,7 @@ class LiveRequest:
     record: RequestRecord
     started_unix_ms: int
     progress: Queued | Loading | None = None
+    ready_unix_ms: int | None = None  # when its model can serve, by what it was told then; None: nobody knows
     first_token_told: bool = False
 
     @property
@@ -72,6 +73,14 @@ class LiveRequests:
             del self._requests[live.number]
             self._count(live)
 
+    def note(self, live: LiveRequest, event: object) -> None:
+        """A request that waits was told where it stands."""
+        item = event.event if isinstance(event, ChoiceEvent) else event
+        if isinstance(item, Queued | Loading):
+            live.progress, live.ready_unix_ms = item, None
+            if item.eta_s is not None:
+                live.ready_unix_ms = round((self.clock.wall_unix_s() + item.eta_s) * MS_PER_S)
+
     def all(self) -> list[LiveRequest]:
         """Every request in progress, oldest first."""
         return list(self._requests.values())
@@ -103,10 +112,3 @@ class LiveRequests:
             self._ended_tokens[record.model] = self._ended_tokens.get(record.model, 0) + record.answer_tokens
         if record.first_token_s is not None and not live.first_token_told:
             self._first_token_s.append(record.first_token_s)
-
-
-def note_progress(live: LiveRequest, event: object) -> None:
-    """A request that waits was told where it stands."""
-    item = event.event if isinstance(event, ChoiceEvent) else event
-    if isinstance(item, Queued | Loading):
-        live.progress = item

@@ -1,6 +1,6 @@
 """The items of the page's view: models, requests and figures as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gateway.answers.live import LiveRequest
 from gateway.core.model_text import parameter_size_text
@@ -46,6 +46,7 @@ def model_item(
         "replicas": replicas,
         "queued": depth,
         "waiting": len(waiting),
+        "load": _load(waiting),
         "waiting_since_unix_ms": min((one.started_unix_ms for one in waiting), default=None),
         "running": len(live) - len(waiting),
         "tokens_per_s": tokens_per_s,
@@ -82,6 +83,16 @@ def figures_item(figures: Figures, *, at_unix_ms: int, waiting: int, running: in
         "waiting": waiting,
         "running": running,
     }
+
+
+def _load(waiting: Iterable[LiveRequest]) -> Item | None:
+    """What the oldest request that waits for a load was told last; None: nobody here waits for one."""
+    for one in waiting:
+        progress = one.progress
+        # A request that only waits for a slot is told neither.
+        if progress is not None and (progress.waits_for or progress.eta_s is not None):
+            return {"waits_for": progress.waits_for or None, "ready_at_unix_ms": one.ready_unix_ms}
+    return None
 
 
 def _progress(live: LiveRequest) -> float | int | None:

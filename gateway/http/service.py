@@ -11,7 +11,7 @@ from common.logs import get_logger
 from gateway.answers.choices import ChoiceEvent, merge_choices
 from gateway.answers.feed import EndOfFeed, Feed
 from gateway.answers.inference import Inference
-from gateway.answers.live import LiveRequests, note_progress
+from gateway.answers.live import LiveRequests
 from gateway.answers.record import RequestRecord
 from gateway.answers.streams import closing
 from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
@@ -156,7 +156,7 @@ class Service:
                     if reserved_tokens is not None:
                         await reserve(reserved_tokens)
                     async for event in events:
-                        note_progress(live, event)
+                        self.live.note(live, event)
                         yield event
         except PunaError:
             raise

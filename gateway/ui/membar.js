@@ -96,9 +96,15 @@ export function drawLegend(list, device) {
         line.lastElementChild,
         item.parts,
         ([name]) => name,
-        ([name]) => h("span", {}, h("i", { className: `swatch ${name}`, ariaHidden: "true" }), h("span")),
-        (part, [name, count]) =>
-          say(part.lastElementChild, name === "other" ? bytes(count) : `${name} ${bytes(count)}`),
+        ([name]) =>
+          h(
+            "span",
+            {},
+            h("i", { className: `swatch ${name}`, ariaHidden: "true" }),
+            name !== "other" && h("span", { className: "class" }, `${name} `),
+            h("span"),
+          ),
+        (part, [, count]) => say(part.lastElementChild, bytes(count)),
       );
     },
   );

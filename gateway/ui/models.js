@@ -135,19 +135,37 @@ function drawLoad(made, model) {
   if (fraction === null && !model.replicas.length && model.waiting) made.meter.removeAttribute("value");
   else if (made.meter.value !== (fraction ?? 0)) made.meter.value = fraction ?? 0;
   say(made.doing, doing(model, loading, fraction));
+  mark(made.doing, "title", made.doing.textContent || null);
 }
 
 function doing(model, loading, fraction) {
   if (model.error) return model.error;
+  const left = model.load?.ready_at_unix_ms ? model.load.ready_at_unix_ms - now() : null;
   if (fraction !== null) {
-    const left = loading.find((replica) => replica.load_seconds_left !== null)?.load_seconds_left;
-    return `Loading on ${loading.map((replica) => replica.node).join(", ")}: ${percent(fraction)}${left === undefined ? "" : `, about ${wait(left * 1000)} left`}`;
+    const nodes = loading.map((replica) => replica.node).join(", ");
+    const verb = model.load?.waits_for ? `Waits for ${model.load.waits_for}, then loads on` : "Loading on";
+    return `${verb} ${nodes}: ${percent(fraction)}${about(left ?? ownPace(loading))}`;
+  }
+  if (model.load?.waits_for && model.waiting) {
+    const who = model.replicas.length ? "Another replica waits" : "Waits";
+    return `${who} for ${model.load.waits_for}${about(left)}`;
   }
   const broken = model.replicas.find((replica) => replica.state === "broken");
   if (broken) return broken.reason ?? "A replica is broken";
   if (!model.replicas.length && model.waiting) return "Finding a place for it";
   if (model.running) return `${plural(model.running, "request")} answered now`;
   return model.replicas.length ? "Idle" : "";
+}
+
+// Where nobody here waits for the load, its own pace is all that is known.
+function ownPace(loading) {
+  const seconds = loading.find((replica) => replica.load_seconds_left !== null)?.load_seconds_left;
+  return seconds === undefined ? null : seconds * 1000;
+}
+
+// A load that takes longer than was thought says nothing rather than 0 s.
+function about(left_ms) {
+  return left_ms === null || left_ms < 500 ? "" : `, about ${wait(left_ms)} left`;
 }
 
 function keptFor(model) {

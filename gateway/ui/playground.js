@@ -47,7 +47,7 @@ export function startPlayground(view) {
 
 function side() {
   const copy = (text, make) =>
-    h("button", { type: "button", className: "small", onclick: () => copyText(make(), text) }, `Copy as ${text}`);
+    h("button", { type: "button", className: "small", ariaLabel: `Copy as ${text}`, onclick: () => copyText(make(), text) }, text);
   return h(
     "aside",
     { className: "card side", ariaLabel: "Settings of the answer" },
@@ -56,7 +56,8 @@ function side() {
     h("label", { className: "field check" }, parts.colours, "Colour tokens by probability"),
     h(
       "div",
-      { className: "row" },
+      { className: "row copies" },
+      h("span", { className: "faint", ariaHidden: "true" }, "Copy as"),
       copy("curl", () => asCurl(body())),
       copy("Python", () => asPython(body())),
       h("button", { type: "button", className: "small", onclick: clear }, "Clear"),

@@ -23,7 +23,7 @@ export function candidateCard(candidate, most) {
     candidate.slots ? plural(candidate.slots, "slot") : "",
     candidate.context_length ? `${number(candidate.context_length)} tokens` : "",
     candidate.layers ? plural(candidate.layers, "layer") + " on devices" : "",
-    candidate.seconds_per_token ? `${number(1 / candidate.seconds_per_token, 1)} tokens/s expected` : "",
+    candidate.seconds_per_token ? `${speed(1 / candidate.seconds_per_token)} tokens/s expected` : "",
     candidate.estimated ? "estimated, not measured" : "",
   ];
   return h(
@@ -43,6 +43,11 @@ export function candidateCard(candidate, most) {
     candidate.reason && h("p", { className: "reason" }, candidate.reason),
     candidate.devices.map((device) => deviceRow(device, most)),
   );
+}
+
+// A tenth matters to who gets three a second, not to who gets thousands.
+function speed(tokens_per_s) {
+  return number(tokens_per_s, tokens_per_s < 100 ? 1 : 0);
 }
 
 function deviceRow(device, most) {

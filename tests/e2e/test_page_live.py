@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from tests.cluster import Cluster, start_cluster
 from tests.e2e.browser_page import Watched, chromium, opened
 from tests.e2e.test_keys import puna_keys
 from tests.waiting import wait_until
+from tools.model_zoo import build
 
 SLOW_ENGINE = {
     "PUNA_ENGINE": "fake",
@@ -110,6 +112,33 @@ def test_a_load_shows_how_far_it_is_and_how_long_it_will_take(page: Watched, slo
     page.page.wait_for_function("before => document.querySelector('progress').value > before", arg=before)
     expect(card.locator("header .badge")).to_have_text("ready", timeout=30_000)
     expect(card.locator(".doing")).to_have_text("Idle")
+
+
+def test_a_load_that_waits_says_for_what(browser: Browser, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "models").mkdir(parents=True)
+    build("dense", home / "models").rename(home / "models" / "tiny.gguf")
+    cap = {"PUNA_DEVICE_MAX_BYTES": "cpu=220MiB", "PUNA_DEVICE_OVERHEAD": "cpu=0"}  # enough for one of both
+    engine = SLOW_ENGINE | {"PUNA_ENGINE_OPTIONS": json.dumps({"tokens_per_s": 2.0, "answer_tokens": 2000})}
+    cluster = start_cluster(home, **cap, **engine)
+    try:
+        busy = {"model": "demo", "prompt": "What is Puna?"}
+        with (
+            opened(browser, cluster.url, view="#models") as page,
+            httpx.stream("POST", cluster.url + "/api/generate", json=busy, timeout=60) as answer,
+        ):
+            lines = answer.iter_lines()  # the answer ends with it
+            next(lines)
+            page.wait_live()
+            card = page.page.get_by_role("article", name="Model tiny:latest")
+            card.get_by_role("button", name="Load tiny:latest").click()
+            expect(card.locator(".doing")).to_have_text("Waits for memory that demo:latest holds", timeout=60_000)
+            expect(card.locator("header .badge")).to_have_text("asked for")
+            expect(page.page.get_by_role("article", name="Model demo:latest")).to_contain_text("1 request answered now")
+            page.photograph("models-waiting")
+            page.check()
+    finally:
+        cluster.stop()
 
 
 def test_an_answer_can_be_stopped_and_its_slot_is_free_again(page: Watched, slow: Cluster) -> None:

@@ -253,6 +253,8 @@ class ScriptedScheduler(ScriptedWishes):
     replicas: dict[str, list[ScriptedRunner]] = field(default_factory=dict)
     spare: list[ScriptedRunner] = field(default_factory=list)
     load_error: PunaError | None = None
+    queued: scheduler_pb2.Queued | None = None  # what loads are told before they begin, until `placed`
+    placed: asyncio.Event = field(default_factory=asyncio.Event)
     loading: asyncio.Event | None = None  # loads wait for it
     ensured: list[scheduler_pb2.EnsureModelRequest] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
@@ -302,6 +304,9 @@ class ScriptedScheduler(ScriptedWishes):
         if self.load_error is not None:
             raise self.load_error
         if not self.replicas.get(name):
+            if self.queued is not None:
+                yield scheduler_pb2.EnsureModelEvent(queued=self.queued)
+                await self.placed.wait()
             loading = scheduler_pb2.Loading(fraction=0.5, bytes_done=1, bytes_total=2)
             yield scheduler_pb2.EnsureModelEvent(loading=loading)
             if self.loading is not None:

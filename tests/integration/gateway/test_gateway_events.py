@@ -111,6 +111,27 @@ async def test_a_request_in_progress_is_shown_without_what_it_says(cluster: Clus
     await eventually(lambda: cluster.gateway.service.live.all() == [])
 
 
+async def test_a_model_tells_what_its_load_waits_for_and_when_it_can_serve(start_cluster: StartCluster) -> None:
+    scheduler = ScriptedScheduler(queued=scheduler_pb2.Queued(position=1, waits_for="memory that m holds", eta_s=30.0))
+    async with start_cluster(scheduler=scheduler, warm=False) as cluster:
+        wall_unix_ms = cluster.gateway.service.live.clock.wall_unix_s() * 1000
+        asking = asyncio.create_task(cluster.openai.chat.completions.create(model="demo", messages=QUESTION))
+        loads: list[Any] = []
+        async with asyncio.timeout(60), cluster.http.stream("GET", "/puna/v1/events") as response:
+            async for name, data in events(response):
+                models = data["models"] if name == "snapshot" else data.get("models", {}).get("set", {})
+                loads += [model["load"] for model in models.values()]
+                if loads and loads[-1]:
+                    scheduler.placed.set()
+                elif any(loads):
+                    break
+        told = next(load for load in loads if load)
+        assert told["waits_for"] == "memory that m holds"
+        assert told["ready_at_unix_ms"] >= wall_unix_ms + 30_000
+        assert loads[-1] is None  # it has begun, and waits for nothing
+        await asking
+
+
 async def test_a_scheduler_that_is_gone_is_said_and_what_was_known_stays(start_cluster: StartCluster) -> None:
     async with (
         start_cluster(scheduler=CountingScheduler()) as cluster,

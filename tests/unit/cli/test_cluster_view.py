@@ -121,6 +121,14 @@ def test_a_load_shows_how_far_it_is() -> None:
     assert row[1] == "loading 50%, 3 s left"
 
 
+def test_a_load_without_a_place_tells_what_it_waits_for() -> None:
+    model = {"name": "a", "replicas": [], "waiting": 1, "load": {"waits_for": "memory that b holds"}}
+
+    (row,) = model_rows(view(models={"a": model}), idle_too=False)
+
+    assert row[1] == "waits for memory that b holds"
+
+
 def test_requests_tell_their_state_and_age() -> None:
     made = view(
         requests={
