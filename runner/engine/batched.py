@@ -33,6 +33,7 @@ from runner.engine.sampling_pool import SamplingPool
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
 from runner.engine.spinning import Spinning
+from runner.engine.step_reads import step_reads
 from runner.engine.vocabulary import Vocabulary
 from runner.engine.warm_up import warm_up
 
@@ -229,6 +230,7 @@ class BatchedEngine:
             slot_context_tokens=self._slot_context_tokens,
             weights_bytes=model.size_bytes,
             memory=memory.use if memory is not None else None,
+            reads=step_reads(launch, memory.use if memory is not None else None, cells=context.cells),
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
         listener.load_progressed(LoadProgress(1.0, bytes_total, bytes_total))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError, UnsupportedCapability
+from runner.core.decode_windows import LoneStep, StepReads
 from runner.core.endings import Ending
 from runner.core.layout import LaunchLayout
 from runner.core.media import Image
@@ -86,6 +87,7 @@ class StepReport:
     slots_busy: int = 0
     waiting: int = 0
     held_inputs: int = 0  # that all slots hold
+    lone_steps: list[LoneStep] = field(default_factory=list)  # the calls of which the time of reading can be told
     holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
     parked: tuple[int, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
 
@@ -100,6 +102,7 @@ class LoadedModel:
     slot_context_tokens: int
     weights_bytes: int
     memory: MemoryUse | None  # what the engine really holds; None where it cannot tell
+    reads: StepReads | None = None  # what a decode step of one token reads; None where it cannot tell
 
 
 class LoadProgress(NamedTuple):

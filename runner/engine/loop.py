@@ -260,6 +260,7 @@ class Loop:
         report.decode_calls += 1
         report.decode_s += (synced_ns - self._called_ns) / NS_PER_S
         report.batch_sequences = len(rows)
+        report.lone_steps += self._slots.lone_step(rows, self._called_ns, synced_ns)
         if self._pool.threads and len(rows) > 1:
             self._choose_ahead(rows, outputs)
         for row, output in zip(rows, outputs, strict=True):

@@ -1,10 +1,13 @@
 """The slots of a context: who holds what. Applies to llama.cpp's memory what the core decided."""
 
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
 from common.logs import get_logger
+from runner.core.batching import BatchRow
 from runner.core.checkpoints import best_checkpoint, plan_checkpoints
 from runner.core.context_shift import ContextShift, ShiftMethod
+from runner.core.decode_windows import LoneStep
 from runner.core.inputs import excess_rows, holds_media, whole_units
 from runner.core.slots import (
     MemoryRules,
@@ -82,6 +85,17 @@ class SlotTable:
         report.holders = tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
         report.parked = self._parking.holders
         self.has_parked = False
+
+    def lone_step(self, rows: Rows[BatchRow], began_ns: int, ended_ns: int) -> tuple[LoneStep, ...]:
+        """A call that held one generated token of one sequence, before it is booked; else nothing."""
+        if len(rows) != 1 or rows[0].tokens != 1:
+            return ()
+        slot = self.slots[rows[0].key]
+        if slot.sequence is None or not slot.sequence.generating:
+            return ()
+        # Where all share the cells, a step goes over those of the others, too.
+        held = self.held_inputs if self._context.shares_cells else len(slot.held)
+        return (LoneStep(began_ns, ended_ns, min(held + 1, self._context.cells)),)
 
     def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""

@@ -28,6 +28,7 @@ from common.metrics import serve_metrics
 from common.service import run_service
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
+from runner.core.decode_windows import DecodeWindows
 from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.model_files import ModelFiles
 from runner.core.slots import SlotPolicy
@@ -41,7 +42,7 @@ from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
 from runner.prefetch import Prefetch, wanted_files
 from runner.serve.bridge import Bridge
-from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout
+from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout, window_to_proto
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
@@ -109,6 +110,7 @@ class RunnerProcess:
         self._settings = settings
         self._args = args
         self._board = StatusBoard(SystemClock())
+        self._windows = DecodeWindows()
         layout = self._layout = parse_layout(args.layout)
         self._files = files_of(args)
         engine = self._engine = open_engine(self._files, layout, _engine_options(args, settings))
@@ -206,13 +208,21 @@ class RunnerProcess:
     def _step(self, report: StepReport) -> None:
         try:
             self._requests.apply(report)
+            self._see_decode(report)
         except Exception as error:  # noqa: BLE001  # streams would hang silently
             die(error)
+
+    def _see_decode(self, report: StepReport) -> None:
+        """A full window goes with the next status: nobody waits for it."""
+        windows = self._windows
+        if windows.take(report.lone_steps) and windows.newest is not None and windows.reads is not None:
+            self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._servicer.layout)
 
     def _loaded(self, model: LoadedModel) -> None:
         self._prefetch.stop()
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
         self._requests.slots = model.layout.slots
+        self._windows.reads = model.reads
         self._show_model(model)
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
         for warning in model.warnings:

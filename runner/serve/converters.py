@@ -2,8 +2,11 @@
 
 from google.protobuf import json_format
 
+from common.clock import MS_PER_S
 from common.errors import InvalidRequest
 from protos import cluster_pb2, runner_pb2
+from runner.core.decode_windows import StepReads, Window
+from runner.core.devices import CPU_ID
 from runner.core.dry import Breakers
 from runner.core.endings import EndReason
 from runner.core.layout import FlashAttention, LaunchLayout, LayoutAdapter, LayoutDevice, SplitMode
@@ -128,6 +131,21 @@ def memory_to_proto(
         origin=origin,
         devices=[_class_bytes(device_id, count) for device_id, count in use.devices],
         host=_class_bytes("", use.host),
+    )
+
+
+def window_to_proto(window: Window, reads: StepReads, layout: cluster_pb2.Layout) -> cluster_pb2.DecodeWindow:
+    """What decode steps showed, by device of the layout that the model was loaded with."""
+    ids = [device.device_id for device in layout.devices]
+    return cluster_pb2.DecodeWindow(
+        number=window.number,
+        steps=window.steps,
+        span_ms=round(window.span_s * MS_PER_S),
+        bytes_s=window.bytes_s,
+        reads=[
+            cluster_pb2.WeightsRead(device_id=CPU_ID if place is None else ids[place], bytes=size)
+            for place, size in reads.weights
+        ],
     )
 
 

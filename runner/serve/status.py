@@ -34,6 +34,7 @@ class StatusBoard:
         self.streams: RequestTable | None = None
         self.keep_alive_ms: int | None = None
         self.memory: cluster_pb2.MemoryReport | None = None
+        self.decode_window: cluster_pb2.DecodeWindow | None = None
         self._evaluated_tokens = 0
         self._evaluated_ns = 0
 
@@ -117,6 +118,7 @@ class StatusBoard:
             error=self.error,
             held_prompt_ms=self._held_prompt_ms(),
             prompt_tokens_per_s=self._prompt_tokens_per_s(),
+            decode_window=self.decode_window,
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
