@@ -57,10 +57,10 @@ HIDING: Mapping[str, Mapping[str, str]] = {
     "CUDA": {"CUDA_VISIBLE_DEVICES": "-1"},
     "ROCm": {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"},
     "Vulkan": {
+        "GGML_DISABLE_VULKAN": "1",  # builds that load backends as plugins do not read it
         "GGML_VK_VISIBLE_DEVICES": "",
         "VK_DRIVER_FILES": "/nonexistent",
         "VK_ICD_FILENAMES": "/nonexistent",  # as older loaders know it
-        "VK_LOADER_DRIVERS_DISABLE": "*",
     },
 }
 

@@ -56,9 +56,11 @@ class DeviceSearch:
 
     async def _list(self) -> None:
         self.wants_listing = False
-        timeout_s, asked_about = self._settings.probe_timeout_s, self.cards
+        timeout_s, knows_cards = self._settings.probe_timeout_s, bool(self.cards)
+        self._table.ask_about(self.cards)
         found, _ = await asyncio.gather(probe_engine(self._environment(), timeout_s=timeout_s), self._read_cards_once())
-        self._table.ask_about(asked_about or self.cards)
+        if not knows_cards:
+            self._table.ask_about(self.cards)
         if found.failure is not None:
             found = await probe_apart(self.cards, found.failure, timeout_s=timeout_s)
         self._table.take_found(found)

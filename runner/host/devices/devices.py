@@ -143,7 +143,8 @@ class Devices:
         listed = self._listed_by_drivers()
         self._see_holders()  # before a process that has ended is out of the list
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
-        self._search.wants_listing = self._table.take_cards(cards) or self._search.wants_listing
+        if self._table.take_cards(cards) and not self.is_probing:
+            self._search.wants_listing = True
         self._tell_if_moved()
         if listed - self._listed_by_drivers():
             self.changes.notify()  # somebody's memory is back

@@ -2,7 +2,7 @@
 
 Stands in for `python -m runner` in one mode, probe; every other mode is the real one. The scenario is a JSON file, read
 anew by every process: {"backends": […], "devices": [Device as JSON, …], "kills_listing": [ids], "hangs_listing": [ids],
-"checks": {id: how}}.
+"kills_backend": name, "checks": {id: how}}.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = "CUDA_VISIBLE_DEVICES"
+NO_VULKAN = "GGML_DISABLE_VULKAN"
 
 
 def main() -> None:
@@ -23,6 +24,8 @@ def main() -> None:
     if mode != "probe":
         os.execv(sys.executable, [sys.executable, "-m", "runner", mode, *arguments])
     seen = [device for device in scenario["devices"] if _is_seen(device)]
+    if any(device["backend"] == scenario.get("kills_backend") for device in seen):
+        _die("the driver met something that it did not expect")
     if "--check" in arguments:
         _check(scenario, seen, arguments[arguments.index("--check") + 1], arguments[arguments.index("--backend") + 1])
     elif any(device["id"] in scenario.get("kills_listing", []) for device in seen):
@@ -35,6 +38,8 @@ def main() -> None:
 
 def _is_seen(device: dict[str, Any]) -> bool:
     limit = os.environ.get(LIMIT)
+    if device["backend"] == "Vulkan":
+        return NO_VULKAN not in os.environ
     return device["backend"] != "CUDA" or limit is None or device["id"] in limit.split(",")
 
 

@@ -1,10 +1,8 @@
 """Which devices a host takes on: a build of the engine whose cards crash, hang and appear twice, real processes."""
 
 import asyncio
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,68 +16,13 @@ from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug
 from runner.host.runners import children
 from runner.host.runners.suspend import SleepWatch
-from tests.fake_nvml import Card, FakeNvml
+from tests.fake_nvml import FakeNvml
+from tests.integration.host.fake_build import CPU, EXCLUDED, GIB, LOST, OK, SUSPECT, Engine, by_id, card, gpu
 from tests.integration.host.hung_cards import hurry
 from tests.integration.host.node import is_alive
 from tests.waiting import Stopwatch, until
 
 pytestmark = pytest.mark.behaviour("B-130")
-
-GIB = 1024**3
-OK, SUSPECT = cluster_pb2.DEVICE_STATE_OK, cluster_pb2.DEVICE_STATE_SUSPECT
-LOST, EXCLUDED = cluster_pb2.DEVICE_STATE_LOST, cluster_pb2.DEVICE_STATE_EXCLUDED
-CPU = {"id": "cpu", "name": "CPU", "backend": "CPU", "type": "DEVICE_TYPE_CPU", "pool_id": "host"}
-
-
-def gpu(number: int, backend: str = "CUDA") -> dict[str, Any]:
-    return {
-        "id": f"GPU-{number}",
-        "name": f"{backend}{number}",
-        "backend": backend,
-        "pci_id": f"0000:0{number}:00.0",
-        "type": "DEVICE_TYPE_GPU",
-        "total_bytes": str(80 * GIB),
-        "free_bytes": str(79 * GIB),
-        "free_source": "ggml",
-        "pool_id": f"GPU-{number}",
-        "id_stable": True,
-    }
-
-
-def card(number: int, free_bytes: int = 70 * GIB) -> Card:
-    return Card(bus_id=f"0000:0{number}:00.0", uuid=f"GPU-{number}", total_bytes=80 * GIB, free_bytes=free_bytes)
-
-
-class Engine:
-    """The fake build, put in the place of the real one."""
-
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.path = directory / "scenario.json"
-        self.scenario: dict[str, Any] = {"backends": ["CUDA", "CPU"], "devices": [CPU, gpu(1), gpu(2)]}
-        self.write()
-        script = Path(__file__).with_name("fake_engine.py")
-        monkeypatch.setattr(
-            children, "runner_command", lambda mode, rest: [sys.executable, str(script), str(self.path), mode, *rest]
-        )
-
-    def write(self, **changes: Any) -> None:
-        self.scenario |= changes
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self.scenario))
-        new.replace(self.path)
-
-    def calls(self, mode: str = "probe") -> list[dict[str, Any]]:
-        lines = self.path.with_suffix(".calls").read_text().splitlines()
-        return [call for line in lines if (call := json.loads(line))["mode"] == mode]
-
-    def card_tests(self) -> int:
-        """How many tests of cards there were."""
-        return sum("--check" in call["arguments"] and "cpu" not in call["arguments"] for call in self.calls())
-
-    def timed(self) -> int:
-        """How many tests measured the speed, too."""
-        words = [call["arguments"] for call in self.calls()]
-        return sum("--check" in line and "--no-speed" not in line for line in words)
 
 
 @pytest.fixture
@@ -93,10 +36,6 @@ def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     library.tell(card(1), card(2))
     monkeypatch.setenv("LD_LIBRARY_PATH", library.environment["LD_LIBRARY_PATH"])
     return library
-
-
-def by_id(table: Devices) -> dict[str, cluster_pb2.Device]:
-    return {device.id: device for device in table.devices()}
 
 
 @pytest.mark.parametrize(

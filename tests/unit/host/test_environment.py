@@ -3,9 +3,12 @@
 import pytest
 
 from runner.core.environment import (
+    HIDING,
     VisibleDevice,
+    cards_left,
     child_environment,
     device_environment,
+    hide,
     limit_visibility,
     limits_set,
 )
@@ -44,6 +47,16 @@ def test_a_runner_sees_only_its_cards_by_uuid_and_in_the_order_of_its_layers() -
     assert limit_visibility([SECOND, FIRST], backends=["CPU", "CUDA"]) == {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-1"}
 
 
+def test_what_rocm_counts_anew_is_counted_among_the_cards_that_are_shown() -> None:
+    """Else a number that the user wrote, or CUDA's variable, would hide what was chosen."""
+    cards = [VisibleDevice(id=f"GPU-{number}", backend="ROCm", uuid=f"GPU-{number}") for number in (5, 3)]
+    assert limit_visibility(cards, backends=["ROCm"]) == {
+        "ROCR_VISIBLE_DEVICES": "GPU-5,GPU-3",
+        "HIP_VISIBLE_DEVICES": "0,1",
+        "GPU_DEVICE_ORDINAL": "0,1",
+    }
+
+
 def test_a_runner_without_cards_sees_none_and_pays_for_no_context() -> None:
     assert limit_visibility([LENT], backends=["CUDA", "ROCm", "RPC"]) == {
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -69,3 +82,28 @@ def test_the_users_own_limits_are_found_to_be_told() -> None:
         "CUDA_VISIBLE_DEVICES": "0",
         "HSA_OVERRIDE_GFX_VERSION": "10.3.0",
     }
+
+
+@pytest.mark.parametrize(
+    ("backend", "limits", "left"),
+    [
+        ("CUDA", {}, ["GPU-a1", "GPU-a2", "GPU-b"]),
+        ("CUDA", {"CUDA_VISIBLE_DEVICES": "2,0"}, ["GPU-b", "GPU-a1"]),
+        ("CUDA", {"CUDA_VISIBLE_DEVICES": "GPU-b, 1"}, ["GPU-b", "GPU-a2"]),
+        ("CUDA", {"CUDA_VISIBLE_DEVICES": "1,7,0"}, ["GPU-a2"]),  # the list ends at what is not there
+        ("CUDA", {"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ("CUDA", {"CUDA_VISIBLE_DEVICES": ""}, []),
+        ("CUDA", {"HIP_VISIBLE_DEVICES": "0"}, ["GPU-a1", "GPU-a2", "GPU-b"]),
+        ("ROCm", {"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, ["GPU-b"]),
+        ("", {"CUDA_VISIBLE_DEVICES": "0"}, ["GPU-a1", "GPU-a2", "GPU-b"]),
+    ],
+)
+def test_the_users_limits_are_read_as_drivers_read_them(backend: str, limits: dict[str, str], left: list[str]) -> None:
+    assert cards_left(["GPU-a1", "GPU-a2", "GPU-b"], backend=backend, limits=limits) == left
+
+
+def test_a_backend_is_hidden_whole_and_one_without_a_way_is_not() -> None:
+    assert hide(["CUDA"]) == {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert hide(["Vulkan"])["GGML_DISABLE_VULKAN"] == "1"
+    assert hide(["CPU", "RPC"]) == {}
+    assert hide(HIDING).keys() >= {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES"}

@@ -1,6 +1,7 @@
 """GPU memory from a fake sysfs, and what becomes of it."""
 
 import argparse
+import os
 import signal
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from runner import gpu_memory
 from runner.core.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
-from runner.gpu_memory import read_amd
+from runner.gpu_memory import Asks, read_amd
 
 GIB = 1024**3
 
@@ -133,3 +134,44 @@ def test_a_driver_that_comes_up_late_is_heard_beside_one_that_tells_already(monk
     finally:
         signal.signal(signal.SIGPIPE, before)
     assert heard == [False, True]
+
+
+def test_a_word_on_standard_input_asks_for_the_cards_of_now_and_an_end_of_it_never_does() -> None:
+    hears, asks = os.pipe()
+    try:
+        listening = Asks(hears)
+        assert not listening.came_within(0)
+        os.write(asks, b"\n\n")
+        assert listening.came_within(60)
+        assert not listening.came_within(0)
+        os.close(asks)
+        assert not listening.came_within(0)
+        assert not listening.came_within(0)
+    finally:
+        os.close(hears)
+
+
+def test_the_library_lists_anew_when_it_is_asked_for_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    turns = iter(range(6))
+    turn = 0
+
+    def open_nvml() -> bool:
+        opened.append(turn)
+        return False
+
+    def read_cards(*, nvml: bool) -> list[GpuMemory]:
+        nonlocal turn
+        turn = next(turns, -1)
+        card = GpuMemory(pci_id="0000:03:00.0", uuid="", total_bytes=GIB, free_bytes=turn * GIB, source="sysfs")
+        return [card] if turn >= 0 else []
+
+    monkeypatch.setattr(gpu_memory, "open_nvml", open_nvml)
+    monkeypatch.setattr(gpu_memory, "read_cards", read_cards)
+    monkeypatch.setattr(gpu_memory.Asks, "came_within", lambda *_: turn == 2)
+    before = signal.getsignal(signal.SIGPIPE)
+    try:
+        assert gpu_memory.run(argparse.Namespace(once=False)) == 0
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert opened == [0, 2]

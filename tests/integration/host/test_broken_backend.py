@@ -1,0 +1,187 @@
+"""A backend whose drivers end or hang every process that asks it: the others are used, and nobody meets it.
+
+The engine is the real one. A library of ours takes the place of one of its backends, and does what Vulkan's does with
+a broken driver: it fails when it is registered, unless it is told to stay away.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.clock import SystemClock
+from runner.core.device_health import RETRY_S_MIN
+from runner.core.device_settings import DeviceSettings
+from runner.host.devices import device_probe
+from runner.host.devices.device_notes import DeviceNotes
+from runner.host.devices.devices import Devices
+from runner.host.devices.hot_plug import HotPlug
+from runner.host.runners.children import ChildResult, run_child
+from tests.integration.host.fake_build import CPU, EXCLUDED, OK, Engine, by_id, gpu
+from tests.waiting import until
+
+pytestmark = pytest.mark.behaviour("B-130")
+
+HUNG_S = 1.0
+LAST_WORDS = "the driver met something that it did not expect"
+
+_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct registry {
+    int api_version;
+    const char *(*name)(struct registry *);
+    size_t (*count)(struct registry *);
+    void *(*device)(struct registry *, size_t);
+    void *(*procedure)(struct registry *, const char *);
+    void *context;
+};
+
+static const char *name(struct registry *self) { (void)self; return "Vulkan"; }
+static size_t count(struct registry *self) { (void)self; return 0; }
+static void *device(struct registry *self, size_t index) { (void)self; (void)index; return NULL; }
+static void *procedure(struct registry *self, const char *wanted) { (void)self; (void)wanted; return NULL; }
+static struct registry registry = {2, name, count, device, procedure, NULL};
+
+void *ggml_backend_rpc_reg(void) {
+    Dl_info self;
+    char path[4096], mood[16] = "";
+    if (getenv("GGML_DISABLE_VULKAN")) return NULL;
+    dladdr((void *)name, &self);
+    snprintf(path, sizeof path, "%s", self.dli_fname);
+    strncat(dirname(path), "/mood", 6);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%15s", mood) == 1) fclose(file);
+    if (!strcmp(mood, "hangs")) for (;;) pause();
+    if (!strcmp(mood, "crashes")) { fprintf(stderr, "LAST_WORDS\n"); abort(); }
+    return &registry;
+}
+"""
+
+
+class Backend:
+    """The library; what it does is a file beside it."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._mood = directory / "mood"
+        source, name = directory / "backend.c", "libggml-rpc.so.0"
+        source.write_text(_SOURCE.replace("LAST_WORDS", LAST_WORDS))
+        command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", directory / name, source, "-ldl"]
+        subprocess.run(command, check=True)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(directory))
+
+    def does(self, mood: str) -> None:
+        """From the next process on."""
+        self._mood.write_text(mood)
+
+
+@pytest.fixture
+def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    directory = tmp_path / "backend"
+    directory.mkdir()
+    return Backend(directory, monkeypatch)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever meets the backend that hangs is given up soon; all others have their time."""
+
+    def run(
+        mode: str, arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]
+    ) -> Awaitable[ChildResult]:
+        meets = "GGML_DISABLE_VULKAN" not in environment
+        return run_child(mode, arguments, timeout_s=HUNG_S if meets else timeout_s, environment=environment)
+
+    monkeypatch.setattr(device_probe, "run_child", run)
+
+
+@pytest.mark.parametrize(
+    ("mood", "reason", "exit_code"),
+    [("crashes", "signal 6: ", -6), ("hangs", "it did not answer in time", None)],
+)
+async def test_a_backend_that_breaks_every_listing_is_left_out_with_the_reason_and_the_others_are_used(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, mood: str, reason: str, exit_code: int | None
+) -> None:
+    backend.does(mood)
+    table = Devices(SystemClock(), settings=DeviceSettings(probe_timeout_s=60.0))
+    if mood == "hangs":
+        hurry(monkeypatch)
+    await table.probe()
+    found = by_id(table)
+    assert (found["cpu"].state, found["Vulkan"].state) == (OK, EXCLUDED)
+    assert found["Vulkan"].state_reason.startswith(f"the probe failed: {reason}")
+    assert found["Vulkan"].HasField("check_exit_code") == (exit_code is not None)
+    assert found["Vulkan"].check_exit_code == (exit_code or 0)
+    assert found["Vulkan"].check_last_line == (LAST_WORDS if mood == "crashes" else "")
+    assert found["cpu"].speed_bytes_s > 0  # a process of its own has computed there
+    assert table.engine_build
+    # Runners are kept from it, too.
+    if mood == "crashes":
+        assert (await run_child("probe", [], timeout_s=60)).exit_code == -6
+    alone = await run_child("probe", [], timeout_s=60, environment=table.environment(["cpu"]))
+    assert alone.exit_code == 0
+
+
+async def test_an_operator_has_a_backend_listed_again(backend: Backend, tmp_path: Path) -> None:
+    backend.does("crashes")
+    table = Devices(SystemClock(), notes=DeviceNotes(tmp_path / "devices.json"))
+    await table.probe()
+    assert by_id(table)["Vulkan"].state == EXCLUDED
+    assert (await table.reset("Vulkan")).state == EXCLUDED
+    backend.does("nothing")
+    assert (await table.reset("Vulkan")).state == OK
+    assert by_id(table).keys() == {"cpu"}
+    assert "GGML_DISABLE_VULKAN" not in table.environment(["cpu"])
+
+
+async def test_a_backend_is_listed_again_by_itself_after_a_while(backend: Backend) -> None:
+    class LaterClock(SystemClock):
+        later_s = 0.0
+
+        def wall_unix_s(self) -> float:
+            return super().wall_unix_s() + self.later_s
+
+    backend.does("crashes")
+    clock, plug = LaterClock(), HotPlug(reprobe_s=3600)
+    table = Devices(clock, hot_plug=plug)
+    watching = asyncio.create_task(table.watch())
+    try:
+        await table.start()
+        assert by_id(table)["Vulkan"].state == EXCLUDED
+        backend.does("nothing")
+        clock.later_s = RETRY_S_MIN
+        plug.ask()
+        await until(lambda: by_id(table).keys() == {"cpu"}, deadline_s=60, what="nothing is left out any more")
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_cards_of_the_other_backends_are_listed_and_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(tmp_path, monkeypatch)
+    devices = [CPU, gpu(1), gpu(2), gpu(2, "Vulkan")]
+    engine.write(backends=["CUDA", "Vulkan", "CPU"], devices=devices, kills_backend="Vulkan")
+    table = Devices(SystemClock())
+    await table.probe()
+    states = {device.id: (device.backend, device.state) for device in table.devices()}
+    assert states == {
+        "cpu": ("CPU", OK),
+        "GPU-1": ("CUDA", OK),
+        "GPU-2": ("CUDA", OK),
+        "Vulkan": ("Vulkan", EXCLUDED),
+    }
+    assert table.environment(["GPU-1"])["GGML_DISABLE_VULKAN"] == "1"
+    assert table.free_bytes().keys() == {"cpu", "GPU-1", "GPU-2"}
+    engine.write(kills_backend="")
+    await table.probe()
+    assert {device.id: device.state for device in table.devices()} == {"cpu": OK, "GPU-1": OK, "GPU-2": OK}
+    assert "GGML_DISABLE_VULKAN" not in table.environment(["GPU-1"])
