@@ -1,69 +1,19 @@
-"""The `puna` command."""
+"""The `puna` command. Imports nothing before it looks for Ctrl-C: what a command brings takes a moment to load."""
 
-import os
 import sys
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from cli.arguments import aliases, answers, cluster, keys, models, placements, watching
-from cli.core.exit_codes import MEANINGS, ExitCode
-from cli.core.server_address import CA_VARIABLE
-from cli.errors import CommandFailed
-from common.startup_error import StartupError
-
-_PROGRAM = "puna"
-
-app = typer.Typer(
-    help="Serve GGUF models from the memory that your machines really have.",
-    epilog="Exit status: " + "; ".join(f"{code.value} {MEANINGS[code]}" for code in ExitCode) + ".",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for group in (cluster, answers, models, aliases, placements, watching, keys):
-    group.register(app)
-
-
-def _print_version(wanted: bool) -> None:
-    from cli.version import puna_version  # noqa: PLC0415  # see cli/arguments
-
-    if wanted:
-        print(f"{_PROGRAM} {puna_version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def of_every_command(
-    cacert: Annotated[
-        Path | None,
-        typer.Option(help="Certificates of the authorities that servers are trusted by. [default: $SSL_CERT_FILE]"),
-    ] = None,
-    version: Annotated[  # noqa: ARG001  # its callback ends the program
-        bool,
-        typer.Option("--version", help="Print this command's version.", callback=_print_version, is_eager=True),
-    ] = False,
-) -> None:
-    """Serve GGUF models from the memory that your machines really have."""
-    if cacert is not None:
-        # For commands, and for the completions that a shell asks this program for.
-        os.environ[CA_VARIABLE] = str(cacert)
+# ExitCode.INTERRUPTED, which is an import itself.
+_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; a failure is one line, and the status says which kind it is."""
+    """Run the command line."""
     try:
-        app(prog_name=_PROGRAM)
-    except CommandFailed as error:
-        _end(str(error), error.code)
-    except StartupError as error:
-        _end(str(error), ExitCode.FAILED)
+        from cli.command_line import run  # noqa: PLC0415  # see above
 
-
-def _end(text: str, code: ExitCode) -> None:
-    print(f"{_PROGRAM}: {text}", file=sys.stderr)
-    sys.exit(code)
+        run()
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import typer.main
 
-from cli.main import app
+from cli.command_line import app
 from tools.docs_markdown import ROOT
 
 _OPERATORS = frozenset({"&&", "||", "|", ";", "&"})

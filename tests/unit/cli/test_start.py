@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from cli.core.exit_codes import ExitCode
+
 # Prints which modules are loaded when the command is over, whatever its exit status.
 _RUN = """
 import json, sys
@@ -44,3 +46,35 @@ def test_a_question_to_the_server_brings_no_service(words: tuple[str, ...]) -> N
     brought = loaded_by(*words)
     assert brought & _SERVICES == set()
     assert {name for name in brought if name.startswith("cli.commands.")} == {"cli.commands.listings"}
+
+
+# Sends itself Ctrl-C as soon as it wants the module that its first argument names; the rest is the command line.
+_INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+wanted = sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+from cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["cli.command_line", "typer", "cli.arguments.keys", "cli.commands.listings", "httpx"]
+)
+def test_ctrl_c_while_a_command_loads_ends_it_without_a_word(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, module, "ps"],
+        env={**os.environ, "PUNA_HOST": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
