@@ -20,6 +20,8 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# For what a page does at once, and for what a whole cluster does before the page can show it.
+EXPECTED_MS = 30_000
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "artifacts" / "page"
 WIDE = (1280, 800)
 NARROW = (360, 780)
@@ -70,6 +72,7 @@ def chromium() -> Iterator[Browser]:
     """A browser; skips where the machine has none."""
     if reason := missing_browser():
         pytest.skip(reason)
+    expect.set_options(timeout=EXPECTED_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         try:
@@ -95,7 +98,7 @@ class Watched:
 
     def wait_live(self) -> None:
         """The stream runs, and the fleet has been heard of."""
-        expect(self.page.locator("#link")).to_have_attribute("data-state", "live", timeout=20_000)
+        expect(self.page.locator("#link")).to_have_attribute("data-state", "live")
         self.page.locator(".node").first.wait_for(state="attached")
 
     def photograph(self, name: str) -> None:

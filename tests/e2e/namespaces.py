@@ -24,6 +24,9 @@ STOP_DEADLINE_S = 40.0
 # The same on every machine: names of devices must not be mixed up.
 DEVICE_PORTS = (5001, 5002)
 HOST_PORT, DISCOVERY_PORT, TUNNEL_PORT = 7603, 7601, 7605
+# Options with which no answer of a model of 1024 tokens (`tools.model_zoo`) ends before it is as long as it may be:
+# a bias against its control tokens, and a penalty without which it might loop.
+ENDLESS: Mapping[str, Any] = {"logit_bias": {str(token): -100 for token in range(1011, 1024)}, "repeat_penalty": 1.5}
 
 
 def missing() -> str:

@@ -31,15 +31,15 @@ def test_figures_say_where_they_come_from_and_are_the_same_wherever_they_are_sho
         explained: dict[str, Any] = asked.json()
         (chosen,) = [one for one in explained["candidates"] if one["verdict"] == "chosen"]
         assert chosen["estimated"] is (measure == "off")
-        (replica,) = explained["replicas"]
+        wait_until(
+            lambda: metric_sum(scheduler_page(cluster), "puna_scheduler_allocated_bytes") > 0,
+            deadline_s=20,
+            what="the inventory shows the runner",
+        )
+        (replica,) = httpx.get(asked.url, timeout=60).json()["replicas"]
         classes = ("weights", "cache", "graph", "projector")
         counted = sum(device[f"{name}_bytes"] for device in chosen["devices"] for name in classes)
         assert replica["predicted_bytes"] == counted
-        wait_until(
-            lambda: metric_sum(scheduler_page(cluster), "puna_scheduler_allocated_bytes") > 0,
-            deadline_s=10,
-            what="the inventory shows the runner",
-        )
         page = scheduler_page(cluster)
         planned, allocated, residual, promised = (
             metric_sum(page, f"puna_scheduler_{name}_bytes")

@@ -16,9 +16,15 @@ from tests.waiting import wait_until
 ASK = {"model": "demo", "messages": [{"role": "user", "content": "What is Puna?"}], "temperature": 0}
 
 
+def pids_of(cluster: Cluster) -> set[int]:
+    """Process ids of the demo model's runners. One that failed is shown for a while longer."""
+    found = (one for one in cluster.runners() if one["model"].startswith("demo"))
+    return {one["pid"] for one in found if one["state"] != "error"}
+
+
 def test_the_next_request_after_a_killed_runner_loads_a_new_one(own_cluster: Cluster, answers: dict[str, str]) -> None:
     first = own_cluster.post("/v1/chat/completions", ASK).json()
-    old = own_cluster.runners()[0]["pid"]
+    (old,) = pids_of(own_cluster)
     os.kill(old, signal.SIGKILL)
     second = own_cluster.post("/v1/chat/completions", ASK).json()
     assert (
@@ -26,7 +32,8 @@ def test_the_next_request_after_a_killed_runner_loads_a_new_one(own_cluster: Clu
         == second["choices"][0]["message"]["content"]
         == answers["What is Puna?"]
     )
-    assert own_cluster.runners()[0]["pid"] != old
+    wait_until(lambda: old not in pids_of(own_cluster), deadline_s=20, what="the dead runner is withdrawn")
+    assert len(pids_of(own_cluster)) == 1
 
 
 @pytest.mark.parametrize("service", ["discovery", "scheduler", "host", "gateway", "redis"])
@@ -34,10 +41,11 @@ def test_a_killed_service_comes_back_and_the_model_answers(
     service: str, cluster: Cluster, answers: dict[str, str]
 ) -> None:
     cluster.post("/v1/chat/completions", ASK)
-    runners = {runner["pid"] for runner in cluster.runners()}
+    runners = pids_of(cluster)
+    assert runners
     killed = cluster.pid_of(service)
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: cluster.pid_of(service) not in (0, killed), deadline_s=20, what=f"{service} is restarted")
+    wait_until(lambda: cluster.pid_of(service) not in (0, killed), deadline_s=60, what=f"{service} is restarted")
 
     def answered() -> bool:
         try:
@@ -46,12 +54,8 @@ def test_a_killed_service_comes_back_and_the_model_answers(
             return False
         return reply.status_code == 200 and reply.json()["choices"][0]["message"]["content"] == answers["What is Puna?"]
 
-    wait_until(answered, deadline_s=20, what=f"answers after {service} was killed")
-    wait_until(
-        lambda: {runner["pid"] for runner in cluster.runners()} == runners,
-        deadline_s=10,
-        what="the warm runner is still the same",
-    )
+    wait_until(answered, deadline_s=60, what=f"answers after {service} was killed")
+    wait_until(lambda: pids_of(cluster) == runners, deadline_s=60, what="the warm runner is still the same")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_a_truncated_model_file_is_named(cluster: Cluster) -> None:
             )
             return answers[-1].status_code == 500
 
-        wait_until(refused, deadline_s=15, what="the broken file is known")
+        wait_until(refused, deadline_s=60, what="the broken file is known")
         assert "broken" in answers[-1].json()["error"]
         assert "truncated" in answers[-1].json()["error"]
     finally:

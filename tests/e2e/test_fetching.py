@@ -60,13 +60,13 @@ def test_a_pulled_model_moves_to_a_node_that_lacks_it_without_asking_the_registr
             asked = len(proxy.requests)
             first, second = having[0], next(one for one in stores if one not in having)
             _keep_on(cluster, "short", first)
-            here = cluster.generate("short")
+            here = cluster.answer("short")
             assert here.status_code == 200, here.text
             assert [node for node, _ in cluster.runners()] == [first]
             _keep_on(cluster, "short", second)
             httpx.post(f"{cluster.url}/api/generate", json={"model": "short", "keep_alive": 0}, timeout=60)
             wait_until(lambda: not cluster.runners(), deadline_s=60, what="it has left")
-            there = cluster.generate("short")
+            there = cluster.answer("short")
             assert there.status_code == 200, there.text
             assert [node for node, _ in cluster.runners()] == [second]
             assert there.json()["response"] == here.json()["response"]

@@ -24,7 +24,7 @@ QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
 
 @dataclass
 class Locked:
-    """A cluster with keys. `full` opens what users need, `reader` looks only, `slow` asks once a minute."""
+    """A cluster with keys. `full` opens what users need, `reader` looks only, `slow` has a token a day: one answer."""
 
     cluster: Cluster
     file: Path
@@ -51,7 +51,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     file = home / "keys.json"
     full = puna_keys(file, "create", "--owner", "ada")["key"]
     reader = puna_keys(file, "create", "--owner", "bob", "--scope", "models:read")["key"]
-    slow = puna_keys(file, "create", "--owner", "cy", "--scope", "infer", "--rpm", "1")["key"]
+    slow = puna_keys(file, "create", "--owner", "cy", "--scope", "infer", "--tpd", "1")["key"]
     admin = puna_keys(file, "create", "--owner", "root", "--scope", "admin:keys", "--scope", "models:read")["key"]
     cluster = start_cluster(home / "home", PUNA_API_KEYS_FILE=str(file), PUNA_API_KEY=full)
     try:
@@ -83,7 +83,7 @@ def test_each_official_client_says_what_is_wrong_in_its_own_words(locked: Locked
 
     assert question in answers
     assert ask_openai(locked.full) == ask_anthropic(locked.full) == ask_ollama(locked.full) == expected
-    assert ask_openai(locked.slow) == expected  # its one request of this minute
+    assert ask_openai(locked.slow) == expected  # it owes the rest for many days
     with pytest.raises(openai.AuthenticationError):
         ask_openai("sk-nothing")
     with pytest.raises(openai.PermissionDeniedError):
@@ -128,7 +128,7 @@ def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
     def status() -> int:
         return httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=60).status_code
 
-    wait_until(lambda: status() == 200, deadline_s=5, what="the new key is known")
+    wait_until(lambda: status() == 200, deadline_s=20, what="the new key is known")
     puna_keys(locked.file, "revoke", key.split("_")[1])
     wait_until(lambda: status() in (401, 429), deadline_s=5, what="the revoked key is refused")
     states = {entry["owner"]: entry["state"] for entry in puna_keys(locked.file, "list")["keys"]}
@@ -158,14 +158,21 @@ def test_the_commands_make_and_revoke_keys_at_a_gateway(locked: Locked) -> None:
     assert httpx.get(locked.cluster.url + "/api/tags", headers=headers, timeout=60).status_code == 401
 
 
+def content_of(path: Path) -> bytes:
+    """What is in a file; nothing where it is none, or is gone: processes write files anew while they are looked at."""
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except FileNotFoundError:
+        return b""
+
+
 def test_no_secret_is_in_a_log_or_a_file(locked: Locked) -> None:
     for key in locked.keys:
         wrong = key[:-1] + ("a" if key[-1] != "a" else "b")
         for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"authorization": f"Basic {wrong}"}):
             httpx.post(locked.cluster.url + "/v1/chat/completions", content=b"{", headers=headers, timeout=60)
     home = locked.cluster.home
-    files = [path for path in home.parent.rglob("*") if path.is_file()]
-    texts = {path: path.read_bytes() for path in files if path.suffix != ".gguf"}
+    texts = {path: text for path in home.parent.rglob("*") if path.suffix != ".gguf" and (text := content_of(path))}
     logs = [path for path, text in texts.items() if b"request.ended" in text]
     assert logs, "the gateway's log is among the files"
     for key in locked.keys:

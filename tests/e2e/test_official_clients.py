@@ -100,8 +100,7 @@ def test_ollama_generate_and_the_model_pages(ollama_client: ollama.Client, answe
     assert shown.modelinfo is not None
     assert shown.modelinfo["general.architecture"] == "llama"
     assert "completion" in (shown.capabilities or [])
-    running = ollama_client.ps().models[0]
-    assert running.model == "demo:latest"
+    (running,) = [model for model in ollama_client.ps().models if model.model == "demo:latest"]
     assert (running.size or 0) > 1_000_000
     assert running.context_length == 1024
 

@@ -91,12 +91,12 @@ def test_a_node_is_drained_and_put_back_by_keyboard_alone(page: Watched, operate
     expect(sure.get_by_label("Seconds that running requests get")).to_be_focused()
     page.page.keyboard.press("Enter")
     card = page.page.get_by_role("article", name=f"Node {operated.node}")
-    expect(card.locator("header .badge")).to_have_text("drained", timeout=15_000)
+    expect(card.locator("header .badge")).to_have_text("drained")
     assert operated.node_state() == "drained"
     back = page.page.get_by_role("button", name=f"Undrain {operated.node}")
     expect(back).to_be_focused()
     page.page.keyboard.press("Enter")
-    expect(button).to_be_visible(timeout=15_000)
+    expect(button).to_be_visible()
     wait_until(lambda: operated.node_state() != "drained", deadline_s=15, what="the node is back")
 
 
@@ -115,13 +115,13 @@ def test_a_policy_is_set_refused_in_words_and_forgotten(page: Watched, operated:
     form.get_by_label(operated.node, exact=True).check()
     form.get_by_label("Kept when idle").fill("10m")
     form.get_by_role("button", name="Save").click()
-    expect(form.get_by_role("alert")).to_contain_text("replicas_max", timeout=15_000)
+    expect(form.get_by_role("alert")).to_contain_text("replicas_max")
     page.photograph("policy-light")
     forgive_refusals(page)
     assert operated.wanted() == {}
     form.get_by_label("Replicas, at most").fill("4")
     form.get_by_role("button", name="Save").click()
-    expect(form).to_have_count(0, timeout=15_000)
+    expect(form).to_have_count(0)
     expect(page.page.get_by_role("button", name="Policy of demo:latest")).to_be_focused()
     wanted = operated.wanted()
     assert wanted == {
@@ -136,7 +136,7 @@ def test_a_policy_is_set_refused_in_words_and_forgotten(page: Watched, operated:
     assert operated.wanted() == wanted
     form.get_by_role("button", name="Forget all").click()
     sure.get_by_role("button", name="Forget", exact=True).click()
-    expect(form).to_have_count(0, timeout=15_000)
+    expect(form).to_have_count(0)
     assert operated.wanted() == {}
 
 
@@ -147,15 +147,15 @@ def test_a_model_is_fetched_from_its_registry(page: Watched, operated: Operated)
     page.page.get_by_label("Plain HTTP").check()
     page.page.get_by_role("button", name="Pull").click()
     fetched = page.page.get_by_role("list", name="Models that are fetched").get_by_role("listitem").first
-    expect(fetched).to_contain_text(re.compile(r"Fetched, \d+(\.\d)? (Ki|Mi)B"), timeout=30_000)
+    expect(fetched).to_contain_text(re.compile(r"Fetched, \d+(\.\d)? (Ki|Mi)B"))
     page.photograph("pulled")
     card = page.page.get_by_role("article", name=f"Model {operated.model}")
-    expect(card).to_be_visible(timeout=15_000)
+    expect(card).to_be_visible()
     page.page.evaluate("window.shifts.length = 0")  # a model that comes takes its place among the others
     name.fill(operated.model.replace("dense", "nothing"))
     name.press("Enter")
     refused = page.page.get_by_role("list", name="Models that are fetched").get_by_role("listitem").first
-    expect(refused.get_by_role("alert")).to_contain_text("has no manifest of", timeout=30_000)
+    expect(refused.get_by_role("alert")).to_contain_text("has no manifest of")
     page.page.get_by_role("button", name=f"Forget {operated.model}").click()
     expect(fetched).not_to_contain_text("Fetched,")
     assert page.page.get_by_role("list", name="Models that are fetched").get_by_role("listitem").count() == 1

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVICES = ("redis", "discovery", "scheduler", "host", "gateway")
-RESTARTED_WITHIN_S = 30.0
+RESTARTED_WITHIN_S = 60.0
 COMMAND_WITHIN_S = 60.0
 QUESTION = "What is Puna?"
 
@@ -79,7 +79,7 @@ def test_the_curl_line_that_it_prints_gets_an_answer(cluster: Cluster) -> None:
 
     # The line leaves the temperature to the model, so only the form of the answer is certain.
     answer = json.loads(done.stdout)
-    assert answer["done_reason"] == "stop"
+    assert answer["done"] is True
     assert answer["message"]["content"]
 
 
