@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from common.errors import InvalidRequest
 from gateway.core.answers import Chat, Message
 from gateway.core.schema_limits import check_schema
 
+ROLES = frozenset({"system", "user", "assistant", "tool"})
 MESSAGES_MAX = 2048
 TOOLS_MAX = 128
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -26,6 +28,18 @@ def check_conversation(chat: Chat) -> None:
         raise InvalidRequest(f"a request can have {TOOLS_MAX} tools", param="tools")
     for index, tool in enumerate(chat.tools):
         _check_tool(tool, f"tools[{index}]")
+
+
+def template_kwargs(kwargs: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """What a client hands to the model's template.
+
+    Raises:
+        InvalidRequest: anything but scalars.
+    """
+    for name, value in kwargs.items():
+        if not isinstance(value, str | int | float | bool | None):
+            raise InvalidRequest("chat_template_kwargs must be scalars", param=f"chat_template_kwargs.{name}")
+    return {name: value for name, value in kwargs.items() if value is not None}
 
 
 def _check_results(messages: Sequence[Message]) -> None:

@@ -8,9 +8,9 @@ import orjson
 
 from common.errors import InvalidRequest
 from gateway.core.answers import Chat, Message, RawPrompt, Think, ToolCall
+from gateway.core.conversation import ROLES
 from gateway.core.images import IMAGE_BYTES_MAX, Image, PlacedImage, before_text
 from gateway.core.tool_choice import any_of, only
-from gateway.http.ollama_requests import ROLES
 from protos import inference_pb2
 
 _TOOLS_MAX = 128

@@ -7,13 +7,13 @@ from typing import Any
 from common.errors import InvalidRequest
 from gateway.core.answer_format import parse_grammar_field
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, Think, ToolCall
+from gateway.core.conversation import template_kwargs
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.options import OPENAI_DEFAULTS
+from gateway.core.thinking import EFFORTS, parse_think
 from gateway.core.tool_choice import anthropic_choice
 from gateway.http.anthropic_bodies import AnthropicMessage, AnthropicTool, CountTokensBody, MessagesBody
 from gateway.http.exchange import Exchange
-from gateway.http.ollama_requests import parse_think
-from gateway.http.openai_requests import EFFORTS, template_kwargs
 from gateway.http.service import Service, checked_options
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -2,16 +2,15 @@
 
 from common.errors import InvalidRequest
 from gateway.core.answer_format import parse_format
-from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, ToolCall
+from gateway.core.conversation import ROLES
 from gateway.core.images import Image, before_text, place_by_markers
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.options import NATIVE_DEFAULTS
+from gateway.core.thinking import parse_think
 from gateway.http.exchange import Exchange
 from gateway.http.ollama_bodies import ChatBody, GenerateBody, OllamaAnswerBody, OllamaMessage
 from gateway.http.service import Service, checked_options
-
-ROLES = frozenset({"system", "user", "assistant", "tool"})
-_THINK_TEXT = 'invalid think value: "{}" (must be "high", "medium", "low", "max", true, or false)'
 
 
 def chat_request(service: Service, exchange: Exchange, body: ChatBody) -> AnswerRequest:
@@ -51,25 +50,6 @@ def _template(service: Service, exchange: Exchange, body: GenerateBody) -> str:
         exchange.ignore("template")
         return ""
     return body.template
-
-
-def parse_think(value: object) -> Think | None:
-    """A `think` field.
-
-    Raises:
-        InvalidRequest: neither a boolean nor one of the levels.
-    """
-    match value:
-        case None:
-            return None
-        case True:
-            return Think.ON
-        case False:
-            return Think.OFF
-        case "low" | "medium" | "high" | "max":
-            return Think(value)
-        case _:
-            raise InvalidRequest(_THINK_TEXT.format(str(value)[:64]), param="think")
 
 
 def _request(

@@ -10,26 +10,18 @@ import orjson
 from common.errors import InvalidRequest
 from gateway.core.answer_format import only_one, parse_grammar_field, parse_response_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.conversation import template_kwargs
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.option_table import OptionValue
 from gateway.core.options import OPENAI_DEFAULTS
+from gateway.core.thinking import EFFORTS, parse_think
 from gateway.core.tool_choice import openai_choice
 from gateway.http.exchange import Exchange
-from gateway.http.ollama_requests import parse_think
 from gateway.http.openai_bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody, OpenAiMessage
 from gateway.http.service import Service, checked_options
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-EFFORTS = {
-    "none": Think.OFF,
-    "minimal": Think.LOW,
-    "low": Think.LOW,
-    "medium": Think.MEDIUM,
-    "high": Think.HIGH,
-    "xhigh": Think.MAX,
-    "max": Think.MAX,
-}
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PARTS_MAX = 64
 _PROMPTS_MAX = 32
@@ -204,18 +196,6 @@ def _think(body: ChatCompletionBody) -> Think | None:
     if effort not in EFFORTS:
         raise InvalidRequest(f"reasoning_effort must be one of {', '.join(EFFORTS)}", param="reasoning_effort")
     return EFFORTS[effort]
-
-
-def template_kwargs(kwargs: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """What a client hands to the model's template.
-
-    Raises:
-        InvalidRequest: anything but scalars.
-    """
-    for name, value in kwargs.items():
-        if not isinstance(value, str | int | float | bool | None):
-            raise InvalidRequest("chat_template_kwargs must be scalars", param=f"chat_template_kwargs.{name}")
-    return {name: value for name, value in kwargs.items() if value is not None}
 
 
 def _message(message: OpenAiMessage) -> Message:

@@ -6,13 +6,14 @@ from typing import Any
 from common.errors import InvalidRequest
 from gateway.core.answer_format import AnswerFormat, only_one, parse_grammar_field, parse_response_format
 from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, Think, ToolCall
+from gateway.core.conversation import template_kwargs
 from gateway.core.images import URLS_REFUSED, Image, PlacedImage
 from gateway.core.logprobs import check_top_logprobs
 from gateway.core.options import OPENAI_DEFAULTS
+from gateway.core.thinking import EFFORTS, parse_think
 from gateway.core.tool_choice import openai_choice
 from gateway.http.exchange import Exchange
-from gateway.http.ollama_requests import parse_think
-from gateway.http.openai_requests import EFFORTS, call_arguments, checked_tools, joined_parts, template_kwargs
+from gateway.http.openai_requests import call_arguments, checked_tools, joined_parts
 from gateway.http.responses_bodies import ResponsesBody
 from gateway.http.service import Service, checked_options
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from common.errors import InvalidRequest
 from gateway.core.answers import Chat, RawPrompt
+from gateway.core.thinking import parse_think
 from gateway.http.exchange import Exchange
 from gateway.http.fields import validated
-from gateway.http.ollama_requests import message_of, parse_think
+from gateway.http.ollama_requests import message_of
 from gateway.http.service import Service
 from gateway.http.token_bodies import DetokenizeBody, TokenizeBody
 
