@@ -10,7 +10,7 @@ import pytest
 from tests.cluster import Cluster, start_cluster
 from tests.waiting import wait_until
 
-READY_WITHIN_S = 45.0
+READY_WITHIN_S = 90.0
 StartReplicas = Callable[..., Cluster]
 
 
@@ -27,6 +27,20 @@ def wait_for_replicas(cluster: Cluster, count: int, *, without: frozenset[int] =
         what=f"{count} replicas serve",
     )
     return ready_pids(cluster) - without
+
+
+def busiest(cluster: Cluster, streams: int) -> int:
+    """Process id of the runner with most of so many streams, once the inventory has heard of all of them."""
+    found: dict[int, int] = {}
+
+    def all_are_shown() -> bool:
+        runners = [one for one in cluster.runners() if one["state"] in ("ready", "no_slots")]
+        found.clear()
+        found.update({one["pid"]: one["slots_busy"] for one in runners})
+        return sum(found.values()) == streams
+
+    wait_until(all_are_shown, deadline_s=30, what=f"{streams} streams are shown")
+    return max(found, key=lambda pid: (found[pid], pid))
 
 
 @pytest.fixture

@@ -18,14 +18,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.namespaces import Machines, request_body, running_hosts
+from tests.cluster import metric_sum
+from tests.e2e.namespaces import ENDLESS, Machines, request_body, running_hosts
 from tests.faults.faults import Killed, broken
 from tests.waiting import Stopwatch, wait_until
 from tools.model_zoo import build, shape
 from tools.model_zoo.recipe import WeightType
 
 TOKENS = 48
-SIZES = {"num_ctx": 24_576, "require_gpu": True, "num_predict": TOKENS}
+SIZES = {"num_ctx": 24_576, "require_gpu": True, "num_predict": TOKENS, **ENDLESS}
 # How much longer than a load the pause may be.
 BEYOND_LOAD_S = 2.0
 BYSTANDER = "dense"
@@ -120,6 +121,8 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
                 with broken(Killed(lender.host.pid)):
                     answer = reading.result(timeout=280)
             others_s = watch.wall_s - watch.elapsed_s  # in which other processes kept these waiting
+        page = httpx.get(f"{hosts.url}/metrics", timeout=60).text
+        assert metric_sum(page, "puna_gateway_resumes_total") >= 1, "the answer was over before its runner died"
         texts = {(one.status_code, one.json().get("response")) for _, one in others}
         assert len(texts) == 1, texts
         assert sum(came_s > killed_s for came_s, _ in others) > 1

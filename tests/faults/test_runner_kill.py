@@ -10,15 +10,16 @@ import httpx
 import pytest
 
 from tests.cluster import Cluster, metric_sum
-from tests.faults.conftest import StartReplicas, ready_pids, wait_for_replicas
+from tests.faults.conftest import StartReplicas, busiest, ready_pids, wait_for_replicas
 from tests.faults.faults import Killed, broken
 from tests.faults.load import CLASSES, Outcome, ask, question, summary
 from tests.waiting import until, wait_until
 
 CLIENTS = 8
-KILLS_MAX = 6
+KILLS_MAX = 3  # so many crashes in a minute, and the model is not loaded there for a while
 SEED = 20
 TOKENS = 48
+LONG_TOKENS = 200  # of streams that must still run after somebody has looked at the cluster
 VARIANTS = 2
 FAKE = {"step_s": 0.012}
 
@@ -75,9 +76,9 @@ class Storm:
         draw = random.Random(SEED)
         while len(self.killed) < kills or (len(self.killed) < KILLS_MAX and not await self.is_felt()):
             pids = await asyncio.to_thread(wait_for_replicas, self.cluster, replicas, without=frozenset(self.killed))
-            at = next(self.numbers) + draw.randrange(CLIENTS)
+            at = max(self.running, default=0) + 1 + draw.randrange(CLIENTS)
             await until(lambda at=at: max(self.running, default=0) >= at, what="the storm goes on")  # type: ignore[misc]
-            victim = await self.busy_one(pids, draw)
+            victim = await self.busy_one(pids)
             hit = set(self.running)
             with broken(Killed(victim)):
                 self.killed.append(victim)
@@ -89,16 +90,17 @@ class Storm:
         page = await asyncio.to_thread(httpx.get, f"{self.cluster.url}/metrics", timeout=60)
         return metric_sum(page.text, "puna_gateway_retries_total") > 0
 
-    async def busy_one(self, pids: set[int], draw: random.Random) -> int:
-        """One of these processes that computes something."""
-        busy: list[int] = []
+    async def busy_one(self, pids: set[int]) -> int:
+        """The one of these processes that computes most: what is shown is a little old."""
+        busy: list[tuple[int, int]] = []
 
         def found() -> bool:
-            busy[:] = sorted(one["pid"] for one in self.cluster.runners() if one["pid"] in pids and one["slots_busy"])
+            runners = [one for one in self.cluster.runners() if one["pid"] in pids and one["slots_busy"]]
+            busy[:] = sorted((one["slots_busy"], one["pid"]) for one in runners)
             return bool(busy)
 
         await asyncio.to_thread(wait_until, found, deadline_s=30, what="a runner is busy")
-        return draw.choice(busy)
+        return busy[-1][1]
 
 
 async def storm(cluster: Cluster, *, kills: int, at_least: int, replicas: int) -> Storm:
@@ -139,7 +141,7 @@ async def test_runner_kill_leaves_the_text_of_a_real_model_as_it_was(start_repli
 async def test_runner_kill_of_the_only_replica_goes_on_after_the_reload(start_replicas: StartReplicas) -> None:
     cluster = await asyncio.to_thread(start_replicas, 1, fake={"step_s": 0.05, "load_s": 1.0})
     async with httpx.AsyncClient(base_url=cluster.url, timeout=150) as client:
-        body = question("greedy", 0, tokens=TOKENS)
+        body = question("greedy", 0, tokens=2 * TOKENS)
         alone = await ask(client, body)
         (victim,) = ready_pids(cluster)
         seen = Outcome()
@@ -154,13 +156,15 @@ async def test_runner_kill_of_the_only_replica_goes_on_after_the_reload(start_re
 async def test_runner_kill_with_resuming_turned_off_is_an_explicit_error(start_replicas: StartReplicas) -> None:
     cluster = await asyncio.to_thread(start_replicas, 2, fake={"step_s": 0.05})
     async with httpx.AsyncClient(base_url=cluster.url, timeout=150) as client:
-        body = question("greedy", 0, tokens=TOKENS)
+        body = question("greedy", 0, tokens=LONG_TOKENS)
         seen = [Outcome() for _ in range(6)]
         asked = [asyncio.create_task(ask(client, body, headers={"x-puna-resume": "0"}, outcome=one)) for one in seen]
         await until(lambda: all(one.has_begun for one in seen), what="the streams run")
-        with broken(Killed(sorted(ready_pids(cluster))[0])):
+        with broken(Killed(await asyncio.to_thread(busiest, cluster, len(asked)))):
             outcomes = await asyncio.gather(*asked)
-    assert {(one.kind, one.code) for one in outcomes} == {("ok", ""), ("error", "runner_lost")}
+    ends = {(one.kind, one.code) for one in outcomes}
+    assert ("error", "runner_lost") in ends
+    assert ends <= {("ok", ""), ("error", "runner_lost")}
     assert all(one.resumes == 0 for one in outcomes)
 
 
@@ -169,7 +173,7 @@ async def test_runner_kill_by_the_request_itself_ends_it_after_two(start_replica
     cluster = await asyncio.to_thread(start_replicas, 3, fake={"step_s": 0.02, "abort_on_seed": poison})
     before = ready_pids(cluster)
     async with httpx.AsyncClient(base_url=cluster.url, timeout=150) as client:
-        innocent = question("seeded", 0, tokens=150)
+        innocent = question("seeded", 0, tokens=LONG_TOKENS)
         alone = await ask(client, innocent)
         seen = [Outcome() for _ in range(6)]
         neighbours = [asyncio.create_task(ask(client, innocent, outcome=one)) for one in seen]
