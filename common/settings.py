@@ -82,6 +82,7 @@ KNOWN_NAMES = frozenset(
         "SCHED_SPREAD",
         "SCHEDULER_ADDRESS",
         "SCHEDULER_LISTEN",
+        "SHARED_CACHE",
         "STREAM_COMMIT_S",
         "TEMPLATE",
         "TLS_CERT",

@@ -115,7 +115,7 @@ async def running_gateway(
     """Everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
     store, redis = _open_keys(settings), _open_redis(settings)
     book = QuotaBook(SystemClock(), redis)
-    authorizer = Authorizer(store, SystemClock(), book)
+    authorizer = Authorizer(store, SystemClock(), book, shares_cache=settings.shared_cache)
     made = MadeKeys(store=store, redis=redis, book=book, clock=SystemClock()) if store and redis else None
     certificate = Certificate.open(settings.tls_cert, settings.tls_key)
     listener = _bind_http(settings)

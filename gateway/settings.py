@@ -30,6 +30,9 @@ class GatewaySettings(PunaSettings):
     redis_url: str = ""
     """Keys made through the API, and quotas that gateways share; empty: keys of the file alone, and the whole quota
     at each gateway. `redis+sentinel://host:26379,host:26379/name/0` names sentinels."""
+    shared_cache: bool = False
+    """Prompts that a runner holds serve every tenant, as they do without keys. A common beginning is then computed once
+    for all, and how soon an answer comes tells a tenant what others have asked."""
     keep_alive_max: str = "24h"
     """Longest `keep_alive` that callers may ask for without the right to manage models."""
     max_queue: int = 512

@@ -36,6 +36,7 @@ class Work:
     prompt: Prompt
     seed: int
     deadline_s: float
+    cache_salt: str = ""  # what is held of its prompt serves no request of another one
     prefixes: PromptPrefixes = NO_PREFIXES  # of the prompt; none: nothing that is held shall be used
 
 
@@ -133,6 +134,7 @@ class Generation:
             reasoning=work.output.reasoning(prompt.end),
             context_tokens=self.context_tokens,
             delivered=self.begun.token_ids if self.begun else (),
+            cache_salt=work.cache_salt,
             prefix_names=work.prefixes.names,
         )
 

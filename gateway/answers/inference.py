@@ -43,7 +43,7 @@ from gateway.core.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_afte
 from gateway.core.routes import RouteInfo
 from gateway.core.stored_model import with_stored_texts
 from gateway.grpc.prompt_converters import prompt_pieces
-from gateway.keys.visits import claim, within_context
+from gateway.keys.visits import cache_salt, claim, within_context
 from gateway.models.model_access import ModelAccess
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
@@ -128,6 +128,7 @@ class Inference:
             log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
+        salt = cache_salt()
         return Work(
             request=request,
             route=route,
@@ -137,9 +138,8 @@ class Inference:
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
             seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
             deadline_s=deadline_s,
-            prefixes=name_prefixes(prompt_pieces(prompt.segments), tenant=claim(0).tenant)
-            if plan.cache_prompt
-            else NO_PREFIXES,
+            cache_salt=salt,
+            prefixes=name_prefixes(prompt_pieces(prompt.segments), salt=salt) if plan.cache_prompt else NO_PREFIXES,
         )
 
     async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:

@@ -1,8 +1,8 @@
 """Names for the beginnings of a prompt, so that runners can tell which of them they still hold. Pure.
 
 A name is a hash of everything up to a boundary. Boundaries lie closer together at the start, where prompts part, than
-far inside, so that the longest prompts have some tens of them. Names of two tenants never meet: from how soon an
-answer comes, nobody learns what others asked.
+far inside, so that the longest prompts have some tens of them. Names of two salts never meet, as runners use nothing
+that they hold for a request of another salt.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ class PromptPrefixes:
 NO_PREFIXES = PromptPrefixes()
 
 
-def name_prefixes(pieces: Iterable[Piece], *, tenant: str) -> PromptPrefixes:
+def name_prefixes(pieces: Iterable[Piece], *, salt: str) -> PromptPrefixes:
     """Names of the beginnings of a prompt, the whole of it included."""
-    digest = hashlib.blake2b(digest_size=8, key=hashlib.sha256(tenant.encode()).digest())
+    digest = hashlib.blake2b(digest_size=8, key=hashlib.sha256(salt.encode()).digest())
     names: list[int] = []
     ends: list[int] = []
     size, boundary, kind = 0, _STEP_BYTES_MIN, -1

@@ -121,6 +121,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
     reasoning: FreeText | None,
     context_tokens: int | None,
     delivered: Sequence[int] = (),
+    cache_salt: str = "",
     prefix_names: Sequence[int] = (),
 ) -> runner_pb2.GenerateRequest:
     """What the runner is asked. `delivered` are the tokens that another runner answered already."""
@@ -142,6 +143,7 @@ def generate_request(  # noqa: PLR0913  # one name for each part of the message
         shift=request.shift,
         cache_prompt=plan.cache_prompt,
         resume_token_ids=delivered,
+        cache_salt=cache_salt,
         prefix_names=prefix_names,
     )
     if constraint is not None:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.errors import Unauthenticated
+from gateway.core.cache_salt import cache_salt
 from gateway.core.failures import Failures
 from gateway.core.keys import Key, Scope, check_scope, presented_key
 from gateway.keys.key_store import KeyStore
@@ -18,11 +19,12 @@ _COUNTED = frozenset({Scope.INFER, Scope.EMBED})
 class Authorizer:
     """Lives on the event loop. Without a store everybody may do everything, whatever key they send."""
 
-    def __init__(self, store: KeyStore | None, clock: Clock, book: QuotaBook) -> None:
-        """Nobody has been here yet."""
+    def __init__(self, store: KeyStore | None, clock: Clock, book: QuotaBook, *, shares_cache: bool = False) -> None:
+        """Nobody has been here yet. `shares_cache`: what a runner holds of one tenant's prompts serves others, too."""
         self._store = store
         self._clock = clock
         self._book = book
+        self._shares_cache = shares_cache
         self._failures = Failures()
 
     @property
@@ -56,6 +58,8 @@ class Authorizer:
             return
         key = self._key(store, authorizations, api_keys, address)
         visit.key = key
+        if not self._shares_cache:
+            visit.cache_salt = cache_salt(store.ring.pepper, key.tenant)
         visit.is_good = lambda: store.ring.holds(key.id, now_unix_s=self._clock.wall_unix_s())
         check_scope(key, scope, address)
         store.used(key.id, round(self._clock.wall_unix_s()))

@@ -16,6 +16,7 @@ class Visit:
 
     clock: Clock
     key: Key | None = None
+    cache_salt: str = ""  # what runners tell the caller's prompts from others' by; empty: they do not
     usage: Usage | None = None  # of the key's quota
     is_good: Callable[[], bool] = lambda: True  # False once the key was revoked or has expired; for calls that last
 
@@ -76,6 +77,12 @@ async def reserve(tokens: int) -> None:
     """
     if (visit := current_visit()) is not None:
         await visit.reserve(tokens)
+
+
+def cache_salt() -> str:
+    """What runners tell the caller's prompts from others' by; empty: they do not."""
+    visit = current_visit()
+    return "" if visit is None else visit.cache_salt
 
 
 def claim(tokens: int) -> Claim:

@@ -1,6 +1,7 @@
 """Images of a request, and the rows that the projector made of them. Pure."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ class Image:
     """An image file as a request brought it, and what it becomes among the inputs.
 
     Attributes:
-        hash: SHA-256 of the file.
+        hash: SHA-256 of the file, and of the salt if there is one. Rows are computed once for each.
         inputs: begin marker, rows, end marker; what stands for it in the prompt.
         units: the rows' units, in order. Each key names a part of this image.
     """
@@ -24,6 +25,10 @@ class Image:
     header: ImageHeader
     inputs: tuple[int, ...]
     units: tuple[MediaUnit, ...]
+
+    def salted(self, salt: str) -> "Image":
+        """The same, whose rows are those of nobody with another salt."""
+        return replace(self, hash=hashlib.sha256(self.hash + salt.encode()).digest()) if salt else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

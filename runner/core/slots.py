@@ -36,6 +36,7 @@ class SlotView:
     checkpoints: tuple[int, ...] = ()  # after how many inputs a copy of what cannot go back was taken
     excess: int = 0  # by how many the inputs held outnumber their positions; only images do that
     worth_tokens: int = 0  # a shorter prefix than this is computed faster than it is brought here
+    salt: str = ""  # of the request whose prompt it holds; nothing is taken from it for another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,13 @@ def common_prefix_tokens(left: list[int], right: list[int]) -> int:
     return length
 
 
-def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules) -> ResumePoint:
-    """How many leading inputs of the prompt a sequence can take from a slot's cache.
+def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules, *, salt: str = "") -> ResumePoint:
+    """How many leading inputs of the prompt a sequence can take from a slot's cache; none of another salt.
 
     One input is always left to compute, because its logits are wanted. An image is taken whole or not at all.
     """
+    if slot.salt != salt:
+        return ResumePoint(0, restores=False)
     prefix = whole_units(prompt, min(common_prefix_tokens(slot.held, prompt), len(prompt) - 1))
     if prefix < slot.worth_tokens:
         return ResumePoint(0, restores=False)
@@ -96,7 +99,13 @@ def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules) -> Resum
 
 
 def choose_slot(
-    slots: Sequence[SlotView], prompt: list[int], *, policy: SlotPolicy, rules: MemoryRules, reuse: bool = True
+    slots: Sequence[SlotView],
+    prompt: list[int],
+    *,
+    policy: SlotPolicy,
+    rules: MemoryRules,
+    reuse: bool = True,
+    salt: str = "",
 ) -> SlotChoice | None:
     """Choose a slot for a prompt; None if every slot is busy.
 
@@ -106,11 +115,12 @@ def choose_slot(
         policy: which idle slot wins, and whether a prefix may be copied from another slot.
         rules: what the memory can do.
         reuse: False takes nothing from the cache; the policy still chooses the slot.
+        salt: of the request.
     """
     idle = [slot for slot in slots if not slot.busy]
     if not idle:
         return None
-    points = {slot.slot_id: resume_point(slot, prompt, rules) for slot in slots}
+    points = {slot.slot_id: resume_point(slot, prompt, rules, salt=salt) for slot in slots}
     prefixes = {slot_id: point.tokens for slot_id, point in points.items()}
     if policy is SlotPolicy.LONGEST:
         chosen = max(idle, key=lambda slot: (prefixes[slot.slot_id], -slot.slot_id))
@@ -150,9 +160,10 @@ class PromptView:
     slot_id: int
     sequence_id: int
     inputs: list[int]
+    salt: str = ""
 
 
-def choose_leader(inputs: list[int], *, held_tokens: int, older: Sequence[PromptView]) -> Leader | None:
+def choose_leader(inputs: list[int], *, held_tokens: int, older: Sequence[PromptView], salt: str = "") -> Leader | None:
     """Choose whom a new sequence waits for instead of evaluating the same inputs beside it.
 
     Waiting is never slower: the leader gets the share of the batch that the follower leaves.
@@ -161,9 +172,12 @@ def choose_leader(inputs: list[int], *, held_tokens: int, older: Sequence[Prompt
         inputs: what the new sequence has to hold.
         held_tokens: how many of them it has already.
         older: sequences that came before and evaluate their prompts; following only older ones makes no circle.
+        salt: of the new sequence; others' are not followed.
     """
     best: Leader | None = None
     for prompt in older:
+        if prompt.salt != salt:
+            continue
         tokens = min(common_prefix_tokens(prompt.inputs, inputs), len(inputs) - 1)
         if tokens >= held_tokens + SHARED_TOKENS_MIN and (best is None or tokens > best.tokens):
             best = Leader(slot_id=prompt.slot_id, sequence_id=prompt.sequence_id, tokens=tokens)

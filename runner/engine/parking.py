@@ -33,6 +33,7 @@ class ParkedPrompt:
     inputs: list[int]
     state: NDArray[np.uint8]
     sequence_id: int | None  # whose prompt it begins with; None: nobody's
+    salt: str  # of that request
 
 
 class ParkingLot:
@@ -55,6 +56,7 @@ class ParkingLot:
                 busy=True,
                 last_used=0,
                 worth_tokens=max(WORTH_TOKENS_MIN, len(parked.inputs) // COPY_SPEEDUP),
+                salt=parked.salt,
             )
             for parked in self._prompts.values()
         ]
@@ -65,7 +67,7 @@ class ParkingLot:
         known = [parked.sequence_id for parked in reversed(self._prompts.values()) if parked.sequence_id is not None]
         return tuple(known[:TOLD_MAX])
 
-    def park(self, slot_id: int, inputs: list[int], *, sequence_id: int | None) -> bool:
+    def park(self, slot_id: int, inputs: list[int], *, sequence_id: int | None, salt: str = "") -> bool:
         """Copy what a slot holds; False if it is too large to be moved. `sequence_id`: whose prompt it begins with."""
         if self._context.state_bytes(slot_id) > self._bytes_max // 2:
             return False
@@ -74,10 +76,10 @@ class ParkingLot:
             return False
         # A conversation that went on replaces its own beginning.
         for known in list(self._prompts.values()):
-            if known.inputs == inputs[: len(known.inputs)]:
+            if known.salt == salt and known.inputs == inputs[: len(known.inputs)]:
                 del self._prompts[known.id]
         self._prompts[self._next_id] = ParkedPrompt(
-            id=self._next_id, inputs=list(inputs), state=state, sequence_id=sequence_id
+            id=self._next_id, inputs=list(inputs), state=state, sequence_id=sequence_id, salt=salt
         )
         self._next_id += 1
         while sum(parked.state.size for parked in self._prompts.values()) > self._bytes_max:

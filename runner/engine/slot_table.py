@@ -42,6 +42,7 @@ class Slot:
     excess: int = 0  # by how many `held` outnumbers its positions; only images take fewer positions than rows
     shifted: bool = False  # it does not begin as its last prompt did
     parks: bool = True  # False: what it holds is too large to be moved out of the cache
+    salt: str = ""  # of the last request
 
 
 class SlotTable:
@@ -99,8 +100,8 @@ class SlotTable:
 
     def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
-        inputs = sequence.prepared.inputs
-        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse)
+        inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
+        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse, salt=salt)
         if choice is None:
             return None
         slot = self.slots[choice.slot_id]
@@ -108,14 +109,14 @@ class SlotTable:
         slot.sequence = sequence
         self._uses += 1
         slot.last_used = self._uses
-        slot.last_sequence_id = sequence.id
+        slot.last_sequence_id, slot.salt = sequence.id, salt
         slot.generated_held = 0
         slot.parks, slot.shifted = True, False
         sequence.slot_id = slot.id
         self._fill(slot, sequence, choice)
         if reuse and self.rules.erases_tail:
             older = self._prompts_in_progress(besides=sequence)
-            sequence.leader = choose_leader(inputs, held_tokens=len(slot.held), older=older)
+            sequence.leader = choose_leader(inputs, held_tokens=len(slot.held), older=older, salt=salt)
         return slot
 
     def await_leader(self, slot: Slot, sequence: Sequence) -> bool:
@@ -129,7 +130,7 @@ class SlotTable:
             return True
         sequence.leader = None
         inputs = sequence.prepared.inputs
-        points = {view.slot_id: resume_point(view, inputs, self.rules) for view in self._views()}
+        points = {view.slot_id: resume_point(view, inputs, self.rules, salt=slot.salt) for view in self._views()}
         best = max(points, key=lambda slot_id: (points[slot_id].tokens, slot_id == slot.id))
         if points[best].tokens > len(slot.held):
             choice = SlotChoice(
@@ -205,7 +206,8 @@ class SlotTable:
         slot = next((slot for slot in idle[:-1] if slot.parks), None)
         if slot is None:
             return False
-        if self._parking.park(slot.id, slot.held, sequence_id=None if slot.shifted else slot.last_sequence_id):
+        sequence_id = None if slot.shifted else slot.last_sequence_id
+        if self._parking.park(slot.id, slot.held, sequence_id=sequence_id, salt=slot.salt):
             self.erase_tail(slot, 0)
             self.has_parked = True
         else:
@@ -243,6 +245,7 @@ class SlotTable:
                 first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
                 checkpoints=self._checkpoints.places(slot.id),
                 excess=slot.excess,
+                salt=slot.salt,
             )
             for slot in self.slots
         ]
@@ -250,7 +253,7 @@ class SlotTable:
 
     def _prompts_in_progress(self, *, besides: Sequence) -> list[PromptView]:
         return [
-            PromptView(slot_id=slot.id, sequence_id=running.id, inputs=running.prepared.inputs)
+            PromptView(slot_id=slot.id, sequence_id=running.id, inputs=running.prepared.inputs, salt=slot.salt)
             for slot in self.slots
             if (running := slot.sequence) is not None and running is not besides and not running.first_token_ns
         ]

@@ -195,7 +195,7 @@ def request_from_proto(
     return GenerationRequest(
         prompt=tuple(prompt.ids),
         boundaries=prompt.boundaries,
-        images=prompt.images,
+        images=tuple(image.salted(request.cache_salt) for image in prompt.images),
         sampling=sampling_from_proto(request.sampling, constraints.breakers),
         grammar=constraints.grammar,
         reasoning=constraints.reasoning,
@@ -206,6 +206,7 @@ def request_from_proto(
         truncate=request.truncate,
         shift=request.shift,
         cache_prompt=request.cache_prompt if request.HasField("cache_prompt") else True,
+        cache_salt=request.cache_salt,
         resumed=tuple(request.resume_token_ids),
         ignore_eos=request.ignore_eos,
     )

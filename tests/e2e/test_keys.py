@@ -24,7 +24,10 @@ QUESTION: Any = [{"role": "user", "content": "What is Puna?"}]
 
 @dataclass
 class Locked:
-    """A cluster with keys. `full` opens what users need, `reader` looks only, `slow` has a token a day: one answer."""
+    """A cluster with keys. `full` opens what users need, `reader` looks only, `slow` has a token a day: one answer.
+
+    `other` is of a tenant that nobody else uses.
+    """
 
     cluster: Cluster
     file: Path
@@ -32,10 +35,11 @@ class Locked:
     reader: str
     slow: str
     admin: str
+    other: str
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.full, self.reader, self.slow, self.admin
+        return self.full, self.reader, self.slow, self.admin, self.other
 
 
 def puna_keys(file: Path, *words: str) -> dict[str, Any]:
@@ -53,9 +57,10 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     reader = puna_keys(file, "create", "--owner", "bob", "--scope", "models:read")["key"]
     slow = puna_keys(file, "create", "--owner", "cy", "--scope", "infer", "--tpd", "1")["key"]
     admin = puna_keys(file, "create", "--owner", "root", "--scope", "admin:keys", "--scope", "models:read")["key"]
+    other = puna_keys(file, "create", "--owner", "zoe")["key"]
     cluster = start_cluster(home / "home", PUNA_API_KEYS_FILE=str(file), PUNA_API_KEY=full)
     try:
-        yield Locked(cluster, file, full, reader, slow, admin)
+        yield Locked(cluster, file, full, reader, slow, admin, other)
     finally:
         cluster.stop()
 
@@ -121,6 +126,28 @@ def test_grpc_and_the_commands_show_the_same_key(locked: Locked) -> None:
     assert "demo" in shown.stdout
 
 
+def test_nobody_is_told_that_another_tenant_has_asked_the_same(locked: Locked) -> None:
+    body = {
+        "model": "demo",
+        "prompt": "A prompt of which no other tenant shall learn. " * 4,
+        "raw": True,
+        "stream": False,
+        "options": {"num_predict": 2},
+    }
+
+    def cached(key: str) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        answer = httpx.post(locked.cluster.url + "/api/generate", json=body, headers=headers, timeout=120)
+        assert answer.status_code == 200, answer.text
+        return int(answer.json().get("prompt_cached_count", 0))
+
+    cached(locked.full)
+    whole = cached(locked.full)
+    assert whole > 20
+    assert cached(locked.other) == 0
+    assert cached(locked.other) == whole
+
+
 def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
     key = puna_keys(locked.file, "create", "--owner", "dora")["key"]
     headers = {"authorization": f"Bearer {key}"}
@@ -132,7 +159,8 @@ def test_a_revoked_key_is_refused_within_five_seconds(locked: Locked) -> None:
     puna_keys(locked.file, "revoke", key.split("_")[1])
     wait_until(lambda: status() in (401, 429), deadline_s=5, what="the revoked key is refused")
     states = {entry["owner"]: entry["state"] for entry in puna_keys(locked.file, "list")["keys"]}
-    assert states == {"ada": "active", "bob": "active", "cy": "active", "root": "active", "dora": "revoked"}
+    active = dict.fromkeys(("ada", "bob", "cy", "root", "zoe"), "active")
+    assert states == active | {"dora": "revoked"}
 
 
 def test_the_commands_make_and_revoke_keys_at_a_gateway(locked: Locked) -> None:

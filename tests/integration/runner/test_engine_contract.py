@@ -182,6 +182,16 @@ def test_a_prefix_is_taken_from_the_cache_where_the_engine_keeps_one(kind: Kind,
     assert fresh.cached_tokens == 0
 
 
+def test_no_prefix_is_taken_from_a_request_of_another_salt(kind: Kind, driver: Driver) -> None:
+    driver.ask(PROMPT, max_tokens=4, cache_salt="a")
+    found = []
+    for salt in ("b", "b", ""):
+        times = driver.ask(PROMPT, max_tokens=4, cache_salt=salt).times
+        assert times is not None
+        found.append(times.cached_tokens > 0)
+    assert found == [False, kind.keeps_prefixes, False]
+
+
 def test_a_cut_ends_a_sequence_and_the_next_request_works(driver: Driver) -> None:
     one = driver.submit(PROMPT, max_tokens=None)
     driver.listener.until(lambda: len(driver.listener.answers[one].ids) >= 4)

@@ -17,7 +17,7 @@ from gateway.core.admission import (
 from gateway.core.prompt_prefixes import Piece, name_prefixes
 from gateway.core.replica_choice import Candidate, Need, choose_replica
 
-PROMPT = name_prefixes([Piece(0, b"a long prompt, " * 1000)], tenant="t")
+PROMPT = name_prefixes([Piece(0, b"a long prompt, " * 1000)], salt="t")
 
 
 def candidate(

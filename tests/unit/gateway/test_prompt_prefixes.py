@@ -16,8 +16,8 @@ from runner.serve.held_prefixes import HeldPrefixes, HeldPrefixesWatch
 CONTENT = st.binary(max_size=3000)
 
 
-def named(*contents: bytes, tenant: str = "t") -> PromptPrefixes:
-    return name_prefixes([Piece(0, content) for content in contents], tenant=tenant)
+def named(*contents: bytes, salt: str = "t") -> PromptPrefixes:
+    return name_prefixes([Piece(0, content) for content in contents], salt=salt)
 
 
 @given(CONTENT, CONTENT, CONTENT)
@@ -49,9 +49,9 @@ def test_a_prompt_of_megabytes_has_a_bounded_number_of_names_and_the_last_is_all
 
 def test_tenants_never_share_a_name_nor_do_kinds_of_text() -> None:
     text = b"what nobody else should know " * 20
-    assert named(text, tenant="a").held_bytes(frozenset(named(text, tenant="b").names)) == 0
-    as_template = name_prefixes(prompt_pieces([runner_pb2.Segment(text=text.decode())]), tenant="t")
-    as_user = name_prefixes(prompt_pieces([runner_pb2.Segment(literal=text.decode())]), tenant="t")
+    assert named(text, salt="a").held_bytes(frozenset(named(text, salt="b").names)) == 0
+    as_template = name_prefixes(prompt_pieces([runner_pb2.Segment(text=text.decode())]), salt="t")
+    as_user = name_prefixes(prompt_pieces([runner_pb2.Segment(literal=text.decode())]), salt="t")
     assert as_template.held_bytes(frozenset(as_user.names)) == 0
 
 
