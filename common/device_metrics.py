@@ -30,7 +30,8 @@ class DeviceRow:
     trust: str
     age_s: float
     state: str  # of STATE_NAMES
-    speed_bytes_s: int = 0
+    speed_bytes_s: int = 0  # of a copy
+    decode_bytes_s: int = 0  # as replicas showed
 
 
 class DeviceGauges:
@@ -46,7 +47,12 @@ class DeviceGauges:
         self._free = family("free_bytes", "Free memory of a device, and who said so", "source", "trust")
         self._age = family("free_age_seconds", "Age of the free figure")
         self._state = family("state", "1 for the state that a device is in", "state")
-        self._speed = family("speed_bytes_per_second", "What a copy inside the device reads and writes; 0: not known")
+        self._speed = family(
+            "speed_bytes_per_second",
+            "How fast memory is: copy, what one inside the device reads and writes (0: not timed); "
+            "replicas, what their decode steps read, once they have told",
+            "source",
+        )
         self.gauges = ScrapedGauges((self._total, self._free, self._age, self._state, self._speed))
 
     def read_from(self, rows: Callable[[], Iterable[DeviceRow]]) -> None:
@@ -59,6 +65,8 @@ class DeviceGauges:
             yield Sample(self._total, row.total_bytes, row.labels)
             yield Sample(self._free, row.free_bytes, (*row.labels, row.source, row.trust))
             yield Sample(self._age, row.age_s, row.labels)
-            yield Sample(self._speed, row.speed_bytes_s, row.labels)
+            yield Sample(self._speed, row.speed_bytes_s, (*row.labels, "copy"))
+            if row.decode_bytes_s:
+                yield Sample(self._speed, row.decode_bytes_s, (*row.labels, "replicas"))
             for name in STATE_NAMES.values():
                 yield Sample(self._state, float(name == row.state), (*row.labels, name))

@@ -87,6 +87,7 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
                 age_s=device.free_age_ms / 1000 + report_age_s,
                 state=STATE_NAMES.get(device.state, "unknown"),
                 speed_bytes_s=device.speed_bytes_s,
+                decode_bytes_s=device.decode_bytes_s,
             )
 
 

@@ -16,11 +16,12 @@ from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
-from protos import discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
+from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.environment import limits_set
 from runner.host import metrics
 from runner.host.converters import to_row
 from runner.host.devices.device_notes import DeviceNotes
+from runner.host.devices.decode_speeds import DecodeSpeeds
 from runner.host.devices.devices import Devices
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
@@ -79,7 +80,8 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     devices = Devices(
         clock,
         settings=settings.devices,
-        notes=DeviceNotes(home.directory / "devices.json"),
+        notes=notes,
+    notes = DeviceNotes(home.directory / "devices.json")
         promised_bytes=lambda: supervisor.promised_bytes(),  # noqa: PLW0108
         in_use=lambda: supervisor.devices_in_use(),  # noqa: PLW0108
         unreaped=lambda: supervisor.unreaped(),  # noqa: PLW0108
@@ -110,6 +112,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     stores = ModelStoreServicer(store, fetching.pulls.pull)
 
     def register(grpc_server: aio.Server) -> None:
+    speeds = DecodeSpeeds(notes, clock, lent=lender.device_ids)
         host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
         store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server)
 
@@ -122,7 +125,11 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         ],
         insecure=settings.insecure,
     )
-    metrics.DEVICES.read_from(lambda: map(to_row, devices.devices()))
+
+    def shown_devices() -> list[cluster_pb2.Device]:
+        return speeds.mark(devices.devices(), devices.engine_build)
+
+    metrics.DEVICES.read_from(lambda: map(to_row, shown_devices()))
     metrics.STORE_GAUGES.read_from(lambda: store_samples(models.models(), settings.models_directory))
     metrics_address = serve_metrics(settings.metrics_listen, service="host")
     facts = discovery_pb2.HostFacts(
@@ -133,7 +140,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     )
     changes = Changes()
 
-    snapshot = _snapshot(facts, devices, models, supervisor)
+    snapshot = _snapshot(facts, lambda: (devices.engine_build, shown_devices()), models, supervisor)
     await supervisor.adopt()
     tasks = [
         asyncio.create_task(models.watch()),
@@ -179,7 +186,10 @@ async def _until(stop: asyncio.Event, reporting: asyncio.Task[None]) -> None:
 
 
 def _snapshot(
-    facts: discovery_pb2.HostFacts, devices: Devices, models: ModelFiles, supervisor: Supervisor
+    facts: discovery_pb2.HostFacts,
+    devices: Callable[[], tuple[str, list[cluster_pb2.Device]]],
+    models: ModelFiles,
+    supervisor: Supervisor,
 ) -> Callable[[], Sections]:
     """Reads what there is to report. The list of models is made anew only when it changed."""
     listed = discovery_pb2.ModelList()
@@ -192,13 +202,16 @@ def _snapshot(
             listed = discovery_pb2.ModelList(models=models.models())
         current = discovery_pb2.HostFacts()
         current.CopyFrom(facts)
-        current.engine_build = devices.engine_build
+        current.engine_build, found = devices()
+        runners = supervisor.records()
+        for runner in runners:
+            runner.status.ClearField("decode_window")  # it was for this host
         current.models_free_bytes, current.models_total_bytes = models.free_bytes, models.total_bytes
         return Sections(
             facts=current,
-            devices=discovery_pb2.DeviceList(devices=devices.devices()),
+            devices=discovery_pb2.DeviceList(devices=found),
             models=listed,
-            runners=discovery_pb2.RunnerList(runners=supervisor.records()),
+            runners=discovery_pb2.RunnerList(runners=runners),
         )
 
     return read

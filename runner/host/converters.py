@@ -67,6 +67,7 @@ def to_row(device: cluster_pb2.Device) -> DeviceRow:
         age_s=device.free_age_ms / 1000,
         state=STATE_NAMES.get(device.state, "unknown"),
         speed_bytes_s=device.speed_bytes_s,
+        decode_bytes_s=device.decode_bytes_s,
     )
 
 

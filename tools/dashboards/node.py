@@ -56,8 +56,11 @@ NODE = Board(
                 lines(
                     "Speed of memory",
                     "Bps",
-                    (f"max by ({_BY}) (puna_discovery_device_speed_bytes_per_second{_N})", "{{device}}"),
-                    about="As the host measured it; 0: it did not.",
+                    (
+                        f"max by ({_BY}, source) (puna_discovery_device_speed_bytes_per_second{_N})",
+                        "{{device}} {{source}}",
+                    ),
+                    about="As a copy was timed (0: it was not), and as decode steps of replicas showed.",
                 ),
             ),
         ),

@@ -20,10 +20,14 @@ _KEPT_CONDITIONS = frozenset({Condition.WORN})
 
 @dataclass(slots=True, kw_only=True)
 class DeviceNote:
-    """One device. The speed holds for `speed_key` alone: engine build and driver."""
+    """One device. The speed holds for `speed_key` alone: engine build and driver. What replicas showed: `decode_…`."""
 
     speed_key: str = ""
     speed_bytes_s: int = 0
+    decode_key: str = ""
+    decode_bytes_s: float = 0.0
+    decode_windows: int = 0
+    decode_hours: list[list[float]] = field(default_factory=list)  # number of an hour, best of it
     total_bytes: int = 0
     errors_at_unix_s: list[float] = field(default_factory=list)
     worn_reason: str = ""  # set: excluded after repeated errors
