@@ -20,8 +20,8 @@ from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb
 from runner.core.environment import limits_set
 from runner.host import metrics
 from runner.host.converters import to_row
-from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.decode_speeds import DecodeSpeeds
+from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.fence_store import FenceStore
 from runner.host.home import Home
@@ -76,12 +76,12 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
     )
     settings.models_directory.mkdir(parents=True, exist_ok=True)
+    notes = DeviceNotes(home.directory / "devices.json")
     # Late, because the two need each other: free memory to start a runner, runners to predict free memory.
     devices = Devices(
         clock,
         settings=settings.devices,
         notes=notes,
-    notes = DeviceNotes(home.directory / "devices.json")
         promised_bytes=lambda: supervisor.promised_bytes(),  # noqa: PLW0108
         in_use=lambda: supervisor.devices_in_use(),  # noqa: PLW0108
         unreaped=lambda: supervisor.unreaped(),  # noqa: PLW0108
@@ -107,12 +107,12 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         borrower=borrower,
         origins=fetching.origins,
     )
+    speeds = DecodeSpeeds(notes, clock, lent=lender.device_ids)
     measurements = Measurements(models, borrower, devices, fetching.origins)
     servicer = HostServicer(supervisor, measurements, devices, tunnel)
     stores = ModelStoreServicer(store, fetching.pulls.pull)
 
     def register(grpc_server: aio.Server) -> None:
-    speeds = DecodeSpeeds(notes, clock, lent=lender.device_ids)
         host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
         store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server)
 
@@ -146,6 +146,9 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         asyncio.create_task(models.watch()),
         asyncio.create_task(devices.watch()),
         asyncio.create_task(watch_unused(store, clock)),
+        asyncio.create_task(
+            speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
+        ),
     ]
     try:
         await asyncio.gather(devices.start(), _first_scan(models))
@@ -191,7 +194,10 @@ def _snapshot(
     models: ModelFiles,
     supervisor: Supervisor,
 ) -> Callable[[], Sections]:
-    """Reads what there is to report. The list of models is made anew only when it changed."""
+    """Reads what there is to report. The list of models is made anew only when it changed.
+
+    `devices` has the engine build, too.
+    """
     listed = discovery_pb2.ModelList()
     listed_version = -1
 
