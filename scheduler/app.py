@@ -21,7 +21,7 @@ from scheduler.constraint_file import read_constraints_file
 from scheduler.core.draining import replicas_on_drained
 from scheduler.core.events import InventoryLost
 from scheduler.core.state import SchedulerCore
-from scheduler.gauges import promised_bytes, reserved_bytes, samples
+from scheduler.gauges import promised_bytes, ranked_speeds, reserved_bytes, samples
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.performer import Performer
@@ -59,6 +59,7 @@ class SchedulerApp:
         metrics.INVENTORY_GAUGES.read_from(self._loop.inventory_age)
         metrics.BOOK_GAUGES.read_from(lambda: samples(self.core.books))
         board.read_promises(lambda: (promised_bytes(self.core.books), reserved_bytes(self.core.books)))
+        board.read_speeds(lambda: ranked_speeds(self.core.books))
         board.read_drains(lambda: replicas_on_drained(self.core.books))
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(

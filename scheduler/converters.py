@@ -17,6 +17,7 @@ from scheduler.core.view import (
     NodeView,
     RunnerState,
     RunnerView,
+    SpeedSource,
     Trust,
 )
 from scheduler.known_nodes import KnownNodes
@@ -56,6 +57,12 @@ _FLASH = {
 }
 _FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
 _SPLITS = {cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER, cluster_pb2.SPLIT_MODE_ROW: SplitMode.ROW}
+_SPEED_SOURCES_BACK = {
+    SpeedSource.UNKNOWN: cluster_pb2.SPEED_SOURCE_UNSPECIFIED,
+    SpeedSource.COPY: cluster_pb2.SPEED_SOURCE_COPY,
+    SpeedSource.LIKE_DEVICES: cluster_pb2.SPEED_SOURCE_LIKE_DEVICES,
+    SpeedSource.REPLICAS: cluster_pb2.SPEED_SOURCE_REPLICAS,
+}
 FETCHING = "fetching"  # RunnerStatus.load_note
 _SPLITS_BACK = {split: number for number, split in _SPLITS.items()}
 
@@ -97,7 +104,9 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         usable=device.state == cluster_pb2.DEVICE_STATE_OK,
         lost=device.state == cluster_pb2.DEVICE_STATE_LOST,
         state_reason=device.state_reason,
-        speed_bytes_s=float(device.speed_bytes_s),
+        speed_bytes_s=float(device.decode_bytes_s or device.speed_bytes_s),
+        speed_source=_speed_source(device),
+        copy_bytes_s=float(device.speed_bytes_s),
         max_bytes=device.max_bytes if device.HasField("max_bytes") else None,
         overhead_bytes=device.overhead_bytes if device.HasField("overhead_bytes") else None,
         pci_id=device.pci_id,
@@ -107,6 +116,17 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
             for one in device.holders
         ),
     )
+
+
+def _speed_source(device: cluster_pb2.Device) -> SpeedSource:
+    if device.decode_bytes_s:
+        return SpeedSource.REPLICAS
+    return SpeedSource.COPY if device.speed_bytes_s else SpeedSource.UNKNOWN
+
+
+def from_speed_source(source: SpeedSource) -> cluster_pb2.SpeedSource.ValueType:
+    """Where a speed comes from, for the wire."""
+    return _SPEED_SOURCES_BACK[source]
 
 
 def _to_model(model: cluster_pb2.Model) -> ModelFile:

@@ -9,8 +9,10 @@ from scheduler.core.books import Books
 from scheduler.core.ledger import overhead_bytes
 from scheduler.core.promises import promises
 from scheduler.core.residuals import BYTE_CLASSES, sizes_by_class
+from scheduler.core.view import SpeedSource
 
 DeviceBytes = dict[tuple[str, str], int]  # by node and device
+DeviceSpeeds = dict[tuple[str, str], tuple[float, SpeedSource]]
 
 
 def promised_bytes(books: Books) -> DeviceBytes:
@@ -27,6 +29,12 @@ def reserved_bytes(books: Books) -> DeviceBytes:
     """What is never promised on them."""
     nodes = books.observed.nodes.values()
     return {(node.id, device.id): overhead_bytes(device, books.policy) for node in nodes for device in node.devices}
+
+
+def ranked_speeds(books: Books) -> DeviceSpeeds:
+    """By what devices are ranked, and where it comes from."""
+    nodes = books.observed.nodes.values()
+    return {(node.id, one.id): (one.speed_bytes_s, one.speed_source) for node in nodes for one in node.devices}
 
 
 def samples(books: Books) -> Iterator[Sample]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from common.seen_inventory import SeenInventory
 from protos import cluster_pb2
+from scheduler.core.speeds import LikeSpeeds, like_speeds, likened
 from scheduler.core.view import ModelFile, NodeView
 
 
@@ -12,12 +13,17 @@ class KnownNodes:
 
     def __init__(self) -> None:
         self._views: dict[str, tuple[cluster_pb2.Node, NodeView]] = {}
+        self._like = LikeSpeeds()
+        self._likened: dict[str, tuple[NodeView, NodeView]] = {}  # as told, and with what like devices tell
         self._files: dict[str, tuple[tuple[int, int], list[cluster_pb2.Model], tuple[ModelFile, ...]]] = {}
 
     def views(
         self, inventory: SeenInventory, convert: Callable[[cluster_pb2.Node], NodeView]
     ) -> tuple[tuple[NodeView, ...], frozenset[str]]:
-        """Every node, and the ids of those that have not reported since: their views are the same objects."""
+        """Every node, and the ids of those that have not reported since.
+
+        Views of these are the same objects, unless like devices have told something else of their speeds.
+        """
         views: list[NodeView] = []
         silent: set[str] = set()
         for node in inventory.nodes:
@@ -30,7 +36,16 @@ class KnownNodes:
         self._views = {node.id: (node, view) for node, view in zip(inventory.nodes, views, strict=True)}
         for gone in self._files.keys() - self._views.keys():
             del self._files[gone]  # it comes back as a new one
-        return tuple(views), frozenset(silent)
+        return self._with_like_speeds(views), frozenset(silent)
+
+    def _with_like_speeds(self, views: list[NodeView]) -> tuple[NodeView, ...]:
+        like = like_speeds(views)
+        before, self._likened = (self._likened if like == self._like else {}), {}
+        self._like = like
+        for view in views:
+            known = before.get(view.id)
+            self._likened[view.id] = known if known is not None and known[0] is view else (view, likened(view, like))
+        return tuple(after for _, after in self._likened.values())
 
     def files(
         self, node: cluster_pb2.Node, epoch: int, convert: Callable[[cluster_pb2.Model], ModelFile]

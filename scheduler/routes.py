@@ -10,11 +10,11 @@ from common.model_details import KeptDetails, SentDetails, drop_details, without
 from common.seen_inventory import SeenInventory
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
-from scheduler.converters import from_replica
+from scheduler.converters import from_replica, from_speed_source
 from scheduler.core.effects import PublishRoutes
 from scheduler.core.routing_table import ModelRoute
-from scheduler.core.view import ModelFile
-from scheduler.gauges import DeviceBytes
+from scheduler.core.view import ModelFile, SpeedSource
+from scheduler.gauges import DeviceBytes, DeviceSpeeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class RouteBoard:
         self._models_changes = 0
         self._heard_at_s: dict[str, tuple[cluster_pb2.Node, float]] = {}  # each node, and when it came
         self._read_drains: Callable[[], dict[str, int]] = dict
+        self._read_speeds: Callable[[], DeviceSpeeds] = dict
         self._read_promises: Callable[[], tuple[DeviceBytes, DeviceBytes]] = lambda: ({}, {})
         self.metrics_address = ""  # of this process's own page
         self.table: scheduler_pb2.RouteTable | None = None
@@ -80,6 +81,10 @@ class RouteBoard:
         """Where what is promised and what is kept free come from, by node and device, when they are to be shown."""
         self._read_promises = read
 
+    def read_speeds(self, read: Callable[[], DeviceSpeeds]) -> None:
+        """Where the speeds come from that devices are ranked by."""
+        self._read_speeds = read
+
     def read_drains(self, read: Callable[[], dict[str, int]]) -> None:
         """Where the replicas that are left come from, by drained node."""
         self._read_drains = read
@@ -92,6 +97,7 @@ class RouteBoard:
         shown.version, shown.uptime_ms = self._inventory.version, self._inventory.uptime_ms
         shown.metrics_address = self._inventory.metrics_address
         promised, reserved = self._read_promises()
+        speeds = self._read_speeds()
         drains = self._read_drains()
         for one in self._inventory.nodes:
             node = shown.nodes.add()
@@ -103,6 +109,8 @@ class RouteBoard:
             for device in node.devices:
                 device.promised_bytes = promised.get((node.id, device.id), 0)
                 device.reserve_bytes = reserved.get((node.id, device.id), 0)
+                speed, source = speeds.get((node.id, device.id), (0.0, SpeedSource.UNKNOWN))
+                device.rank_bytes_s, device.rank_source = round(speed), from_speed_source(source)
         return shown
 
     def publish(self, effect: PublishRoutes) -> None:

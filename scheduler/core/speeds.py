@@ -1,10 +1,17 @@
-"""How long a token takes where, and which devices count as equally fast. Pure."""
+"""How long a token takes where, and which devices count as equally fast. Pure.
 
-from collections.abc import Mapping, Sequence
+A device is ranked by what decode steps of replicas read there. Until some have told, like devices stand for it: a card
+is as fast as others of its product, any device reaches as much of its copy as others of its kind. Without that, a
+device would look faster than its equals for as long as nobody has used it. Last comes the copy itself.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median_low
 
 from scheduler.core.facts import ModelFacts
 from scheduler.core.splitting import DeviceKey
-from scheduler.core.view import DeviceKind, DeviceView, NodeView
+from scheduler.core.view import DeviceKind, DeviceView, NodeView, SpeedSource
 
 SAME_SPEED = 0.8  # within 20 % of the fastest of a class
 SAME_TIME = 1.1  # within 10 %
@@ -13,6 +20,53 @@ NOMINAL_BYTES_S = {DeviceKind.GPU: 400e9, DeviceKind.INTEGRATED: 80e9, DeviceKin
 CLASS_ORDER = {DeviceKind.GPU: 0, DeviceKind.INTEGRATED: 1, DeviceKind.CPU: 2}
 
 OwnedDevice = tuple[NodeView, DeviceView]
+_BEHIND_A_NETWORK = "RPC"  # as fast as the way there
+
+
+@dataclass(frozen=True, slots=True)
+class LikeSpeeds:
+    """What replicas showed: by product its speed, by kind and backend how much of its copy a device reaches."""
+
+    products: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    shares: Mapping[tuple[DeviceKind, str], float] = field(default_factory=dict)
+
+
+def like_speeds(nodes: Iterable[NodeView]) -> LikeSpeeds:
+    """Of the devices on which replicas have told; the median of those that are alike."""
+    products: dict[tuple[str, str], list[float]] = {}
+    shares: dict[tuple[DeviceKind, str], list[float]] = {}
+    for node in nodes:
+        for device in node.devices:
+            if device.speed_source is SpeedSource.REPLICAS and device.backend != _BEHIND_A_NETWORK:
+                if _is_of_product(device):
+                    products.setdefault((device.backend, device.description), []).append(device.speed_bytes_s)
+                if device.copy_bytes_s > 0:
+                    share = min(1.0, device.speed_bytes_s / device.copy_bytes_s)  # a busy machine copies slowly
+                    shares.setdefault((device.kind, device.backend), []).append(share)
+    return LikeSpeeds(
+        {product: median_low(speeds) for product, speeds in products.items()},
+        {kind: median_low(found) for kind, found in shares.items()},
+    )
+
+
+def likened(node: NodeView, known: LikeSpeeds) -> NodeView:
+    """The node with what like devices tell of those where no replica has told; the same object if that is nothing."""
+    devices = tuple(_likened(device, known) for device in node.devices)
+    same = all(after is before for after, before in zip(devices, node.devices, strict=True))
+    return node if same else replace(node, devices=devices)
+
+
+def _likened(device: DeviceView, known: LikeSpeeds) -> DeviceView:
+    if device.speed_source is SpeedSource.REPLICAS:
+        return device
+    speed = known.products.get((device.backend, device.description), 0.0) if _is_of_product(device) else 0.0
+    speed = speed or device.copy_bytes_s * known.shares.get((device.kind, device.backend), 0.0)
+    return replace(device, speed_bytes_s=speed, speed_source=SpeedSource.LIKE_DEVICES) if speed else device
+
+
+def _is_of_product(device: DeviceView) -> bool:
+    """Whether its description tells its speed: a card has its memory on it, a CPU has what the machine has."""
+    return device.kind is DeviceKind.GPU and bool(device.description) and device.backend != _BEHIND_A_NETWORK
 
 
 def speed_classes(devices: Sequence[OwnedDevice], *, merged: bool = False) -> dict[DeviceKey, int]:

@@ -46,6 +46,15 @@ SERVING_STATES = frozenset({RunnerState.READY, RunnerState.NO_SLOTS})
 STARTING_STATES = frozenset({RunnerState.LAUNCHED, RunnerState.LOADING})
 
 
+class SpeedSource(StrEnum):
+    """Where the speed of a device comes from, in the words of the API."""
+
+    UNKNOWN = ""
+    COPY = "probe copy"  # what its test timed
+    LIKE_DEVICES = "like devices"  # what replicas showed on those
+    REPLICAS = "replicas"  # their decode steps
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderView:
     """A placement whose process lies on a device."""
@@ -73,7 +82,9 @@ class DeviceView:
     usable: bool
     lost: bool = False  # it was there and is gone, which also makes it unusable
     state_reason: str = ""
-    speed_bytes_s: float = 0.0  # of a copy inside the device; 0: not known
+    speed_bytes_s: float = 0.0  # what ranks it; 0: not known
+    speed_source: SpeedSource = SpeedSource.UNKNOWN
+    copy_bytes_s: float = 0.0  # of a copy inside the device; 0: not known
     max_bytes: int | None = None  # most that may ever be promised here, set by the operator
     overhead_bytes: int | None = None  # never promised; None: the policy's own for such a device
     pci_id: str = ""  # empty: it has none

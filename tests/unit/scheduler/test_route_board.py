@@ -8,7 +8,7 @@ from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from scheduler.core.effects import PublishRoutes
 from scheduler.core.routing_table import ModelRoute
-from scheduler.core.view import ModelFile
+from scheduler.core.view import ModelFile, SpeedSource
 from scheduler.routes import RouteBoard
 
 
@@ -68,3 +68,16 @@ async def test_routes_carry_a_models_template_once_and_whoever_comes_later_gets_
     receive(described("another"))
     board.publish(PublishRoutes(version=3, routes=(ModelRoute(model=file, replicas=()),)))
     assert (await anext(first)).routes[0].model.description.chat_template == "another"
+
+
+def test_devices_are_shown_with_the_speed_that_ranks_them_and_where_it_comes_from() -> None:
+    board = RouteBoard(MovedClock(), KeptDetails())
+    devices = [cluster_pb2.Device(id="GPU-1", speed_bytes_s=900), cluster_pb2.Device(id="GPU-2", speed_bytes_s=800)]
+    received = discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", devices=devices)])
+    board.see_inventory(Laid().take(received))
+    board.read_speeds(lambda: {("n", "GPU-1"): (550.0, SpeedSource.LIKE_DEVICES)})
+    shown = board.inventory().nodes[0].devices
+    assert [(one.rank_bytes_s, one.rank_source, one.speed_bytes_s) for one in shown] == [
+        (550, cluster_pb2.SPEED_SOURCE_LIKE_DEVICES, 900),
+        (0, cluster_pb2.SPEED_SOURCE_UNSPECIFIED, 800),
+    ]
