@@ -27,7 +27,7 @@ for group in (cluster, answers, models, aliases, placements, watching, keys):
 
 
 def _print_version(wanted: bool) -> None:
-    from cli.version import puna_version  # noqa: PLC0415  # see cli/arguments
+    from common.version import puna_version  # noqa: PLC0415  # see cli/arguments
 
     if wanted:
         print(f"{_PROGRAM} {puna_version()}")

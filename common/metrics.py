@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import REGISTRY, Gauge, Histogram, Metric, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -11,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from common.errors import StartupError
 from common.network import split_host_port
+from common.version import puna_version
 
 BUILD_INFO = Gauge(
     "puna_build_info", "1; the labels say what runs in this process", ["service", "version", "engine", "python"]
@@ -89,11 +89,3 @@ def serve_metrics(listen: str, *, service: str, engine: str = "") -> str:
     except OSError as error:
         raise StartupError(f"cannot serve metrics on {listen}: {error.strerror}") from error
     return f"{host}:{server.server_port}"
-
-
-def puna_version() -> str:
-    """Of the installed package; "0" when run from a source tree that is not installed."""
-    try:
-        return version("puna")
-    except PackageNotFoundError:
-        return "0"

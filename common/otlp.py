@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from common.metrics import puna_version
 from common.spans import Headers, Span, SpanKind, Value, reason_of, use
+from common.version import puna_version
 
 # A collector that is away must not hold up the end of a process.
 FLUSH_S = 2.0

@@ -17,8 +17,9 @@ from common.effective_settings import effective_settings
 from common.errors import ShuttingDown, StartupError
 from common.grpc_server import GrpcServer, bind_server
 from common.logs import get_logger
-from common.metrics import puna_version, serve_metrics
+from common.metrics import serve_metrics
 from common.network import is_private_listener, split_host_port
+from common.version import puna_version
 from gateway import metrics
 from gateway.answers.inference import Inference
 from gateway.core.browser import BrowserPolicy

@@ -22,8 +22,8 @@ from cli.cluster.service import ServiceDied
 from cli.cluster.state_file import ClusterRecord, ServiceRecord, read_record, remove_record, write_record
 from cli.cluster.supervisor import Supervisor
 from cli.errors import CommandFailed
-from cli.version import puna_version
 from common.network import is_taken
+from common.version import puna_version
 
 _MODEL_LISTED_WITHIN_S = 30.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

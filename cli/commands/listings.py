@@ -1,6 +1,7 @@
 """`puna ps`, `nodes`, `models` and `version`."""
 
 import time
+from importlib import metadata
 from typing import Any
 
 from cli.core.listing_rows import (
@@ -18,7 +19,7 @@ from cli.errors import CommandFailed
 from cli.output import print_json, print_table
 from cli.server import Server
 from cli.settings import CliSettings
-from cli.version import engine_version, puna_version
+from common.version import puna_version
 
 
 def ps(*, as_json: bool) -> None:
@@ -61,17 +62,25 @@ def version(*, as_json: bool) -> None:
         builds = {str(node["id"]): str(node.get("build") or "") for node in server.get("/puna/v1/nodes")["nodes"]}
     except CommandFailed as error:
         trouble = error
-    engine = engine_version()
+    engine = _engine_version()
     if as_json:
         fields = {"client": puna_version(), "server": answer.get("puna"), "url": server.url, "engine": engine}
         print_json({**fields, "ollama": answer.get("version"), "nodes": builds})
         return
-    print(f"puna {puna_version()}, engine {engine or 'not installed'}")
+    print(f"puna {puna_version()}, engine {f'llama-cpp-python {engine}' if engine else 'not installed'}")
     print(f"server {answer.get('puna', 'of another kind')} at {server.url}" if answer else f"no server: {trouble}")
     if answer and trouble is not None:
         print(f"nodes not shown: {trouble}")
     for node, build in builds.items():
         print(f"node {node}, engine {build}")
+
+
+def _engine_version() -> str | None:
+    """Of the binding to llama.cpp that is installed beside this command; None: none is."""
+    try:
+        return metadata.version("llama-cpp-python")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _get(path: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cli.core.doctor.server import judge_nodes, judge_readiness, judge_version
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 from cli.server import Server
-from cli.version import puna_version
+from common.version import puna_version
 
 _ANSWER_WITHIN_S = 10.0
 

@@ -18,10 +18,12 @@ def judge_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> F
     if version is None:
         name = f"Ollama {answer['version']}" if "version" in answer else "something else than Puna"
         return fail("server", f"{name} answers at {url}", "set PUNA_HOST to a Puna, or stop what is there")
-    if version != own_version:
+    if str(version).partition("+")[0] != own_version.partition("+")[0]:
         text = f"Puna {version} answers at {url}, this command is {own_version}"
         return warn("server", text, "bring both to one version")
-    return ok("server", f"Puna {version} answers at {url}")
+    # Another build of the same release speaks the same language; who looks for a difference sees it.
+    other = "" if version == own_version else f", this command is {own_version}"
+    return ok("server", f"Puna {version} answers at {url}{other}")
 
 
 def judge_readiness(status: int, answer: Mapping[str, Any]) -> Finding:
