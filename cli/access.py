@@ -9,6 +9,9 @@ from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
 from cli.settings import CliSettings
 
+_CERTIFICATE_BEGIN = "-----BEGIN CERTIFICATE-----"
+_CERTIFICATE_END = "-----END CERTIFICATE-----"
+
 
 def api_key_of(settings: CliSettings) -> str | None:
     """PUNA_API_KEY, else what is in the file that PUNA_API_KEY_FILE names, else nothing.
@@ -33,14 +36,19 @@ def api_key_of(settings: CliSettings) -> str | None:
     return key
 
 
-def trust_of(url: str) -> ssl.SSLContext | bool:
+def trust_of(url: str, *, served_with: Path | None = None) -> ssl.SSLContext | bool:
     """What httpx takes as `verify`: the authorities of this machine, or those of the file in SSL_CERT_FILE.
 
+    `served_with` is the chain that the gateway of this very environment serves with: then its certificate is trusted,
+    and nothing else.
+
     Raises:
-        CommandFailed: that file has no certificates.
+        CommandFailed: the file that counts has no certificates.
     """
     if not url.startswith("https:"):
         return True
+    if served_with is not None:
+        return _only(served_with.expanduser())
     named = os.environ.get(CA_VARIABLE)
     if not named:
         return ssl.create_default_context()
@@ -50,3 +58,18 @@ def trust_of(url: str) -> ssl.SSLContext | bool:
     except (OSError, ssl.SSLError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else "has no certificates"
         raise CommandFailed(f"{named}: {text}", ExitCode.UNREACHABLE) from error
+
+
+def _only(chain: Path) -> ssl.SSLContext:
+    """Its first certificate, which is the server's own, whatever name and issuer it has: the file says who it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        own, end, _ = chain.read_text(encoding="ascii").partition(_CERTIFICATE_END)
+        context.load_verify_locations(cadata=own[max(own.find(_CERTIFICATE_BEGIN), 0) :] + end)
+    except (ssl.SSLError, ValueError) as error:
+        raise CommandFailed(f"PUNA_TLS_CERT: {chain}: has no certificate", ExitCode.UNREACHABLE) from error
+    except OSError as error:
+        raise CommandFailed(f"PUNA_TLS_CERT: {chain}: {error.strerror}", ExitCode.UNREACHABLE) from error
+    return context

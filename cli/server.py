@@ -29,7 +29,10 @@ def server_url(settings: CliSettings) -> str:
     """
     try:
         if settings.host:
-            return connect_url(settings.host)
+            url = connect_url(settings.host)
+            # Where this environment is a gateway's own (`docker compose exec`), PUNA_HOST is what it listens on.
+            here = settings.tls_cert is not None and is_loopback_url(url)
+            return connect_url(settings.host, tls=here)
     except ValueError as error:
         raise CommandFailed(f"PUNA_HOST: {error}", ExitCode.USAGE) from error
     home = real_home(Path(settings.home))
@@ -42,19 +45,20 @@ def server_url(settings: CliSettings) -> str:
 class Server:
     """One gateway. Every method raises CommandFailed with one line when it does not answer as asked."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
-        """Nothing is sent yet.
+    def __init__(self, url: str, api_key: str | None = None, *, served_with: Path | None = None) -> None:
+        """Nothing is sent yet. `served_with`: see `trust_of`.
 
         Raises:
-            CommandFailed: SSL_CERT_FILE has no certificates.
+            CommandFailed: the file of certificates that counts has none.
         """
         self.url = url
+        self.verify = trust_of(url, served_with=served_with)
         # A proxy of the environment cannot reach this machine's loopback.
         self._client = httpx.Client(
             base_url=url,
             headers={"authorization": f"Bearer {api_key}"} if api_key else None,
             trust_env=not is_loopback_url(url),
-            verify=trust_of(url),
+            verify=self.verify,
             timeout=httpx.Timeout(_ANSWER_WITHIN_S, connect=_CONNECT_WITHIN_S),
         )
 
@@ -63,9 +67,12 @@ class Server:
         """The gateway that the settings mean, with their key.
 
         Raises:
-            CommandFailed: PUNA_HOST is no address, or the key cannot be read.
+            CommandFailed: PUNA_HOST is no address, or the key or the certificates cannot be read.
         """
-        return cls(server_url(settings), api_key_of(settings))
+        url = server_url(settings)
+        # Who writes https:// means a name, and whom its authorities vouch for.
+        means_here = is_loopback_url(url) and "://" not in (settings.host or "")
+        return cls(url, api_key_of(settings), served_with=settings.tls_cert if means_here else None)
 
     def get(self, path: str, *, answer_within_s: float = _ANSWER_WITHIN_S) -> dict[str, Any]:
         """The JSON object at a path."""

@@ -25,4 +25,4 @@ class CliSettings(PunaSettings):
     redis_url: str | None = None
     """A Redis of your own instead of the embedded one."""
     tls_cert: Path | None = None
-    """Read by the gateway; where it is set, `puna up` serves HTTPS."""
+    """Read by the gateway; where it is set, `puna up` serves HTTPS, and commands know this machine's server by it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,14 +12,14 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from cli.access import api_key_of, trust_of
+from cli.access import api_key_of
 from cli.core.bench_figures import HEADINGS, Answered, Level, level_of, level_row, prompt_words
 from cli.core.bench_prompts import bench_prompt
 from cli.core.exit_codes import ExitCode
 from cli.core.server_address import is_loopback_url
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
-from cli.server import refusal, server_url, unreachable
+from cli.server import Server, refusal, unreachable
 from cli.settings import CliSettings
 
 _CONNECT_WITHIN_S = 5.0
@@ -46,7 +47,8 @@ def bench(wish: BenchWish, *, as_json: bool) -> None:
     """
     settings = CliSettings.load()
     console = Console(stderr=True, highlight=False)
-    run = _Bench(wish, server_url(settings), api_key_of(settings), _say_on(console))
+    server = Server.of(settings)
+    run = _Bench(wish, server.url, api_key_of(settings), server.verify, _say_on(console))
     stopped = False
     try:
         with console.status(f"measuring {wish.model}") if console.is_terminal else nullcontext():
@@ -85,6 +87,7 @@ class _Bench:
     wish: BenchWish
     url: str
     api_key: str | None
+    verify: ssl.SSLContext | bool
     say: Callable[[str], None]
     levels: list[Level] = field(default_factory=list)
     trouble: str = ""  # why the last request that failed did
@@ -102,7 +105,7 @@ class _Bench:
             base_url=self.url,
             headers={"authorization": f"Bearer {self.api_key}"} if self.api_key else None,
             trust_env=not is_loopback_url(self.url),
-            verify=trust_of(self.url),
+            verify=self.verify,
             timeout=httpx.Timeout(None, connect=_CONNECT_WITHIN_S),
             limits=httpx.Limits(max_connections=widest, max_keepalive_connections=widest),
         ) as client:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.access import api_key_of
 from cli.cluster.home import real_home
 from cli.cluster.lock import is_locked
 from cli.cluster.state_file import ClusterRecord, read_record
@@ -15,7 +14,7 @@ from cli.doctor.ports import look_at_ports
 from cli.doctor.redis import look_at_redis
 from cli.doctor.server import look_at_server
 from cli.errors import CommandFailed
-from cli.server import Server, server_url
+from cli.server import Server
 from cli.settings import CliSettings
 from common.effective_settings import EffectiveSetting
 from common.startup_error import StartupError
@@ -43,7 +42,7 @@ def examine(unknown: list[str], effective: list[EffectiveSetting]) -> Iterator[F
 
 def _server(settings: CliSettings, record: ClusterRecord | None) -> Iterator[Finding]:
     try:
-        server = Server(server_url(settings), api_key_of(settings))
+        server = Server.of(settings)
     except CommandFailed as error:
         yield fail("server", str(error), "correct the setting that it names")
         return
