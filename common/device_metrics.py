@@ -11,6 +11,7 @@ STATE_NAMES = {
     cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
     cluster_pb2.DEVICE_STATE_LOST: "lost",
     cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+    cluster_pb2.DEVICE_STATE_PROBING: "probing",
 }
 TRUST_NAMES = {
     cluster_pb2.TRUST_MEASURED: "measured",

@@ -52,10 +52,10 @@ class GrpcServer:
         await self.server.start()
         await self.set_serving(True)
 
-    async def set_serving(self, serving: bool) -> None:
-        """Set the overall health status."""
+    async def set_serving(self, serving: bool, *, service: str = "") -> None:
+        """Set the health status of a service by its full name; without one the overall status."""
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        await self.health.set("", status)
+        await self.health.set(service, status)
 
     async def stop(self, grace_s: float) -> None:
         """Report NOT_SERVING, take no new calls, give running ones `grace_s`."""

@@ -103,6 +103,7 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         trust=_TRUSTS.get(device.trust, Trust.UNKNOWN),
         usable=device.state == cluster_pb2.DEVICE_STATE_OK,
         lost=device.state == cluster_pb2.DEVICE_STATE_LOST,
+        probing=device.state == cluster_pb2.DEVICE_STATE_PROBING,
         state_reason=device.state_reason,
         speed_bytes_s=float(device.decode_bytes_s or device.speed_bytes_s),
         speed_source=_speed_source(device),

@@ -158,7 +158,7 @@ class NodeAnswer(Answer):
 
     id: str
     address: str
-    state: str = Field(description="ready, degraded, suspect, draining or drained")
+    state: str = Field(description="ready, probing, degraded, suspect, draining or drained")
     draining_replicas: int | None
     build: str
     report_age_ms: int

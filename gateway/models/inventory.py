@@ -8,6 +8,7 @@ _DEVICE_STATES = {
     cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
     cluster_pb2.DEVICE_STATE_LOST: "lost",
     cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+    cluster_pb2.DEVICE_STATE_PROBING: "probing",
 }
 
 
@@ -72,6 +73,8 @@ def _node_state(node: cluster_pb2.Node) -> str:
         return "suspect"
     if node.draining:
         return "draining" if node.draining_replicas else "drained"
+    if any(device.state == cluster_pb2.DEVICE_STATE_PROBING for device in node.devices):
+        return "probing"
     lost = any(device.state == cluster_pb2.DEVICE_STATE_LOST for device in node.devices)
     return "degraded" if lost else "ready"
 

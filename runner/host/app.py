@@ -4,13 +4,14 @@ import argparse
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Any
 
 from grpc import aio
 
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
 from common.errors import PlacementMismatch, StartupError
-from common.grpc_server import bind_server
+from common.grpc_server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.logs import get_logger
 from common.metrics import serve_metrics
@@ -44,7 +45,11 @@ log = get_logger()
 
 # Small model directories are known before the node shows itself; large ones follow while it already serves.
 FIRST_SCAN_S = 10.0
+# An engine that works has listed its devices by then; with one that hangs the node shows itself, and that it does not
+# know them yet.
+FIRST_LISTING_S = 5.0
 STOP_GRACE_S = 1.0
+HOST_SERVICE = host_pb2.DESCRIPTOR.services_by_name["Host"].full_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +125,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         settings.node_listen,
         register=register,
         services=[
-            host_pb2.DESCRIPTOR.services_by_name["Host"].full_name,
+            HOST_SERVICE,
             store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name,
         ],
         insecure=settings.insecure,
@@ -142,7 +147,9 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
 
     snapshot = _snapshot(facts, lambda: (devices.engine_build, shown_devices()), models, supervisor)
     await supervisor.adopt()
+    finding = _begin_finding(devices)
     tasks = [
+        finding,
         asyncio.create_task(models.watch()),
         asyncio.create_task(devices.watch()),
         asyncio.create_task(watch_unused(store, clock)),
@@ -151,7 +158,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         ),
     ]
     try:
-        await asyncio.gather(devices.start(), _first_scan(models))
+        await asyncio.gather(_first_listing(devices, finding), _first_scan(models))
         await server.start()
         registrations = Registrations(settings.discovery_address, identity, snapshot, changes)
         tasks += [
@@ -162,9 +169,10 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
             ),
         ]
         reporting = asyncio.create_task(registrations.run())
-        tasks.append(reporting)
-        log.info("host.ready", node=identity.node_id, address=server.address, metrics_address=metrics_address)
-        await _until(stop, reporting)
+        where = {"node": identity.node_id, "address": server.address, "metrics_address": metrics_address}
+        knowing = asyncio.create_task(_say_ready(server, finding, **where))
+        tasks += [reporting, knowing]
+        await _until(stop, reporting, knowing)
     finally:
         await fetching.pulls.close()
         await supervisor.close()
@@ -174,11 +182,15 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         await server.stop(STOP_GRACE_S)
 
 
-async def _until(stop: asyncio.Event, reporting: asyncio.Task[None]) -> None:
-    """Wait for the signal; being replaced by a newer host of the same node ends this one, too."""
+async def _until(stop: asyncio.Event, reporting: asyncio.Task[None], knowing: asyncio.Task[None]) -> None:
+    """Wait for the signal; being replaced by a newer host of the same node ends this one, too, and so does a bug."""
     stopped = asyncio.create_task(stop.wait())
+    waited: set[asyncio.Task[Any]] = {stopped, reporting, knowing}
     try:
-        await asyncio.wait({stopped, reporting}, return_when=asyncio.FIRST_COMPLETED)
+        while not (stopped.done() or reporting.done()):
+            done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if knowing in done:
+                knowing.result()
     finally:
         stopped.cancel()
     if reporting.done():
@@ -228,6 +240,30 @@ def _warn_of_limits() -> None:
     limits = limits_set(os.environ)
     if limits:
         log.warning("devices.limited_by_environment", **limits)
+
+
+def _begin_finding(devices: Devices) -> asyncio.Task[None]:
+    devices.show_ram()
+    return asyncio.create_task(devices.start())
+
+
+async def _first_listing(devices: Devices, finding: asyncio.Task[None]) -> None:
+    """Until the devices are known and tested, but not for an engine that hangs."""
+    await asyncio.wait({finding}, timeout=FIRST_LISTING_S)
+    if devices.is_probing:
+        log.warning("devices.listing_continues", after_s=FIRST_LISTING_S)
+    else:
+        await finding
+
+
+async def _say_ready(server: GrpcServer, finding: asyncio.Task[None], **fields: str) -> None:
+    """Orchestrators may ask for the health of the process, or for that of its service, which knows its devices."""
+    if not finding.done():
+        await server.set_serving(False, service=HOST_SERVICE)
+        log.info("host.serves", **fields)
+    await asyncio.shield(finding)
+    await server.set_serving(True, service=HOST_SERVICE)
+    log.info("host.ready", **fields)
 
 
 async def _first_scan(models: ModelFiles) -> None:

@@ -68,6 +68,7 @@ class Verdict(StrEnum):
     DEVICE_EXCLUDED = "device_excluded"
     NODE_SUSPECT = "node_suspect"
     NODE_DRAINED = "node_drained"
+    NODE_PROBING = "node_probing"  # its host does not know its devices yet
     FILE_MISSING = "file_missing"
     FIGURES_UNUSABLE = "figures_unusable"
     MEASURE_FAILED = "measure_failed"

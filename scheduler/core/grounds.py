@@ -189,6 +189,8 @@ def node_obstacle(request: PlacementRequest, view: ClusterView, policy: Policy, 
         return Verdict.NODE_SUSPECT, "the node is silent"
     if node.id in view.drained:
         return Verdict.NODE_DRAINED, "the node is drained: nothing new is placed there"
+    if host is not None and host.probing:
+        return Verdict.NODE_PROBING, host.state_reason
     if host is None or not host.usable:
         return Verdict.DEVICE_EXCLUDED, host.state_reason if host is not None else "the node does not report its RAM"
     if node.id in request.failed_nodes:

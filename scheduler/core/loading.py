@@ -25,7 +25,7 @@ from scheduler.core.lending import lenders_of, loans_for
 from scheduler.core.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.measuring import book
 from scheduler.core.nearest import would_fit_text
-from scheduler.core.placement import BAD_FILE, WAITS_FOR_LOAD
+from scheduler.core.placement import BAD_FILE, WAITS_FOR_LOAD, WAITS_FOR_PROBE
 from scheduler.core.projectors import choose_projector
 from scheduler.core.snapshot import cluster_view
 from scheduler.core.starving import drain_cheapest
@@ -285,5 +285,7 @@ def _what_goes_first(books: Books, job: LoadJob, refusal: Refusal) -> tuple[tupl
     loads = [other for other in books.jobs_by_age() if other.state not in UNPLACED and other is not job]
     if refusal.message == WAITS_FOR_LOAD and loads:
         return tuple(other.id for other in loads), f"the load of {names_text(other.model_name for other in loads)}"
+    if refusal.message == WAITS_FOR_PROBE:
+        return (), "a node to know its devices"
     names = [*holders(books, refusal), *(other.model_name for other in loads)]
     return (), f"memory that {names_text(names)} {'holds' if len(set(names)) == 1 else 'hold'}" if names else "memory"

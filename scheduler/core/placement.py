@@ -40,11 +40,12 @@ from scheduler.core.shapes import Eviction, Step, steps
 from scheduler.core.variants import Automatic, tier_bytes
 from scheduler.core.view import NodeView
 
-__all__ = ["BAD_FILE", "WAITS_FOR_LOAD", "plan_placement"]
+__all__ = ["BAD_FILE", "WAITS_FOR_LOAD", "WAITS_FOR_PROBE", "plan_placement"]
 
 # Refusals that time alone will change.
 WAITS_FOR_MEMORY = "waiting for memory"
 WAITS_FOR_LOAD = "waiting for another load"
+WAITS_FOR_PROBE = "waiting for a node to know its devices"
 
 Outcome = Placement | MeasureFirst | Refusal
 Seen = dict[tuple[object, ...], Candidate]
@@ -242,6 +243,8 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
         return Refusal(kind=RefusalKind.BUSY, message=WAITS_FOR_MEMORY, candidates=candidates)
     if any(one.verdict is Verdict.LOAD_IN_PROGRESS for one in candidates):
         return Refusal(kind=RefusalKind.BUSY, message=WAITS_FOR_LOAD, candidates=candidates)
+    if any(one.verdict is Verdict.NODE_PROBING for one in candidates):
+        return Refusal(kind=RefusalKind.BUSY, message=WAITS_FOR_PROBE, candidates=candidates)
     short = [one for one in candidates if one.verdict in (Verdict.SHORT_BYTES, Verdict.LAYOUT_NOT_FOUND)]
     if short:
         would_fit = _nearest(search, search.request)

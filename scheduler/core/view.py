@@ -81,6 +81,7 @@ class DeviceView:
     trust: Trust
     usable: bool
     lost: bool = False  # it was there and is gone, which also makes it unusable
+    probing: bool = False  # what the node has is not known yet: likewise
     state_reason: str = ""
     speed_bytes_s: float = 0.0  # what ranks it; 0: not known
     speed_source: SpeedSource = SpeedSource.UNKNOWN

@@ -125,7 +125,7 @@ class Entry:
         report.free_age_ms = max(0, round(age_s * MS_PER_S))
         if age_s > STALE_AFTER_S:
             report.trust = cluster_pb2.TRUST_STALE
-        report.state, report.state_reason = _STATES[self.health.condition], self.health.reason
+        report.state, report.state_reason = self._state(), self.health.reason
         if report.state == cluster_pb2.DEVICE_STATE_OK and (reason := self._left_out(settings, beside_discrete)):
             report.state, report.state_reason = cluster_pb2.DEVICE_STATE_EXCLUDED, reason
         if report.state == cluster_pb2.DEVICE_STATE_OK and doubt:
@@ -139,6 +139,11 @@ class Entry:
         if max_bytes is not None:
             report.max_bytes = max_bytes
         return report
+
+    def _state(self) -> "cluster_pb2.DeviceState.ValueType":
+        if self.is_cpu and self.health.condition is Condition.UNCHECKED:
+            return cluster_pb2.DEVICE_STATE_PROBING  # RAM needs no test: the engine has not been heard
+        return _STATES[self.health.condition]
 
     def _left_out(self, settings: DeviceSettings, beside_discrete: bool) -> str:
         if self.device.type != cluster_pb2.DEVICE_TYPE_INTEGRATED or settings.integrated is IntegratedGpus.ON:

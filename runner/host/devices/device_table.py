@@ -70,7 +70,9 @@ class DeviceTable:
         for device in found.devices or (bare_cpu(),):
             entry = before.pop((device.id, device.backend), None) or self._new_entry(device)
             entry.device.name, entry.device.description = device.name, device.description
-            if entry.is_cpu and entry.health.condition in (Condition.FAILED, Condition.UNCHECKED):
+            if entry.is_cpu and entry.health.condition is Condition.UNCHECKED:
+                entry.health = health.pass_check(entry.health)  # nobody had asked about it before
+            if entry.is_cpu and entry.health.condition is Condition.FAILED:
                 self.set_health(entry, health.pass_check(Health()))  # the engine could not list it, and now it can
             self.set_health(entry, health.find_again(entry.health))
             if device.id in found.broken:

@@ -163,8 +163,10 @@ async def start_host(environment: dict[str, str]) -> Service:
 
 
 @asynccontextmanager
-async def running_node(directory: Path, models: Path, **environment: str) -> AsyncIterator[Node]:
-    """Discovery and a host that has registered; afterwards both are gone, and so are all runners."""
+async def running_node(
+    directory: Path, models: Path, *, ready: str = "host.ready", **environment: str
+) -> AsyncIterator[Node]:
+    """Discovery and a host that has registered and has said `ready`; afterwards both are gone, and all runners too."""
     home = directory / "h"
     discovery_address = f"127.0.0.1:{free_port()}"  # a test may start it again there
     discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": discovery_address})
@@ -185,7 +187,7 @@ async def running_node(directory: Path, models: Path, **environment: str) -> Asy
         discovery_address=discovery_address,
     )
     try:
-        node.address = (await node.host.event("host.ready"))["address"]
+        node.address = (await node.host.event(ready))["address"]
         yield node
     finally:
         await node.client.close()

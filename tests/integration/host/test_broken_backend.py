@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.clock import SystemClock
+from common.grpc_client import open_channel
+from protos import cluster_pb2
 from runner.core.device_health import RETRY_S_MIN
 from runner.core.device_settings import DeviceSettings
 from runner.host.devices import device_probe
@@ -20,11 +23,13 @@ from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug
 from runner.host.runners.children import ChildResult, run_child
 from tests.integration.host.fake_build import CPU, EXCLUDED, OK, Engine, by_id, gpu
+from tests.integration.host.node import Inventory, running_node
 from tests.waiting import until
 
 pytestmark = pytest.mark.behaviour("B-130")
 
 HUNG_S = 1.0
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 LAST_WORDS = "the driver met something that it did not expect"
 
 _SOURCE = r"""
@@ -51,17 +56,24 @@ static void *device(struct registry *self, size_t index) { (void)self; (void)ind
 static void *procedure(struct registry *self, const char *wanted) { (void)self; (void)wanted; return NULL; }
 static struct registry registry = {2, name, count, device, procedure, NULL};
 
-void *ggml_backend_rpc_reg(void) {
+static int is(const char *wanted) {
     Dl_info self;
-    char path[4096], mood[16] = "";
-    if (getenv("GGML_DISABLE_VULKAN")) return NULL;
+    char library[4096], path[4096], mood[16] = "";
     dladdr((void *)name, &self);
-    snprintf(path, sizeof path, "%s", self.dli_fname);
-    strncat(dirname(path), "/mood", 6);
+    snprintf(library, sizeof library, "%s", self.dli_fname);
+    snprintf(path, sizeof path, "%s/mood", dirname(library));
     FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%15s", mood) == 1) fclose(file);
-    if (!strcmp(mood, "hangs")) for (;;) pause();
-    if (!strcmp(mood, "crashes")) { fprintf(stderr, "LAST_WORDS\n"); abort(); }
+    if (file) {
+        if (fscanf(file, "%15s", mood) != 1) mood[0] = 0;
+        fclose(file);
+    }
+    return !strcmp(mood, wanted);
+}
+
+void *ggml_backend_rpc_reg(void) {
+    if (getenv("GGML_DISABLE_VULKAN")) return NULL;
+    while (is("hangs")) usleep(20000);
+    if (is("crashes")) { fprintf(stderr, "LAST_WORDS\n"); abort(); }
     return &registry;
 }
 """
@@ -79,8 +91,10 @@ class Backend:
         monkeypatch.setenv("LD_LIBRARY_PATH", str(directory))
 
     def does(self, mood: str) -> None:
-        """From the next process on."""
-        self._mood.write_text(mood)
+        """From the next process on; one that hangs goes on."""
+        new = self._mood.with_suffix(".new")
+        new.write_text(mood)
+        new.replace(self._mood)
 
 
 @pytest.fixture
@@ -185,3 +199,32 @@ async def test_cards_of_the_other_backends_are_listed_and_tested(
     await table.probe()
     assert {device.id: device.state for device in table.devices()} == {"cpu": OK, "GPU-1": OK, "GPU-2": OK}
     assert "GGML_DISABLE_VULKAN" not in table.environment(["GPU-1"])
+
+
+async def test_a_host_whose_engine_hangs_shows_itself_and_its_devices_when_they_are_known(
+    backend: Backend, tmp_path: Path, models_directory: Path
+) -> None:
+    def cpu(inventory: Inventory) -> cluster_pb2.Device:
+        devices = (device for node in inventory.nodes for device in node.devices if device.id == "cpu")
+        return next(devices, cluster_pb2.Device())
+
+    backend.does("hangs")
+    async with running_node(tmp_path, models_directory, ready="host.serves", PUNA_PROBE_TIMEOUT_S="600") as node:
+        probing = cluster_pb2.DEVICE_STATE_PROBING
+        told = cpu(await node.inventory(lambda inventory: cpu(inventory).state == probing))
+        assert told.state_reason == "the engine is being asked what there is"
+        assert told.total_bytes > told.free_bytes > 0  # the kernel has said so
+        assert await health(node.address) == {"": SERVING, "puna.v1.Host": NOT_SERVING}
+        backend.does("nothing")
+        await node.inventory(lambda inventory: cpu(inventory).state == OK)
+        await node.host.event("host.ready")
+        assert await health(node.address) == {"": SERVING, "puna.v1.Host": SERVING}
+
+
+async def health(address: str) -> dict[str, int]:
+    async with open_channel(address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        return {
+            name: (await check(health_pb2.HealthCheckRequest(service=name), timeout=60)).status
+            for name in ("", "puna.v1.Host")
+        }
