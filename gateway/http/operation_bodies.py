@@ -120,6 +120,8 @@ class DeviceAnswer(Answer):
     pci_id: str | None
     driver: str | None
     speed_bytes_s: float | None
+    speed_source: str | None = Field(description="replicas, like devices or probe copy")
+    copy_bytes_s: float | None
     state: str
     state_reason: str
     check_exit_code: int | None

@@ -19,6 +19,11 @@ _TRUSTS = {
     cluster_pb2.TRUST_PREDICTED: "predicted",
     cluster_pb2.TRUST_STALE: "stale",
 }
+_SPEED_SOURCES = {
+    cluster_pb2.SPEED_SOURCE_COPY: "probe copy",
+    cluster_pb2.SPEED_SOURCE_LIKE_DEVICES: "like devices",
+    cluster_pb2.SPEED_SOURCE_REPLICAS: "replicas",
+}
 _CLASSES = {
     cluster_pb2.DEVICE_TYPE_CPU: "cpu",
     cluster_pb2.DEVICE_TYPE_GPU: "discrete",
@@ -100,11 +105,25 @@ def _device(device: cluster_pb2.Device, report_age_ms: int) -> dict[str, object]
         "backing_pool": device.backing_pool_id or None,
         "pci_id": device.pci_id or None,
         "driver": device.driver or None,
-        "speed_bytes_s": device.speed_bytes_s or None,
+        **_speed(device),
         "state": _DEVICE_STATES.get(device.state, "unknown"),
         "state_reason": device.state_reason,
         "check_exit_code": device.check_exit_code if device.HasField("check_exit_code") else None,
         "check_last_line": device.check_last_line or None,
+    }
+
+
+def _speed(device: cluster_pb2.Device) -> dict[str, object]:
+    """By what it is ranked, and where that comes from; the copy that was timed, beside it."""
+    speed, source = device.rank_bytes_s, device.rank_source
+    if not speed:  # its host says so, not the scheduler
+        speed, source = device.decode_bytes_s, cluster_pb2.SPEED_SOURCE_REPLICAS
+    if not speed:
+        speed, source = device.speed_bytes_s, cluster_pb2.SPEED_SOURCE_COPY
+    return {
+        "speed_bytes_s": speed or None,
+        "speed_source": _SPEED_SOURCES.get(source) if speed else None,
+        "copy_bytes_s": device.speed_bytes_s or None,
     }
 
 

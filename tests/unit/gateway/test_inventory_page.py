@@ -1,5 +1,7 @@
 """Nodes as people see them."""
 
+from typing import Any
+
 import pytest
 
 from gateway.models.inventory import inventory_nodes
@@ -43,3 +45,16 @@ def test_a_device_that_is_left_out_shows_how_its_test_ended() -> None:
 def test_what_is_not_known_is_null_and_not_zero() -> None:
     page = shown(cluster_pb2.Device(id="cpu"))
     assert page["check_exit_code"] is page["max_bytes"] is page["speed_bytes_s"] is page["driver"] is None
+
+
+def test_a_device_shows_the_speed_that_ranks_it_and_where_that_comes_from() -> None:
+    def speeds(**known: Any) -> tuple[object, object, object]:
+        page = shown(cluster_pb2.Device(id="GPU-1", **known))
+        return page["speed_bytes_s"], page["speed_source"], page["copy_bytes_s"]
+
+    like = cluster_pb2.SPEED_SOURCE_LIKE_DEVICES
+    assert speeds() == (None, None, None)
+    assert speeds(speed_bytes_s=900, rank_bytes_s=550, rank_source=like) == (550, "like devices", 900)
+    # A device as its host answers for it, without the scheduler.
+    assert speeds(speed_bytes_s=900) == (900, "probe copy", 900)
+    assert speeds(speed_bytes_s=900, decode_bytes_s=600) == (600, "replicas", 900)
