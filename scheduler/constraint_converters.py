@@ -202,7 +202,7 @@ def _devices(candidate: Candidate, explanation: Explanation) -> list[scheduler_p
     names = explanation.device_names
     if not candidate.needs and candidate.available:  # nothing was laid there, and what there is is shown
         return [
-            _device(_no_need(have.device_id), have, (candidate.node_id, have.device_id), names, 0)
+            _device(_no_need(have.device_id), have, (have.node_id or candidate.node_id, have.device_id), names, 0)
             for have in candidate.available
         ]
     if not candidate.needs:
@@ -250,4 +250,13 @@ def _device(
         overhead_bytes=have.overhead_bytes,
         free_source=have.source,
         free_age_ms=round(have.age_s * 1000),
+        total_bytes=have.total_bytes,
+        backoff_bytes=have.backoff_bytes,
+        limit=have.limit.value,
+        max_bytes=have.max_bytes,
+        pool_id=have.pool_id,
+        lent_to=[
+            scheduler_pb2.LentTo(placement_id=one.placement_id, model_name=one.model_name, node_id=one.node_id)
+            for one in have.lent_to
+        ],
     )

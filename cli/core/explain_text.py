@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.core.formatting import format_bytes
+from cli.core.formatting import format_bytes, lent_text
 
 Json = Mapping[str, Any]
 _OUTCOMES = {
@@ -99,5 +99,25 @@ def _room(device: Json) -> str:
     text = f"avail {format_bytes(have)} of {format_bytes(free)} free"
     text += f", {format_bytes(promised)} promised" if promised else ""
     text += f", {format_bytes(kept)} kept back" if kept else ""
+    if left := int(device.get("backoff_bytes") or 0):
+        text += f", {format_bytes(left)} left alone"
     age_s = int(device.get("free_age_ms") or 0) / 1000
-    return f"{text} ({device.get('free_source') or 'unknown'}, {age_s:.1f} s)"
+    text += f" ({device.get('free_source') or 'unknown'}, {age_s:.1f} s)"
+    text += f", of the pool {device['pool']}" if device.get("pool") else ""
+    return text + _limit(device) + "".join(f", lent to {lent_text(one)}" for one in device.get("lent_to") or [])
+
+
+def _limit(device: Json) -> str:
+    """Which limit made it less than what is free."""
+    most = format_bytes(int(device.get("max_bytes") or 0))
+    match device.get("limit"):
+        case "promised":
+            return f", limited by what is promised of {format_bytes(int(device.get('total_bytes') or 0))}"
+        case "max_bytes":
+            return f", limited by max_bytes {most} of the device"
+        case "model_max_bytes":
+            return f", limited by max_bytes {most} of the model"
+        case "server_in_use":
+            return ", its RPC server serves one placement at a time"
+        case _:
+            return ""

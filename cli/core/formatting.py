@@ -1,6 +1,8 @@
 """Figures as people read them. Pure."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 _STEP = 1000
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -50,3 +52,8 @@ def _whole_microseconds(timestamp: str) -> str:
         return timestamp
     digits = len(rest) - len(rest.lstrip("0123456789"))
     return f"{head}.{rest[:digits][:6]}{rest[digits:]}"
+
+
+def lent_text(borrower: Mapping[str, Any]) -> str:
+    """Whom a device is lent to, as a row of /puna/v1/nodes or /puna/v1/explain says it."""
+    return f"placement {borrower.get('placement')} of model {borrower.get('model')} on node {borrower.get('node')}"

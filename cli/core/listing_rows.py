@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cli.core.formatting import format_bytes, format_since, format_until
+from cli.core.formatting import format_bytes, format_since, format_until, lent_text
 
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = (
     *("NODE", "STATE", "DEVICE", "KIND", "DEVICE STATE", "TOTAL", "FREE", "READ FROM"),
-    *("PROMISED", "RESERVED", "LIMIT", "RUNNERS", "STORE FREE", "REASON"),
+    *("PROMISED", "RESERVED", "LIMIT", "SPEED", "RUNNERS", "STORE FREE", "LENT TO", "REASON"),
 )
 # What a narrow terminal goes without, the first first.
-DEVICE_SPARE = ("STORE FREE", "LIMIT", "RESERVED", "KIND", "READ FROM", "PROMISED", "RUNNERS")
+DEVICE_SPARE = ("STORE FREE", "SPEED", "LIMIT", "RESERVED", "KIND", "READ FROM", "PROMISED", "RUNNERS", "LENT TO")
 LOADED_SPARE = ("DIGEST", "CONTEXT", "SIZE")
 MODEL_SPARE = ("MODIFIED", "DIGEST", "QUANTIZATION")
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
@@ -60,8 +60,10 @@ def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
             _bytes(device, "promised_bytes"),
             _bytes(device, "reserve_bytes"),
             _bytes(device, "max_bytes"),
+            _speed(device),
             str(len(node.get("runners") or [])),
             _bytes(node.get("store") or {}, "free_bytes"),
+            ", ".join(lent_text(one) for one in device.get("lent_to") or []),
             str(device.get("state_reason") or ""),
         )
         for node in nodes
@@ -140,6 +142,12 @@ def _replica_bytes(model: Json, devices: Iterable[Json]) -> int:
 
 def _bytes(device: Json, name: str) -> str:
     return format_bytes(int(device[name])) if device.get(name) is not None else ""
+
+
+def _speed(device: Json) -> str:
+    """What ranks it, and where that comes from: "550 GB/s, replicas"."""
+    speed = device.get("speed_bytes_s")
+    return f"{format_bytes(round(speed))}/s, {device.get('speed_source') or 'unknown'}" if speed else ""
 
 
 def _source(device: Json) -> str:

@@ -161,6 +161,15 @@ def _candidate(candidate: scheduler_pb2.ExplainedCandidate) -> dict[str, object]
                 "overhead_bytes": device.overhead_bytes,
                 "free_source": device.free_source,
                 "free_age_ms": device.free_age_ms,
+                "total_bytes": device.total_bytes,
+                "backoff_bytes": device.backoff_bytes,
+                "limit": device.limit,
+                "max_bytes": device.max_bytes if device.HasField("max_bytes") else None,
+                "pool": device.pool_id or None,
+                "lent_to": [
+                    {"placement": one.placement_id, "model": one.model_name, "node": one.node_id}
+                    for one in device.lent_to
+                ],
             }
             for device in candidate.devices
         ],

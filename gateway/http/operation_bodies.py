@@ -3,6 +3,7 @@
 from pydantic import Field, RootModel
 
 from gateway.http.answer_body import Answer
+from gateway.http.placement_answers import LentTo
 
 
 class Health(Answer):
@@ -138,6 +139,7 @@ class NodeDevice(DeviceAnswer):
     """One device, and what lies on it."""
 
     holds: list[Held]
+    lent_to: list[LentTo] = Field(description="Placements of other nodes that it serves")
 
 
 class NodeRunner(Answer):

@@ -81,6 +81,14 @@ class ExplainedConstraint(Answer):
     origin: str
 
 
+class LentTo(Answer):
+    """A placement of another node that a device is lent to."""
+
+    placement: str
+    model: str
+    node: str
+
+
 class ExplainedDevice(Answer):
     """What a candidate needs of a device, and what there is."""
 
@@ -101,6 +109,14 @@ class ExplainedDevice(Answer):
     overhead_bytes: int
     free_source: str
     free_age_ms: int
+    total_bytes: int
+    backoff_bytes: int = Field(description="Of `free_bytes`: left alone, as stale or after an allocation failed there")
+    limit: str = Field(
+        description="What kept more from being available: free, promised, max_bytes, model_max_bytes, server_in_use"
+    )
+    max_bytes: int | None = Field(description="Of the limit of this name, else the operator's for the device")
+    pool: str | None = Field(description="Whose figures these are; null: the device's own")
+    lent_to: list[LentTo]
 
 
 class ExplainedCandidate(Answer):

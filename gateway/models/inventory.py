@@ -34,8 +34,26 @@ _CLASSES = {
 
 def inventory_nodes(inventory: discovery_pb2.Inventory) -> list[dict[str, object]]:
     """Every node, by id. Free bytes are as their source said them; no figure here is estimated."""
-    shares = shares_by_device(list(inventory.nodes))
-    return [_node(node, shares) for node in inventory.nodes]
+    shares, lent = shares_by_device(list(inventory.nodes)), _lent_devices(inventory)
+    return [_node(node, shares, lent) for node in inventory.nodes]
+
+
+def _lent_devices(inventory: discovery_pb2.Inventory) -> dict[Place, list[Share]]:
+    """Which placements of other nodes a device serves, as their layouts say."""
+    lent: dict[Place, list[Share]] = {}
+    for node in inventory.nodes:
+        for record in node.runners:
+            if record.status.state == cluster_pb2.RUNNER_STATE_ERROR:
+                continue
+            borrower: Share = {
+                "placement": record.placement.placement_id,
+                "model": record.model_name,
+                "node": node.id,
+            }
+            for part in record.layout.devices:
+                if part.node_id and part.node_id != node.id:
+                    lent.setdefault((part.node_id, part.device_id), []).append(borrower)
+    return lent
 
 
 def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, object]:
@@ -43,7 +61,9 @@ def cleared_device(answer: scheduler_pb2.ClearDeviceResponse) -> dict[str, objec
     return {"node": answer.node_id, **_device(answer.device, 0)}
 
 
-def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str, object]:
+def _node(
+    node: cluster_pb2.Node, shares: dict[Place, list[Share]], lent: dict[Place, list[Share]]
+) -> dict[str, object]:
     cpu = next((device for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU), None)
     ram = _ram(cpu) if cpu is not None else None
     return {
@@ -56,7 +76,11 @@ def _node(node: cluster_pb2.Node, shares: dict[Place, list[Share]]) -> dict[str,
         "ram": ram,
         "store": {"free_bytes": node.models_free_bytes, "total_bytes": node.models_total_bytes},
         "devices": [
-            {**_device(device, node.report_age_ms), "holds": shares.get((node.id, device.id), [])}
+            {
+                **_device(device, node.report_age_ms),
+                "holds": shares.get((node.id, device.id), []),
+                "lent_to": lent.get((node.id, device.id), []),
+            }
             for device in node.devices
         ],
         "runners": [_runner(record) for record in node.runners],

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from common.errors import InvalidRequest
 from scheduler.core.books import Books, Decision, Question
-from scheduler.core.candidates import Candidate, MeasureFirst, Placement, Refusal
+from scheduler.core.candidates import MeasureFirst, Placement, Refusal
 from scheduler.core.constraint_origins import applied_constraints
 from scheduler.core.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.effects import AnswerExplained, AnswerFailed, Measure
@@ -18,16 +18,13 @@ from scheduler.core.faults import Fault, bad_model_file, invalid_value, model_no
 from scheduler.core.in_the_way import with_names
 from scheduler.core.keep_cost import loss_of_replica
 from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
-from scheduler.core.ledger import Available
 from scheduler.core.lending import lenders_of
 from scheduler.core.load_jobs import LoadJob
 from scheduler.core.loading import plan_load
 from scheduler.core.measuring import book
 from scheduler.core.model_constraints import constraints_of, load_constraints
-from scheduler.core.rooms import Rooms
 from scheduler.core.routing_table import device_names, find_model, with_tag
-from scheduler.core.snapshot import cluster_view
-from scheduler.core.view import ModelFile, NodeView
+from scheduler.core.view import ModelFile
 
 MEASURING = "measuring"
 NOT_MEASURED = "no memory report for this yet"
@@ -123,29 +120,8 @@ def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: fl
     outcome = plan_load(books, job, now_s, measurements=False)
     if isinstance(outcome, MeasureFirst):
         _measure(books, outcome)
-    else:
-        outcome = _with_rooms(books, job, outcome, now_s)
     outcome = with_names(books, job, outcome, now_s)
     return _explanation(books, model, outcome, hypothetical=True, now_s=now_s, held_to=constraints)
-
-
-def _with_rooms(books: Books, job: LoadJob, decided: Placement | Refusal, now_s: float) -> Placement | Refusal:
-    """The same with what there is on the devices that no layout was laid on: what was left out has free memory, too."""
-    view = cluster_view(books, now_s, job=job, measurements=False)
-    nodes, rooms = {node.id: node for node in view.nodes}, Rooms(policy=books.policy, promises=view.promises)
-    candidates = tuple(
-        one if one.needs else replace(one, available=_rooms_of(one, nodes.get(one.node_id), rooms))
-        for one in decided.candidates
-    )
-    return replace(decided, candidates=candidates)
-
-
-def _rooms_of(candidate: Candidate, node: NodeView | None, rooms: Rooms) -> tuple[Available, ...]:
-    ids = candidate.device_ids or (candidate.device_id,)
-    devices = [device for one in ids if node is not None and (device := node.device(one)) is not None]
-    if node is None or len(devices) < len(ids):  # some are of other nodes
-        return ()
-    return tuple(rooms.on(node, device) for device in devices)
 
 
 def _explanation(

@@ -19,7 +19,7 @@ from scheduler.core.fitting import COMPLETE_SHAPES, Fitting
 from scheduler.core.grounds import Ground
 from scheduler.core.known_reports import KnownReports, measure_key
 from scheduler.core.layouts import Layout
-from scheduler.core.ledger import Kept, Need
+from scheduler.core.ledger import Available, Kept, Limit, Need
 from scheduler.core.measuring_bytes import measuring_bytes
 from scheduler.core.memory import MemoryOrigin, MemoryReport, bytes_text, memory_text
 from scheduler.core.policy import Policy
@@ -243,10 +243,28 @@ class Judge:
             layer_count=sum(layers),
             device_layers=layers,
             needs=needs,
-            available=tuple(self.rooms.of_need(need, ground.nodes) for need in needs),
+            available=self._available(ground, ids, needs),
             expected_s=fitting.expected_s(layout) if layout is not None and needs else 0.0,
             origin=report.origin if report is not None else MemoryOrigin.UNKNOWN,
         )
+
+    def _available(self, ground: Ground, ids: tuple[str, ...], needs: tuple[Need, ...]) -> tuple[Available, ...]:
+        """What there is for each need; where nothing was laid out, on each device that was looked at."""
+        if needs:
+            return tuple(self._for_model(self.rooms.of_need(need, ground.nodes), ground) for need in needs)
+        owned = [one for one in ground.devices if one[1].id in ids]
+        if not owned and (host := ground.node.host_device) is not None:
+            owned = [(ground.node, host)]
+        return tuple(self._for_model(self.rooms.on(node, device), ground) for node, device in owned)
+
+    def _for_model(self, have: Available, ground: Ground) -> Available:
+        """With what the model may take at most, where that is less."""
+        node = ground.nodes[have.node_id]
+        device = node.device(have.device_id)
+        cap = self.request.constraints.max_bytes_on(node, device) if device is not None else None
+        if cap is None or cap >= have.available_bytes:
+            return have
+        return replace(have, limit=Limit.MODEL_MAX_BYTES, max_bytes=cap)
 
 
 def _short_text(candidate: Candidate) -> str:

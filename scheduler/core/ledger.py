@@ -9,6 +9,7 @@ GPUs, and for devices that lend a part of it.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from scheduler.core.layouts import Layout
 from scheduler.core.margins import FULL_SIZE_BYTES, NO_MARGINS, MarginKey, Margins
@@ -47,6 +48,15 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LentTo:
+    """A placement of another node that devices are lent to."""
+
+    placement_id: str
+    model_name: str
+    node_id: str  # that runs it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """Bytes on the devices of one node that belong to a placement until its process is gone and they came back."""
 
@@ -56,6 +66,17 @@ class Promise:
     starting: bool  # still to be allocated: counts against what is free now
     freed_bytes: Mapping[str, int] = field(default_factory=dict)  # by which the free figures rise when it goes
     is_measurement: bool = False  # no replica: a process that counts, and ends
+    lent_to: LentTo | None = None  # None: the node of the devices runs it
+
+
+class Limit(StrEnum):
+    """What keeps more from being available on a device."""
+
+    FREE = "free"  # what is free, less what starting ones will still take
+    PROMISED = "promised"  # more is free, and promised to others out of its total
+    MAX_BYTES = "max_bytes"  # likewise, out of what the operator allows there altogether
+    MODEL_MAX_BYTES = "model_max_bytes"  # what the model may take there at most
+    SERVER_IN_USE = "server_in_use"  # the RPC server that lends it serves somebody, and one is all it serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +90,13 @@ class Available:
     overhead_bytes: int
     source: str
     age_s: float
+    node_id: str = ""  # of the node that has the device
+    total_bytes: int = 0
+    backoff_bytes: int = 0  # of what is free: left alone, because the figure is stale or an allocation failed
+    limit: Limit = Limit.FREE
+    max_bytes: int | None = None  # the operator's, for everything on the device; None: no such limit
+    pool_id: str = ""  # the figures are those of this pool, which others draw from, too; empty: the device's own
+    lent_to: tuple[LentTo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +217,11 @@ def available(
     """
     here = [promise for promise in promises if promise.node_id == node.id]
     own = _figures(node, device, frozenset({device.id}), here, policy, without=without, backoff=backoff)
+    lent_to = tuple(one.lent_to for one in here if one.lent_to is not None and device.id in one.device_bytes)
+    if lent_to:
+        own = replace(own, lent_to=lent_to)
     if device.backend in LENT_BACKENDS and _serves_somebody(device, here, without):
-        return replace(own, available_bytes=0)
+        return replace(own, available_bytes=0, limit=Limit.SERVER_IN_USE)
     if not device.backing_pool_id and not any(
         device.pool_id in (other.pool_id, other.backing_pool_id) for other in node.devices if other is not device
     ):
@@ -198,7 +229,8 @@ def available(
     for pool_id in pools_of(device):
         pool = pool_available(node, pool_id, here, policy, without=without, backoff=backoff)
         if pool is not None and pool.available_bytes < own.available_bytes:
-            own = replace(pool, device_id=device.id)
+            shared = pool_id if pool.device_id != device.id else ""
+            own = replace(pool, device_id=device.id, pool_id=shared, lent_to=lent_to)
     return own
 
 
@@ -259,10 +291,14 @@ def _figures(
         promised += on_members
         unallocated += on_members if promise.starting else 0
     overhead = overhead_bytes(device, policy)
-    free = device.free_bytes - int(device.free_bytes * backoff)
-    total = device.total_bytes if device.max_bytes is None else min(device.total_bytes, device.max_bytes)
-    by_free = free + returned - unallocated
+    left_alone = int(device.free_bytes * backoff)
+    is_capped = device.max_bytes is not None and device.max_bytes < device.total_bytes
+    total = device.max_bytes if device.max_bytes is not None and is_capped else device.total_bytes
+    by_free = device.free_bytes - left_alone + returned - unallocated
     by_total = total - promised
+    limit = Limit.FREE
+    if by_total < by_free:
+        limit = Limit.MAX_BYTES if is_capped else Limit.PROMISED
     return Available(
         device_id=device.id,
         available_bytes=max(0, min(by_free, by_total) - overhead),
@@ -271,6 +307,11 @@ def _figures(
         overhead_bytes=overhead,
         source=device.free_source,
         age_s=device.free_age_s + node.report_age_s,
+        node_id=node.id,
+        total_bytes=device.total_bytes,
+        backoff_bytes=left_alone,
+        limit=limit,
+        max_bytes=device.max_bytes,
     )
 
 

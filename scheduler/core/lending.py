@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.ledger import Promise, reserve_bytes
+from scheduler.core.ledger import LentTo, Promise, reserve_bytes
 from scheduler.core.memory import DeviceBytes, MemoryReport
 from scheduler.core.policy import Policy
 from scheduler.core.view import NodeView
@@ -100,7 +100,7 @@ def loans_for(  # a command's parts
 
 
 def lent_promises(
-    placement_id: str,
+    borrower: LentTo,
     layout: Layout,
     reports: tuple[MemoryReport | None, ...],
     nodes: Mapping[str, NodeView],
@@ -120,14 +120,15 @@ def lent_promises(
         for (owner, device_id), count in counted.items():
             device = node.device(device_id) if node is not None and owner == node_id else None
             if owner == node_id:
-                holder = device.holder(placement_id) if device is not None else None
+                holder = device.holder(borrower.placement_id) if device is not None else None
                 planned = count + (reserve_bytes(device, policy) if device is not None else 0)
                 held[device_id] = max(planned, holder.held_bytes if holder is not None else 0)
         yield Promise(
-            placement_id=placement_id,
+            placement_id=borrower.placement_id,
             node_id=node_id,
             device_bytes=held,
             starting=starting,
+            lent_to=borrower,
             freed_bytes={device_id: counted[node_id, device_id] for device_id in held},
         )
 

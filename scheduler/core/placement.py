@@ -30,7 +30,7 @@ from scheduler.core.grounds import Ground, Grounds, find_grounds
 from scheduler.core.judge import Judge
 from scheduler.core.known_reports import BAD_FILE
 from scheduler.core.layouts import Layout
-from scheduler.core.ledger import NOBODY
+from scheduler.core.ledger import NOBODY, Available
 from scheduler.core.memory import memory_text
 from scheduler.core.nearest import nearest, would_fit_text
 from scheduler.core.node_sets import node_sets
@@ -103,8 +103,20 @@ class _Search:
             if isinstance(outcome, MeasureFirst):
                 return outcome
             if isinstance(outcome, Placement):
-                return replace(outcome, candidates=tuple(self.seen.values()))
+                return replace(outcome, candidates=self.told())
         return None
+
+    def told(self) -> tuple[Candidate, ...]:
+        """Everything that was considered; of devices that were left out, what there is on them."""
+        nodes = {node.id: node for node in self.view.nodes}
+        return tuple(
+            one if one.available else replace(one, available=self._rooms_of(one, nodes.get(one.node_id)))
+            for one in self.seen.values()
+        )
+
+    def _rooms_of(self, left_out: Candidate, node: NodeView | None) -> tuple[Available, ...]:
+        device = node.device(left_out.device_id) if node is not None else None
+        return (self.judge.rooms.on(node, device),) if node is not None and device is not None else ()
 
     def would_fit_without(self, everybody: frozenset[str]) -> Placement | MeasureFirst | None:
         """Whether it would fit if everything that we have promised were gone."""
@@ -236,7 +248,7 @@ class _Search:
 
 def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outcome:
     """Say why nothing was taken: wait, too large, broken, or nowhere to go; in this order."""
-    candidates = tuple(search.seen.values())
+    candidates = search.told()
     if isinstance(elsewise, MeasureFirst):
         return elsewise
     if elsewise is not None:
@@ -274,7 +286,7 @@ def _fits(reports: Reports, request: PlacementRequest, view: ClusterView, policy
 
 
 def _broken(search: _Search, fault: Fault) -> Refusal:
-    candidates = tuple(search.seen.values())
+    candidates = search.told()
     return Refusal(kind=RefusalKind.MEASURE_FAILED, message=fault.message, candidates=candidates, fault=fault)
 
 

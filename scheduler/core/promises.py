@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from scheduler.core.books import Books
-from scheduler.core.ledger import Promise, freed_by, reserve_bytes
+from scheduler.core.ledger import LentTo, Promise, freed_by, reserve_bytes
 from scheduler.core.lending import lenders_of, lent_promises, own_report
 from scheduler.core.load_jobs import DONE, LoadJob
 from scheduler.core.view import STARTING_STATES, RunnerState, RunnerView
@@ -31,7 +31,14 @@ def _placed(books: Books, but_for: LoadJob | None) -> Iterator[Promise]:
             held = by_node.setdefault(need.node_id or job.placement.node_id, {})
             held[need.device_id] = held.get(need.device_id, 0) + need.total_bytes
         for node_id, held in by_node.items():
-            yield Promise(placement_id=name, node_id=node_id, device_bytes=held, starting=True)
+            lent_to = LentTo(placement_id=name, model_name=job.model_name, node_id=job.placement.node_id)
+            yield Promise(
+                placement_id=name,
+                node_id=node_id,
+                device_bytes=held,
+                starting=True,
+                lent_to=lent_to if node_id != lent_to.node_id else None,
+            )
     for stop in books.stops.values():
         if stop.placement_id not in named:
             named.add(stop.placement_id)
@@ -89,7 +96,7 @@ def _replica_promises(books: Books, node_id: str, runner: RunnerView) -> Iterato
     yield replica_promise(books, node_id, runner)
     record = books.desired.get(runner.placement_id)
     yield from lent_promises(
-        runner.placement_id,
+        LentTo(placement_id=runner.placement_id, model_name=runner.model_name, node_id=node_id),
         runner.layout,
         (runner.memory, record.planned if record is not None else None),
         books.observed.nodes,

@@ -56,7 +56,9 @@ def test_a_device_shows_where_its_free_figure_comes_from_and_how_old_it_is() -> 
 
     rows = device_rows([{"id": "n1", "state": "ready", "devices": [device], "runners": [{}, {}]}])
 
-    assert rows == [("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "", "2", "", "")]
+    assert rows == [
+        ("n1", "ready", "CPU", "CPU", "", "8.0 GB", "0 B", "cgroup, 0.2 s ago", "", "", "", "", "2", "", "", "")
+    ]
 
 
 def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> None:
@@ -73,6 +75,9 @@ def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> No
         "promised_bytes": 3_000_000_000,
         "reserve_bytes": 1_000_000_000,
         "max_bytes": 6_000_000_000,
+        "speed_bytes_s": 550e9,
+        "speed_source": "replicas",
+        "lent_to": [{"placement": "p7", "model": "big:latest", "node": "n2"}],
     }
     store = {"free_bytes": 9_000_000_000, "total_bytes": 10_000_000_000}
     (row,) = device_rows([{"id": "n1", "state": "ready", "devices": [device], "store": store}])
@@ -88,8 +93,10 @@ def test_a_device_shows_its_state_why_and_what_is_promised_and_kept_free() -> No
         "PROMISED": "3.0 GB",
         "RESERVED": "1.0 GB",
         "LIMIT": "6.0 GB",
+        "SPEED": "550 GB/s, replicas",
         "RUNNERS": "0",
         "STORE FREE": "9.0 GB",
+        "LENT TO": "placement p7 of model big:latest on node n2",
         "REASON": "its test failed: signal 6",
     }
 

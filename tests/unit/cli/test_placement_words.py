@@ -148,6 +148,35 @@ def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"limit": "free"}, ""),
+        ({"limit": "promised", "total_bytes": 9_000_000_000}, ", limited by what is promised of 9.0 GB"),
+        ({"limit": "max_bytes", "max_bytes": 2_000_000_000}, ", limited by max_bytes 2.0 GB of the device"),
+        ({"limit": "model_max_bytes", "max_bytes": 3_000_000_000}, ", limited by max_bytes 3.0 GB of the model"),
+        ({"limit": "server_in_use"}, ", its RPC server serves one placement at a time"),
+        ({"pool": "host"}, ", of the pool host"),
+        (
+            {"lent_to": [{"placement": "p7", "model": "big:latest", "node": "b"}]},
+            ", lent to placement p7 of model big:latest on node b",
+        ),
+    ],
+)
+def test_what_left_less_than_what_is_free_is_told_beside_the_figures(said: dict[str, object], text: str) -> None:
+    figures = {"available_bytes": 1_000_000_000, "free_bytes": 4_000_000_000, "free_source": "nvml", "free_age_ms": 100}
+    candidate = {"node": "a", "verdict": "device_excluded", "devices": [{"name": "GPU-0", **figures, **said}]}
+    (line,) = [one for one in explain_lines({"model": "m", "candidates": [candidate]}) if one.startswith("not")]
+    assert line == f"not     a/GPU-0  avail 1.0 GB of 4.0 GB free (nvml, 0.1 s){text}  device_excluded"
+
+
+def test_free_bytes_that_are_left_alone_are_told() -> None:
+    figures = {"available_bytes": 1, "free_bytes": 4_000_000_000, "backoff_bytes": 400_000_000, "free_source": "nvml"}
+    candidate = {"node": "a", "verdict": "short_bytes", "devices": [{"name": "GPU-0", **figures}]}
+    (line,) = [one for one in explain_lines({"model": "m", "candidates": [candidate]}) if one.startswith("not")]
+    assert "4.0 GB free, 400 MB left alone (nvml" in line
+
+
 def test_an_answer_without_a_decision_says_what_it_waits_for() -> None:
     answer = {"model": "m:latest", "outcome": "busy", "message": "waiting for memory", "waits_for": "evicted models"}
     lines = list(explain_lines({**answer, "age_s": 3.2}))

@@ -58,3 +58,29 @@ def test_a_device_shows_the_speed_that_ranks_it_and_where_that_comes_from() -> N
     # A device as its host answers for it, without the scheduler.
     assert speeds(speed_bytes_s=900) == (900, "probe copy", 900)
     assert speeds(speed_bytes_s=900, decode_bytes_s=600) == (600, "replicas", 900)
+
+
+def test_a_device_that_serves_a_placement_of_another_node_says_so() -> None:
+    layout = cluster_pb2.Layout(
+        devices=[
+            cluster_pb2.DeviceLayers(device_id="gpu", layer_count=3, node_id="far"),
+            cluster_pb2.DeviceLayers(device_id="gpu", layer_count=2),
+        ]
+    )
+    runner = cluster_pb2.RunnerRecord(
+        placement=cluster_pb2.PlacementRef(placement_id="p", generation=1), model_name="m:latest", layout=layout
+    )
+    nodes = [
+        cluster_pb2.Node(id="far", devices=[cluster_pb2.Device(id="gpu"), cluster_pb2.Device(id="other")]),
+        cluster_pb2.Node(id="near", devices=[cluster_pb2.Device(id="gpu")], runners=[runner]),
+    ]
+
+    def lent() -> list[object]:
+        page = inventory_nodes(discovery_pb2.Inventory(nodes=nodes))
+        found = [device for node in page if isinstance(node["devices"], list) for device in node["devices"]]
+        return [device["lent_to"] for device in found]
+
+    assert lent() == [[{"placement": "p", "model": "m:latest", "node": "near"}], [], []]
+    runner.status.state = cluster_pb2.RUNNER_STATE_ERROR
+    nodes[1] = cluster_pb2.Node(id="near", devices=[cluster_pb2.Device(id="gpu")], runners=[runner])
+    assert lent() == [[], [], []]

@@ -8,7 +8,7 @@ from scheduler.core.effects import StartRunner
 from scheduler.core.events import LendFailed, StartFailed
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.ledger import Promise, available
+from scheduler.core.ledger import LentTo, Promise, available
 from scheduler.core.lending import LenderGone, lenders_of, lent_promises, loans_for, loans_of, own_report
 from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
@@ -28,6 +28,7 @@ LAYOUT = Layout(
     slots=1,
     batch_tokens=512,
 )
+BORROWER = LentTo(placement_id="p", model_name="m:latest", node_id="near")
 REPORT = MemoryReport(
     origin=MemoryOrigin.MEASURED,
     devices=tuple(
@@ -72,8 +73,9 @@ def test_a_lender_that_is_gone_or_lends_no_more_is_named(nodes: dict[str, NodeVi
 
 
 def test_what_is_lent_is_promised_where_it_is() -> None:
-    (promise,) = lent_promises("p", LAYOUT, (REPORT, None), {"far": far()}, POLICY, starting=True)
+    (promise,) = lent_promises(BORROWER, LAYOUT, (REPORT, None), {"far": far()}, POLICY, starting=True)
     assert promise.node_id == "far"
+    assert promise.lent_to == BORROWER
     assert promise.device_bytes["gpu-2"] >= 2 * MIB
     assert promise.freed_bytes == {"gpu-1": 3 * MIB, "gpu-2": 2 * MIB}
     mine = own_report(LAYOUT, REPORT)
@@ -168,6 +170,17 @@ def test_a_lender_that_goes_while_loading_leads_to_another_plan() -> None:
     world.pass_time(15)
     second = written_start(world)
     assert lender not in (*lenders_of(second.record.layout), second.record.node_id)
+
+
+def test_explain_names_the_placement_that_a_lent_device_serves() -> None:
+    world = cluster()
+    world.ensure("c")
+    start = written_start(world)
+    world.settle()
+    (lender,) = lenders_of(start.record.layout)
+    shown = [have for one in world.explain().candidates for have in one.available if have.lent_to]
+    borrower = LentTo(placement_id=start.record.placement_id, model_name="m:latest", node_id=start.record.node_id)
+    assert {(have.node_id, have.device_id, have.lent_to) for have in shown} == {(lender, "gpu-0", (borrower,))}
 
 
 def test_a_stuck_load_over_nodes_is_stopped_at_its_head_and_stays_promised_where_it_borrows() -> None:

@@ -10,6 +10,7 @@ from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions
 from scheduler.core.effects import AnswerExplained
 from scheduler.core.events import ConstraintsAsked, ExplainAsked
 from scheduler.core.layouts import FlashAttention
+from scheduler.core.memory import GIB
 from scheduler.core.policy import Policy
 from scheduler.core.view import DeviceView
 from tests.unit.scheduler.builders import cpu, gpu, node
@@ -159,6 +160,60 @@ def test_what_was_left_out_is_shown_with_what_is_free_there() -> None:
     shown = [device for one in from_explanation(answer).candidates for device in one.devices]
     (device,) = [one for one in shown if one.device_id == "bad"]
     assert (device.need_bytes, device.free_bytes, device.name) == (0, have.free_bytes, "BAD")
+
+
+def test_the_last_decision_shows_what_was_left_out_with_the_figures_of_that_time() -> None:
+    bad = replace(gpu("bad", free=7), usable=False)
+    world = loaded(world=world_with(node(devices=(gpu(), bad, cpu()))))
+    world.nodes["a"] = replace(world.nodes["a"], devices=(gpu(), replace(bad, free_bytes=1), cpu()))
+    world.pass_time(3)
+    (left_out,) = [one for one in world.explain("m", last=True).candidates if one.device_id == "bad"]
+    (have,) = left_out.available
+    assert (have.free_bytes, have.source, have.total_bytes) == (bad.free_bytes, "nvml", bad.total_bytes)
+    assert have.age_s < 3, "as it was then"
+    (now,) = [one for one in world.explain("m").candidates if one.device_id == "bad"]
+    assert now.available[0].free_bytes == 1
+
+
+def test_the_last_refusal_shows_what_is_free_where_a_node_was_left_out() -> None:
+    world = world_with(node(devices=(gpu(free=1), cpu(free=2, total=2))), replace(node(), id="b", suspect=True), m=16)
+    world.ensure("c")
+    world.settle()
+    answer = world.explain("m", last=True)
+    assert answer.outcome == "insufficient_memory"
+    assert {one.node_id for one in answer.candidates} == {"a", "b"}
+    assert all(one.available for one in answer.candidates)
+    assert all(have.free_bytes > 0 and have.source == "nvml" for one in answer.candidates for have in one.available)
+
+
+def limits_on(world: World, device_id: str) -> set[tuple[str, int | None]]:
+    world.answers.pop("why", None)
+    world.send(ExplainAsked(caller_id="why", model_name="m", wait_s=5.0))
+    world.settle()
+    (told,) = [one for one in world.answers["why"] if isinstance(one, AnswerExplained)]
+    answer = from_explanation(told.explanation)
+    return {
+        (one.limit, one.max_bytes if one.HasField("max_bytes") else None)
+        for candidate in answer.candidates
+        for one in candidate.devices
+        if one.device_id == device_id
+    }
+
+
+def test_the_limit_that_left_less_than_what_is_free_is_named() -> None:
+    world = world_with(node(devices=(gpu("free"), replace(gpu("capped"), max_bytes=2 * GIB), cpu())), m=16)
+    world.ensure("c", options=LoadOptions(require_gpu=True))
+    world.settle()
+    assert limits_on(world, "capped") == {("max_bytes", 2 * GIB)}
+    assert limits_on(world, "free") == {("promised", None)}, "to the replica, with its reserve and margin"
+
+
+def test_the_limit_of_the_model_is_named_where_it_is_the_lower_one() -> None:
+    world = loaded()
+    world.want("m", max_bytes={"*": 3 * GIB})
+    assert limits_on(world, "gpu-0") == {("model_max_bytes", 3 * GIB)}
+    world.want("m", max_bytes={"*": 99 * GIB})
+    assert limits_on(world, "gpu-0") == {("promised", None)}
 
 
 def test_figures_are_as_old_as_the_report_that_brought_them() -> None:
