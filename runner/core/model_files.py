@@ -32,6 +32,12 @@ class ModelFiles:
         """All files of the model itself."""
         return self.model, *self.more
 
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Every file that a load reads, the model's own first."""
+        projector = () if self.projector is None else (self.projector,)
+        return *self.weights, *projector, *(adapter.path for adapter in self.adapters)
+
 
 def projector_names(model_name: str) -> tuple[str, ...]:
     """What the projector of a model is called, beside it: "x.gguf" has "x.mmproj.gguf" or "mmproj-x.gguf"."""

@@ -1,11 +1,8 @@
 """The default engine: continuous batching of many sequences in one llama.cpp context."""
 
-import gc
 import sys
 import threading
 from dataclasses import dataclass
-
-import llama_cpp.llama_cpp as llama
 
 from common.errors import PunaError
 from common.logs import get_logger
@@ -16,19 +13,18 @@ from runner.core.model_files import ModelFiles
 from runner.core.projector import widened
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
-from runner.engine import ggml
 from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
-from runner.engine.devices import engine_build
-from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, weights_progress
+from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.launch import physical_cores, prepare_launch
 from runner.engine.library import start_engine
+from runner.engine.loading import load_weights, system_facts, tell_loaded
 from runner.engine.loop import Loop, LoopOptions
 from runner.engine.media_encoder import EncodingDone
 from runner.engine.media_engine import Eyes
-from runner.engine.model import Model, load_model
-from runner.engine.opened_context import as_opened, generation_memory, open_context
+from runner.engine.model import Model
+from runner.engine.opened_context import CountedMemory, as_opened, generation_memory, open_context
 from runner.engine.sampling_pool import SamplingPool
 from runner.engine.sequence import Sequence
 from runner.engine.slot_table import SlotTable
@@ -165,25 +161,12 @@ class BatchedEngine:
         self._model.close()
 
     def _load(self, listener: EngineListener) -> Context:
+        """Have everything ready to serve; the loop is made last."""
         mark_engine_thread()
         start_engine()
-
         launch = prepare_launch(self._files, self._layout)
-        bytes_total = launch.header.weights_bytes
-
-        def on_progress(fraction: float) -> bool:
-            listener.load_progressed(weights_progress(fraction, bytes_total))
-            return not self._stop_load.is_set()
-
         layout, warnings = launch.layout, list(launch.resolved.warnings)
-        model = load_model(
-            self._files.model,
-            layout,
-            device_pointers=launch.device_pointers,
-            on_progress=on_progress,
-            rearranges=launch.rearranges,
-            more=self._files.more,
-        )
+        model = load_weights(launch, listener, self._stop_load)
         try:
             self.eyes.open(launch, model, warnings)
             widest = widened(layout, self.eyes.whole_rows)
@@ -193,49 +176,53 @@ class BatchedEngine:
             model.close()
             raise
         layout = as_opened(layout, warnings)
-        self._slot_context_tokens = min(layout.context_tokens, slot_context_tokens(context.cells, layout.slots))
-        self._spinning = Spinning(threads=layout.threads)
+        tokens = self._slot_context_tokens = min(
+            layout.context_tokens, slot_context_tokens(context.cells, layout.slots)
+        )
+        spinning = self._spinning = Spinning(threads=layout.threads)
         rules = warm_up(context, model, layout)
-        self._spinning.decide()  # the first answer is not to be the one that finds out
-        tokens = self._slot_context_tokens
+        spinning.decide()  # the first answer is not to be the one that finds out
         media = self.eyes.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
-        memory = generation_memory(launch, widest, model, context, self.eyes.memory())
-        copies = COPIES_BYTES_MAX if memory is None else memory.copies_bytes
-        slots = SlotTable(
+        counted = generation_memory(launch, widest, model, context, self.eyes.memory())
+        use = counted.use if counted is not None else None
+        self._model = model
+        threads = physical_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
+        pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
+        slots = self._make_slots(context, rules, counted)
+        self._loop = Loop(context, slots, listener, self._loop_options(layout), media, spinning, pool)
+        # The engine thread waits no longer than this for the event loop to give the interpreter up.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        loaded = LoadedModel(
+            layout=layout,
+            warnings=tuple(warnings),
+            vocabulary_size=model.vocabulary.size,
+            slot_context_tokens=tokens,
+            weights_bytes=model.size_bytes,
+            memory=use,
+            reads=step_reads(launch, use, cells=context.cells),
+        )
+        log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
+        tell_loaded(listener, launch, loaded)
+        return context
+
+    def _make_slots(self, context: Context, rules: MemoryRules, counted: CountedMemory | None) -> SlotTable:
+        """The slots, with no more host RAM for copies than was counted for them."""
+        copies_bytes = COPIES_BYTES_MAX if counted is None else counted.copies_bytes
+        return SlotTable(
             context,
             policy=self._options.policy,
             rules=rules,
-            checkpoint_bytes_max=min(self._options.checkpoint_bytes_max, copies),
-            parking_bytes_max=min(self._options.parking_bytes_max, copies),
+            checkpoint_bytes_max=min(self._options.checkpoint_bytes_max, copies_bytes),
+            parking_bytes_max=min(self._options.parking_bytes_max, copies_bytes),
         )
-        options = LoopOptions(
+
+    def _loop_options(self, layout: LaunchLayout) -> LoopOptions:
+        return LoopOptions(
             # With a pipeline the calls are larger than the graphs, so that every device has work.
             batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
             overlap=self._options.overlap,
             verify=self._options.verify,
         )
-        self._model = model
-        threads = physical_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
-        self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
-        self._loop = Loop(context, slots, listener, options, media, self._spinning, self._pool)
-        # The engine thread waits no longer than this for the event loop to give the interpreter up.
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        # What lives as long as the process need not be looked at by every collection.
-        gc.collect()
-        gc.freeze()
-        loaded = LoadedModel(
-            layout=layout,
-            warnings=tuple(warnings),
-            vocabulary_size=model.vocabulary.size,
-            slot_context_tokens=self._slot_context_tokens,
-            weights_bytes=model.size_bytes,
-            memory=memory.use if memory is not None else None,
-            reads=step_reads(launch, memory.use if memory is not None else None, cells=context.cells),
-        )
-        log.info("engine.system", **system_facts(), threads=layout.threads, **rules_fields(rules))
-        listener.load_progressed(LoadProgress(1.0, bytes_total, bytes_total))
-        listener.loaded(loaded)
-        return context
 
     def _encoded(self, done: EncodingDone) -> None:
         """On the encoder's thread."""
@@ -243,18 +230,6 @@ class BatchedEngine:
         self._loop.post(Encoded(done))
 
 
-def system_facts() -> dict[str, object]:
-    """Engine, CPU and devices, for the one record that each start leaves in the log."""
-    cpu, _, features = llama.llama_print_system_info().decode().partition(":")
-    enabled = [name.strip() for name, _, value in (part.partition("=") for part in features.split("|")) if "1" in value]
-    names = [ggml.device_name(ggml.device_get(index)).decode() for index in range(ggml.device_count())]
-    return {
-        "engine": engine_build(),
-        "cpu": {"backend": cpu.strip(), "features": enabled},
-        "devices": [{"index": index, "name": name} for index, name in enumerate(names)],
-    }
-
-
-def rules_fields(rules: MemoryRules) -> dict[str, object]:
+def _rules_fields(rules: MemoryRules) -> dict[str, object]:
     """The memory's abilities as log fields."""
     return {"erases_tail": rules.erases_tail, "window_tokens": rules.window_tokens, "can_shift": rules.can_move}

@@ -1,6 +1,5 @@
 """The engine for models with pooling: encoders, embedding and ranking models."""
 
-import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -20,14 +19,14 @@ from runner.core.refusals import MemoryClass
 from runner.core.requests import GenerationRequest
 from runner.engine.accounting import count_memory, report_layers
 from runner.engine.adapters import set_adapters
-from runner.engine.batched import system_facts
-from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, refuse_image, weights_progress
+from runner.engine.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.gguf_header import open_gguf_header
 from runner.engine.launch import Launch, prepare_launch
 from runner.engine.library import engine_log, start_engine
+from runner.engine.loading import load_weights, system_facts, tell_loaded
 from runner.engine.memory import BreakdownUnavailable
-from runner.engine.model import Model, load_failure, load_model
+from runner.engine.model import Model, load_failure
 from runner.engine.opened_context import open_adapters
 from runner.engine.pooled_context import PooledContext, output_bytes, pooled_context_parameters
 from runner.engine.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob
@@ -145,42 +144,23 @@ class PooledLlamaEngine:
     def _load(self, listener: EngineListener) -> PooledContext:
         mark_engine_thread()
         start_engine()
-
         launch = prepare_launch(self._files, self._layout)
-        bytes_total = launch.header.weights_bytes
-
-        def on_progress(fraction: float) -> bool:
-            listener.load_progressed(weights_progress(fraction, bytes_total))
-            return not self._stop_load.is_set()
-
-        model = self._model = load_model(
-            self._files.model,
-            launch.layout,
-            device_pointers=launch.device_pointers,
-            on_progress=on_progress,
-            rearranges=launch.rearranges,
-            more=self._files.more,
-        )
+        model = self._model = load_weights(launch, listener, self._stop_load)
         layout = pooled_layout(launch.layout, recurrent=model.recurrent)
         context = self._open_context(launch, model, layout)
         pooled = self._pooled_model = _describe(model, context)
         self._spinning = Spinning(threads=layout.threads)
         self._loop = PooledLoop(context, listener, self._spinning)
-        # What lives as long as the process need not be looked at by every collection.
-        gc.collect()
-        gc.freeze()
-        log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
-        listener.load_progressed(LoadProgress(1.0, bytes_total, bytes_total))
-        listener.loaded(
-            LoadedModel(
-                layout=layout,
-                warnings=launch.resolved.warnings,
-                vocabulary_size=model.vocabulary.size,
-                slot_context_tokens=pooled.input_tokens_max,
-                weights_bytes=model.size_bytes,
-                memory=_memory_in_use(launch, model, context, layout),
-            )
+        loaded = LoadedModel(
+            layout=layout,
+            warnings=launch.resolved.warnings,
+            vocabulary_size=model.vocabulary.size,
+            slot_context_tokens=pooled.input_tokens_max,
+            weights_bytes=model.size_bytes,
+            memory=_memory_in_use(launch, model, context, layout),
         )
+        log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
+        tell_loaded(listener, launch, loaded)
         return context
 
     def _open_context(self, launch: Launch, model: Model, layout: LaunchLayout) -> PooledContext:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
@@ -30,7 +29,6 @@ from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
 from runner.core.decode_windows import DecodeWindows
 from runner.core.endings import REPEATED_TOKENS_MAX
-from runner.core.model_files import ModelFiles
 from runner.core.slots import SlotPolicy
 from runner.engine.batched import BatchedOptions
 from runner.engine.devices import engine_build
@@ -120,9 +118,9 @@ class RunnerProcess:
         if isinstance(engine, PooledLlamaEngine):  # it refuses every stream
             embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
             pooled = PooledService(engine, embeddings, self._board)
-        self._board.streams = self._requests
+        self._board.requests = self._requests
         self._planned = _parse_planned(args.planned)
-        self._prefetch = Prefetch(wanted_files(settings.prefetch, _paths(self._files)))
+        self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))
         self._incarnation = new_incarnation()
         identity = Identity(
             placement=cluster_pb2.PlacementRef(
@@ -287,11 +285,6 @@ def _parse_planned(text: str) -> cluster_pb2.MemoryReport | None:
     except json_format.ParseError as error:
         log.warning("runner.planned_unreadable", text=str(error))
         return None
-
-
-def _paths(files: ModelFiles) -> list[Path]:
-    projector = [files.projector] if files.projector is not None else []
-    return [*files.weights, *projector, *(adapter.path for adapter in files.adapters)]
 
 
 def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> EngineOptions:

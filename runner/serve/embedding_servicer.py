@@ -18,6 +18,7 @@ from runner.serve.converters import tokenize_segments
 from runner.serve.embedding_table import Computed, EmbeddingTable, Inputs
 from runner.serve.pair_prompt import PairPrompt
 from runner.serve.status import StatusBoard
+from runner.serve.streams import check_place
 
 log = get_logger()
 
@@ -56,7 +57,7 @@ class PooledService:
         if model.pooling not in _VECTOR_POOLINGS:
             raise UnsupportedCapability(NO_EMBEDDINGS)
         check_count(len(request.inputs), bytes_each=4 * model.vector_length, param="input")
-        self._table.check_room()
+        check_place(self._table)
         inputs = await self._prepared(embed_inputs, request, model)
         computed = await self._compute(inputs)
         numbers = len(inputs) * model.vector_length
@@ -75,7 +76,7 @@ class PooledService:
         if model.pooling is not Pooling.RANK:
             raise UnsupportedCapability(NO_RANKING)
         check_count(len(request.documents), bytes_each=4, param="documents")
-        self._table.check_room()
+        check_place(self._table)
         inputs = await self._prepared(rerank_inputs, request, model)
         computed = await self._compute(inputs)
         prompt_ns, queue_ns = _durations(computed.times)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PunaError, QueueFull, RequestCanceled
+from common.errors import PunaError, RequestCanceled
 from runner import metrics
 from runner.engine.engine import StepReport
 from runner.engine.pooling import PooledEngine, PooledReport, PooledTimes
-from runner.serve.streams import WAITING_MAX, count_step
+from runner.serve.streams import check_place, count_step
 
 Inputs = Sequence[Sequence[int]]
 
@@ -56,23 +56,14 @@ class EmbeddingTable:
         """Requests that the engine still has."""
         return len(self._requests)
 
-    def check_room(self) -> None:
-        """Refuse before work is done for a request that has no place.
-
-        Raises:
-            QueueFull: as many requests as share a call are inside, and every waiting place is taken.
-        """
-        if self.inside >= self.slots + WAITING_MAX:
-            raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
-
     async def compute(self, inputs: Inputs) -> Computed:
         """The vectors of framed inputs. Cancelling drops what is not computed yet.
 
         Raises:
-            QueueFull: see `check_room`.
+            QueueFull: every place is taken.
             PunaError: an input has no vector.
         """
-        self.check_room()
+        check_place(self)
         self._next_id += 1
         request_id, request = self._next_id, _Request()
         self._engine.submit_inputs(request_id, inputs)

@@ -31,7 +31,7 @@ class StatusBoard:
         self._watchers: set[_Watcher] = set()
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
-        self.streams: RequestTable | None = None
+        self.requests: RequestTable | None = None
         self.keep_alive_ms: int | None = None
         self.memory: cluster_pb2.MemoryReport | None = None
         self.decode_window: cluster_pb2.DecodeWindow | None = None
@@ -80,7 +80,7 @@ class StatusBoard:
 
     def changed(self) -> None:
         """Tell everyone who watches."""
-        if self.streams is not None and self.streams.slots_busy:
+        if self.requests is not None and self.requests.slots_busy:
             self._busy_until_s = self._clock.now_s()
         status = self.snapshot()
         for watcher in self._watchers:
@@ -98,22 +98,22 @@ class StatusBoard:
 
     def snapshot(self) -> cluster_pb2.RunnerStatus:
         """The status now."""
-        streams = self.streams
-        busy = streams.slots_busy if streams is not None else 0
+        requests = self.requests
+        busy = requests.slots_busy if requests is not None else 0
         idle_ms = 0
-        if self._state == cluster_pb2.RUNNER_STATE_READY and (streams is None or streams.inside == 0):
+        if self._state == cluster_pb2.RUNNER_STATE_READY and (requests is None or requests.inside == 0):
             idle_ms = round((self._clock.now_s() - self._busy_until_s) * MS_PER_S)
         return cluster_pb2.RunnerStatus(
             state=self._shown_state(busy),
             load_fraction=self._loaded.fraction,
             load_bytes_done=self._loaded.bytes_done,
             load_bytes_total=self._loaded.bytes_total,
-            slots_total=streams.slots if streams is not None else 0,
+            slots_total=requests.slots if requests is not None else 0,
             slots_busy=busy,
-            queued=streams.waiting if streams is not None else 0,
+            queued=requests.waiting if requests is not None else 0,
             idle_ms=idle_ms,
             keep_alive_ms=self.keep_alive_ms,
-            requests_total=streams.accepted if streams is not None else 0,
+            requests_total=requests.accepted if requests is not None else 0,
             memory=self.memory,
             error=self.error,
             held_prompt_ms=self._held_prompt_ms(),
@@ -145,9 +145,9 @@ class StatusBoard:
 
     def _held_prompt_ms(self) -> int:
         """What it would take to compute again what the slots hold, at the speed seen so far."""
-        if self.streams is None or not self._evaluated_tokens:
+        if self.requests is None or not self._evaluated_tokens:
             return 0
-        return round(self.streams.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
+        return round(self.requests.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
 
     def _prompt_tokens_per_s(self) -> float:
         return self._evaluated_tokens * NS_PER_S / self._evaluated_ns if self._evaluated_ns else 0.0
@@ -156,7 +156,7 @@ class StatusBoard:
         if self._state == cluster_pb2.RUNNER_STATE_READY:
             if self._draining:
                 return cluster_pb2.RUNNER_STATE_DRAINING
-            if self.streams is not None and busy >= self.streams.slots > 0:
+            if self.requests is not None and busy >= self.requests.slots > 0:
                 return cluster_pb2.RUNNER_STATE_NO_SLOTS
         return self._state
 

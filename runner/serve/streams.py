@@ -124,11 +124,21 @@ class RequestTable(Protocol):
         """Take in what the engine did."""
 
 
+def check_place(requests: RequestTable) -> None:
+    """Refuse before work is done for a request that has no place.
+
+    Raises:
+        QueueFull: every slot and every waiting place is taken.
+    """
+    if requests.inside >= requests.slots + WAITING_MAX:
+        raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
+
+
 class StreamTable:
     """Every request inside the runner. Owned by the event loop."""
 
     def __init__(self, engine: Engine, *, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when busy slots or waiting requests changed."""
+        """`on_change` is called when busy slots, waiting requests or the prompts that are held changed."""
         self._engine = engine
         self._on_change = on_change
         self._streams: dict[int, Stream] = {}
@@ -154,8 +164,7 @@ class StreamTable:
             QueueFull: every slot and every waiting place is taken.
             PunaError: the request can never succeed.
         """
-        if self.inside >= self.slots + WAITING_MAX:
-            raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
+        check_place(self)
         self._next_id += 1
         text = TextStream(stops, resumed=len(request.resumed))
         stream = Stream(self._next_id, request, text, visible)

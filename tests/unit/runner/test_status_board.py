@@ -29,7 +29,7 @@ class Requests:
 
 def board() -> tuple[StatusBoard, Requests]:
     made, requests = StatusBoard(SystemClock()), Requests()
-    made.streams = requests
+    made.requests = requests
     return made, requests
 
 
