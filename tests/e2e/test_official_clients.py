@@ -83,7 +83,7 @@ def test_ollama_chat_streams_the_trained_answer(ollama_client: ollama.Client, an
         )
     )
     assert "".join(part.message.content or "" for part in parts) == answers[QUESTION]
-    assert len(parts) > 5
+    assert len(parts) > 2  # what gathers while a reader is away is one part; the last has no text
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
     last = parts[-1]
     assert last.done_reason == "stop"

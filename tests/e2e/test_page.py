@@ -44,7 +44,7 @@ def page(browser: Browser, served: Cluster) -> Iterator[Watched]:
 def unload(cluster: Cluster) -> None:
     cluster.post("/puna/v1/unload", {"model": "demo"})
     wait_until(
-        lambda: not httpx.get(cluster.url + "/puna/v1/placements", timeout=10).json()["placements"],
+        lambda: not httpx.get(cluster.url + "/puna/v1/placements", timeout=60).json()["placements"],
         deadline_s=30,
         what="nothing is loaded",
     )
@@ -65,27 +65,27 @@ def send(page: Watched, text: str) -> None:
 
 
 def test_a_browser_is_shown_the_page_and_a_client_is_not(served: Cluster) -> None:
-    shown = httpx.get(served.url + "/", headers={"accept": "text/html,*/*;q=0.8"}, timeout=10)
+    shown = httpx.get(served.url + "/", headers={"accept": "text/html,*/*;q=0.8"}, timeout=60)
     assert (shown.status_code, shown.headers["location"]) == (302, "/ui")
-    plain = httpx.get(served.url + "/", timeout=10)
+    plain = httpx.get(served.url + "/", timeout=60)
     assert (plain.status_code, plain.text) == (200, "Ollama is running")
 
 
 def test_files_come_with_a_policy_and_are_asked_for_again(served: Cluster) -> None:
-    first = httpx.get(served.url + "/ui/app.js", timeout=10)
+    first = httpx.get(served.url + "/ui/app.js", timeout=60)
     assert first.headers["content-type"].startswith("text/javascript")
     policy = first.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    again = httpx.get(served.url + "/ui/app.js", headers={"if-none-match": first.headers["etag"]}, timeout=10)
+    again = httpx.get(served.url + "/ui/app.js", headers={"if-none-match": first.headers["etag"]}, timeout=60)
     assert (again.status_code, again.content) == (304, b"")
     for path in ("/ui/nothing.js", "/ui/../app.py", "/ui/%2e%2e/app.py"):
-        assert httpx.get(served.url + path, timeout=10).status_code == 404
+        assert httpx.get(served.url + path, timeout=60).status_code == 404
 
 
 def test_the_fleet_shows_devices_with_their_real_bytes(page: Watched, served: Cluster) -> None:
     load(served)
-    (node,) = httpx.get(served.url + "/puna/v1/nodes", timeout=10).json()["nodes"]
+    (node,) = httpx.get(served.url + "/puna/v1/nodes", timeout=60).json()["nodes"]
     device = next(one for one in node["devices"] if one["class"] == "cpu")
     card = page.page.get_by_role("article", name=f"Node {node['id']}")
     expect(card).to_contain_text("ready")
@@ -97,7 +97,7 @@ def test_the_fleet_shows_devices_with_their_real_bytes(page: Watched, served: Cl
     expect(card.locator(".legend").first).to_contain_text("demo:latest")
     (held,) = next(
         one["holds"]
-        for one in httpx.get(served.url + "/puna/v1/nodes", timeout=10).json()["nodes"][0]["devices"]
+        for one in httpx.get(served.url + "/puna/v1/nodes", timeout=60).json()["nodes"][0]["devices"]
         if one["id"] == device["id"]
     )
     title = card.locator(".membar .cache title").first.text_content() or ""
@@ -113,14 +113,14 @@ def test_a_model_is_loaded_pinned_and_unloaded(page: Watched, served: Cluster) -
     expect(badge).to_have_text("not loaded")
     card.get_by_role("button", name="Load demo:latest").click()
     expect(badge).to_have_text("ready")
-    (placed,) = httpx.get(served.url + "/puna/v1/placements", timeout=10).json()["placements"]
+    (placed,) = httpx.get(served.url + "/puna/v1/placements", timeout=60).json()["placements"]
     expect(card).to_contain_text(f"0 of {placed['slots_total']}")
     pin = card.get_by_role("button", name="Pin demo:latest")
     pin.click()
     expect(pin).to_have_attribute("aria-pressed", "true")
     expect(card).to_contain_text("Pinned")
     page.photograph("models-light")
-    wanted = httpx.get(served.url + "/puna/v1/placements/demo", timeout=10).json()
+    wanted = httpx.get(served.url + "/puna/v1/placements/demo", timeout=60).json()
     assert wanted["constraints"] == {"pinned": True}
     pin.click()
     expect(pin).to_have_attribute("aria-pressed", "false")

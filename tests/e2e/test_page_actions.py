@@ -26,11 +26,11 @@ class Operated:
     model: str
 
     def node_state(self) -> str:
-        (node,) = httpx.get(self.cluster.url + "/puna/v1/nodes", timeout=10).json()["nodes"]
+        (node,) = httpx.get(self.cluster.url + "/puna/v1/nodes", timeout=60).json()["nodes"]
         return str(node["state"])
 
     def wanted(self) -> dict[str, object]:
-        answer = httpx.get(self.cluster.url + "/puna/v1/placements/demo", timeout=10).json()
+        answer = httpx.get(self.cluster.url + "/puna/v1/placements/demo", timeout=60).json()
         return dict(answer["constraints"])
 
 
@@ -48,7 +48,7 @@ def operated(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         allowed = {"PUNA_REGISTRIES": registry.url, "PUNA_EXCLUDED_DEVICES": "cpu"}
         cluster = start_cluster(folder / "home", **allowed)
         try:
-            (node,) = httpx.get(cluster.url + "/puna/v1/nodes", timeout=10).json()["nodes"]
+            (node,) = httpx.get(cluster.url + "/puna/v1/nodes", timeout=60).json()["nodes"]
             yield Operated(cluster, str(node["id"]), pushed.name)
         finally:
             cluster.stop()

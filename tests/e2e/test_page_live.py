@@ -21,10 +21,13 @@ from tests.e2e.test_keys import puna_keys
 from tests.waiting import wait_until
 from tools.model_zoo import build
 
+# Answers that never end by themselves.
 SLOW_ENGINE = {
     "PUNA_ENGINE": "fake",
-    "PUNA_ENGINE_OPTIONS": json.dumps({"load_s": 4.0, "tokens_per_s": 20.0, "answer_tokens": 2000}),
+    "PUNA_ENGINE_OPTIONS": json.dumps({"load_s": 4.0, "tokens_per_s": 20.0}),
 }
+# Loads that can be looked at for long enough where a browser takes seconds for a page.
+LONG_LOADS = {"PUNA_ENGINE_OPTIONS": json.dumps({"load_s": 10.0, "tokens_per_s": 20.0})}
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +38,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def slow(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose loads take 4 s and whose answers take more than a minute."""
-    running = start_cluster(tmp_path_factory.mktemp("slow") / "home", **SLOW_ENGINE)
+    """A cluster whose loads take 10 s and whose answers go on until somebody stops them."""
+    running = start_cluster(tmp_path_factory.mktemp("slow") / "home", **(SLOW_ENGINE | LONG_LOADS))
     try:
         yield running
     finally:
@@ -85,7 +88,7 @@ def locked(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def unload(cluster: Cluster) -> None:
     cluster.post("/puna/v1/unload", {"model": "demo"})
     wait_until(
-        lambda: not httpx.get(cluster.url + "/puna/v1/placements", timeout=10).json()["placements"],
+        lambda: not httpx.get(cluster.url + "/puna/v1/placements", timeout=60).json()["placements"],
         deadline_s=30,
         what="nothing is loaded",
     )
@@ -104,13 +107,13 @@ def test_a_load_shows_how_far_it_is_and_how_long_it_will_take(page: Watched, slo
     page.go("Models")
     card = page.page.get_by_role("article", name="Model demo:latest")
     card.get_by_role("button", name="Load demo:latest").click()
-    expect(card.locator("header .badge")).to_have_text("loading", timeout=15_000)
-    expect(card.locator(".doing")).to_have_text(re.compile(r"Loading on .+: \d+ %, about \d+ s left"), timeout=15_000)
+    expect(card.locator("header .badge")).to_have_text("loading")
+    expect(card.locator(".doing")).to_have_text(re.compile(r"Loading on .+: \d+ %, about \d+ s left"))
     page.photograph("models-loading")
     meter = card.get_by_role("progressbar")
     before = float(meter.get_attribute("value") or 0)
     page.page.wait_for_function("before => document.querySelector('progress').value > before", arg=before)
-    expect(card.locator("header .badge")).to_have_text("ready", timeout=30_000)
+    expect(card.locator("header .badge")).to_have_text("ready")
     expect(card.locator(".doing")).to_have_text("Idle")
 
 
@@ -119,7 +122,7 @@ def test_a_load_that_waits_says_for_what(browser: Browser, tmp_path: Path) -> No
     (home / "models").mkdir(parents=True)
     build("dense", home / "models").rename(home / "models" / "tiny.gguf")
     cap = {"PUNA_DEVICE_MAX_BYTES": "cpu=220MiB", "PUNA_DEVICE_OVERHEAD": "cpu=0"}  # enough for one of both
-    engine = SLOW_ENGINE | {"PUNA_ENGINE_OPTIONS": json.dumps({"tokens_per_s": 2.0, "answer_tokens": 2000})}
+    engine = SLOW_ENGINE | {"PUNA_ENGINE_OPTIONS": json.dumps({"tokens_per_s": 2.0})}
     cluster = start_cluster(home, **cap, **engine)
     try:
         busy = {"model": "demo", "prompt": "What is Puna?"}
@@ -145,22 +148,22 @@ def test_an_answer_can_be_stopped_and_its_slot_is_free_again(page: Watched, slow
     page.go("Playground")
     page.page.get_by_label("Message").fill("Tell me everything.")
     page.page.get_by_role("button", name="Send").click()
-    expect(page.page.locator(".turn.answer .token").nth(5)).to_be_attached(timeout=30_000)
+    expect(page.page.locator(".turn.answer .token").nth(5)).to_be_attached()
     page.photograph("playground-answering")
     page.page.get_by_role("button", name="Stop").click()
     expect(page.page.get_by_text("stopped", exact=True)).to_be_visible()
     expect(page.page.get_by_role("button", name="Send")).to_be_visible()
-    wait_until(lambda: slow.slots_busy() == 0, deadline_s=10, what="the slot is free")
+    wait_until(lambda: slow.slots_busy() == 0, deadline_s=20, what="the slot is free")
 
 
 def test_escape_stops_an_answer_too(page: Watched, slow: Cluster) -> None:
     page.go("Playground")
     page.page.get_by_label("Message").fill("Tell me everything.")
     page.page.keyboard.press("Enter")
-    expect(page.page.locator(".turn.answer .token").first).to_be_attached(timeout=30_000)
+    expect(page.page.locator(".turn.answer .token").first).to_be_attached()
     page.page.keyboard.press("Escape")
     expect(page.page.get_by_text("stopped", exact=True)).to_be_visible()
-    wait_until(lambda: slow.slots_busy() == 0, deadline_s=10, what="the slot is free")
+    wait_until(lambda: slow.slots_busy() == 0, deadline_s=20, what="the slot is free")
 
 
 def test_requests_in_progress_are_listed_without_what_they_say(browser: Browser, slow: Cluster) -> None:
@@ -172,7 +175,7 @@ def test_requests_in_progress_are_listed_without_what_they_say(browser: Browser,
     ):
         page.wait_live()
         row = page.page.locator("tbody tr").filter(has_text=answer.headers["x-request-id"])
-        expect(row).to_contain_text("answering", timeout=15_000)
+        expect(row).to_contain_text("answering")
         expect(row).to_contain_text("demo:latest")
         tokens = row.locator("td").nth(5)
         first = int(tokens.inner_text())
@@ -180,7 +183,7 @@ def test_requests_in_progress_are_listed_without_what_they_say(browser: Browser,
             "first => Number(document.querySelectorAll('tbody td')[5].textContent) > first", arg=first
         )
         chart = page.page.get_by_role("img", name=re.compile("^Tokens: now [1-9]"))
-        expect(chart).to_be_visible(timeout=15_000)
+        expect(chart).to_be_visible()
         assert secret not in page.page.content()
         page.photograph("live-light")
         page.check()
@@ -190,7 +193,7 @@ def test_the_page_says_that_it_is_stale_and_comes_back(browser: Browser, slow: C
     with opened(browser, slow.url) as page:
         page.wait_live()
         os.kill(slow.pid_of("gateway"), signal.SIGKILL)
-        expect(page.page.locator("#link")).to_have_attribute("data-state", "stale", timeout=20_000)
+        expect(page.page.locator("#link")).to_have_attribute("data-state", "stale")
         expect(page.page.locator("#link-text")).to_have_text(re.compile(r"Stale · \d+ s"))
         expect(page.page.locator(".node")).to_be_visible()  # what was known stays
         page.photograph("fleet-stale")
@@ -247,7 +250,7 @@ def test_who_may_only_ask_writes_the_name_of_the_model(browser: Browser, locked:
         page.page.get_by_role("textbox", name="Model").fill("demo")
         page.page.get_by_label("Message").fill("Tell me everything.")
         page.page.get_by_role("button", name="Send").click()
-        expect(page.page.locator(".turn.answer .token").first).to_be_attached(timeout=30_000)
+        expect(page.page.locator(".turn.answer .token").first).to_be_attached()
         page.page.get_by_role("button", name="Stop").click()
         expect(page.page.get_by_text("stopped", exact=True)).to_be_visible()
         page.go("Fleet")
@@ -265,10 +268,10 @@ def test_requests_of_other_keys_have_no_names(browser: Browser, locked: Locked) 
         page.wait_live()
         with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as answer:
             row = page.page.locator("tbody tr")
-            expect(row).to_contain_text("another key's", timeout=15_000)
+            expect(row).to_contain_text("another key's")
             assert answer.headers["x-request-id"] not in page.page.content()
             use_key(page, locked.full)
-            expect(row).to_contain_text(answer.headers["x-request-id"], timeout=15_000)
+            expect(row).to_contain_text(answer.headers["x-request-id"])
 
 
 def test_a_stream_ends_when_its_key_is_revoked(locked: Locked) -> None:
@@ -277,13 +280,13 @@ def test_a_stream_ends_when_its_key_is_revoked(locked: Locked) -> None:
     headers = {"authorization": f"Bearer {key}"}
     whoami = locked.cluster.url + "/puna/v1/whoami"
     wait_until(
-        lambda: httpx.get(whoami, headers=headers, timeout=10).status_code == 200,
-        deadline_s=10,
+        lambda: httpx.get(whoami, headers=headers, timeout=60).status_code == 200,
+        deadline_s=20,
         what="the key is known",
     )
-    assert httpx.get(whoami, timeout=10).status_code == 401
-    assert httpx.get(whoami, headers=headers, timeout=10).json()["scopes"] == ["models:read"]
-    with httpx.stream("GET", locked.cluster.url + "/puna/v1/events", headers=headers, timeout=10) as stream:
+    assert httpx.get(whoami, timeout=60).status_code == 401
+    assert httpx.get(whoami, headers=headers, timeout=60).json()["scopes"] == ["models:read"]
+    with httpx.stream("GET", locked.cluster.url + "/puna/v1/events", headers=headers, timeout=60) as stream:
         lines = stream.iter_lines()
         assert next(lines) == "event: snapshot"
         puna_keys(file, "revoke", key.split("_")[1])

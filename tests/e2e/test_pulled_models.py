@@ -60,8 +60,9 @@ def test_a_model_is_pulled_and_can_be_used_at_once(
     assert names(client)[pushed.name] == hashlib.sha256(pushed.manifest).hexdigest()
     assert "temperature                    0.5" in str(client.show(pushed.name).parameters)
     assert client.pull(pushed.name, insecure=True).status == "success"
+    options = {"num_predict": 3, "temperature": 0}
     answer = store.post(
-        "/api/generate", {"model": pushed.name, "prompt": QUESTION, "stream": False, "options": {"num_predict": 3}}
+        "/api/generate", {"model": pushed.name, "prompt": QUESTION, "stream": False, "options": options}
     )
     assert answer.json()["done_reason"] == "length"
     client.delete(pushed.name)

@@ -40,7 +40,7 @@ async def test_an_answer_whole_and_in_pieces(puna: Client, answers: dict[str, st
     question = "What is Puna?"
     answer = await puna.chat("demo", question, on_piece=lambda piece: pieces.append(piece.content), **GREEDY)
     assert answer.text == answers[question] == "".join(pieces)
-    assert len(pieces) > 5
+    assert len(pieces) > 1  # what gathers while a reader is away is one piece
     assert not answer.done.called_tools
     short = await puna.chat("demo", [user(question)], max_tokens=3, **GREEDY)
     assert short.done.completion_tokens == 3

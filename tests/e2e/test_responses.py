@@ -86,7 +86,7 @@ def test_a_conversation_goes_on_from_the_items_that_came_back(client: openai.Ope
 
 
 def test_an_answer_that_was_cut_says_so(client: openai.OpenAI) -> None:
-    short = client.responses.create(model="demo", input=QUESTION, max_output_tokens=3)
+    short = client.responses.create(model="demo", input=QUESTION, max_output_tokens=3, temperature=0)
     assert short.status == "incomplete"
     assert short.incomplete_details is not None
     assert short.incomplete_details.reason == "max_output_tokens"
@@ -103,6 +103,7 @@ def test_text_under_a_schema_validates(client: openai.OpenAI) -> None:
         model="demo",
         input=QUESTION,
         max_output_tokens=200,
+        temperature=0,
         text={"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}},
     )
     assert set(json.loads(answer.output_text)) == {"answer", "sure"}
@@ -114,7 +115,13 @@ def test_a_tool_must_be_called_where_the_client_says_so(client: openai.OpenAI, c
     parameters = {"type": "object", "properties": numbers, "required": list(numbers), "additionalProperties": False}
     tool: Any = {"type": "function", "name": "add", "parameters": parameters, "strict": True}
     answer = client.responses.create(
-        model="demo", input=QUESTION, tools=[tool], tool_choice=choice, parallel_tool_calls=False, max_output_tokens=400
+        model="demo",
+        input=QUESTION,
+        tools=[tool],
+        tool_choice=choice,
+        parallel_tool_calls=False,
+        max_output_tokens=400,
+        temperature=0,
     )
     (call,) = [item for item in answer.output if item.type == "function_call"]
     assert call.name == "add"

@@ -20,7 +20,7 @@ from runner.host.lending.tunnel_listener import TunnelListener
 from tests.ports import free_port
 from tests.waiting import until
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 MIB = 1024 * 1024
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

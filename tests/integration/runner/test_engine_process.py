@@ -96,7 +96,7 @@ async def test_an_unknown_option_of_the_fake_ends_the_start_with_one_line() -> N
 
 
 async def test_a_load_takes_its_time_and_may_fail(tmp_path: Path) -> None:
-    async with fake(tmp_path, load_s=2.0, load_error="insufficient_memory") as runner:
+    async with fake(tmp_path, load_s=4.0, load_error="insufficient_memory") as runner:
         fractions = []
         async for status in runner.client.watch_load(timeout_s=DEADLINE_S):
             fractions.append(status.load_fraction)
