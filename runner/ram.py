@@ -1,9 +1,9 @@
 """Reads host RAM from /proc/meminfo and from every memory cgroup between this process and the root, version 1 and 2."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from runner.cgroups import cgroups_of
 from runner.core.memory import CgroupMemory, CgroupSwap, HostMemory, combine_limits, parse_meminfo
 
 PROC = Path("/proc")
@@ -38,15 +38,6 @@ _VERSION_2 = _Files(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mount:
-    """A mounted cgroup hierarchy that controls memory. `root` is the cgroup that appears at `point`."""
-
-    version: int
-    root: str
-    point: Path
-
-
 def read_host_memory(*, proc: Path = PROC, filesystem_root: Path = Path("/")) -> HostMemory:
     """Total and free RAM and swap as this process can get it now. The arguments let tests bring their own trees.
 
@@ -54,7 +45,8 @@ def read_host_memory(*, proc: Path = PROC, filesystem_root: Path = Path("/")) ->
         OSError, ValueError: /proc is not mounted, or is none.
     """
     system = parse_meminfo((proc / "meminfo").read_text())
-    levels = list(_cgroups(proc, filesystem_root))
+    groups = cgroups_of("memory", proc=proc, filesystem_root=filesystem_root)
+    levels = [(group.directory, _VERSION_1 if group.version == 1 else _VERSION_2) for group in groups]
     limits = (_read_cgroup(directory, files) for directory, files in levels)
     swaps = (_read_swap(directory, files) for directory, files in levels if system.swap_total_bytes)
     return combine_limits(
@@ -62,62 +54,6 @@ def read_host_memory(*, proc: Path = PROC, filesystem_root: Path = Path("/")) ->
         [limit for limit in limits if limit is not None],
         [limit for limit in swaps if limit is not None],
     )
-
-
-def _cgroups(proc: Path, filesystem_root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Every directory on the path, with how its files are called."""
-    try:
-        memberships = (proc / "self/cgroup").read_text()
-        mounts = (proc / "self/mountinfo").read_text()
-    except OSError:
-        return  # no cgroups on this kernel
-    for mount in _memory_mounts(mounts, filesystem_root):
-        directory = _directory(mount, _membership(memberships, mount.version))
-        files = _VERSION_1 if mount.version == 1 else _VERSION_2
-        while True:
-            yield directory, files
-            if directory == mount.point:
-                break
-            directory = directory.parent
-
-
-def _memory_mounts(mountinfo: str, filesystem_root: Path) -> Iterator[_Mount]:
-    """See proc(5): `id parent dev root point options [optional…] - type source super_options`."""
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        point = filesystem_root / _unescaped(fields[4]).lstrip("/")
-        if kind[0] == "cgroup2":
-            yield _Mount(version=2, root=_unescaped(fields[3]), point=point)
-        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            yield _Mount(version=1, root=_unescaped(fields[3]), point=point)
-
-
-def _unescaped(path: str) -> str:
-    return path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-
-
-def _membership(text: str, version: int) -> str:
-    """The process's path in the hierarchy: line `0::/path` for version 2, `n:memory:/path` for version 1."""
-    for line in text.splitlines():
-        number, controllers, path = [*line.split(":", 2), "", "", ""][:3]
-        is_version_2 = number == "0" and not controllers
-        is_version_1 = "memory" in controllers.split(",")
-        if is_version_2 if version == 2 else is_version_1:
-            return path
-    return "/"
-
-
-def _directory(mount: _Mount, path: str) -> Path:
-    """Where the process's cgroup is seen: containers may see only their own part of the tree, under another path."""
-    try:
-        inside = PurePosixPath(path).relative_to(mount.root)
-    except ValueError:
-        return mount.point
-    directory = mount.point / inside
-    return directory if ".." not in inside.parts and directory.is_dir() else mount.point
 
 
 def _read_cgroup(directory: Path, files: _Files) -> CgroupMemory | None:

@@ -20,9 +20,9 @@ from pathlib import Path
 import orjson
 
 from runner.core.layout import automatic_threads
+from runner.cores import computing_cores
 from runner.engine.device_cap import DeviceCap
 from runner.engine.devices import open_devices
-from runner.engine.launch import physical_cores
 from runner.engine.library import start_engine
 from runner.engine.rpc_server import LOOPBACK, serve_devices
 
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         here = {device.identity.id: device.pointer for device in open_devices()}
         pointers = [here[device_id] for device_id in args.device]
         caps = _watch_devices(args.device, here, dict(args.max_bytes), say)
-        threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=args.weights_bytes)
+        threads = automatic_threads(physical_cores=computing_cores(), weights_bytes=args.weights_bytes)
         for _ in range(LISTEN_ATTEMPTS):
             port = _free_port()
             threading.Thread(target=_announce, args=(port, say), daemon=True).start()

@@ -13,11 +13,12 @@ from runner.core.model_files import ModelFiles
 from runner.core.projector import widened
 from runner.core.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.slots import MemoryRules, SlotPolicy
+from runner.cores import computing_cores
 from runner.engine.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
 from runner.engine.context import Context
 from runner.engine.engine import EngineListener, LoadedModel
 from runner.engine.engine_thread import EngineThread, mark_engine_thread
-from runner.engine.launch import physical_cores, prepare_launch
+from runner.engine.launch import prepare_launch
 from runner.engine.library import start_engine
 from runner.engine.loading import load_weights, system_facts, tell_loaded
 from runner.engine.loop import Loop, LoopOptions
@@ -186,7 +187,7 @@ class BatchedEngine:
         counted = generation_memory(launch, widest, model, context, self.eyes.memory())
         use = counted.use if counted is not None else None
         self._model = model
-        threads = physical_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
+        threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
         pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
         slots = self._make_slots(context, rules, counted)
         self._loop = Loop(context, slots, listener, self._loop_options(layout), media, spinning, pool)

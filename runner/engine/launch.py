@@ -1,6 +1,5 @@
 """What is known of a model and its layout before any weight is read: header, devices, sizes."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from runner.core.memory_layers import add_sizes
 from runner.core.model_files import ModelFiles
 from runner.core.pooling import pooling_of
 from runner.core.separate_caches import caches_are_separate
+from runner.cores import computing_cores
 from runner.engine.devices import open_layout_devices
 from runner.engine.gguf_header import open_gguf_header
 
@@ -93,7 +93,7 @@ def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Se
     """
     header = read_header(*files.weights)
     numbers = header.numbers
-    threads = automatic_threads(physical_cores=physical_cores(), weights_bytes=_size_of(files))
+    threads = automatic_threads(physical_cores=computing_cores(), weights_bytes=_size_of(files))
     resolved = resolve_layout(
         wanted,
         trained_context_tokens=numbers.one("context_length"),
@@ -145,15 +145,3 @@ def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:
 def has_amx() -> bool:
     """Whether the engine was built for AMX and this CPU has it."""
     return b"AMX_INT8 = 1" in llama.llama_print_system_info()
-
-
-def physical_cores() -> int:
-    """Cores this process may run on, hardware threads of one core counted once."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            cores.add(siblings.read_text().strip())
-        except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))

@@ -20,9 +20,10 @@ from common.errors import BadModelFile, InvalidRequest
 from runner.core.layout import FlashAttention, LaunchLayout, ResolvedLayout, cache_cells, resolve_layout
 from runner.core.model_files import ModelFiles
 from runner.core.sampling import SamplingParameters, draw_seed
+from runner.cores import computing_cores
 from runner.engine.choice import EngineName
 from runner.engine.engine import LoadedModel, LoadProgress, weights_progress
-from runner.engine.launch import physical_cores, read_header
+from runner.engine.launch import read_header
 from runner.engine.library import engine_log, start_engine
 from runner.engine.model import load_failure
 from runner.engine.plain import Opened, PlainEngine
@@ -57,7 +58,7 @@ class ReferenceEngine(PlainEngine):
         asked = resolve_layout(
             replace(self._layout, slots=1, engine=EngineName.REFERENCE),
             trained_context_tokens=header.numbers.one("context_length"),
-            cpu_threads=physical_cores(),
+            cpu_threads=computing_cores(),
         )
         # The class says nothing while it loads.
         llm = self._load(asked.layout)
