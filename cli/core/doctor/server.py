@@ -7,6 +7,7 @@ from cli.core.doctor.findings import Finding, fail, ok, warn
 
 _NODE_ADVICE = {
     "suspect": "it is silent: look whether it and the network between are up",
+    "probing": "its engine has not listed its devices yet; if that stays so, look at the host's log",
     "draining": "`puna undrain` puts it into use again",
     "drained": "`puna undrain` puts it into use again",
 }

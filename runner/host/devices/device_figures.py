@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from common.clock import Clock
+from protos import cluster_pb2
 from runner.core.devices import HOST_POOL
 from runner.core.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
 from runner.core.gpu_memory import GpuMemory, find_by_address
@@ -97,6 +98,18 @@ class Figures:
         if not entry.draws_from_ram:
             entry.take(lent_figure(memory.total_bytes, memory.free_bytes, entry.server.pool, ram), self._clock.now_s())
             entry.unused_free_bytes = entry.device.free_bytes
+
+    def take_listed(self, entries: Iterable[Entry], listed: Iterable[cluster_pb2.Device]) -> None:
+        """What the engine said while it listed, for devices that have no better source.
+
+        What our own processes hold there was not free; it is what `predict` takes off.
+        """
+        promised = self._promised_bytes()
+        said = {(device.id, device.backend): device.free_bytes for device in listed}
+        for entry in entries:
+            free_bytes = said.get((entry.id, entry.device.backend))
+            if free_bytes is not None and entry.server is None and not entry.has_card:
+                entry.unused_free_bytes = min(entry.device.total_bytes, free_bytes + promised.get(entry.id, 0))
 
     def predict(self, entries: Iterable[Entry]) -> None:
         """Devices whose memory nobody can read while they are in use: what was free before, less what was promised.

@@ -68,6 +68,8 @@ class DeviceSearch:
         self._figures.take_cards(self._table.entries, self.cards, ram)
         self.wants_listing = self._table.take_cards(self.cards) or self.wants_listing
         self._table.assume_used([entry for entry in self._table.entries if self._figures.is_used(entry)], ram)
+        if not self.listed.is_set():  # later some of ours may only be about to take what they were promised
+            self._figures.take_listed(self._table.entries, found.devices)
         self._figures.predict(self._table.entries)
         if found.failure is None:
             await self.ask_servers()

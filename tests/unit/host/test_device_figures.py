@@ -207,3 +207,26 @@ def test_swap_is_shown_with_the_cpu_and_counted_if_the_operator_says_so(
     assert (told.swap_total_bytes, told.swap_free_bytes) == (4 * GIB, 3 * GIB)
     assert (told.free_bytes, told.free_source) == (free * GIB, source)
     assert (card.device.free_bytes, card.device.swap_total_bytes) == (60, 0), "a card has memory of its own"
+
+
+def test_what_the_engine_lists_is_without_what_our_own_processes_hold() -> None:
+    """A host that finds runners of an earlier one would else take their bytes off twice."""
+    card = entry(id="Vulkan:Vulkan0", backend="Vulkan", total_bytes=80, free_bytes=25)
+    figures = Figures(StoppedClock(), promised_bytes=lambda: {card.id: 30}, in_use=lambda: {card.id})
+    figures.take_listed([card], [cluster_pb2.Device(id=card.id, backend="Vulkan", free_bytes=25)])
+    figures.predict([card])
+    assert (card.device.free_bytes, card.device.trust) == (25, cluster_pb2.TRUST_PREDICTED)
+    gone = Figures(StoppedClock(), promised_bytes=dict, in_use=frozenset)
+    gone.predict([card])
+    assert card.device.free_bytes == 55
+    gone.take_listed([card], [cluster_pb2.Device(id=card.id, backend="Vulkan", free_bytes=90)])
+    gone.predict([card])
+    assert card.device.free_bytes == 80  # never more than there is
+
+
+def test_a_card_whose_driver_tells_is_not_as_the_engine_says() -> None:
+    card = entry(backend="CUDA")
+    card.has_card = True
+    figures = Figures(StoppedClock(), promised_bytes=dict, in_use=frozenset)
+    figures.take_listed([card], [cluster_pb2.Device(id=card.id, backend="CUDA", free_bytes=1)])
+    assert card.unused_free_bytes == 60
