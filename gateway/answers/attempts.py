@@ -29,8 +29,9 @@ POISON_TEXT = "this request stopped two model runners and is not tried again"
 LOST_MAX = 3
 # Refusals of full or not quite ready replicas for one request; each is followed by a wait for a free slot.
 REFUSED_MAX = 16
-# How the crash of a suspect is told apart from the crashes that its neighbours see of the same process.
-SAME_CRASH_S = 1.0
+# For so long what the neighbours of a suspect see of its replica is its crash: a gateway that is short of processor
+# time hears of it late, and a process that has crashed does not crash again.
+SAME_CRASH_S = 10.0
 # How a call begins its text that reached nobody (`common.grpc_errors`, gRPC): nothing was computed there.
 _NOT_CONNECTED = "failed to connect"
 _GONE = (ModelUnavailable, RunnerLost, DeviceLost, RequestCanceled, ShuttingDown, PlacementMismatch)
