@@ -9,10 +9,11 @@ The compute graph depends on the layout, and the layout on the graph. A report t
 4. It does not fit: leave a tenth more of what is free, until there is nothing left to leave.
 
 A plan with more layers that was never tried is tried itself, too: it is not known to be too large. And what the loop
-has found is the ground for a last climb: graphs that were large in one layout may be small in a better one.
+has found is the ground for a last climb, as long as there are rounds: graphs that were large in one layout may be small
+in a better one. Of what is as good then, something clearly faster is taken.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,7 +22,6 @@ from scheduler.core.layouts import Layout
 from scheduler.core.memory import MemoryReport
 
 BACKOFF_MAX = 1.0
-CLIMBS_MAX = 6  # trials that do not fit, before what was found is taken
 NOT_ALLOCATED = "memory layout cannot be allocated"
 
 
@@ -31,13 +31,16 @@ class Planning(Protocol):
     def plan(self, report: MemoryReport | None, backoff: float, exactly: int | None = None) -> Layout | None:
         """A layout for these sizes, with `exactly` so many layers if given; None: the shape cannot be had like this."""
 
-    def better(self, layout: Layout | None, tried: Collection[Layout]) -> Layout | None:
-        """The next better layout that may fit after all, if graphs are as small as they were ever seen."""
+    def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
+        """The next better layout that may fit after all, by what was measured; none of those that were."""
+
+    def faster(self, layout: Layout, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
+        """The next that is as good as this one, and clearly faster."""
 
     def offloaded(self, layout: Layout) -> int:
         """What counts as more or less of a layout: layers on devices."""
 
-    def worth(self, layout: Layout) -> tuple[int, bool]:
+    def worth(self, layout: Layout) -> tuple[int, ...]:
         """What is better is larger: blocks on devices first, then the output."""
 
     def fits(self, report: MemoryReport, layout: Layout) -> bool:
@@ -143,23 +146,24 @@ def _run(
 def _climb(
     planning: Planning, rounds: _Rounds, found: Converged | Unallocatable
 ) -> Converged | Missing | Unallocatable:
-    """Whether a better layout fits after all."""
+    """Whether a better layout fits after all, or a faster one that is as good."""
     if isinstance(found, Unallocatable) and found.fault is not None:
         return found
     found = _best_fitting(planning, rounds, found)
-    for _ in range(CLIMBS_MAX):
-        best = found.layout if isinstance(found, Converged) else None
-        trial = planning.better(best, rounds.reports)
-        while trial is not None and not rounds.are_over:
-            report = rounds.report(trial)
-            if report is None:
-                return Missing(layout=trial)
-            if isinstance(report, Fault) or not planning.fits(report, trial):
-                break
-            found = Converged(layout=trial, report=report, rounds=len(rounds.reports))
-            trial = planning.better(trial, rounds.reports)
-        if trial is None or rounds.are_over:
+    while not rounds.are_over:
+        layout = found.layout if isinstance(found, Converged) else None
+        trial = planning.better(layout, rounds.reports)
+        if trial is None and layout is not None:
+            trial = planning.faster(layout, rounds.reports)
+        if trial is None:
             break
+        report = rounds.report(trial)
+        if report is None:
+            return Missing(layout=trial)
+        if isinstance(report, Fault):
+            break
+        if planning.fits(report, trial):
+            found = Converged(layout=trial, report=report, rounds=len(rounds.reports))
     return replace(found, rounds=len(rounds.reports))
 
 

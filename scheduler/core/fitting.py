@@ -1,14 +1,14 @@
 """One shape on one ground: from sizes and rooms to a layout, and whether a measured one fits."""
 
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.candidates import PlacementRequest
 from scheduler.core.constraints import FillPolicy, Shape, label_means
 from scheduler.core.estimate import layer_ranges
 from scheduler.core.facts import ModelFacts
-from scheduler.core.graphs import Graphs, Hope
+from scheduler.core.graph_hopes import GraphHopes
+from scheduler.core.graphs import Graphs
 from scheduler.core.grounds import Ground
 from scheduler.core.layer_rooms import Beside, LayerRooms
 from scheduler.core.layers import LayerSizes, sizes_by_report
@@ -16,10 +16,10 @@ from scheduler.core.layouts import DeviceLayers, Layout
 from scheduler.core.ledger import Kept, Need, needs_of
 from scheduler.core.memory import MemoryOrigin, MemoryReport, memory_text
 from scheduler.core.rooms import Rooms
-from scheduler.core.speeds import OwnedDevice, expected_s, step_s
+from scheduler.core.speeds import OwnedDevice, expected_s, speed_of, step_s
 from scheduler.core.splitting import Bin, DeviceKey, Filling, Split, split_layers
+from scheduler.core.trials import Trials, target_of
 
-TARGETS_MAX = 6  # of better splits that are looked at, none of them far away
 COMPLETE_SHAPES = frozenset({Shape.ONE_DEVICE, Shape.ONE_NODE, Shape.NODES})
 
 
@@ -80,43 +80,57 @@ class Fitting:
         blocks = split.taken - (not split.output_on_host)
         return self._layout(split) if blocks and self._host_holds(split) else None
 
-    def better(self, layout: Layout | None, tried: Collection[Layout]) -> Layout | None:
-        """The next better split that may fit, if graphs are as small as they were ever seen on their devices."""
+    def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
+        """The next better layout that may fit, with graphs as small as they were ever seen."""
         if self.shape in (Shape.CPU, Shape.EXPERTS_ON_HOST) or self.request.constraints.tensor_split:
             return None
-        layers = len(self.sizes.weights)
-        targets = [(layers - 1, True)]
-        if self.shape is Shape.PARTIAL:
-            blocks, has_output = self.worth(layout) if layout is not None else (0, False)
-            order = [(count, output) for count in range(layers) for output in (False, True) if count]
-            targets = [one for one in order if one > (blocks, has_output)][:TARGETS_MAX]
-        elif layout is not None:
-            return None
-        keys = [(node.id, device.id) for node, device in self.ground.devices]
-        counts = range(self.devices_min, len(keys) + 1)
-        bins: dict[tuple[Hope, bool, int], list[Bin]] = {}
-        for hope, (blocks, output), count in itertools.product(Hope, targets, counts):
-            sizes = self._trial_sizes(output=output)
-            known = bins.get((hope, output, count))
-            if known is None:
-                graphs = self._graphs.least(keys, output=output, count=count, hope=hope)
-                known = self._space.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
-                known = bins[hope, output, count] = known[:count]
-            end = len(sizes) if output else len(sizes) - 1
-            if sum(sizes[end - blocks - output : end]) > sum(one.room_bytes for one in known):
-                continue  # however they are laid out
-            filling = self._filling(blocks + output, output=output, devices_min=count)
-            split = split_layers(sizes, known, filling)
-            found = self._layout(split) if split.taken == blocks + output and self._host_holds(split) else None
-            if found is not None and len(found.devices) == count and found not in tried:
-                return found
-        return None
+        return self._trials(reports).better(layout)
 
-    def worth(self, layout: Layout) -> tuple[int, bool]:
-        """Blocks on devices, without those whose experts stay in host RAM, then whether the output is."""
-        taken = sum(part.layer_count for part in layout.devices)
-        has_output = taken > 0 and not layout.output_on_host
-        return taken - has_output - layout.experts_on_host, has_output
+    def faster(self, layout: Layout, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
+        """One that is as good and takes clearly less time for a token."""
+        if self.shape not in (Shape.ONE_NODE, Shape.PARTIAL) or not self.speeds_known:
+            return None
+        if self.request.constraints.tensor_split or self.request.constraints.names_main_gpu:
+            return None
+        return self._trials(reports).faster(layout)
+
+    def _trials(self, reports: Mapping[Layout, MemoryReport]) -> Trials:
+        return Trials(
+            shape=self.shape,
+            space=self,
+            keys=[(node.id, device.id) for node, device in self.ground.devices],
+            devices_min=self.devices_min,
+            in_any_order=self._in_any_order,
+            hopes=GraphHopes(reports, self.ground.node.id),
+            reports=reports,
+        )
+
+    def layer_bytes(self) -> Sequence[int]:
+        """Of each layer on a device, the output last."""
+        return self.sizes.on_devices()
+
+    def layer_seconds(self, key: DeviceKey) -> Sequence[float]:
+        """For a token, of each layer on this device."""
+        speed = speed_of(self.ground.device(*key)[1], known=self.speeds_known)
+        return [self.facts.bytes_per_token(layer) / speed for layer in range(len(self.facts.layer_weights_bytes))]
+
+    def bins_beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int]) -> list[Bin]:
+        """Devices with their room for layers, the roomiest first."""
+        return self._space.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
+
+    def split_exactly(self, bins: Sequence[Bin], sizes: Sequence[int], taken: int, *, output: bool) -> Split:
+        """So many layers over all of these devices, filled in their fixed order."""
+        return split_layers(sizes, bins, self._filling(taken, output=output, devices_min=len(bins)))
+
+    def layout_of(self, split: Split) -> Layout | None:
+        """None: the host does not hold what is left to it."""
+        return self._layout(split) if self._host_holds(split) else None
+
+    def worth(self, layout: Layout) -> tuple[int, ...]:
+        """Blocks on devices, without those whose experts stay in host RAM, then the output, then few devices."""
+        blocks, has_output = target_of(layout)
+        fewer = -len(layout.devices) if self.shape is Shape.ONE_NODE and self._in_any_order else 0
+        return blocks - layout.experts_on_host, has_output, fewer
 
     def offloaded(self, layout: Layout) -> int:
         """Layers on devices; experts that stay in host RAM count against it."""
@@ -169,6 +183,11 @@ class Fitting:
         return split_layers(sizes, bins, self._filling(given))
 
     @property
+    def _in_any_order(self) -> bool:
+        """Whether devices may be left out or change places: nodes stay together, and to spread is to use them all."""
+        return self.shape is not Shape.NODES and not self._is_spread
+
+    @property
     def _is_spread(self) -> bool:
         return self.request.constraints.policy is FillPolicy.SPREAD
 
@@ -182,12 +201,6 @@ class Fitting:
             devices_min=max(self.devices_min, self._graphs.device_count) if devices_min is None else devices_min,
             score=self._score,
         )
-
-    def _trial_sizes(self, *, output: bool) -> Sequence[int]:
-        """Wherever the output goes, what it adds to a graph goes with it."""
-        sizes = list(self.sizes.on_devices(experts_on_host=0))
-        sizes[-1] += self._graphs.output_bytes if output else 0
-        return sizes
 
     def _beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int] = ()) -> Beside:
         return Beside(

@@ -2,15 +2,15 @@
 
 import itertools
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from scheduler.core.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest, Refusal
 from scheduler.core.estimate import estimate_report, sizes_by_facts
 from scheduler.core.facts import ModelFacts
 from scheduler.core.faults import Fault
 from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.memory import MIB, MemoryOrigin, MemoryReport
 from scheduler.core.placement import plan_placement
 from scheduler.core.policy import Policy
 
@@ -27,24 +27,30 @@ class HiddenEngine:
     output_mib: int
     swing_mib: int  # comes and goes with every second layer
     host_mib: int
+    device_mib: Mapping[str, int] = field(default_factory=dict)  # more on devices of another kind
 
     def count(self, layout: Layout) -> MemoryReport:
         """What really is allocated."""
         report = estimate_report(sizes_by_facts(self.facts, layout), 0, layout)
         last = len(layout.devices) - 1
-        devices: list[DeviceBytes] = []
         taken = sum(part.layer_count for part in layout.devices)
-        for index, part in enumerate(report.devices):
-            mib = self.base_mib + self.per_device_mib * last
-            mib += self.output_mib if index == last and not layout.output_on_host else 0
-            mib += self.swing_mib if taken % 2 == 0 else 0
-            devices.append(_with_graph(part, mib))
-        host = _with_graph(report.host, self.host_mib)
+        each, beside_output = self.graph_bytes(len(layout.devices), taken, not layout.output_on_host)
+        devices = (
+            replace(part, graph_bytes=each + self.more_on(part.device_id) + (beside_output if index == last else 0))
+            for index, part in enumerate(report.devices)
+        )
+        host = replace(report.host, graph_bytes=self.host_mib * MIB)
         return MemoryReport(origin=MemoryOrigin.MEASURED, devices=tuple(devices), host=host)
 
+    def graph_bytes(self, count: int, taken: int, output: bool) -> tuple[int, int]:
+        """Of each of `count` devices that take so many layers, and how much more of the one with the output."""
+        mib = self.base_mib + self.per_device_mib * (count - 1)
+        mib += self.swing_mib if taken % 2 == 0 else 0
+        return mib * MIB, self.output_mib * MIB if output else 0
 
-def _with_graph(part: DeviceBytes, mib: int) -> DeviceBytes:
-    return replace(part, graph_bytes=mib * MIB)
+    def more_on(self, device_id: str) -> int:
+        """How much more a graph takes on this device, whatever the layout."""
+        return self.device_mib.get(device_id, 0) * MIB
 
 
 def random_facts(chance: random.Random) -> ModelFacts:

@@ -1,47 +1,67 @@
-"""How small a graph may be in a layout that nobody has measured."""
+"""What graphs took, and how small they may be in a layout that nobody has measured."""
 
 import pytest
 
-from scheduler.core.graphs import Graphs, Hope
+from scheduler.core.graph_hopes import GraphHopes, Hope, Kind
+from scheduler.core.graphs import Graphs
+from scheduler.core.layouts import DeviceLayers, Layout
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
-LAYERS = 4
 A, B, C = (("n", name) for name in "abc")
+Seen = tuple[Layout, MemoryReport]
 
 
-def seen(*graphs: tuple[str, int], output: bool) -> MemoryReport:
-    """A measured layout over these devices, the last of which may have the output."""
-    devices = []
-    for index, (name, graph) in enumerate(graphs):
-        has_output = output and index == len(graphs) - 1
-        devices.append(
-            DeviceBytes(
-                device_id=name, graph_bytes=graph, layer_weights_bytes=(*[0] * (LAYERS - 1), 7 if has_output else 0)
-            )
-        )
-    return MemoryReport(origin=MemoryOrigin.MEASURED, devices=tuple(devices), host=DeviceBytes(graph_bytes=3))
+def seen(*graphs: tuple[str, int], output: bool, projector: int = 0) -> Seen:
+    """A measured layout with one layer on each of these devices; the last may have the output."""
+    layout = Layout(
+        devices=tuple(DeviceLayers(device_id=name, layer_count=1) for name, _ in graphs),
+        context_tokens=512,
+        slots=1,
+        batch_tokens=512,
+        output_on_host=not output,
+    )
+    devices = tuple(
+        DeviceBytes(device_id=name, graph_bytes=graph, projector_bytes=0 if index else projector)
+        for index, (name, graph) in enumerate(graphs)
+    )
+    return layout, MemoryReport(origin=MemoryOrigin.MEASURED, devices=devices, host=DeviceBytes(graph_bytes=3))
 
 
-def graphs_of(*reports: MemoryReport) -> Graphs:
-    graphs = Graphs()
-    for report in reports:
-        graphs.take(report, "n")
-    return graphs
+def hopes_of(*reports: Seen) -> GraphHopes:
+    return GraphHopes(dict(reports), "n")
+
+
+def kind(devices: int, *, output: bool, taken: int | None = None) -> Kind:
+    return Kind(devices=devices, taken=devices if taken is None else taken, output=output)
 
 
 def test_a_device_keeps_the_graph_that_was_last_measured_there() -> None:
-    graphs = graphs_of(seen(("a", 50), ("b", 60), output=False), seen(("a", 40), output=False))
+    graphs = Graphs()
+    for _, report in (seen(("a", 50), ("b", 60), output=False), seen(("a", 40), output=False)):
+        graphs.take(report, "n")
     assert graphs.last == {A: 40, B: 60}
     assert (graphs.host_bytes, graphs.device_count) == (3, 1)
 
 
+def test_what_was_measured_in_such_a_layout_is_hoped_for_by_nobody() -> None:
+    hopes = hopes_of(seen(("a", 40), ("b", 190), output=True), seen(("a", 10), output=False))
+    for hope in Hope:
+        guess = hopes.guess(kind(2, output=True), [A, B], hope)
+        assert guess.graphs[A] == 40
+        assert guess.graphs[B] + guess.output_bytes[B] == 190
+
+
 def test_what_the_output_adds_is_told_apart_from_the_graph_of_its_device() -> None:
-    graphs = graphs_of(seen(("a", 40), ("b", 190), output=True))
-    assert graphs.output_bytes == 150
-    assert graphs.least([A, B], output=True, count=2, hope=Hope.LIKE_THIS) == {A: 40, B: 40}
-    alone = graphs_of(seen(("a", 190), output=True), seen(("a", 40), output=False))
-    assert alone.output_bytes == 150
-    assert graphs_of(seen(("a", 40), output=True)).output_bytes == 0
+    beside = hopes_of(seen(("a", 40), ("b", 190), output=True))
+    guess = beside.guess(kind(2, output=True), [A, B], Hope.LIKE_THIS)
+    assert (guess.graphs, guess.output_bytes) == ({A: 40, B: 40}, {A: 150, B: 150})
+    exchanged = hopes_of(seen(("a", 40), ("b", 190), output=True), seen(("b", 90), ("a", 140), output=True))
+    guess = exchanged.guess(kind(2, output=True), [A, B], Hope.LIKE_THIS)
+    assert (guess.graphs, guess.output_bytes) == ({A: 40, B: 90}, {A: 100, B: 100})
+    alone = hopes_of(seen(("a", 190), output=True), seen(("a", 40), output=False))
+    assert alone.guess(kind(2, output=True), [A], Hope.EVER).output_bytes == {A: 150}
+    unknown = hopes_of(seen(("a", 40), output=True))
+    assert unknown.guess(kind(2, output=True), [A], Hope.EVER).output_bytes == {A: 0}
 
 
 @pytest.mark.parametrize(
@@ -54,9 +74,23 @@ def test_what_the_output_adds_is_told_apart_from_the_graph_of_its_device() -> No
     ],
 )
 def test_what_was_never_seen_is_guessed_from_the_best_founded_figure(hope: Hope, sizes: dict[object, int]) -> None:
-    graphs = graphs_of(seen(("a", 80), ("b", 80), output=False), seen(("a", 30), output=False))
-    assert graphs.least([A, B, C], output=False, count=2, hope=hope) == sizes
+    hopes = hopes_of(seen(("a", 80), ("b", 80), output=False), seen(("a", 30), output=False))
+    assert hopes.guess(kind(2, output=False, taken=5), [A, B, C], hope).graphs == sizes
+
+
+def test_the_same_layers_take_no_less_beside_them_on_more_devices() -> None:
+    hopes = hopes_of(seen(("a", 80), ("b", 80), output=False), seen(("a", 30), output=False))
+    for hope in (Hope.LIKE_THIS, Hope.EVER, Hope.SMALLER):
+        assert hopes.guess(kind(3, output=False, taken=2), [A, B], hope).graphs == {A: 80, B: 80}
+    assert hopes.guess(kind(3, output=False, taken=2), [A, B], Hope.NONE).graphs == {A: 0, B: 0}
+
+
+def test_what_sees_goes_with_the_first_device_and_is_no_graph() -> None:
+    hopes = hopes_of(seen(("a", 40), ("b", 40), output=False, projector=700))
+    guess = hopes.guess(kind(2, output=False), [A, B], Hope.LIKE_THIS)
+    assert (guess.graphs, guess.projector_bytes) == ({A: 40, B: 40}, 700)
 
 
 def test_where_nothing_was_measured_nothing_is_taken_off() -> None:
-    assert Graphs().least([A], output=True, count=1, hope=Hope.LIKE_THIS) == {A: 0}
+    guess = hopes_of().guess(kind(1, output=True), [A], Hope.LIKE_THIS)
+    assert (guess.graphs, guess.output_bytes) == ({A: 0}, {A: 0})

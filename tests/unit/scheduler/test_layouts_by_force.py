@@ -1,220 +1,135 @@
-"""Layouts that are found by measuring, against every layout there is, on an engine that hides its graphs.
+"""Layouts that are found by measuring, against the best one that there is, on an engine that hides its graphs.
 
-Measured is never what was planned: graphs depend on the number of devices, on where the output lies, and on how many
-layers are offloaded. The slack is that difference, and nothing else: a layout is never worse than the best that there
-is if every graph were as large as the largest one of any layout. That holds in every example; where graphs are always
-the same, the layout is the best there is.
-
-Against graphs as they are, of 850 seeded clusters eight did not get the best layout there is, but up to two blocks
-less, the output in host RAM, or one device more; three got a layout that is up to 21 % slower than the fastest of its
-shape and size. These are here, with 80 others, and no case may be worse than that.
+Measured is never what was planned: graphs depend on the number of devices, on where the output lies, on how many layers
+are offloaded, and on the device. The planner may measure sixteen layouts of a shape, and that is the only slack: what
+is not found in sixteen rounds is not found. `python -m tools.layout_sweep` looks at thousands of clusters; those that
+were worse there are here, and how much worse they may be.
 """
 
 import itertools
-import random
-from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.candidates import ClusterView, Placement, PlacementRequest, Refusal
+from scheduler.core.candidates import Placement
 from scheduler.core.constraints import Shape
-from scheduler.core.layouts import Layout
-from scheduler.core.ledger import Kept, needs_of
-from scheduler.core.memory import GIB, MIB
-from scheduler.core.policy import Policy
-from scheduler.core.rooms import Rooms
-from scheduler.core.view import NodeView
-from tests.unit.scheduler.builders import cpu, gpu, model, node
-from tests.unit.scheduler.hidden_engine import HiddenEngine, decide, layouts_on, random_engine
+from tests.unit.scheduler.hidden_engine import layouts_on
+from tests.unit.scheduler.layouts_by_force import ORDER
+from tests.unit.scheduler.small_clusters import BASE, Case, case
 
-POLICY = Policy(
-    host_reserve_bytes_min=0,
-    host_reserve_fraction=0.0,
-    device_reserve_bytes=20 * MIB,
-    host_process_reserve_bytes=10 * MIB,
-    margin_bytes=10 * MIB,
-)
-BASE = Layout(context_tokens=2048, slots=2, batch_tokens=512)
-ORDER = list(Shape)
-Rank = tuple[int, int, int]
-CASES_WORSE = (94, 241, 270, 276, 493, 575, 852)
-CASES = (*range(80), *CASES_WORSE)
-CASES_SLOWER = (358, 539, 743)
-CASES_WITH_SPEEDS = (*range(80), *CASES_SLOWER)
-SLOWER_MAX = 1.1
-SLOWEST_MAX = 1.21
-BLOCKS_LOST_MAX = 2
-DEVICES_MORE_MAX = 1
 ROUNDS_MAX = 16
+SLOWER_MAX = 1.1
+BLOCKS_LOST_MAX = 2
+SEEDS = st.integers(0, 2**32)
+# Where a fixed order of devices, or the roomiest of them alone, once came to less than there is.
+CASES_OF_THREE = (94, 241, 270, 276, 493, 575, 852)
+CASES_OF_FIVE = (103, 158, 241, 306, 318, 409, 573, 698, 743, 802, 900, 921)
+CASES_OF_SPEEDS = (10, 32, 42, 138, 154, 159, 218, 275, 339, 358, 374, 404, 459, 487, 499, 504, 532, 565, 631, 705, 912)
+CASES_OUT_OF_ROUNDS = (3171, 3264)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A model and a node for it."""
-
-    engine: HiddenEngine
-    node: NodeView
-    request: PlacementRequest
-
-    @property
-    def gpu_ids(self) -> tuple[str, ...]:
-        return tuple(device.id for device in self.node.devices if device.id != "cpu")
-
-    def decide(self) -> tuple[Placement | Refusal, list[Layout]]:
-        return decide(self.request, ClusterView(nodes=(self.node,)), POLICY, self.engine)
-
-    def fits(self, layout: Layout) -> bool:
-        """By what the engine really takes."""
-        needs = needs_of(self.node, layout, self.engine.count(layout), Kept(policy=POLICY))
-        assert needs is not None
-        return not Rooms(policy=POLICY, promises=()).short_pools(needs, {self.node.id: self.node})
-
-    def best_by_force(self) -> tuple[Rank, float]:
-        """The best rank that any layout has, and the seconds for a token of the fastest that has it."""
-        layers = len(self.engine.facts.layer_weights_bytes)
-        best = (ORDER.index(Shape.CPU), 0, 0), self.token_s(BASE.without_devices())
-        for count in range(1, len(self.gpu_ids) + 1):
-            for chosen in itertools.combinations(self.gpu_ids, count):
-                # The output alone on a device is no shape: blocks come first.
-                fitting = (
-                    layout
-                    for layout in layouts_on(chosen, layers, BASE)
-                    if rank(layout, layers)[0] != ORDER.index(Shape.CPU) and self.fits(layout)
-                )
-                best = min([best, *((rank(layout, layers), self.token_s(layout)) for layout in fitting)])
-            if best[0][0] in (ORDER.index(Shape.ONE_DEVICE), ORDER.index(Shape.ONE_NODE)):
-                return best
-        return best
-
-    def with_largest_graphs(self) -> "Case":
-        """The same with graphs that are always as large as the largest one of any layout here."""
-        engine = self.engine
-        largest_mib = engine.base_mib + engine.swing_mib + engine.output_mib
-        largest_mib += engine.per_device_mib * (len(self.gpu_ids) - 1)
-        steady = replace(engine, base_mib=largest_mib, per_device_mib=0, output_mib=0, swing_mib=0)
-        return replace(self, engine=steady)
-
-    def token_s(self, layout: Layout) -> float:
-        """Every layer is read once, from where it lies."""
-        speeds = {device.id: device.speed_bytes_s or 1.0 for device in self.node.devices}
-        weights = list(self.engine.facts.layer_weights_bytes)
-        seconds = weights.pop() / speeds["cpu"] if layout.output_on_host else 0.0
-        for part in reversed(layout.devices):
-            seconds += sum(weights[-part.layer_count :]) / speeds[part.device_id]
-            del weights[-part.layer_count :]
-        return seconds + sum(weights) / speeds["cpu"]
-
-
-def rank(layout: Layout, layers: int) -> Rank:
-    """Lower is better: the shape, then devices or blocks that are missing, then whether the output is."""
-    taken = sum(part.layer_count for part in layout.devices)
-    if taken == layers:
-        shape = Shape.ONE_DEVICE if len(layout.devices) == 1 else Shape.ONE_NODE
-        return ORDER.index(shape), len(layout.devices), 0
-    blocks = taken - (not layout.output_on_host)
-    return (
-        (ORDER.index(Shape.PARTIAL), -blocks, int(layout.output_on_host))
-        if blocks > 0
-        else (
-            ORDER.index(Shape.CPU),
-            0,
-            0,
-        )
-    )
-
-
-def case(seed: int, *, devices_max: int, speeds: bool = False) -> Case:
-    chance = random.Random(seed)
-    engine = random_engine(chance)
-    size = sum(engine.facts.layer_weights_bytes) / GIB
-    devices = []
-    for index in range(chance.randint(1, devices_max)):
-        free = chance.uniform(0.1, 1.0) * size * chance.choice([0.4, 0.7, 1.2]) + 0.1
-        devices.append(replace(gpu(f"g{index}", free=free, total=free), description=f"kind {index}"))
-    file = replace(model(), layer_count=len(engine.facts.layer_weights_bytes) - 1, facts=engine.facts)
-    ram = cpu(free=size * 2 + 2, total=size * 2 + 2)
-    if speeds:
-        devices = [replace(device, speed_bytes_s=chance.uniform(200e9, 900e9)) for device in devices]
-        ram = replace(ram, speed_bytes_s=40e9)
-    one = node(devices=(*devices, ram), models=(file,))
-    request = PlacementRequest(model_digest=file.digest, layout=BASE, slot_steps=(2,))
-    return Case(engine=engine, node=one, request=request)
-
-
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS)
+@settings(max_examples=30, deadline=None)
 def test_nothing_is_overcommitted_and_the_rounds_end(seed: int) -> None:
-    one = case(seed, devices_max=5)
+    one = case(seed, speeds=True, kinds=True)
     outcome, measured = one.decide()
     assert isinstance(outcome, Placement), "host RAM holds the model"
     assert one.fits(outcome.layout)
     assert outcome.report == one.engine.count(outcome.layout)
     assert outcome.rounds <= ROUNDS_MAX
     assert len(measured) <= 3 * ROUNDS_MAX  # one device, one node, layers in host RAM
+    assert (outcome, measured) == one.decide()
 
 
-def check_slack(one: Case) -> None:
-    """No worse than the best with the largest graphs, and no better than the best with graphs as they are."""
+@pytest.mark.parametrize("seed", range(0, 60, 2))
+def test_by_force_is_the_best_of_all_layouts(seed: int) -> None:
+    one = case(seed, devices_max=3, speeds=True, kinds=True)
+    best = one.best()
+    assert one.fits(best.layout)
+    assert one.rank(best.layout) == best.rank
+    assert one.token_s(best.layout) == pytest.approx(best.token_s)
+    ranks = [(one.rank(BASE.without_devices()), one.token_s(BASE.without_devices()))]
+    for count in range(1, len(one.gpu_ids) + 1):
+        for chosen in itertools.combinations(one.gpu_ids, count):
+            for layout in layouts_on(chosen, one.layers, BASE):
+                rank = one.rank(layout)
+                # The output alone on a device is no shape; what is worse in rank need not be counted.
+                if rank[0] != ORDER.index(Shape.CPU) and rank <= best.rank and one.fits(layout):
+                    ranks.append((rank, one.token_s(layout)))
+    assert min(ranks) == (best.rank, pytest.approx(best.token_s))
+
+
+def check_best(one: Case) -> None:
+    """The shape, the layers on devices and the number of devices of the best; less only if no round was left."""
     outcome, _ = one.decide()
     assert isinstance(outcome, Placement), "host RAM holds the model"
-    got = rank(outcome.layout, len(one.engine.facts.layer_weights_bytes))
-    assert one.best_by_force()[0] <= got <= one.with_largest_graphs().best_by_force()[0]
+    got, best = one.rank(outcome.layout), one.best()
+    assert got >= best.rank, "better than anything there is"
+    assert outcome.rounds <= ROUNDS_MAX
+    if outcome.rounds < ROUNDS_MAX:
+        assert got == best.rank
+    assert got[0] == best.rank[0]
+    assert got[1] <= best.rank[1] + (BLOCKS_LOST_MAX if got[0] == ORDER.index(Shape.PARTIAL) else 0)
+    if got == best.rank and outcome.rounds < ROUNDS_MAX:
+        assert one.token_s(outcome.layout) <= best.token_s * SLOWER_MAX
+    assert outcome.expected_s == pytest.approx(one.token_s(outcome.layout), rel=0.01) or not speeds_of(one)
+
+
+def speeds_of(one: Case) -> bool:
+    return all(device.speed_bytes_s for device in one.node.devices)
 
 
 @pytest.mark.behaviour("B-72")
-@given(seed=st.integers(0, 2**32))
+@given(seed=SEEDS, speeds=st.booleans())
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_a_layout_is_worse_than_the_best_by_what_graphs_differ_and_by_nothing_else(seed: int) -> None:
-    check_slack(case(seed, devices_max=3))
+def test_shape_and_layers_are_those_of_the_best_layout_and_no_other_is_a_tenth_faster(seed: int, speeds: bool) -> None:
+    check_best(case(seed, speeds=speeds))
 
 
 @pytest.mark.behaviour("B-72")
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=SEEDS)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_where_graphs_are_always_the_same_the_layout_is_the_best_there_is(seed: int) -> None:
-    one = case(seed, devices_max=3).with_largest_graphs()
+    one = case(seed).with_largest_graphs()
     outcome, _ = one.decide()
     assert isinstance(outcome, Placement)
-    assert rank(outcome.layout, len(one.engine.facts.layer_weights_bytes)) == one.best_by_force()[0]
+    assert one.rank(outcome.layout) == one.best().rank
 
 
 @pytest.mark.behaviour("B-72")
-@pytest.mark.parametrize("seed", CASES_WORSE)
-def test_the_same_where_the_layout_is_not_the_best(seed: int) -> None:
-    check_slack(case(seed, devices_max=3))
+@pytest.mark.parametrize("seed", CASES_OF_THREE)
+def test_another_order_of_three_devices_is_found_where_it_holds_more(seed: int) -> None:
+    check_exact(case(seed, devices_max=3))
 
 
 @pytest.mark.behaviour("B-72")
-def test_shape_and_layer_count_are_those_of_the_best_layout_there_is() -> None:
-    exact = 0
-    for seed in CASES:
-        one = case(seed, devices_max=3)
-        outcome, _ = one.decide()
-        assert isinstance(outcome, Placement)
-        layers = len(one.engine.facts.layer_weights_bytes)
-        got, (best, _) = rank(outcome.layout, layers), one.best_by_force()
-        assert got >= best, f"seed {seed}: better than anything there is"
-        exact += got == best
-        worse = BLOCKS_LOST_MAX if best[0] == ORDER.index(Shape.PARTIAL) else DEVICES_MORE_MAX
-        assert got[0] == best[0], f"seed {seed}: {got} instead of {best}"
-        assert got[1] <= best[1] + worse, f"seed {seed}: {got} instead of {best}"
-    assert len(CASES) - exact <= len(CASES_WORSE), f"{exact} of {len(CASES)}"
+@pytest.mark.parametrize("seed", CASES_OF_FIVE)
+def test_another_order_of_five_devices_is_found_where_it_holds_more(seed: int) -> None:
+    check_exact(case(seed))
 
 
 @pytest.mark.behaviour("B-72")
-def test_no_layout_of_the_same_shape_and_size_is_a_tenth_faster() -> None:
-    slower = 0
-    for seed in CASES_WITH_SPEEDS:
-        one = case(seed, devices_max=3, speeds=True)
-        outcome, _ = one.decide()
-        assert isinstance(outcome, Placement)
-        seconds = one.token_s(outcome.layout)
-        assert outcome.expected_s == pytest.approx(seconds, rel=0.01)
-        layers = len(one.engine.facts.layer_weights_bytes)
-        best, least_s = one.best_by_force()
-        if rank(outcome.layout, layers) == best:
-            slower += seconds > least_s * SLOWER_MAX
-            assert seconds <= least_s * SLOWEST_MAX, f"seed {seed}: {seconds / least_s}"
-    assert slower <= len(CASES_SLOWER), f"{slower} of {len(CASES_WITH_SPEEDS)}"
+@pytest.mark.parametrize("seed", CASES_OF_SPEEDS)
+def test_another_order_is_found_where_it_is_faster(seed: int) -> None:
+    one = case(seed, speeds=True)
+    outcome = check_exact(one)
+    assert one.token_s(outcome.layout) <= one.best().token_s * SLOWER_MAX
+
+
+def check_exact(one: Case) -> Placement:
+    outcome, _ = one.decide()
+    assert isinstance(outcome, Placement)
+    assert one.rank(outcome.layout) == one.best().rank
+    assert outcome.rounds <= ROUNDS_MAX
+    return outcome
+
+
+@pytest.mark.behaviour("B-72")
+@pytest.mark.parametrize("seed", CASES_OUT_OF_ROUNDS)
+def test_what_sixteen_rounds_do_not_find_is_two_blocks_more_at_most(seed: int) -> None:
+    one = case(seed)
+    outcome, _ = one.decide()
+    assert isinstance(outcome, Placement)
+    assert outcome.rounds == ROUNDS_MAX
+    check_best(one)
