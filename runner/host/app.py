@@ -97,7 +97,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
     store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
     store.uploads.remove_leftovers()
     fetching = open_fetching(settings, store, home.cache_directory)
-    lender = Lender(home, clock, environment=devices.environment)
+    lender = Lender(home, clock, environment=devices.environment, crashed=devices.see_crash)
     tunnel = open_tunnel(settings, home, node_id=identity.node_id, lender=lender)
     borrower = Borrower(tunnel.identity if tunnel is not None else None)
     supervisor = Supervisor(

@@ -34,6 +34,7 @@ class Lease:
         self.devices: Mapping[str, LentAt] = {}
         self.process: RunnerProcess | None = None  # that lends what no other server of this node lends
         self.used_bytes: dict[str, int] = {}  # by device, as far as it is told
+        self.lost_server = ""  # the address of one that has ended under the borrower
         self.held_for: Purpose | None = None
         self.was_served = False  # a runner used it, and has gone
         self._connections: set[asyncio.Task[object]] = set()
@@ -61,6 +62,11 @@ class Lease:
         """The borrower has let go."""
         self.was_served = self.was_served or self.held_for is Purpose.SERVE
         self.held_for = None
+        self.changes.notify()
+
+    def lose_server(self, address: str) -> None:
+        """A server that lends for it has ended."""
+        self.lost_server = self.lost_server or address
         self.changes.notify()
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """What this node lends: one lease for each placement of another node, with a process for its devices and an end.
 
-A lease ends when its borrower's runner has gone, when it is stopped, when its process dies, and when nobody takes it
-for `LEASE_WAIT_S`. Nothing outlives this host: the processes end with it, and the borrower's runner, cut off, as well.
+A lease ends when its borrower's runner has gone, when it is stopped, when its process or another server that lends for
+it dies, and when nobody takes it for `LEASE_WAIT_S`. Nothing outlives this host: the processes end with it, and the
+borrower's runner, cut off, as well.
 """
 
 import asyncio
@@ -34,10 +35,18 @@ LEASE_WAIT_S = 60.0
 class Lender:
     """Owner of the leases; every method runs on the event loop and decides without waiting."""
 
-    def __init__(self, home: Home, clock: Clock, *, environment: Callable[[Iterable[str]], Mapping[str, str]]) -> None:
-        """`environment` shows a process the devices of these ids alone."""
+    def __init__(
+        self,
+        home: Home,
+        clock: Clock,
+        *,
+        environment: Callable[[Iterable[str]], Mapping[str, str]],
+        crashed: Callable[[Iterable[str]], None],
+    ) -> None:
+        """`environment` shows a process the devices of these ids alone; `crashed` hears of those whose server died."""
         self.changes = Changes()
         self._environment = environment
+        self._crashed = crashed
         self._home = home
         self._clock = clock
         self._leases: dict[str, Lease] = {}
@@ -156,6 +165,8 @@ class Lender:
             if self._leases.get(lease.placement_id) is lease:
                 del self._leases[lease.placement_id]
             metrics.LEASES.dec()
+            if lease.lost_server:
+                self._crashed([share.device_id for share in lease.terms.shares])
             lease.ended.set()
             log.info("devices.returned", placement=lease.placement_id, reason=reason)
             self.changes.notify()
@@ -225,12 +236,8 @@ class Lender:
         try:
             while True:
                 seen = lease.changes.version
-                if lease.closing:
-                    return "it was stopped"
-                if process is not None and process.process.exited.is_set():
-                    return f"its process ended with {process.process.exit_code}"
-                if lease.was_served and not lease.in_use:
-                    return "the borrower has gone"
+                if reason := _why_over(lease, process):
+                    return reason
                 if lease.in_use:
                     wait_until_s = self._clock.now_s() + LEASE_WAIT_S
                     await lease.changes.beyond(seen)
@@ -262,6 +269,16 @@ def lend_response(lease: Lease, *, tunnel_address: str, certificate: bytes) -> h
             for share in lease.terms.shares
         ],
     )
+
+
+def _why_over(lease: Lease, process: LenderProcess | None) -> str:
+    if lease.closing:
+        return "it was stopped"
+    if lease.lost_server:
+        return f"its server {lease.lost_server} is gone"
+    if process is not None and process.process.exited.is_set():
+        return f"its process ended with {process.process.exit_code}"
+    return "the borrower has gone" if lease.was_served and not lease.in_use else ""
 
 
 def _notify(lease: Lease, _: "asyncio.Task[object]") -> None:

@@ -126,7 +126,8 @@ async def _serve_data(stream: Stream, lease: Lease, channel: int) -> None:
         plain = Stream(reader, writer)
         try:
             await _answer(stream, "")
-            await carry(plain, stream)
+            # A server ends no connection that is used: it is gone, and an engine that is idle would not notice.
+            await carry(plain, stream, plain_ended_first=lambda: lease.lose_server(lease.servers[channel]))
         finally:
             plain.close()
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.core.tunnel import END_OF_DIRECTION, FRAME_BYTES_MAX, FRAME_HEADER, LINE_BYTES_MAX, BadLine, frame
@@ -102,15 +103,23 @@ async def dial_tls(host: str, port: int, context: ssl.SSLContext, *, timeout_s: 
     return Stream(reader, writer)
 
 
-async def carry(plain: Stream, framed: Stream) -> None:
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+async def carry(plain: Stream, framed: Stream, *, plain_ended_first: Callable[[], None] = _nothing) -> None:
     """Carry bytes between an ordinary connection and the tunnel until both directions ended or one of them broke.
 
     Each side reads only as fast as the other takes. An end in one direction is passed on, the other direction goes on.
+    `plain_ended_first` hears that the ordinary connection ended although nothing has ended in the tunnel.
     """
-    ways = [
-        asyncio.create_task(_send(plain.reader, framed.writer)),
-        asyncio.create_task(_receive(framed.reader, plain.writer)),
-    ]
+    receiving = asyncio.create_task(_receive(framed.reader, plain.writer))
+
+    def see_end() -> None:
+        if not receiving.done():
+            plain_ended_first()
+
+    ways = [asyncio.create_task(_send(plain.reader, framed.writer, see_end)), receiving]
     try:
         done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
         for way in done:
@@ -128,9 +137,15 @@ async def carry(plain: Stream, framed: Stream) -> None:
         framed.close()
 
 
-async def _send(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def _send(source: asyncio.StreamReader, target: asyncio.StreamWriter, ended: Callable[[], None]) -> None:
     while True:
-        chunk = await source.read(CHUNK_BYTES)
+        try:
+            chunk = await source.read(CHUNK_BYTES)
+        except OSError:
+            ended()
+            raise
+        if not chunk:
+            ended()
         target.write(frame(chunk) if chunk else END_OF_DIRECTION)
         await target.drain()
         if not chunk:

@@ -194,6 +194,35 @@ async def test_a_device_of_an_rpc_server_is_lent_by_that_server_to_one_runner(
             await until(lambda: device.used_bytes() == 0, what="the device is free")
 
 
+async def test_an_rpc_server_that_dies_under_an_idle_runner_ends_it_at_once_and_is_doubted(
+    tmp_path: Path, models_directory: Path
+) -> None:
+    with limited_device(mib=256) as device, limited_device(mib=256) as other:
+        async with running_pair(tmp_path, models_directory, rpc_devices=f"{device.address},{other.address}") as pair:
+            await pair.lender.inventory(lambda seen: {device.id, other.id} <= _usable_ids(seen))
+            started = {}
+            for one in (device, other):
+                share = host_pb2.LentShare(planned=cluster_pb2.DeviceMemory(device_id=one.id, weights_bytes=1_000_000))
+                placement = new_placement()
+                peer = await pair.lend(placement, devices=[share])
+                request = await pair.head.start_request(placement=placement, layout=over_both(3, one.id), peers=[peer])
+                started[one.id] = await pair.head.run(request)
+            said = {device_id: await answer(record) for device_id, record in started.items()}
+            device.kill()  # and nobody asks anything
+
+            def states(inventory: Inventory) -> dict[str, cluster_pb2.RunnerStatus]:
+                return {one.placement.placement_id: one.status for one in runners_of(inventory)}
+
+            lost_id = started[device.id].placement.placement_id
+            seen = await pair.head.inventory(
+                lambda seen: lost_id in states(seen) and states(seen)[lost_id].state == cluster_pb2.RUNNER_STATE_ERROR
+            )
+            assert states(seen)[lost_id].error.reason == "runner_lost"
+            assert "node lender no longer lends" in states(seen)[lost_id].error.message
+            await pair.lender.inventory(lambda seen: device.id not in _usable_ids(seen))
+            assert await answer(started[other.id]) == said[other.id]
+
+
 def _usable_ids(inventory: Inventory) -> set[str]:
     usable = cluster_pb2.DEVICE_STATE_OK
     return {device.id for node in inventory.nodes for device in node.devices if device.state == usable}

@@ -222,6 +222,40 @@ async def test_a_server_that_died_breaks_the_engines_connection(tmp_path: Path) 
         assert await _is_over(reader)
 
 
+async def test_a_server_that_dies_under_an_idle_borrower_is_noticed_at_once(tmp_path: Path) -> None:
+    served: list[asyncio.StreamWriter] = []
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(writer)
+        writer.write(await reader.read(1))
+
+    async with tunnel(tmp_path, hold) as ends:
+        borrowed = await ends.borrow()
+        reader, writer = await ends.connect(borrowed)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        assert ends.lease.lost_server == ""
+        (connection,) = served
+        connection.transport.abort()
+        await until(lambda: ends.lease.lost_server != "", what="the lease knows that its server is gone")
+        assert ends.lease.lost_server == ends.lease.servers[0]
+
+
+async def test_a_borrower_that_hangs_up_is_no_death_of_the_server(tmp_path: Path) -> None:
+    async with tunnel(tmp_path) as ends:
+        borrowed = await ends.borrow()
+        reader, writer = await ends.connect(borrowed)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        writer.write_eof()
+        assert await _is_over(reader)
+        _, again = await ends.connect(borrowed)
+        again.transport.abort()
+        await borrowed.close()
+        await until(lambda: not ends.lease.in_use, what="the lease is free")
+        assert ends.lease.lost_server == ""
+
+
 def test_the_key_is_for_its_owner_alone_and_differs_from_start_to_start(tmp_path: Path) -> None:
     first = make_identity(tmp_path / "tunnel.pem", node_id="n" * 200)
     second = make_identity(tmp_path / "tunnel.pem", node_id="n" * 200)

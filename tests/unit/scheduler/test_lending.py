@@ -15,7 +15,7 @@ from scheduler.core.policy import Policy
 from scheduler.core.promises import promises
 from scheduler.core.view import DeviceKind, DeviceView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.world import World, world_with
+from tests.unit.scheduler.world import World, models, world_with
 
 POLICY = Policy()
 LAYOUT = Layout(
@@ -170,6 +170,52 @@ def test_a_lender_that_goes_while_loading_leads_to_another_plan() -> None:
     world.pass_time(15)
     second = written_start(world)
     assert lender not in (*lenders_of(second.record.layout), second.record.node_id)
+
+
+def lost_under_idle(world: World) -> StartRunner:
+    """A replica over two nodes that idles beside a small one on the third; then its lender dies."""
+    world.ensure("c")
+    start = written_start(world)
+    world.settle()
+    world.pass_time(30)
+    (lender,) = lenders_of(start.record.layout)
+    held = world.nodes[lender]
+    world.nodes[lender] = replace(held, devices=(replace(gpu(), usable=False, lost=True), cpu()))
+    message = f"node {lender} no longer lends the devices that the runner uses"
+    world.crash(start.record.placement_id, Fault(reason="runner_lost", message=message))
+    return start
+
+
+def test_a_lender_that_dies_under_an_idle_replica_ends_the_placement_and_no_other() -> None:
+    world = cluster()
+    world.sizes_gib["digest-n"] = 1
+    world.nodes = {name: replace(one, models=models("m", "n")) for name, one in world.nodes.items()}
+    world.report()
+    world.ensure("small", "n")
+    world.settle()
+    beside = world.route("n:latest")
+    start = lost_under_idle(world)
+    assert world.route() == []
+    assert world.route("n:latest") == beside
+    assert world.stops == []
+    assert world.starts == [], "nobody asked for it"
+    assert [note.fields["reason"] for note in world.noted("replica.lost")] == ["runner_lost"]
+    assert {promise.placement_id for promise in promises(world.core.books)} == set(beside)
+    assert start.record.placement_id in world.core.books.desired
+
+
+def test_a_replica_that_is_kept_is_placed_anew_without_its_dead_lender() -> None:
+    world = cluster()
+    world.want("m", require_gpu=True, replicas_min=1)
+    world.pass_time(30)
+    start = lost_under_idle(world)
+    (lender,) = lenders_of(start.record.layout)
+    world.pass_time(3)
+    second = written_start(world)
+    assert lender not in (*lenders_of(second.record.layout), second.record.node_id)
+    assert second.record.generation == 2 or second.record.placement_id != start.record.placement_id
+    world.settle()
+    assert len(world.route()) == 1
 
 
 def test_explain_names_the_placement_that_a_lent_device_serves() -> None:
