@@ -106,7 +106,7 @@ class RunnerClient:
     async def watch_load(
         self, *, held_prefixes: bool = False, timeout_s: float | None = None
     ) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
-        """Status on connect and on every change, with what slots hold if that is asked; ends after an error status.
+        """Status on connect and on every change, with the prompts that are held if asked; ends after an error status.
 
         Raises:
             PunaError: the runner cannot be reached or died.

@@ -26,7 +26,6 @@ from common.logs import get_logger
 from common.metrics import serve_metrics
 from common.service import run_service
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
-from runner import metrics
 from runner.core.decode_windows import DecodeWindows
 from runner.core.endings import REPEATED_TOKENS_MAX
 from runner.core.slots import SlotPolicy
@@ -43,6 +42,7 @@ from runner.serve.bridge import Bridge
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout, window_to_proto
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
+from runner.serve.model_metrics import show_model
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
 from runner.serve.servicer import Identity, RunnerServicer
 from runner.serve.settings import RunnerSettings
@@ -121,10 +121,9 @@ class RunnerProcess:
         self._board.requests = self._requests
         self._planned = _parse_planned(args.planned)
         self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))
-        self._incarnation = new_incarnation()
-        identity = Identity(
+        identity = self._identity = Identity(
             placement=cluster_pb2.PlacementRef(
-                placement_id=args.placement, generation=args.generation, incarnation=self._incarnation
+                placement_id=args.placement, generation=args.generation, incarnation=new_incarnation()
             ),
             model_name=args.name or args.model.stem,
             model_digest=args.digest,
@@ -132,11 +131,10 @@ class RunnerProcess:
         )
         self._servicer = RunnerServicer(self._engine, streams, self._board, identity, pooled)
         self._load_ended = asyncio.Event()
-        self._server: GrpcServer | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Listen, say where, load, serve until `stop`, drain."""
-        server = self._server = bind_server(
+        server = bind_server(
             self._args.listen,
             register=lambda server: runner_pb2_grpc.add_RunnerServicer_to_server(self._servicer, server),
             services=[SERVICE],
@@ -221,7 +219,8 @@ class RunnerProcess:
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
         self._requests.slots = model.layout.slots
         self._windows.reads = model.reads
-        self._show_model(model)
+        identity = self._identity
+        show_model(model, name=identity.model_name, digest=identity.model_digest, placement=identity.placement)
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
@@ -234,19 +233,6 @@ class RunnerProcess:
             context_tokens=model.slot_context_tokens,
             weights_bytes=model.weights_bytes,
         )
-
-    def _show_model(self, model: LoadedModel) -> None:
-        metrics.SLOTS.set(model.layout.slots)
-        metrics.KV_CELLS.set(model.layout.slots * model.slot_context_tokens)
-        metrics.INFO.labels(
-            self._args.name or self._args.model.stem, self._args.digest, self._args.placement, self._args.generation
-        ).set(1)
-        if model.memory is None:
-            return
-        for device_id, held in (*model.memory.devices, ("host", model.memory.host)):
-            sizes = (held.weights_bytes, held.cache_bytes, held.graph_bytes, held.projector_bytes)
-            for name, size in zip(("weights", "cache", "graph", "projector"), sizes, strict=True):
-                metrics.MEMORY_BYTES.labels(device_id, name).set(size)
 
     def _load_failed(self, error: PunaError) -> None:
         if not isinstance(error, InsufficientMemory | DeviceMemoryExhausted):
@@ -270,7 +256,7 @@ class RunnerProcess:
             "address": address,
             "metrics_address": metrics_address,
             "pid": os.getpid(),
-            "incarnation": self._incarnation,
+            "incarnation": self._identity.placement.incarnation,
         }
         print(json.dumps(hello), flush=True)
         quiet = os.open(os.devnull, os.O_WRONLY)
