@@ -38,7 +38,10 @@ def _print_version(wanted: bool) -> None:
 def of_every_command(
     cacert: Annotated[
         Path | None,
-        typer.Option(help="Certificates of the authorities that servers are trusted by. [default: $SSL_CERT_FILE]"),
+        typer.Option(
+            metavar="FILE",
+            help="Certificates of the authorities that servers are trusted by. [default: $SSL_CERT_FILE]",
+        ),
     ] = None,
     version: Annotated[  # noqa: ARG001  # its callback ends the program
         bool,

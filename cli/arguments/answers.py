@@ -8,16 +8,18 @@ import typer
 from cli.arguments.common import KeepAlive, Model
 from cli.core.conversation import RunOptions
 
-System = Annotated[str | None, typer.Option(help="System message.")]
-Temperature = Annotated[float | None, typer.Option(help="0 always gives the likeliest answer.")]
-Seed = Annotated[int | None, typer.Option(help="Repeats the random choices of an answer.")]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Longest answer in tokens.")]
+System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")]
+Temperature = Annotated[float | None, typer.Option(metavar="NUMBER", help="0 always gives the likeliest answer.")]
+Seed = Annotated[int | None, typer.Option(metavar="NUMBER", help="Repeats the random choices of an answer.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Longest answer.")]
 Option = Annotated[
-    list[str] | None, typer.Option("--option", "-o", help="Any other option, several times: top_p=0.9, stop=END.")
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any other option, several times: top_p=0.9, stop=END."),
 ]
 Think = Annotated[bool | None, typer.Option("--think/--no-think", help="Let a model that can think do so.")]
 Format = Annotated[
-    str | None, typer.Option("--format", help='"json", or a file with the JSON schema that the answer matches.')
+    str | None,
+    typer.Option("--format", metavar="FORMAT", help='"json", or a file with the JSON schema that the answer matches.'),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Figures after each answer.")]
 
@@ -31,11 +33,14 @@ def register(app: typer.Typer) -> None:
 def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
     model: Model,
     question: Annotated[
-        list[str] | None, typer.Argument(help="Without one: from standard input, else a dialogue.")
+        list[str] | None,
+        typer.Argument(metavar="QUESTION", help="Without one: from standard input, else a dialogue."),
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option("--file", "-f", help="Text before the question, or an image for a model that sees."),
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Text before the question, or an image for a model that sees."
+        ),
     ] = None,
     system: System = None,
     answer_format: Format = None,

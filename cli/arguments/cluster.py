@@ -6,7 +6,7 @@ import typer
 
 from cli.arguments.common import Home, Json, Node
 
-Port = typer.Option(min=0, max=65535, show_default=False)
+Port = typer.Option(min=0, max=65535, metavar="PORT", show_default=False)
 
 
 def register(app: typer.Typer) -> None:
@@ -23,10 +23,14 @@ def up(
     port: Annotated[int | None, Port] = None,
     grpc_port: Annotated[int | None, Port] = None,
     home: Home = None,
-    address: Annotated[str, typer.Option(help="This machine's address for machines that join, without TLS.")] = "",
-    join: Annotated[str, typer.Option(help="Be a node of the cluster of another machine: its --address.")] = "",
+    address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="This machine's, for machines that join, without TLS.")
+    ] = "",
+    join: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Be a node of the cluster of another machine: its --address.")
+    ] = "",
 ) -> None:
-    """Serve on this machine until Ctrl-C: Redis, discovery, scheduler, host and gateway; with --join a host alone.
+    """Serve on this machine until Ctrl-C. Redis, discovery, scheduler, host and gateway; with --join a host alone.
 
     Listens on 127.0.0.1:11434 (HTTP) and 127.0.0.1:11435 (gRPC) unless PUNA_HOST, PUNA_GRPC_HOST, --port or
     --grpc-port say otherwise; port 0 takes any free one.
@@ -44,7 +48,7 @@ def down(home: Home = None) -> None:
 
 
 def nodes(as_json: Json = False) -> None:
-    """List the machines, their devices and the memory that is free on them."""
+    """List machines, their devices and what is free there."""
     from cli.commands import listings
 
     listings.nodes(as_json=as_json)
@@ -53,10 +57,12 @@ def nodes(as_json: Json = False) -> None:
 def drain(
     node: Node,
     wait: Annotated[bool, typer.Option("--wait", help="Return when nothing runs there any more.")] = False,
-    budget: Annotated[int | None, typer.Option(help="Seconds for running requests; 300 if not given.")] = None,
+    budget: Annotated[
+        int | None, typer.Option(metavar="SECONDS", help="For running requests; 300 if not given.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Take a node out of use: nothing new is placed there, and what runs there moves elsewhere or ends."""
+    """Take a node out of use. Nothing new is placed there, and what runs there moves elsewhere or ends."""
     from cli.commands import nodes as commands
 
     commands.drain(node, wait=wait, budget_s=budget, as_json=as_json)
@@ -70,7 +76,7 @@ def undrain(node: Node, as_json: Json = False) -> None:
 
 
 def version(as_json: Json = False) -> None:
-    """Print the versions of this command, of the server and of the engines."""
+    """Print the versions of command, server and engines."""
     from cli.commands import listings
 
     listings.version(as_json=as_json)

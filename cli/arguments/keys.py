@@ -9,7 +9,10 @@ from cli.arguments.common import Json
 from cli.completion import complete_key
 
 KeysFile = Annotated[
-    Path | None, typer.Option("--file", help="The file of keys. [default: $PUNA_API_KEYS_FILE or $PUNA_HOME/keys.json]")
+    Path | None,
+    typer.Option(
+        "--file", metavar="FILE", help="The file of keys. [default: $PUNA_API_KEYS_FILE or $PUNA_HOME/keys.json]"
+    ),
 ]
 ViaApi = Annotated[bool, typer.Option("--api", help="Ask the gateway (PUNA_HOST, PUNA_API_KEY) instead of the file.")]
 KeyId = Annotated[str, typer.Argument(help="Id of a key; see `puna keys list`.", autocompletion=complete_key)]
@@ -18,7 +21,7 @@ KeyId = Annotated[str, typer.Argument(help="Id of a key; see `puna keys list`.",
 def register(app: typer.Typer) -> None:
     """Give the program these commands."""
     keys = typer.Typer(
-        help="Who may use a gateway: the keys in PUNA_API_KEYS_FILE, or those it keeps itself (--api).",
+        help="Who may use a gateway. The keys in PUNA_API_KEYS_FILE, or those it keeps itself (--api).",
         no_args_is_help=True,
     )
     keys.command("create")(create_key)
@@ -29,21 +32,30 @@ def register(app: typer.Typer) -> None:
 
 
 def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
-    owner: Annotated[str, typer.Option(help="Whose key it is; one owner has at most two that are good.")],
+    owner: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose key it is; one owner has at most two that are good.")
+    ],
     scope: Annotated[
-        list[str] | None, typer.Option(help="What it is good for, several times. [default: infer, embed, models:read]")
+        list[str] | None,
+        typer.Option(metavar="SCOPE", help="What it is good for, several times. [default: infer, embed, models:read]"),
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="With whom it shares in slots. [default: the owner]")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="Only this model, several times.")] = None,
-    network: Annotated[list[str] | None, typer.Option(help="Only from there, several times: 10.0.0.0/8.")] = None,
-    band: Annotated[str, typer.Option(help="high, normal or low: who is served first.")] = "normal",
-    weight: Annotated[int, typer.Option(min=1, max=1000, help="Share in slots beside other tenants.")] = 1,
-    rpm: Annotated[int | None, typer.Option(min=1, help="Most requests a minute.")] = None,
-    tpm: Annotated[int | None, typer.Option(min=1, help="Most tokens a minute.")] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Most requests at once.")] = None,
-    tpd: Annotated[int | None, typer.Option(min=1, help="Most tokens a day.")] = None,
-    context: Annotated[int | None, typer.Option(min=4, help="Longest context of a request, in tokens.")] = None,
-    expires: Annotated[str | None, typer.Option(help='How long it is good: "720h".')] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With whom it shares in slots. [default: the owner]")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(metavar="MODEL", help="Only this model, several times.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(metavar="NETWORK", help="Only from there, several times: 10.0.0.0/8.")
+    ] = None,
+    band: Annotated[str, typer.Option(metavar="BAND", help="high, normal or low: who is served first.")] = "normal",
+    weight: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Share in slots beside other tenants.")
+    ] = 1,
+    rpm: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="Most requests a minute.")] = None,
+    tpm: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="Most tokens a minute.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="Most requests at once.")] = None,
+    tpd: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="Most tokens a day.")] = None,
+    context: Annotated[int | None, typer.Option(min=4, metavar="TOKENS", help="Longest context of a request.")] = None,
+    expires: Annotated[str | None, typer.Option(metavar="TIME", help='How long it is good: "720h".')] = None,
     file: KeysFile = None,
     via_api: ViaApi = False,
     as_json: Json = False,
@@ -93,7 +105,7 @@ def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json
 
 
 def revoke_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
-    """Make a key useless, within five seconds on every gateway that knows it. It stays as a tombstone."""
+    """Make a key useless. Within five seconds on every gateway that knows it; it stays as a tombstone."""
     from cli.commands import keys as commands
 
     if via_api:

@@ -39,10 +39,10 @@ def pull(
 
 def create(
     name: Annotated[str, typer.Argument(help="The new name.")],
-    file: Annotated[Path, typer.Option("--file", "-f", help="A Modelfile.")] = Path("Modelfile"),
+    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="A Modelfile.")] = Path("Modelfile"),
     as_json: JsonNews = False,
 ) -> None:
-    """Make a model from a Modelfile: from another model, or from GGUF files of this machine, which are sent."""
+    """Make a model from a Modelfile. It names another model, or GGUF files of this machine, which are sent."""
     from cli.commands import models as commands
 
     commands.create(name, file, as_json=as_json)

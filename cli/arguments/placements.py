@@ -38,13 +38,14 @@ def placements(
         typer.Argument(help="One model; without one: all that something is set for.", autocompletion=complete_model),
     ] = None,
     words: Annotated[
-        list[str] | None, typer.Argument(help="What to set: NAME=VALUE, NAME for a switch, NAME= to forget one.")
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE", help="What to set; NAME for a switch, NAME= to forget one."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Forget what is not named.")] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Forget everything that is set for the model.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List or set what is wanted of models: where they lie, how many replicas are kept, what is pinned.
+    """List or set what is wanted of models. Where they lie, how many replicas are kept, what is pinned.
 
     puna placements llama3:8b replicas_min=1 pinned devices=node-a/GPU-0
     """
@@ -61,7 +62,9 @@ def placements(
 def load(
     model: Model,
     num_ctx: NumCtx = None,
-    keep_alive: Annotated[str | None, typer.Option(help='How long it stays: "10m", -1 for ever.')] = None,
+    keep_alive: Annotated[
+        str | None, typer.Option(metavar="TIME", help='How long it stays: "10m", -1 for ever.')
+    ] = None,
     require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Fail rather than use the CPU.")] = False,
     as_json: JsonNews = False,
 ) -> None:
@@ -72,7 +75,7 @@ def load(
 
 
 def unload(model: Loaded, as_json: Json = False) -> None:
-    """Stop the replicas of a model once they are idle; those that `puna placements` keeps stay."""
+    """Stop the replicas of a model once they are idle. Those that `puna placements` keeps stay."""
     from cli.commands import placements as commands
 
     commands.unload(model, as_json=as_json)
@@ -80,12 +83,14 @@ def unload(model: Loaded, as_json: Json = False) -> None:
 
 def explain(
     model: Model,
-    num_ctx: Annotated[int | None, typer.Option(min=1, help="As if this context were asked for.")] = None,
+    num_ctx: Annotated[
+        int | None, typer.Option(min=1, metavar="TOKENS", help="As if this context were asked for.")
+    ] = None,
     require_gpu: Annotated[bool, typer.Option("--require-gpu", help="As if a GPU were required.")] = False,
     last: Annotated[bool, typer.Option("--last", help="The last decision, not a hypothetical one.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say why a model lies where it does, or where it would go, with every figure."""
+    """Say why a model lies where it does, or where it would go. With every figure."""
     from cli.commands import placements as commands
 
     commands.explain(model, num_ctx=num_ctx, require_gpu=require_gpu, last=last, as_json=as_json)
@@ -95,7 +100,7 @@ def clear(
     device: Annotated[str, typer.Argument(help='Id or name of a device, alone or behind "node/".')],
     as_json: Json = False,
 ) -> None:
-    """Have an excluded device tested again; what passes gets new placements."""
+    """Have an excluded device tested again. What passes gets new placements."""
     from cli.commands import placements as commands
 
     commands.clear_device(device, as_json=as_json)

@@ -16,18 +16,24 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     model: Model,
-    concurrency: Annotated[str, typer.Option(help="How many clients ask at once, level after level.")] = "1,2,4",
+    concurrency: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="How many clients ask at once, level after level.")
+    ] = "1,2,4",
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests at each level. [default: four for each client]")
+        int | None,
+        typer.Option(min=1, metavar="NUMBER", help="Requests at each level. [default: four for each client]"),
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of a prompt, about.")] = 128,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Longest answer; a model may end before.")] = 64,
+    prompt_tokens: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Length of a prompt, about.")] = 128,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, metavar="TOKENS", help="Longest answer; a model may end before.")
+    ] = 64,
     shared: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the prompt that is the same in all requests.")
+        float,
+        typer.Option(min=0.0, max=1.0, metavar="PART", help="Share of the prompt that is the same in all requests."),
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Measure how fast a served model answers: time to the first token, tokens/s, and what caches save."""
+    """Measure how fast a served model answers. Time to the first token, tokens/s, and what caches save."""
     from cli.commands import bench as command
     from cli.core.bench_figures import concurrency_list
 
@@ -61,7 +67,7 @@ def doctor(
     settings: Annotated[bool, typer.Option("--settings", help="Every setting that is in effect, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print findings and settings as JSON.")] = False,
 ) -> None:
-    """Look at engine, devices, disks, models, Redis, ports, clocks, settings and server, and say what to do.
+    """Look for what is wrong, and say what to do. Engine, devices, disks, Redis, ports, clocks, settings, server.
 
     Changes nothing, and needs no cluster. Exit status 1 if something failed.
     """

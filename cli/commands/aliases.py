@@ -2,6 +2,7 @@
 
 from urllib.parse import quote
 
+from cli.core.exit_codes import ExitCode
 from cli.core.listing_rows import ALIAS_HEADINGS, alias_rows
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
@@ -28,7 +29,7 @@ def remove(alias: str, *, as_json: bool) -> None:
     """
     answer = _server().send("DELETE", f"{_PATH}/{quote(alias, safe='')}")
     if not answer.get("was_set"):
-        raise CommandFailed(f"{alias} is no alias")
+        raise CommandFailed(f"{alias} is no alias", ExitCode.NOT_FOUND)
     if as_json:
         print_json(answer)
         return

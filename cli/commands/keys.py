@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cli.cluster.home import real_home
+from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
 from cli.server import Server
@@ -208,7 +209,11 @@ def _pepper(path: Path) -> bytes:
 def _read(path: Path) -> list[Key]:
     try:
         return list(read_keys(read_private(path).decode()))
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
+        raise CommandFailed(f"there is no {path}; `puna keys create` makes it", ExitCode.NOT_FOUND) from error
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}") from error
+    except ValueError as error:
         raise CommandFailed(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 

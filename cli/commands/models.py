@@ -49,7 +49,8 @@ def create(name: str, path: Path, *, as_json: bool) -> None:
         modelfile = parse_modelfile(path.read_text(encoding="utf-8"))
         body = dict(create_body(name, modelfile))
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{path} cannot be read") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise CommandFailed(f"{path} cannot be read: {reason}") from error
     except ModelfileInvalid as error:
         raise CommandFailed(f"{path}: {error}") from error
     try:

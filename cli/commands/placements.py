@@ -37,7 +37,7 @@ def change(model: str, words: Sequence[str], *, replaces: bool, as_json: bool) -
     try:
         wanted = constraints_of_words(words)
     except ValueError as error:
-        raise CommandFailed(f"{error}; {WORDS_TEXT}") from error
+        raise CommandFailed(f"{error} ({WORDS_TEXT})", ExitCode.USAGE) from error
     before: dict[str, Any] = {} if replaces else dict(server.get(path).get("constraints") or {})
     body = {name: value for name, value in {**before, **wanted}.items() if value is not None}
     answer = server.send("PUT", path, body)

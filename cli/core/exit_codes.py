@@ -19,7 +19,7 @@ MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.FAILED: "failed; the line on standard error says why",
     ExitCode.USAGE: "the command line is wrong",
-    ExitCode.NOT_FOUND: "there is no such model, node, device or key",
+    ExitCode.NOT_FOUND: "there is no such model, alias, node, device or key",
     ExitCode.REFUSED: "refused: the key is missing, wrong or not good for this, or nobody may",
     ExitCode.UNREACHABLE: "the server is not there, is not trusted, or broke off",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",

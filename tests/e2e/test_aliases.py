@@ -44,4 +44,4 @@ def test_an_alias_is_set_asked_listed_and_removed(cluster: Cluster, answers: dic
     finally:
         assert puna(cluster, "alias", "rm", "fast") == "fast:latest is no alias any more\n"
     assert httpx.post(f"{cluster.url}/api/show", json={"model": "fast"}).status_code == 404
-    assert "no alias" in puna(cluster, "alias", "rm", "fast", expected=1)
+    assert "no alias" in puna(cluster, "alias", "rm", "fast", expected=3)

@@ -210,10 +210,11 @@ def test_top_prints_the_cluster_once(place: Place) -> None:
 def test_versions_are_those_of_all_parts(place: Place) -> None:
     versions = place.json("version")
 
-    assert versions["client"] == versions["server"]
+    release = versions["client"].partition("+")[0]  # whoever commits meanwhile has other builds of it
+    assert versions["server"].partition("+")[0] == release
     assert all(versions["engine"] in build for build in versions["nodes"].values())
     assert versions["nodes"]
-    assert place.puna("--version").stdout == f"puna {versions['client']}\n"
+    assert place.puna("--version").stdout.startswith(f"puna {release}")
 
 
 @pytest.mark.parametrize(
