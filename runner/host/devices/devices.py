@@ -30,7 +30,7 @@ from runner.ram import read_host_memory
 log = get_logger()
 
 LOOK_INTERVAL_S = 0.25
-TELL_INTERVAL_S = 1.0
+FREE_PUSH_S = 1.0  # figures that moved by a little
 # How long a start waits for the tests: a device that hangs must not keep the others from being used.
 FIRST_CHECK_WAIT_S = 10.0
 
@@ -255,7 +255,7 @@ class Devices:
                 self._wake_up()
             if self._clock.now_s() >= tell_at_s:
                 self._tell()
-                tell_at_s = self._clock.now_s() + TELL_INTERVAL_S
+                tell_at_s = self._clock.now_s() + FREE_PUSH_S
             else:
                 self._tell_if_moved()
 
@@ -268,7 +268,7 @@ class Devices:
 
     async def _watch_servers(self) -> None:
         while True:
-            await asyncio.sleep(TELL_INTERVAL_S)
+            await asyncio.sleep(FREE_PUSH_S)
             await self._search.ask_servers()
             self._tell_if_moved()
             if self._search.to_check():

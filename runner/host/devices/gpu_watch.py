@@ -16,7 +16,7 @@ from runner.host.runners import children
 log = get_logger()
 
 FIRST_LINE_TIMEOUT_S = 10.0
-# A line comes every second; a broken card hangs the driver's library.
+# A line comes every second, and the drivers have two to answer; a broken card hangs their library.
 LINE_TIMEOUT_S = 3.0
 RESTART_S_MIN = 1.0
 RESTART_S_MAX = 60.0

@@ -200,14 +200,14 @@ async def test_a_card_that_only_its_driver_knows_is_asked_about_once(
     library.tell(card(1), card(2))
     engine.write(devices=[CPU, gpu(1)])
     table = Devices(SystemClock(), hot_plug=HotPlug(reprobe_s=NEVER_S, read=dict, open_socket=no_messages))
+
+    def is_told(free_bytes: int) -> bool:
+        return by_id(table)["GPU-1"].free_bytes == free_bytes
+
     async with watched(table):
         for free_bytes in (5 * GIB, 6 * GIB, 7 * GIB):  # each is a word of the drivers about both cards
             library.tell(card(1, free_bytes=free_bytes), card(2))
-            await until(
-                lambda free_bytes=free_bytes: by_id(table)["GPU-1"].free_bytes == free_bytes,
-                deadline_s=20,
-                what="the figure is there",
-            )
+            await until(partial(is_told, free_bytes), deadline_s=20, what="the figure is there")
         await table.check()
         assert engine.listings() == 1
         library.tell(card(1), card(2), driver="600")  # with another driver the engine may list it
