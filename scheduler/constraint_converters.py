@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from common.errors import InvalidRequest
 from protos import cluster_pb2, scheduler_pb2
-from scheduler.converters import from_layout
+from scheduler.converters import from_layout, from_speed_source
 from scheduler.core.candidates import Candidate, Placement, Refusal, Verdict
 from scheduler.core.constraint_fields import CACHE_TYPES, default_replicas_max
 from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
@@ -259,4 +259,6 @@ def _device(
             scheduler_pb2.LentTo(placement_id=one.placement_id, model_name=one.model_name, node_id=one.node_id)
             for one in have.lent_to
         ],
+        rank_bytes_s=round(have.speed_bytes_s),
+        rank_source=from_speed_source(have.speed_source),
     )

@@ -104,6 +104,8 @@ def _room(device: Json) -> str:
     age_s = int(device.get("free_age_ms") or 0) / 1000
     text += f" ({device.get('free_source') or 'unknown'}, {age_s:.1f} s)"
     text += f", of the pool {device['pool']}" if device.get("pool") else ""
+    if speed := round(device.get("speed_bytes_s") or 0):
+        text += f", reads {format_bytes(speed)}/s ({device.get('speed_source') or 'unknown'})"
     return text + _limit(device) + "".join(f", lent to {lent_text(one)}" for one in device.get("lent_to") or [])
 
 

@@ -7,6 +7,7 @@ from common.errors import InvalidRequest
 from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
 from gateway.core.load_options import LoadOptions
 from gateway.http.placement_bodies import ConstraintsBody
+from gateway.models.inventory import ranked_speed
 from protos import cluster_pb2, scheduler_pb2
 
 _FLASH = {
@@ -170,6 +171,7 @@ def _candidate(candidate: scheduler_pb2.ExplainedCandidate) -> dict[str, object]
                     {"placement": one.placement_id, "model": one.model_name, "node": one.node_id}
                     for one in device.lent_to
                 ],
+                **ranked_speed(device.rank_bytes_s, device.rank_source),
             }
             for device in candidate.devices
         ],

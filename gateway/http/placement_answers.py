@@ -117,6 +117,8 @@ class ExplainedDevice(Answer):
     max_bytes: int | None = Field(description="Of the limit of this name, else the operator's for the device")
     pool: str | None = Field(description="Whose figures these are; null: the device's own")
     lent_to: list[LentTo]
+    speed_bytes_s: int | None = Field(description="That ranks the device")
+    speed_source: str | None = Field(description="replicas, like devices or probe copy")
 
 
 class ExplainedCandidate(Answer):

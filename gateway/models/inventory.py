@@ -137,6 +137,11 @@ def _device(device: cluster_pb2.Device, report_age_ms: int) -> dict[str, object]
     }
 
 
+def ranked_speed(speed: int, source: cluster_pb2.SpeedSource.ValueType) -> dict[str, object]:
+    """By what a device is ranked, and where that comes from; null where it is not known."""
+    return {"speed_bytes_s": speed or None, "speed_source": _SPEED_SOURCES.get(source) if speed else None}
+
+
 def _speed(device: cluster_pb2.Device) -> dict[str, object]:
     """By what it is ranked, and where that comes from; the copy that was timed, beside it."""
     speed, source = device.rank_bytes_s, device.rank_source
@@ -144,11 +149,7 @@ def _speed(device: cluster_pb2.Device) -> dict[str, object]:
         speed, source = device.decode_bytes_s, cluster_pb2.SPEED_SOURCE_REPLICAS
     if not speed:
         speed, source = device.speed_bytes_s, cluster_pb2.SPEED_SOURCE_COPY
-    return {
-        "speed_bytes_s": speed or None,
-        "speed_source": _SPEED_SOURCES.get(source) if speed else None,
-        "copy_bytes_s": device.speed_bytes_s or None,
-    }
+    return {**ranked_speed(speed, source), "copy_bytes_s": device.speed_bytes_s or None}
 
 
 def _runner(record: cluster_pb2.RunnerRecord) -> dict[str, object]:

@@ -15,7 +15,7 @@ from scheduler.core.layouts import Layout
 from scheduler.core.margins import FULL_SIZE_BYTES, NO_MARGINS, MarginKey, Margins
 from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceKind, DeviceView, NodeView
+from scheduler.core.view import DeviceKind, DeviceView, NodeView, SpeedSource
 
 METAL_BACKENDS = frozenset({"Metal", "MTL"})
 LENT_BACKENDS = frozenset({"RPC"})  # the lending process holds the context
@@ -97,6 +97,8 @@ class Available:
     max_bytes: int | None = None  # the operator's, for everything on the device; None: no such limit
     pool_id: str = ""  # the figures are those of this pool, which others draw from, too; empty: the device's own
     lent_to: tuple[LentTo, ...] = ()
+    speed_bytes_s: float = 0.0  # that ranks the device; 0: not known
+    speed_source: SpeedSource = SpeedSource.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,14 @@ def available(
         pool = pool_available(node, pool_id, here, policy, without=without, backoff=backoff)
         if pool is not None and pool.available_bytes < own.available_bytes:
             shared = pool_id if pool.device_id != device.id else ""
-            own = replace(pool, device_id=device.id, pool_id=shared, lent_to=lent_to)
+            own = replace(
+                pool,
+                device_id=device.id,
+                pool_id=shared,
+                lent_to=lent_to,
+                speed_bytes_s=own.speed_bytes_s,
+                speed_source=own.speed_source,
+            )
     return own
 
 
@@ -312,6 +321,8 @@ def _figures(
         backoff_bytes=left_alone,
         limit=limit,
         max_bytes=device.max_bytes,
+        speed_bytes_s=device.speed_bytes_s,
+        speed_source=device.speed_source,
     )
 
 

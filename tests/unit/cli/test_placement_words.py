@@ -157,6 +157,7 @@ def test_an_explanation_names_every_figure_what_goes_and_what_would_fit() -> Non
         ({"limit": "model_max_bytes", "max_bytes": 3_000_000_000}, ", limited by max_bytes 3.0 GB of the model"),
         ({"limit": "server_in_use"}, ", its RPC server serves one placement at a time"),
         ({"pool": "host"}, ", of the pool host"),
+        ({"speed_bytes_s": 550e9, "speed_source": "like devices"}, ", reads 550 GB/s (like devices)"),
         (
             {"lent_to": [{"placement": "p7", "model": "big:latest", "node": "b"}]},
             ", lent to placement p7 of model big:latest on node b",

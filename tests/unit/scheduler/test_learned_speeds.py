@@ -9,10 +9,12 @@ from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
 from runner.core.decode_speeds import DecodeSpeed, learn
 from scheduler.converters import to_nodes
+from scheduler.core.ledger import available
+from scheduler.core.policy import Policy
 from scheduler.core.speeds import like_speeds, likened, speed_classes
 from scheduler.core.view import DeviceView, NodeView, SpeedSource
 from scheduler.known_nodes import KnownNodes
-from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.builders import cpu, gpu, integrated, node
 from tests.unit.scheduler.shape_planning import devices_of, engine, placed
 
 GB = 1e9
@@ -80,6 +82,16 @@ def test_what_is_behind_a_network_tells_nothing_of_others() -> None:
 def test_nodes_that_learn_nothing_from_others_are_the_same_objects() -> None:
     nodes = (node("a", devices=(told(gpu("x"), copy=900),)), node("b", devices=(told(gpu("y"), copy=0),)))
     assert [after is before for after, before in zip(seen_by_all(*nodes), nodes, strict=True)] == [True, True]
+
+
+def test_an_explanation_has_the_speed_of_the_device_itself_where_its_pool_is_what_limits() -> None:
+    lent = replace(told(integrated(), copy=80, replicas=60), backend="Vulkan")
+    ram = told(cpu(free=4), copy=20)
+    have = available(node(devices=(lent, ram)), lent, [], Policy())
+    assert have.pool_id == "host"
+    assert (have.speed_bytes_s, have.speed_source) == (60 * GB, SpeedSource.REPLICAS)
+    have = available(node(devices=(lent, ram)), ram, [], Policy())
+    assert (have.speed_bytes_s, have.speed_source) == (20 * GB, SpeedSource.COPY)
 
 
 class Inventories:
