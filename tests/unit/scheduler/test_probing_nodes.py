@@ -40,3 +40,26 @@ def test_another_node_is_not_waited_for() -> None:
     world.ensure("c")
     world.settle()
     assert [one.node_id for one in world.runners.values()] == ["far"]
+
+
+def test_what_runs_on_a_node_whose_new_host_does_not_know_its_devices_yet_goes_on() -> None:
+    known = (gpu("g0"), cpu())
+    world = world_with(node("near", devices=known, models=models("m")), m=8)
+    world.ensure("c")
+    world.settle()
+    (running,) = world.runners
+    unknown = replace(cpu(), usable=False, probing=True, state_reason=WHY)
+    world.nodes["near"] = replace(world.nodes["near"], devices=(unknown,))
+    world.report()
+    world.pass_time(20)
+    world.settle()
+    assert list(world.runners) == [running]
+    assert len(world.route()) == 1
+    world.ensure("d")  # served by what is there
+    world.settle()
+    world.nodes["near"] = replace(world.nodes["near"], devices=known)
+    world.report()
+    world.pass_time(20)
+    world.settle()
+    assert list(world.runners) == [running]
+    assert len(world.route()) == 1
