@@ -75,8 +75,17 @@ class Trials:
             targets = [one for one in order if one > have][:TARGETS_MAX]
         elif found is not None:
             most = len(found.devices) - 1 if self.in_any_order else 0
-        for hope, (blocks, output), count in itertools.product(Hope, targets, range(self.devices_min, most + 1)):
-            yield hope, Kind(devices=count, taken=blocks + output, output=output)
+        counts = range(self.devices_min, most + 1)
+        kinds = [
+            Kind(devices=count, taken=blocks + output, output=output) for blocks, output in targets for count in counts
+        ]
+        return itertools.product(Hope, self._possible(kinds))
+
+    def _possible(self, kinds: Sequence[Kind]) -> list[Kind]:
+        """Those whose layers so many devices could hold if they took nothing else, however they are laid out."""
+        sizes = self.space.layer_bytes()
+        rooms = [0, *itertools.accumulate(one.room_bytes for one in self.space.bins_beside({}, sizes))] if kinds else []
+        return [kind for kind in kinds if sum(self._layers(kind, sizes)) <= rooms[kind.devices]]
 
     def _roomiest(self, kind: Kind, hope: Hope) -> Layout | None:
         """The way that leaves most free on so many devices."""
