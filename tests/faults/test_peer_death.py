@@ -115,7 +115,8 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
             bystander = process_of(hosts, BYSTANDER)
             with ThreadPoolExecutor(1) as pool:
                 reading = pool.submit(lambda: list(rows(hosts, seen)))
-                wait_until(lambda: len(seen) > TOKENS // 4, deadline_s=60, what="the stream runs")
+                wait_until(lambda: len(seen) > 2, deadline_s=60, what="the stream runs")
+                said = "".join(row["response"] for _, row in list(seen))
                 assert lender.host is not None
                 watch, killed_s = Stopwatch(), time.monotonic()
                 with broken(Killed(lender.host.pid)):
@@ -136,7 +137,6 @@ def test_peer_death_the_stream_goes_on_after_the_model_is_placed_anew(tmp_path: 
         # Random weights have near-ties, and a prompt is computed in other batches than tokens one by one: what was
         # said stays as it was said, what follows may be another of the likeliest continuations.
         whole, expected = "".join(row["response"] for row in answer), alone.json()["response"]
-        said = "".join(row["response"] for _, row in seen[: TOKENS // 4])
         assert whole.startswith(said)
         assert expected.startswith(said)
         assert answer[-1]["done"] is True
