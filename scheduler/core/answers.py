@@ -56,10 +56,9 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
     if record is not None:
         if record.placement_id not in books.stops:
             forget(books, record.placement_id)
-        known = books.failures.get(job.model_digest)
-        count = 1 if known is None else known.count + 1
-        pause_s = min(books.policy.restart_backoff_s * 2 ** (count - 1), books.policy.restart_backoff_s_max)
-        books.failures[job.model_digest] = Failures(count=count, until_s=now_s + pause_s)
+        books.failures[job.model_digest] = _once_more(books, books.failures.get(job.model_digest), now_s)
+    elif not job.was_asked:
+        books.keep_failures[job.model_digest] = _once_more(books, books.keep_failures.get(job.model_digest), now_s)
     books.note(
         "model.load_failed", model=job.model_name, reason=fault.reason, text=fault.message, attempts=job.attempts,
         load_s=round(now_s - job.created_s, 3), callers=len(job.callers),
@@ -67,6 +66,12 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
     callers = job.take_callers()
     if callers:
         books.emit(AnswerFailed(callers=callers, fault=fault))
+
+
+def _once_more(books: Books, known: Failures | None, now_s: float) -> Failures:
+    count = 1 if known is None else known.count + 1
+    pause_s = min(books.policy.restart_backoff_s * 2 ** (count - 1), books.policy.restart_backoff_s_max)
+    return Failures(count=count, until_s=now_s + pause_s)
 
 
 def forget(books: Books, placement_id: str) -> None:

@@ -57,6 +57,7 @@ class Stop:
     retry_at_s: float | None = None
     free_bytes_before: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and device
     listed_before: set[tuple[str, str]] = field(default_factory=set)  # whose drivers listed its process
+    has_failed: bool = False  # its host could not, and nobody knows when it will be gone
     recover_until_s: float = 0.0
 
 
@@ -133,6 +134,7 @@ class Books:
     reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
     measuring: dict[str, Measuring] = field(default_factory=dict)  # by node id: one at a time
     failures: dict[str, Failures] = field(default_factory=dict)  # by model digest
+    keep_failures: dict[str, Failures] = field(default_factory=dict)  # likewise: of loads that nobody asked for
     replaced_at_s: dict[str, float] = field(default_factory=dict)  # by model digest
     decisions: dict[str, Decision] = field(default_factory=dict)  # by model name
     constraints: dict[str, Constraints] = field(default_factory=dict)  # by model name: what commands have set

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
-from scheduler.core.books import Books
+from scheduler.core.books import Books, StopState
 from scheduler.core.demand import NO_DEMAND, reload_s
 from scheduler.core.eviction import Evictable, PoolKey
 from scheduler.core.growth import may_replace
@@ -33,12 +34,13 @@ class _Soon:
 
 
 def evictable(books: Books, job: LoadJob, now_s: float) -> Iterator[Evictable]:
-    """Idle replicas that may go for this load.
+    """Idle replicas that may go for this load, and those that go anyway: to wait for them costs nothing.
 
     One that loads, that answers, or that is in its first moments may not go yet. If it is worth much less than an idle
     one, the idle one stays too, for a while: to wait for some seconds is better than to throw out what is asked for all
     the time, and to load it again a moment later.
     """
+    yield from _leaving(books)
     idle: list[tuple[Evictable, float]] = []
     soon: list[_Soon] = []
     waits = now_s < job.created_s + books.policy.starve_s
@@ -65,6 +67,15 @@ def evictable(books: Books, job: LoadJob, now_s: float) -> Iterator[Evictable]:
     for one, until_s in idle:
         if now_s >= until_s or not any(_is_worth_waiting_for(other, one, until_s) for other in soon):
             yield one
+
+
+def _leaving(books: Books) -> Iterator[Evictable]:
+    """Who serves nobody any more and has been told to stop: its memory is back in a moment, whoever wants it."""
+    for stop in books.stops.values():
+        if stop.state is StopState.DRAINING or stop.has_failed or not books.observed.is_current(stop.node_id):
+            continue
+        held = ((one.node_id, device, count) for one in stop.held for device, count in one.device_bytes.items())
+        yield Evictable(placement_id=stop.placement_id, idle_s=inf, loss=0.0, pool_bytes=_by_pool(books, held))
 
 
 def _is_worth_waiting_for(soon: _Soon, idle: Evictable, until_s: float) -> bool:

@@ -41,12 +41,16 @@ def keep_replicas(books: Books, now_s: float) -> None:
 
 
 def _keep(books: Books, model: ModelFile, constraints: Constraints, now_s: float) -> None:
-    have = replica_count(books, model.digest)
+    have, serving = replica_count(books, model.digest), sum(1 for _ in serving_replicas(books, model.digest))
     preloads = constraints.preload and model.name not in books.preloaded
+    wanted = max(constraints.replicas_min, 1 if preloads else 0)
+    if serving >= wanted:
+        books.keep_failures.pop(model.digest, None)
+    if have < wanted and (_waits(books, model.digest, now_s) or _waits_to_keep(books, model.digest, now_s)):
+        return
     if preloads:
         books.preloaded.add(model.name)
-    wanted = max(constraints.replicas_min, 1 if preloads else 0)
-    if have < wanted and not _waits(books, model.digest, now_s):
+    if have < wanted:
         reason = "replicas_min" if have < constraints.replicas_min else "preload"
         begin_load(books, model, now_s=now_s, is_extra=have > 0, reason=reason)
 
@@ -61,6 +65,12 @@ def replica_count(books: Books, digest: str) -> int:
 def _waits(books: Books, digest: str, now_s: float) -> bool:
     """Whether the last load of the model failed a moment ago."""
     failures = books.failures.get(digest)
+    return failures is not None and now_s < failures.until_s
+
+
+def _waits_to_keep(books: Books, digest: str, now_s: float) -> bool:
+    """Whether there was no room a moment ago; callers need not wait for this."""
+    failures = books.keep_failures.get(digest)
     return failures is not None and now_s < failures.until_s
 
 

@@ -207,7 +207,10 @@ def drop_deserted(books: Books, now_s: float) -> None:
 
 
 def unload(books: Books, event: UnloadRequested, now_s: float) -> None:
-    """Order the replicas of a model to go that no operator keeps. A load that somebody waits for goes on."""
+    """Order the replicas of a model to go that no operator keeps.
+
+    A load that somebody waits for goes on, and what it brings goes when their requests have ended.
+    """
     model = find_model(tuple(books.observed.nodes.values()), event.model_name)
     if model is None:
         _refuse(books, event, _why_not(books, None, event.model_name) or model_not_found(event.model_name))
@@ -220,7 +223,11 @@ def unload(books: Books, event: UnloadRequested, now_s: float) -> None:
     kept = max(len(serving) if one.pinned else one.replicas_min for one in wishes)
     ordered = sum(order_stop(books, one.placement_id, reason="unload", now_s=now_s) for one in serving[kept:])
     for job in books.jobs_by_age():
-        if job.model_digest == model.digest and not job.callers and not job.is_extra and not kept:
+        if job.model_digest != model.digest or job.is_extra:
+            continue
+        if job.callers:
+            job.keep_alive_ms = 0
+        elif not kept:
             if job.state in ON_HOST:
                 stop_load(books, job, reason="unload", now_s=now_s)
                 ordered += 1

@@ -140,7 +140,7 @@ def on_stop_done(books: Books, event: StopDone, now_s: float) -> None:
     if stop is None or stop.state is not StopState.COMMANDED:
         return
     books.observed.forget_start(stop.placement_id)
-    stop.state = StopState.RECOVERING
+    stop.state, stop.has_failed = StopState.RECOVERING, False
     stop.recover_until_s = now_s + books.policy.recovery_s
     stop.retry_at_s = None
     advance_stop(books, stop, now_s)
@@ -156,6 +156,7 @@ def on_stop_failed(books: Books, event: StopFailed, now_s: float) -> None:
         _finish(books, stop)
         return
     stop.state = StopState.DRAINING
+    stop.has_failed = True
     stop.retry_at_s = now_s + books.policy.stop_retry_s
 
 
@@ -169,11 +170,14 @@ def _is_recovered(books: Books, stop: Stop, runner: RunnerView | None, now_s: fl
 
 
 def still_hold_what_is_needed(books: Books, placement: Placement) -> bool:
-    """Whether one of the victims has not yet given back a device that the placement needs."""
+    """Whether one of the victims has not yet given back a device that the placement needs.
+
+    One that cannot be stopped is waited for by nobody: its bytes stay promised, and the next plan does without them.
+    """
     needed = {(need.node_id or placement.node_id, need.device_id) for need in placement.needs}
     for victim in placement.victims:
         stop = books.stops.get(victim)
-        if stop is None:
+        if stop is None or stop.has_failed:
             continue
         if stop.state is not StopState.RECOVERING or needed & devices_held(stop):
             return True

@@ -368,7 +368,7 @@ def test_clients_with_growing_contexts_replace_a_replica_at_most_once_a_minute()
 def test_a_larger_context_that_fits_beside_the_replica_waits_for_no_minute() -> None:
     world = loaded(context_tokens=1024)
     for caller, context_tokens in (("c1", 2048), ("c2", 4096)):
-        world.pass_time(2)
+        world.pass_time(6)
         world.ensure(caller, context_tokens=context_tokens)
         world.settle()
         assert world.is_ready(caller)

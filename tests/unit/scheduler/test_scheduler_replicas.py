@@ -70,7 +70,21 @@ def test_a_kept_model_that_cannot_be_loaded_is_tried_again_with_pauses() -> None
     for _ in range(30):
         world.pass_time(1)
         world.measure_all()
-    assert 1 <= len(world.noted("model.load_failed")) <= 30
+    assert 2 <= len(world.noted("model.load_failed")) <= 7, "after half a second, one, two, four..."
+    world.ensure("c")
+    world.measure_all()
+    assert world.fault("c").reason == "insufficient_memory", "whoever asks is told at once"
+    world.sizes_gib["digest-m"] = 1
+    world.core.books.reports.clear()
+    world.nodes = {"a": node(devices=(cpu(free=64, total=64),))}
+    for _ in range(40):
+        world.pass_time(1)
+        world.settle()
+    assert len(world.route()) == 1
+    before = len(world.noted("model.load_requested"))
+    world.runner_dies(world.route()[0])
+    world.pass_time(1)
+    assert len(world.noted("model.load_requested")) == before + 1, "since it served, it is not waited for again"
 
 
 def test_priority_protects_a_model_and_recent_demand_does_too() -> None:

@@ -37,6 +37,20 @@ def test_a_load_without_callers_that_has_not_begun_goes_when_another_one_waits()
     assert world.finals("first") == []
 
 
+def test_a_load_that_an_operator_wants_does_not_go_because_another_one_waits() -> None:
+    world = loaded(world=world_with(node(devices=ONE_GPU, models=models("m", "n", "k")), m=16, n=16, k=16))
+    world.work("p1", busy=1)
+    world.report()
+    world.want("k", preload=True, max_shape="one_device")
+    world.report()
+    world.measure_all()
+    world.want("n", max_shape="one_device")
+    world.ensure("c", "n")
+    world.measure_all()
+    world.pass_time(10)
+    assert world.noted("model.load_failed") == []
+
+
 def test_a_load_without_callers_that_has_begun_is_finished_all_the_same() -> None:
     world = world_with(node(devices=TWO_GPUS, models=models("m", "n")), m=16, n=16)
     world.ensure("first", "m")
