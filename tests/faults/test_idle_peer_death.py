@@ -1,0 +1,76 @@
+"""A model over two of three nodes idles, and what lends to it dies: nobody has to ask before that is seen.
+
+It is kept by `replicas_min`, so it is placed anew without its dead lender; a model on the third node notices nothing.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.namespaces import Machine, Machines, running_hosts
+from tests.waiting import wait_until
+from tools.model_zoo import build, shape
+from tools.model_zoo.recipe import WeightType
+
+SIZES = {"num_ctx": 24_576, "require_gpu": True}
+BYSTANDER = "dense"
+
+
+def build_models(directory: Path) -> Path:
+    """A model that no single device of these tests holds, and a tiny one."""
+    models = directory / "models"
+    models.mkdir()
+    recipe = replace(
+        shape("57m"), name="big", weights=WeightType.F16, vocabulary_tokens=1024, kv_heads=8, context_tokens=1 << 16
+    )
+    build(recipe, models)
+    build(BYSTANDER, models)
+    return models
+
+
+def want(hosts: Machines, model: str, **constraints: Any) -> None:
+    httpx.put(f"{hosts.url}/puna/v1/placements/{model}", json=constraints, timeout=60).raise_for_status()
+
+
+def ready(hosts: Machines, model: str) -> dict[str, tuple[str, int]]:
+    """Replicas that serve: node and process id by placement and generation."""
+    return {
+        f"{one['placement']}.{one['generation']}": (node, one["pid"])
+        for node, one in hosts.runners()
+        if one["model"].startswith(model) and one["state"] in ("ready", "no_slots")
+    }
+
+
+def lends_to(hosts: Machines, machine: Machine, models: list[str]) -> bool:
+    """Whether the machine's devices serve just these models of other nodes, as /puna/v1/nodes says."""
+    devices = [device for node in hosts.nodes() if node["id"] == machine.name for device in node["devices"]]
+    return bool(devices) and [one["model"] for device in devices for one in device["lent_to"]] == models
+
+
+@pytest.mark.timeout(900)
+def test_a_peer_that_dies_under_an_idle_model_is_noticed_and_the_model_placed_anew(tmp_path: Path) -> None:
+    with running_hosts(tmp_path, build_models(tmp_path), names=("a", "b", "c"), device_mib=512) as hosts:
+        answered = hosts.answer("big", **SIZES)
+        assert answered.status_code == 200, answered.text
+        ((name, (head, _)),) = ready(hosts, "big").items()
+        others = [one for one in hosts.machines.values() if one.name != head]
+        lender = next(one for one in others if one.devices[0].used_bytes() > 0)
+        (third,) = [one.name for one in others if one is not lender]
+        wait_until(
+            lambda: lends_to(hosts, lender, ["big:latest"]), deadline_s=60, what="the device says whom it serves"
+        )
+        want(hosts, BYSTANDER, nodes=[third], num_gpu=0)
+        assert hosts.answer(BYSTANDER).status_code == 200
+        bystander = ready(hosts, BYSTANDER)
+        want(hosts, "big", replicas_min=1, **SIZES)
+
+        lender.devices[0].kill()  # and nobody asks for anything
+        wait_until(lambda: name not in ready(hosts, "big"), deadline_s=120, what="the placement has ended")
+        wait_until(lambda: len(ready(hosts, "big")) == 1, deadline_s=240, what="the model is placed anew")
+        wait_until(lambda: lends_to(hosts, lender, []), deadline_s=60, what="the dead device serves nobody")
+        assert ready(hosts, BYSTANDER) == bystander
+        again = hosts.answer("big", **SIZES)
+        assert again.status_code == 200, again.text
