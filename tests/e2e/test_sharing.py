@@ -57,7 +57,7 @@ def test_a_client_that_leaves_frees_its_slot(cluster: Cluster) -> None:
         lines = response.iter_lines()  # held: a dropped iterator closes the connection
         next(lines)
         wait_until(lambda: cluster.slots_busy() == 1, deadline_s=20, what="the slot is busy")
-    wait_until(lambda: cluster.slots_busy() == 0, deadline_s=5, what="the slot is free after the client left")
+    wait_until(lambda: cluster.slots_busy() == 0, deadline_s=20, what="the slot is free after the client left")
     cut = metric_sum(cluster.runner_metrics(), "puna_runner_generated_tokens_total")
     assert metric_sum(cluster.runner_metrics(), "puna_runner_generated_tokens_total") == cut
 
