@@ -13,7 +13,7 @@ const SWITCHES = [
 ];
 const NUMBERS = [
   ["replicas_min", "Replicas, at least", { min: 0, max: 64 }, "0"],
-  ["replicas_max", "Replicas, at most", { min: 1, max: 64 }, "as many as at least"],
+  ["replicas_max", "Replicas, at most", { min: 1, max: 64 }, "as at least"],
   ["slots", "Slots", { min: 1, max: 256 }, "automatic"],
   ["num_ctx", "num_ctx, tokens", { min: 4 }, "automatic"],
   ["priority", "Priority, −10 to 10", { min: -10, max: 10 }, "0"],
