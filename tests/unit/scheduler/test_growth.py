@@ -42,7 +42,7 @@ def test_what_was_asked_too_long_ago_does_not_count() -> None:
 
 def test_one_replica_more_is_as_large_as_anybody_asked_lately() -> None:
     world = came_and_went()
-    world.want("m", replicas_min=2)
+    world.want("m", replicas_min=2, num_ctx=2048)
     world.report()
     world.settle()
     assert sizes(world) == [8192, 2048, 8192]
