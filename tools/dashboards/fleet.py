@@ -178,6 +178,26 @@ FLEET = Board(
                     "short",
                     ("count by (service, version) (puna_build_info)", "{{service}} {{version}}"),
                 ),
+                lines(
+                    "Silence of replicas",
+                    "s",
+                    ("max by (model) (puna_gateway_report_age_seconds)", "{{model}}"),
+                    about="Since a replica of the model last said how busy it is: the longest of those that gateways "
+                    "can reach. They report every second.",
+                ),
+                lines(
+                    "Age of routes",
+                    "s",
+                    ("puna_gateway_routes_age_seconds", "{{instance}}"),
+                    about="Since the routes last changed, as each gateway heard. It grows while nothing changes; a "
+                    "gateway that is alone in it has missed a change.",
+                ),
+                lines(
+                    "Age of the free figures",
+                    "s",
+                    ("max by (node) (puna_discovery_device_free_age_seconds)", "{{node}}"),
+                    about="The oldest of each node. Nothing new is placed where it is not known what is free.",
+                ),
             ),
         ),
     ),
