@@ -56,13 +56,14 @@ def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command
     ] = False,
 ) -> None:
     """Ask a model, and stream its answer."""
+    from cli.commands import question_files
     from cli.commands import run as commands
 
     options = RunOptions(
         system=system,
         keep_alive=keep_alive,
         think=think,
-        answer_format=None if answer_format is None else commands.read_format(answer_format),
+        answer_format=None if answer_format is None else question_files.read_format(answer_format),
         options=_options(option, temperature=temperature, seed=seed, num_predict=max_tokens),
     )
     commands.run(model, question or [], file or [], options, verbose=verbose, as_json=as_json)
@@ -81,13 +82,14 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
     verbose: Verbose = False,
 ) -> None:
     """Talk to a model. /help lists what can be said beside questions; lines of a pipe are read likewise."""
+    from cli.commands import question_files
     from cli.commands import run as commands
 
     options = RunOptions(
         system=system,
         keep_alive=keep_alive,
         think=think,
-        answer_format=None if answer_format is None else commands.read_format(answer_format),
+        answer_format=None if answer_format is None else question_files.read_format(answer_format),
         options=_options(option, temperature=temperature, seed=seed, num_predict=max_tokens),
     )
     commands.chat(model, options, verbose=verbose)

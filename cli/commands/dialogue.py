@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.cluster.home import real_home
+from cli.commands.question_files import read_attachment, read_format
 from cli.commands.talk import Talk
 from cli.core.conversation import Conversation
 from cli.core.dialogue_lines import Command, Interrupts, Question, command_of
@@ -143,8 +144,6 @@ class Dialogue:
         print_sections([("", list(HELP))])
 
     def _set(self, rest: str) -> None:
-        from cli.commands.run import read_format  # noqa: PLC0415  # that module starts dialogues
-
         talk, (name, value) = self._talk, split_setting(rest)
         if name == "format":
             wanted = None if value in ("", "off") else read_format(value)
@@ -200,8 +199,6 @@ class Dialogue:
         print(f"talking to {talk.model}" + (f", {count} messages so far" if count else ""))
 
     def _attach(self, name: str) -> None:
-        from cli.commands.run import read_attachment  # noqa: PLC0415  # that module starts dialogues
-
         if not name:
             raise CommandFailed("/file needs a path")
         path = Path(name).expanduser()

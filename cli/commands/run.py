@@ -5,20 +5,15 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cli.commands.dialogue import Dialogue
+from cli.commands.question_files import read_attachment
 from cli.commands.talk import Talk
-from cli.core.answer_format import answer_format
-from cli.core.attachments import Attachment, attachment_of
 from cli.core.conversation import RunOptions, join_question
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 from cli.server import Server
 from cli.settings import CliSettings
-
-# What a gateway takes as one body is more; but no question is longer.
-FILE_BYTES_MAX = 32 * 1024 * 1024
 
 
 def run(
@@ -50,36 +45,6 @@ def chat(model: str, options: RunOptions, *, verbose: bool) -> None:
     """Talk until the user leaves; the lines of a pipe are questions and commands, too."""
     settings = CliSettings.load()
     Dialogue(Talk(Server.of(settings), model, options, verbose=verbose), settings).run()
-
-
-def read_attachment(path: Path) -> Attachment:
-    """A file for a question.
-
-    Raises:
-        CommandFailed: it cannot be read, or models cannot be shown it.
-    """
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise CommandFailed(f"{path} has more than {FILE_BYTES_MAX} bytes")
-        return attachment_of(path.name, path.read_bytes())
-    except OSError as error:
-        raise CommandFailed(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CommandFailed(str(error)) from error
-
-
-def read_format(word: str) -> Any:
-    """What `--format` names.
-
-    Raises:
-        CommandFailed: a file that cannot be read, or holds no schema.
-    """
-    try:
-        return answer_format(word, lambda name: Path(name).expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandFailed(f"{word}: {error.strerror}") from error
-    except ValueError as error:
-        raise CommandFailed(str(error)) from error
 
 
 def _piped() -> str | None:

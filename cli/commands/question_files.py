@@ -1,0 +1,41 @@
+"""Files that a question or its answer's format is read from."""
+
+from pathlib import Path
+from typing import Any
+
+from cli.core.answer_format import answer_format
+from cli.core.attachments import Attachment, attachment_of
+from cli.errors import CommandFailed
+
+# What a gateway takes as one body is more; but no question is longer.
+FILE_BYTES_MAX = 32 * 1024 * 1024
+
+
+def read_attachment(path: Path) -> Attachment:
+    """A file for a question.
+
+    Raises:
+        CommandFailed: it cannot be read, or models cannot be shown it.
+    """
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise CommandFailed(f"{path} has more than {FILE_BYTES_MAX} bytes")
+        return attachment_of(path.name, path.read_bytes())
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def read_format(word: str) -> Any:
+    """What `--format` names.
+
+    Raises:
+        CommandFailed: a file that cannot be read, or holds no schema.
+    """
+    try:
+        return answer_format(word, lambda name: Path(name).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandFailed(f"{word}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
