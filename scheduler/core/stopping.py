@@ -140,7 +140,8 @@ def on_stop_done(books: Books, event: StopDone, now_s: float) -> None:
     if stop is None or stop.state is not StopState.COMMANDED:
         return
     books.observed.forget_start(stop.placement_id)
-    stop.state, stop.has_failed = StopState.RECOVERING, False
+    stop.state = StopState.RECOVERING
+    stop.has_failed = False
     stop.recover_until_s = now_s + books.policy.recovery_s
     stop.retry_at_s = None
     advance_stop(books, stop, now_s)
