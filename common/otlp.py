@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK, sent by OTLP over gRPC. Imported only where `common.tracing` is told to trace."""
+"""Spans by OpenTelemetry's SDK, sent by OTLP over gRPC. Imported only where `tracing.py` is told to trace."""
 
 import os
 import threading
