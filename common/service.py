@@ -10,11 +10,11 @@ from typing import TypeVar
 import uvloop
 
 from common.errors import StartupError
-from common.logs import configure_logs, get_logger
-from common.loop_lag import watch_loop
 from common.ollama_environment import without_meaning
 from common.settings import PunaSettings
-from common.tracing import start_tracing, stop_tracing
+from common.telemetry.logs import configure_logs, get_logger
+from common.telemetry.loop_lag import watch_loop
+from common.telemetry.tracing import start_tracing, stop_tracing
 
 log = get_logger()
 

@@ -3,9 +3,9 @@
 import asyncio
 
 from common.clock import SystemClock
-from common.grpc_server import bind_server
-from common.logs import get_logger
-from common.metrics import serve_metrics
+from common.grpc.server import bind_server
+from common.telemetry.logs import get_logger
+from common.telemetry.metrics import serve_metrics
 from discovery import metrics
 from discovery.converters import report_ages, to_rows
 from discovery.registry import Registry

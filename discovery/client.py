@@ -5,13 +5,13 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
-from common.addresses import Channels
 from common.errors import ModelUnavailable, PunaError
-from common.grpc_client import call_metadata
-from common.grpc_errors import received
-from common.logs import get_logger
+from common.grpc.addresses import Channels
+from common.grpc.client import call_metadata
+from common.grpc.errors import received
 from common.model_details import KeptDetails
 from common.seen_inventory import Laid, SeenInventory
+from common.telemetry.logs import get_logger
 from protos import discovery_pb2, discovery_pb2_grpc
 
 log = get_logger()
@@ -28,7 +28,7 @@ async def watch_inventory(
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
     """Yield the inventory on connect and after every change; ends only when the caller stops iterating.
 
-    `addresses` as in common/addresses.py: one of them is watched, another one when it is gone.
+    `addresses` as in common/grpc/addresses.py: one of them is watched, another one when it is gone.
     While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
     Models come with their details once (common/model_details.py).
     `on_connection` hears False when the stream breaks and True with the first inventory of the next one.

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from common.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.errors import InvalidRequest
-from common.metrics import Sample
 from common.model_details import name_details, without_details
+from common.telemetry.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
+from common.telemetry.metrics import Sample
 from discovery import metrics
 from discovery.core.membership import Membership, Node, Report, Section
 from protos import cluster_pb2, discovery_pb2

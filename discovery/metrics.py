@@ -2,8 +2,8 @@
 
 from prometheus_client import Counter, Gauge
 
-from common.device_metrics import DeviceGauges
-from common.metrics import Family, ScrapedGauges
+from common.telemetry.device_metrics import DeviceGauges
+from common.telemetry.metrics import Family, ScrapedGauges
 
 NODES = Gauge("puna_discovery_nodes", "Nodes in the inventory", ["state"])
 WATCHERS = Gauge("puna_discovery_watchers", "Open WatchInventory streams")

@@ -4,7 +4,7 @@ import asyncio
 
 from common.changes import Changes
 from common.clock import Clock
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from discovery import metrics
 from discovery.core import membership as core
 from discovery.core.membership import Membership, Report

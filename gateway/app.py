@@ -15,21 +15,21 @@ from common.clock import MS_PER_S, SystemClock
 from common.durations import parse_go_duration_ms
 from common.effective_settings import effective_settings
 from common.errors import ShuttingDown, StartupError
-from common.grpc_server import GrpcServer, bind_server
-from common.logs import get_logger
-from common.metrics import serve_metrics
+from common.grpc.server import GrpcServer, bind_server
 from common.network import is_private_listener, split_host_port
+from common.telemetry.logs import get_logger
+from common.telemetry.metrics import serve_metrics
 from common.version import puna_version
 from gateway import metrics
 from gateway.answers.inference import Inference
-from gateway.core.browser import BrowserPolicy
+from gateway.core.dispatch.browser import BrowserPolicy
 from gateway.grpc.grpc_keys import KeyInterceptor
 from gateway.grpc.inference_servicer import SERVICE_NAME, InferenceServicer
-from gateway.http.edge import HEADER_BYTES_MAX, Edge
-from gateway.http.limited_connections import LimitedProtocol
-from gateway.http.router import Router
+from gateway.http.endpoint.router import Router
+from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.service import Service
+from gateway.http.server.edge import HEADER_BYTES_MAX, Edge
+from gateway.http.server.limited_connections import LimitedProtocol
 from gateway.keys.authorizer import Authorizer
 from gateway.keys.key_redis import KeyRedis
 from gateway.keys.key_store import KeyStore

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from common.errors import InvalidRequest
-from common.grpc_client import call_metadata, open_channel
-from common.grpc_errors import domain_errors, received
+from common.grpc.client import call_metadata, open_channel
+from common.grpc.errors import domain_errors, received
 from protos import inference_pb2, inference_pb2_grpc, runner_pb2, scheduler_pb2, store_pb2
 
 Messages = str | Sequence[inference_pb2.ChatMessage]

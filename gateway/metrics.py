@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from common.metrics import Family, ScrapedGauges
+from common.telemetry.metrics import Family, ScrapedGauges
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from typing import Protocol
 
 from common.errors import ModelUnavailable
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2, store_pb2
 
 log = get_logger()
@@ -124,7 +124,7 @@ class Stores(Protocol):
 
 ConnectRunner = Callable[[str], Runner]
 
-# How `common.grpc_errors` begins the text of a call that reached nobody; the rest names addresses.
+# How `common.grpc.errors` begins the text of a call that reached nobody; the rest names addresses.
 _UNREACHABLE = "service unreachable"
 _SCHEDULER_RETRY_S = 5.0
 

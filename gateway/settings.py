@@ -7,7 +7,7 @@ from pydantic import field_validator
 from common.errors import StartupError
 from common.network import UNIX_PREFIX, split_host_port
 from common.settings import PunaSettings
-from gateway.core.chat_template import TemplatePolicy
+from gateway.core.models.chat_template import TemplatePolicy
 
 
 class GatewaySettings(PunaSettings):

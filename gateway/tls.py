@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 
 from common.errors import StartupError
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from runner.core.gpu_memory import normal_pci_id
+from runner.core.devices.gpu_memory import normal_pci_id
 
 KIB = 1024
 # Of other users' programs nothing is asked, and of other programs nothing is of use.

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
-from common.grpc_client import call_metadata, open_channel
-from common.grpc_errors import domain_errors, received
+from common.grpc.client import call_metadata, open_channel
+from common.grpc.errors import domain_errors, received
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 
 CALL_TIMEOUT_S = 30.0

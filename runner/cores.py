@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from runner.cgroups import Cgroup, cgroups_of
-from runner.core.cores import count_cores, fast_cpus, parse_cpus
+from runner.core.threads.cores import count_cores, fast_cpus, parse_cpus
 
 
 def computing_cores(*, filesystem_root: Path = Path("/"), cpus: Collection[int] | None = None) -> int:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from common.errors import InvalidRequest
-from runner.core.model_files import AdapterFile, ModelFiles, parse_adapter
+from runner.core.model.model_files import AdapterFile, ModelFiles, parse_adapter
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:

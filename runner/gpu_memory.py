@@ -22,8 +22,8 @@ import orjson
 import pynvml
 
 from runner.card_processes import AmdProcesses, nvidia_processes, read_amd_processes
-from runner.core.environment import CARDS
-from runner.core.gpu_memory import GpuMemory, has_moved, normal_pci_id
+from runner.core.devices.gpu_memory import GpuMemory, has_moved, normal_pci_id
+from runner.core.host.environment import CARDS
 
 # Under WSL a stub of the distribution may lie in the usual place; the driver's own library is here. Loaded first, it is
 # also what every later search for the same name finds.

@@ -13,10 +13,10 @@ from google.protobuf import json_format
 
 from common.errors import BadModelFile
 from protos import cluster_pb2
-from runner.core.description import Description, TensorFacts, Value, describe, named_token_ids
-from runner.core.model_memory import ModelMemory, describe_memory
-from runner.core.split_files import check_split, check_tensor_count
-from runner.engine.gguf_header import GgufHeader, open_gguf_header, special_tokens
+from runner.core.model.description import Description, TensorFacts, Value, describe, named_token_ids
+from runner.core.model.model_memory import ModelMemory, describe_memory
+from runner.core.model.split_files import check_split, check_tensor_count
+from runner.engine.bindings.gguf_header import GgufHeader, open_gguf_header, special_tokens
 
 EXIT_BAD_FILE = 3
 # Of an array that is shown: more than any vocabulary has.

@@ -14,28 +14,28 @@ import llama_cpp.llama_cpp as llama
 from google.protobuf import json_format
 
 from common.errors import BadModelFile, InvalidRequest, PunaError
-from common.logs import configure_logs
+from common.telemetry.logs import configure_logs
 from protos import cluster_pb2
-from runner.core.cache_sizes import padded
-from runner.core.description import Pooling
-from runner.core.layout import LaunchLayout, cache_cells
-from runner.core.memory_report import MemoryUse, extrapolate
-from runner.core.model_files import ModelFiles
-from runner.core.moved_layer import MovedLayer
-from runner.core.pooling import pooled_layout
-from runner.core.projector import widened
-from runner.core.refusals import MemoryClass, find_refusal
-from runner.engine.accounting import Count, CountAgain, count_memory, report_layers
-from runner.engine.graph_sizes import reservations, reserve_graphs
-from runner.engine.launch import Launch, prepare_launch
-from runner.engine.library import engine_log, start_engine
-from runner.engine.media_loading import PlannedProjector, plan_projector
-from runner.engine.memory import BreakdownUnavailable, buffer_types
-from runner.engine.model import load_failure, read_weights
-from runner.engine.opened_context import with_layers
-from runner.engine.parameters import context_parameters, model_parameters
-from runner.engine.pooled import read_pooling
-from runner.engine.pooled_context import output_bytes, pooled_context_parameters
+from runner.core.layout.cache_sizes import padded
+from runner.core.layout.layout import LaunchLayout, cache_cells
+from runner.core.layout.memory_report import MemoryUse, extrapolate
+from runner.core.layout.moved_layer import MovedLayer
+from runner.core.layout.projector import widened
+from runner.core.layout.refusals import MemoryClass, find_refusal
+from runner.core.model.description import Pooling
+from runner.core.model.model_files import ModelFiles
+from runner.core.pooled.pooling import pooled_layout
+from runner.engine.bindings.library import engine_log, start_engine
+from runner.engine.devices.graph_sizes import reservations, reserve_graphs
+from runner.engine.llama.accounting import Count, CountAgain, count_memory, report_layers
+from runner.engine.llama.launch import Launch, prepare_launch
+from runner.engine.llama.memory import BreakdownUnavailable, buffer_types
+from runner.engine.llama.model import load_failure, read_weights
+from runner.engine.llama.opened_context import with_layers
+from runner.engine.llama.parameters import context_parameters, model_parameters
+from runner.engine.media.media_loading import PlannedProjector, plan_projector
+from runner.engine.pooled.engine import read_pooling
+from runner.engine.pooled.pooled_context import output_bytes, pooled_context_parameters
 from runner.file_arguments import add_file_arguments, files_of
 from runner.serve.converters import memory_to_proto, parse_layout
 

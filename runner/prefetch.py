@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from common.logs import get_logger
-from runner.core.filesystems import NETWORK_KINDS, kind_of_device
+from common.telemetry.logs import get_logger
+from runner.core.host.filesystems import NETWORK_KINDS, kind_of_device
 
 log = get_logger()
 

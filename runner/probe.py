@@ -16,14 +16,14 @@ from google.protobuf import json_format
 from grpc import aio
 
 from common.errors import ModelUnavailable, StartupError
-from common.grpc_server import bind_server
-from common.logs import configure_logs
+from common.grpc.server import bind_server
+from common.telemetry.logs import configure_logs
 from protos import cluster_pb2, probe_pb2, probe_pb2_grpc
-from runner.core.devices import HOST_POOL, DeviceType
-from runner.core.memory import HostMemory
-from runner.engine import devices as engine
-from runner.engine.device_check import DeviceBroken, check_device, measure_speed
-from runner.engine.rpc_hello import RpcUnusable
+from runner.core.devices.devices import HOST_POOL, DeviceType
+from runner.core.devices.memory import HostMemory
+from runner.engine.devices import devices as engine
+from runner.engine.devices.device_check import DeviceBroken, check_device, measure_speed
+from runner.engine.devices.rpc_hello import RpcUnusable
 from runner.ram import read_host_memory
 
 EXIT_NOT_LISTED = 6

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.cgroups import cgroups_of
-from runner.core.memory import CgroupMemory, CgroupSwap, HostMemory, combine_limits, parse_meminfo
+from runner.core.devices.memory import CgroupMemory, CgroupSwap, HostMemory, combine_limits, parse_meminfo
 
 PROC = Path("/proc")
 # Version 1 writes "no limit" as the largest number of pages.

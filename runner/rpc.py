@@ -19,12 +19,12 @@ from pathlib import Path
 
 import orjson
 
-from runner.core.layout import automatic_threads
+from runner.core.layout.layout import automatic_threads
 from runner.cores import computing_cores
-from runner.engine.device_cap import DeviceCap
-from runner.engine.devices import open_devices
-from runner.engine.library import start_engine
-from runner.engine.rpc_server import LOOPBACK, serve_devices
+from runner.engine.bindings.library import start_engine
+from runner.engine.devices.device_cap import DeviceCap
+from runner.engine.devices.devices import open_devices
+from runner.engine.devices.rpc_server import LOOPBACK, serve_devices
 
 LISTEN_ATTEMPTS = 5
 LISTEN_TIMEOUT_S = 10.0

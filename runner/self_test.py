@@ -10,9 +10,9 @@ from pathlib import Path
 import orjson
 
 from common.errors import BadModelFile
-from runner.engine import devices
-from runner.engine.gguf_header import check_model_file
-from runner.engine.self_test import SelfTestFailed, compute
+from runner.engine.bindings.gguf_header import check_model_file
+from runner.engine.devices import devices
+from runner.engine.devices.self_test import SelfTestFailed, compute
 
 EXIT_FAILED = 1
 

@@ -5,21 +5,21 @@ import uuid
 from dataclasses import replace
 
 from common.clock import Clock, SystemClock
-from common.collector import Collector
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
-from common.logs import get_logger
-from common.metrics import serve_metrics
 from common.model_details import KeptDetails
 from common.network import reachable
+from common.telemetry.collector import Collector
+from common.telemetry.logs import get_logger
+from common.telemetry.metrics import serve_metrics
 from discovery.client import watch_changes
 from protos import scheduler_pb2, scheduler_pb2_grpc
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_file import read_constraints_file
+from scheduler.core.books.events import InventoryLost
 from scheduler.core.draining import replicas_on_drained
-from scheduler.core.events import InventoryLost
 from scheduler.core.state import SchedulerCore
 from scheduler.gauges import promised_bytes, ranked_speeds, reserved_bytes, samples
 from scheduler.leadership import Leadership

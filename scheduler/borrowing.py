@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 from common.errors import PunaError
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
 from runner.host.client import HostClient
 from scheduler.converters import fault_of, from_bytes, from_report
-from scheduler.core.desired import DesiredPlacement
-from scheduler.core.faults import Fault
-from scheduler.core.lending import Loan, Loans
+from scheduler.core.planning.lending import Loan, Loans
+from scheduler.core.values.desired import DesiredPlacement
+from scheduler.core.values.faults import Fault
 
 log = get_logger()
 

@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from common import tracing
 from common.errors import PunaError
 from common.ids import random_id
+from common.telemetry import tracing
 from protos import scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import error_of
-from scheduler.core.constraints import ModelConstraints
-from scheduler.core.effects import (
+from scheduler.core.books.effects import (
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -23,8 +22,9 @@ from scheduler.core.effects import (
     AnswerQueued,
     AnswerUnloading,
 )
-from scheduler.core.explanation import Explanation
-from scheduler.core.model_alias import ModelAlias
+from scheduler.core.planning.explanation import Explanation
+from scheduler.core.values.constraints import ModelConstraints
+from scheduler.core.values.model_alias import ModelAlias
 
 Outcome = TypeVar("Outcome")
 

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from google.protobuf.message import Message
 
-from common.addresses import Channels
 from common.errors import ModelUnavailable, PunaError
-from common.grpc_client import call_metadata
-from common.grpc_errors import domain_errors, received
-from common.logs import get_logger
+from common.grpc.addresses import Channels
+from common.grpc.client import call_metadata
+from common.grpc.errors import domain_errors, received
 from common.model_details import KeptDetails
+from common.telemetry.logs import get_logger
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 log = get_logger()

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from common.errors import InvalidRequest
 from protos import cluster_pb2, scheduler_pb2
 from scheduler.converters import from_layout, from_speed_source
-from scheduler.core.candidates import Candidate, Placement, Refusal, Verdict
-from scheduler.core.constraint_fields import CACHE_TYPES, default_replicas_max
-from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
-from scheduler.core.explanation import Explanation
-from scheduler.core.layouts import FlashAttention
-from scheduler.core.ledger import Available, Need
-from scheduler.core.memory import MemoryOrigin
+from scheduler.core.planning.candidates import Candidate, Placement, Refusal, Verdict
+from scheduler.core.planning.explanation import Explanation
+from scheduler.core.sizes.ledger import Available, Need
+from scheduler.core.values.constraint_fields import CACHE_TYPES, default_replicas_max
+from scheduler.core.values.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
+from scheduler.core.values.layouts import FlashAttention
+from scheduler.core.values.memory import MemoryOrigin
 
 _FLASH = {
     cluster_pb2.FLASH_ATTENTION_AUTO: FlashAttention.AUTO,

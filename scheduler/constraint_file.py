@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.errors import InvalidRequest, StartupError
-from scheduler.core.constraint_fields import parse_constraints
-from scheduler.core.constraints import Constraints
-from scheduler.core.routing_table import with_tag
+from scheduler.core.values.constraint_fields import parse_constraints
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.routing_table import with_tag
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 

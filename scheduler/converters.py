@@ -3,13 +3,13 @@
 from common.errors import PunaError, error_types
 from common.seen_inventory import SeenInventory
 from protos import cluster_pb2, host_pb2, scheduler_pb2
-from scheduler.core.facts import ModelFacts
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.origins import Origin
-from scheduler.core.routing_table import ReplicaRoute
-from scheduler.core.view import (
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
+from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.origins import Origin
+from scheduler.core.values.routing_table import ReplicaRoute
+from scheduler.core.values.view import (
     DeviceKind,
     DeviceView,
     HolderView,

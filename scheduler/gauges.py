@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from common.metrics import Sample
+from common.telemetry.metrics import Sample
 from scheduler import metrics
-from scheduler.core.books import Books
-from scheduler.core.ledger import overhead_bytes
-from scheduler.core.promises import promises
-from scheduler.core.residuals import BYTE_CLASSES, sizes_by_class
-from scheduler.core.view import SpeedSource
+from scheduler.core.books.books import Books
+from scheduler.core.books.promises import promises
+from scheduler.core.books.residuals import BYTE_CLASSES, sizes_by_class
+from scheduler.core.sizes.ledger import overhead_bytes
+from scheduler.core.values.view import SpeedSource
 
 DeviceBytes = dict[tuple[str, str], int]  # by node and device
 DeviceSpeeds = dict[tuple[str, str], tuple[float, SpeedSource]]

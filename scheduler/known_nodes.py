@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from common.seen_inventory import SeenInventory
 from protos import cluster_pb2
-from scheduler.core.speeds import LikeSpeeds, like_speeds, likened
-from scheduler.core.view import ModelFile, NodeView
+from scheduler.core.sizes.speeds import LikeSpeeds, like_speeds, likened
+from scheduler.core.values.view import ModelFile, NodeView
 
 
 class KnownNodes:

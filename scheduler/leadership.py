@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 from common.clock import Clock
 from common.errors import StaleFence
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from scheduler import metrics
-from scheduler.core.events import AliasesRead, LeadershipGained, LeadershipLost
-from scheduler.core.model_alias import ModelAlias
+from scheduler.core.books.events import AliasesRead, LeadershipGained, LeadershipLost
+from scheduler.core.values.model_alias import ModelAlias
 from scheduler.redis_store import Lease, RedisStore, StoreUnavailableError
 
 log = get_logger()

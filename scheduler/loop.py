@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from common.clock import Clock
-from common.collector import Collector
-from common.metrics import Sample
 from common.seen_inventory import SeenInventory
+from common.telemetry.collector import Collector
+from common.telemetry.metrics import Sample
 from scheduler import metrics
 from scheduler.converters import to_nodes
-from scheduler.core.effects import Effect
-from scheduler.core.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
+from scheduler.core.books.effects import Effect
+from scheduler.core.books.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
 from scheduler.core.state import SchedulerCore
 from scheduler.known_nodes import KnownNodes
 from scheduler.routes import RouteBoard

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from common.metrics import Family, ScrapedGauges
+from common.telemetry.metrics import Family, ScrapedGauges
 
 _BYTES_LABELS = ("node", "device")
 

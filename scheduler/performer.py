@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import assert_never
 
-from common import tracing
 from common.errors import ModelUnavailable, PunaError
-from common.logs import get_logger
+from common.telemetry import tracing
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2, scheduler_pb2
 from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
 from scheduler.converters import fault_of, from_layout, from_origin, to_report, to_runner
-from scheduler.core.effects import (
+from scheduler.core.books.effects import (
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -40,7 +40,7 @@ from scheduler.core.effects import (
     StartRunner,
     StopRunner,
 )
-from scheduler.core.events import (
+from scheduler.core.books.events import (
     LendFailed,
     Measured,
     MeasureFailed,
@@ -50,9 +50,9 @@ from scheduler.core.events import (
     StopDone,
     StopFailed,
 )
-from scheduler.core.faults import TRANSPORT_REASONS, Fault
-from scheduler.core.lending import Loans
-from scheduler.core.view import SERVING_STATES, RunnerState
+from scheduler.core.planning.lending import Loans
+from scheduler.core.values.faults import TRANSPORT_REASONS, Fault
+from scheduler.core.values.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
 from scheduler.probes import is_runner_there

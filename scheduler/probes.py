@@ -1,10 +1,10 @@
 """Asks a runner itself, when its host is silent."""
 
 from common.errors import PunaError
-from common.grpc_client import open_channel
-from common.grpc_errors import domain_errors
+from common.grpc.client import open_channel
+from common.grpc.errors import domain_errors
 from protos import runner_pb2, runner_pb2_grpc
-from scheduler.core.effects import AskRunner
+from scheduler.core.books.effects import AskRunner
 
 ANSWER_S_MAX = 1.0
 

@@ -5,13 +5,13 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidRequest
-from scheduler.core.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
-from scheduler.core.constraints import Constraints
-from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
-from scheduler.core.margins import LOADS_KEPT, MarginKey, Margins
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.model_alias import ModelAlias
+from scheduler.core.sizes.margins import LOADS_KEPT, MarginKey, Margins
+from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
+from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.model_alias import ModelAlias
 
 
 def encode(record: DesiredPlacement) -> str:

@@ -10,13 +10,13 @@ from redis.exceptions import RedisError
 
 from common.clock import Clock
 from common.errors import StaleFence, StartupError
-from common.logs import get_logger
 from common.redis_client import open_redis
+from common.telemetry.logs import get_logger
 from scheduler import metrics, redis_scripts
-from scheduler.core.constraints import Constraints
-from scheduler.core.desired import DesiredPlacement
-from scheduler.core.margins import NO_MARGINS, Margins
-from scheduler.core.model_alias import ModelAlias
+from scheduler.core.sizes.margins import NO_MARGINS, Margins
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.desired import DesiredPlacement
+from scheduler.core.values.model_alias import ModelAlias
 from scheduler.records import (
     decode,
     decode_alias,

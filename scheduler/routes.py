@@ -11,9 +11,9 @@ from common.seen_inventory import SeenInventory
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import from_replica, from_speed_source
-from scheduler.core.effects import PublishRoutes
-from scheduler.core.routing_table import ModelRoute
-from scheduler.core.view import ModelFile, SpeedSource
+from scheduler.core.books.effects import PublishRoutes
+from scheduler.core.values.routing_table import ModelRoute
+from scheduler.core.values.view import ModelFile, SpeedSource
 from scheduler.gauges import DeviceBytes, DeviceSpeeds
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from grpc import aio
 
-from common import tracing
 from common.errors import InvalidRequest
+from common.telemetry import tracing
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints, to_options
-from scheduler.core.events import (
+from scheduler.core.books.events import (
     AliasPut,
     CallerLeft,
     ConstraintsAsked,

@@ -7,9 +7,9 @@ from pydantic import BeforeValidator, Field
 from common.clock import MS_PER_S
 from common.durations import parse_go_duration_ms
 from common.settings import PunaSettings
-from scheduler.core.constraints import Constraints, FillPolicy
-from scheduler.core.layouts import FlashAttention
-from scheduler.core.policy import Policy
+from scheduler.core.values.constraints import Constraints, FillPolicy
+from scheduler.core.values.layouts import FlashAttention
+from scheduler.core.values.policy import Policy
 
 
 def parse_duration_ms(value: object) -> int:

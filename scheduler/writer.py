@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 from common.errors import ModelUnavailable, StaleFence
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from scheduler.converters import fault_of
-from scheduler.core.effects import RemoveDesired, SaveAlias, SaveConstraints, SaveDesired, SaveDrain, SaveMargins
-from scheduler.core.events import (
+from scheduler.core.books.effects import RemoveDesired, SaveAlias, SaveConstraints, SaveDesired, SaveDrain, SaveMargins
+from scheduler.core.books.events import (
     AliasSaved,
     AliasSaveFailed,
     ConstraintsSaved,
@@ -17,7 +17,7 @@ from scheduler.core.events import (
     DrainSaved,
     DrainSaveFailed,
 )
-from scheduler.core.faults import Fault
+from scheduler.core.values.faults import Fault
 from scheduler.loop import CoreLoop
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.engine.rpc_hello import RpcUnusable, rpc_hello
+from runner.engine.devices.rpc_hello import RpcUnusable, rpc_hello
 from tests.ports import free_port
 from tests.waiting import wait_until
 

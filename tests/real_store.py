@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server
 from protos import store_pb2, store_pb2_grpc
 from runner.host.models.model_files import ModelFiles
 from runner.host.registry.opening import Fetching, open_fetching

@@ -7,7 +7,7 @@ fastest of that shape and size, and how many there were. A thousand clusters tak
 import argparse
 import sys
 
-from scheduler.core.candidates import Placement
+from scheduler.core.planning.candidates import Placement
 from tests.unit.scheduler.small_clusters import case
 
 SLOWER_MAX = 1.1

@@ -12,14 +12,14 @@ from pathlib import Path
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-from common.device_metrics import DeviceGauges
-from common.metrics import Family, ScrapedGauges
+from common.telemetry.device_metrics import DeviceGauges
+from common.telemetry.metrics import Family, ScrapedGauges
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 BEGIN = "<!-- from the code: python -m tools.metrics_catalogue -->"
 END = "<!-- end of the catalogue -->"
 MODULES = {
-    "Every process": "common.metrics",
+    "Every process": "common.telemetry.metrics",
     "Gateway": "gateway.metrics",
     "Scheduler": "scheduler.metrics",
     "Discovery": "discovery.metrics",

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from discovery.core import membership
-from runner.core import device_health
-from runner.core.device_health import CheckFailure, Condition, Health
-from scheduler.core.books import StopState
-from scheduler.core.desired import Phase
-from scheduler.core.load_jobs import TRANSITIONS, LoadState
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, RunnerState
+from runner.core.devices import device_health
+from runner.core.devices.device_health import CheckFailure, Condition, Health
+from scheduler.core.books.books import StopState
+from scheduler.core.books.load_jobs import TRANSITIONS, LoadState
+from scheduler.core.values.desired import Phase
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, RunnerState
 from tools.proto_tables import files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +40,7 @@ def _runners() -> str:
         f"| `{name}` | {text} | {kinds.get(RunnerState(name), 'neither')} |"
         for name, text in _proto_values("RunnerState").items()
     ]
-    about = "What a host says of a runner, and what it is to the scheduler (`scheduler/core/view.py`)."
+    about = "What a host says of a runner, and what it is to the scheduler (`scheduler/core/values/view.py`)."
     return _table("Runner", about, ("state", "meaning", "counts as"), rows)
 
 
@@ -49,7 +49,7 @@ def _placements() -> str:
         f"| `{phase.value}` | {text} | {_sentences(_entered_by(f'Phase.{phase.name}', ('scheduler/core',)))} |"
         for phase, text in _members(Phase).items()
     ]
-    about = "What the leader has written down about a placement (`scheduler/core/desired.py`)."
+    about = "What the leader has written down about a placement (`scheduler/core/values/desired.py`)."
     return _table("Placement", about, ("state", "meaning", "entered by"), rows)
 
 
@@ -58,7 +58,7 @@ def _endings() -> str:
         f"| `{state.value}` | {text} | {_sentences(_entered_by(f'StopState.{state.name}', ('scheduler/core',)))} |"
         for state, text in _members(StopState).items()
     ]
-    about = "How far the end of a replica is (`scheduler/core/stopping.py`)."
+    about = "How far the end of a replica is (`scheduler/core/stopping/stopping.py`)."
     return _table("End of a replica", about, ("state", "meaning", "entered by"), rows)
 
 
@@ -67,7 +67,7 @@ def _loads() -> str:
     for state, text in _members(LoadState).items():
         following = [f"`{to}`" for to in LoadState if to in TRANSITIONS[LoadState(state.value)]]
         rows.append(f"| `{state.value}` | {text} | {', '.join(following) or 'the end'} |")
-    about = "One load of one model (`scheduler/core/load_jobs.py`)."
+    about = "One load of one model (`scheduler/core/books/load_jobs.py`)."
     return _table("Load", about, ("state", "meaning", "next"), rows)
 
 
@@ -100,7 +100,7 @@ def _devices() -> str:
             cells.append("·" if after is condition else after.value)
         rows.append(f"| {event} | {' | '.join(cells)} |")
     about = (
-        "What a host knows of a device (`runner/core/device_health.py`); · is no change. Others are told "
+        "What a host knows of a device (`runner/core/devices/device_health.py`); · is no change. Others are told "
         "`ok`, `lost`, `suspect` (unchecked) and `excluded` (failed, worn, barred)."
     )
     return _table("Device", about, ("event", *(f"`{condition.value}`" for condition in Condition)), rows)

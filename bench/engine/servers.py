@@ -25,8 +25,8 @@ from bench.engine.streams import Ask, TokenStream, Vectors
 from bench.machine import ROOT
 from cli.cluster.free_port import FreePort
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
-from runner.core.environment import child_environment
-from runner.engine.engine_thread import ENGINE_THREAD
+from runner.core.host.environment import child_environment
+from runner.engine.threads.engine_thread import ENGINE_THREAD
 
 OURS, PEER = "runner", "llama-server"
 READY_WITHIN_S = 300.0

@@ -8,7 +8,7 @@ import grpc
 from cli.cluster.readiness import grpc_serves
 from cli.core.server_address import join_host_port
 from cli.errors import CommandFailed
-from common.grpc_client import open_channel
+from common.grpc.client import open_channel
 from common.network import is_taken, split_host_port
 from protos import discovery_pb2, discovery_pb2_grpc
 

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from common.grpc_client import open_channel
+from common.grpc.client import open_channel
 
 _RETRY_INTERVAL_S = 0.1
 _ANSWER_WITHIN_S = 2.0

@@ -20,9 +20,9 @@ from cli.server import Server
 from cli.settings import CliSettings
 from common.durations import parse_go_duration_ms
 from common.ids import random_id
-from gateway.core.key_file import key_fields, read_key, read_keys, write_keys
-from gateway.core.key_rules import ACTIVE_PER_OWNER
-from gateway.core.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
+from gateway.core.keys.key_file import key_fields, read_key, read_keys, write_keys
+from gateway.core.keys.key_rules import ACTIVE_PER_OWNER
+from gateway.core.keys.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
 from gateway.keys.key_store import PEPPER_BYTES, pepper_path, read_private, write_private
 
 DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)

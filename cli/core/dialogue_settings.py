@@ -7,7 +7,7 @@ from typing import Any
 from cli.core.conversation import RunOptions
 from cli.core.parameter_values import parameter_values
 from common.nearest import did_you_mean
-from gateway.core.option_table import PLACEMENT_RULES, SAMPLING_RULES
+from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES
 
 _ON_OFF = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 _EFFORTS = ("low", "medium", "high", "max")

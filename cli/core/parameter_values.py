@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from common.nearest import did_you_mean
-from gateway.core.option_table import PLACEMENT_RULES, SAMPLING_RULES, Kind
+from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES, Kind
 
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 

@@ -9,7 +9,7 @@ from cli.core.doctor.findings import Finding, fail, skip
 from cli.core.doctor.machine import AMX_FLAG, TriedDevice, judge_devices, judge_engine, judge_unused_cards
 from cli.doctor.children import run_runner
 from common.startup_error import StartupError
-from runner.core.device_settings import DeviceSettings
+from runner.core.devices.device_settings import DeviceSettings
 from runner.host.settings import HostSettings
 
 _WITHIN_S = 120.0

@@ -14,12 +14,12 @@ from common.errors import (
     RunnerLost,
     ShuttingDown,
 )
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.answers.record import RequestRecord
-from gateway.answers.runner_calls import RunnerSilent, RunnerStalled
-from gateway.core.resume import RESUMES_MAX, RetryBudget, Suspicion
+from gateway.core.dispatch.resume import RESUMES_MAX, RetryBudget, Suspicion
 from gateway.replicas.replicas import Connection, ReplicaPool
+from gateway.replicas.runner_calls import RunnerSilent, RunnerStalled
 
 log = get_logger()
 
@@ -32,7 +32,7 @@ REFUSED_MAX = 16
 # For so long what the neighbours of a suspect see of its replica is its crash: a gateway that is short of processor
 # time hears of it late, and a process that has crashed does not crash again.
 SAME_CRASH_S = 10.0
-# How a call begins its text that reached nobody (`common.grpc_errors`, gRPC): nothing was computed there.
+# How a call begins its text that reached nobody (`common.grpc.errors`, gRPC): nothing was computed there.
 _NOT_CONNECTED = "failed to connect"
 _GONE = (ModelUnavailable, RunnerLost, DeviceLost, RequestCanceled, ShuttingDown, PlacementMismatch)
 _NOT_NOW = (QueueFull, ModelLoading)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from gateway.answers.streams import closing
-from gateway.core.answers import AnswerEvent
+from common.closing import closing
+from gateway.core.asked.answers import AnswerEvent
 
 _BUFFERED_MAX = 64
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from common.closing import closing
 from common.errors import InternalError, PunaError
-from gateway.answers.streams import closing
 
 Event = TypeVar("Event")
 

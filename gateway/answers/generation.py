@@ -12,13 +12,13 @@ from gateway.answers.markers import MarkerIds
 from gateway.answers.output import OutputParser, OutputPlan
 from gateway.answers.prompt import Prompt, fit_prompt, surely_fits
 from gateway.answers.record import RequestRecord
-from gateway.answers.runner_calls import RunnerCall
-from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason
-from gateway.core.options import AnswerPlan
-from gateway.core.prompt_prefixes import NO_PREFIXES, PromptPrefixes
-from gateway.core.routes import RouteInfo
-from gateway.grpc import converters
+from gateway.converters import generation as converters
+from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason
+from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, PromptPrefixes
+from gateway.core.models.routes import RouteInfo
+from gateway.core.prepare.options import AnswerPlan
 from gateway.replicas.replicas import Connection
+from gateway.replicas.runner_calls import RunnerCall
 from gateway.templates.chat_prompt import ChatPrompts
 from protos import runner_pb2
 

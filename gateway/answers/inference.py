@@ -5,8 +5,8 @@ import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from common import tracing
 from common.clock import Clock
+from common.closing import closing
 from common.errors import (
     InsufficientMemory,
     InternalError,
@@ -20,31 +20,31 @@ from common.errors import (
     RequestTimeout,
     RunnerLost,
 )
-from common.logs import get_logger
+from common.telemetry import tracing
+from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.answers.attempts import POISON_TEXT, RETRYABLE, Attempts
 from gateway.answers.generation import Generation, Spent, Work
 from gateway.answers.markers import MarkerIds
+from gateway.answers.model_access import ModelAccess
 from gateway.answers.output import plan_output
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
-from gateway.answers.streams import closing
 from gateway.answers.vectors import Vectors
-from gateway.core.answer_format import in_words_of_the_client
-from gateway.core.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, PromptProgress
-from gateway.core.capabilities import check_capabilities, check_usable
-from gateway.core.estimates import answer_tokens
-from gateway.core.load_options import load_options
-from gateway.core.model_names import model_not_found, parse_model_name
-from gateway.core.options import plan_answer
-from gateway.core.prompt_prefixes import NO_PREFIXES, name_prefixes
-from gateway.core.replica_choice import Need
-from gateway.core.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s
-from gateway.core.routes import RouteInfo
-from gateway.core.stored_model import with_stored_texts
-from gateway.grpc.prompt_converters import prompt_pieces
+from gateway.converters.prompts import prompt_pieces
+from gateway.core.asked.answer_format import in_words_of_the_client
+from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, PromptProgress
+from gateway.core.asked.load_options import load_options
+from gateway.core.asked.model_names import model_not_found, parse_model_name
+from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, name_prefixes
+from gateway.core.dispatch.replica_choice import Need
+from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s
+from gateway.core.models.routes import RouteInfo
+from gateway.core.models.stored_model import with_stored_texts
+from gateway.core.prepare.capabilities import check_capabilities, check_usable
+from gateway.core.prepare.estimates import answer_tokens
+from gateway.core.prepare.options import plan_answer
 from gateway.keys.visits import cache_salt, claim, within_context
-from gateway.models.model_access import ModelAccess
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from gateway.templates.chat_prompt import ChatPrompts

@@ -11,8 +11,8 @@ import structlog
 from common.clock import MS_PER_S, Clock, SystemClock
 from gateway.answers.choices import ChoiceEvent
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Loading, Queued
-from gateway.core.ui_figures import Counters
+from gateway.core.asked.answers import Loading, Queued
+from gateway.core.ui.figures import Counters
 from gateway.keys.visits import current_visit
 
 # First-token times of requests that ended before anybody looked; nobody may ever look.

@@ -1,6 +1,6 @@
 """Ids of the markers that answers are parsed by, where they are special tokens that a runner would hide."""
 
-from gateway.core.routes import ModelInfo
+from gateway.core.models.routes import ModelInfo
 from gateway.ports import Runner
 from protos import runner_pb2
 

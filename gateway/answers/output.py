@@ -6,9 +6,9 @@ from typing import Protocol
 
 from common.gbnf import literal
 from common.ids import random_id
-from gateway.core.answer_format import AnswerFormat
-from gateway.core.answers import AnswerRequest, CallDelta, Chat, Delta, GeneratedToken, Think
-from gateway.core.constraint import Constraint, FreeText
+from gateway.core.asked.answer_format import AnswerFormat
+from gateway.core.asked.answers import AnswerRequest, CallDelta, Chat, Delta, GeneratedToken, Think
+from gateway.core.asked.constraint import Constraint, FreeText
 from gateway.core.markup.call_grammar import call_grammar, functions_of
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
 from gateway.core.markup.families import Readers

@@ -9,12 +9,12 @@ import orjson
 
 from common.errors import UnsupportedCapability
 from common.fill_in import TokenName, fill_in_tokens
-from gateway.core.answers import AnswerRequest, Chat, RawPrompt
-from gateway.core.images import Image, split_at_images
-from gateway.core.literals import Literal, Picture, Segment, Text
-from gateway.core.routes import ModelInfo
-from gateway.core.truncation import DropSearch, droppable_indices, without_oldest
-from gateway.grpc.converters import segment_to_proto, token_ids_segment, tokenize_request
+from gateway.converters.generation import segment_to_proto, token_ids_segment, tokenize_request
+from gateway.core.asked.answers import AnswerRequest, Chat, RawPrompt
+from gateway.core.asked.images import Image, split_at_images
+from gateway.core.models.routes import ModelInfo
+from gateway.core.prepare.literals import Literal, Picture, Segment, Text
+from gateway.core.prepare.truncation import DropSearch, droppable_indices, without_oldest
 from gateway.ports import Runner
 from gateway.templates.chat_prompt import ChatPrompts
 from protos import runner_pb2

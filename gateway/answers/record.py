@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Histogram
 
-from common import tracing
 from common.clock import Clock, SystemClock
 from common.errors import RequestCanceled
-from common.logs import get_logger
+from common.telemetry import tracing
+from common.telemetry.logs import get_logger
 from gateway import metrics
-from gateway.core.answers import Dialect, Done
+from gateway.core.asked.answers import Dialect, Done
 from gateway.keys.visits import current_visit
 
 log = get_logger()

@@ -8,20 +8,21 @@ from typing import TypeVar
 
 import numpy as np
 
-from common import tracing
 from common.clock import NS_PER_S, Clock
+from common.closing import closing
 from common.errors import EmbeddingsUnsupported, RequestTimeout, UnsupportedCapability
+from common.telemetry import tracing
 from gateway import metrics
 from gateway.answers.attempts import RETRYABLE, Attempts
+from gateway.answers.model_access import ModelAccess
 from gateway.answers.record import RequestRecord
-from gateway.answers.streams import closing
-from gateway.core.capabilities import check_usable
-from gateway.core.estimates import question_tokens
-from gateway.core.model_names import parse_model_name
-from gateway.core.replica_choice import Need
-from gateway.core.routes import RouteInfo
-from gateway.core.stored_model import own_context
-from gateway.core.vectors import (
+from gateway.core.asked.model_names import parse_model_name
+from gateway.core.dispatch.replica_choice import Need
+from gateway.core.models.routes import RouteInfo
+from gateway.core.models.stored_model import own_context
+from gateway.core.prepare.capabilities import check_usable
+from gateway.core.prepare.estimates import question_tokens
+from gateway.core.prepare.vectors import (
     NO_EMBEDDINGS,
     Counts,
     Embedded,
@@ -36,7 +37,6 @@ from gateway.core.vectors import (
     relevance,
 )
 from gateway.keys.visits import claim, within_context
-from gateway.models.model_access import ModelAccess
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from protos import cluster_pb2, runner_pb2

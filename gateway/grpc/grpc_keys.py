@@ -7,10 +7,10 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
+from common.closing import closing
 from common.errors import InvalidRequest
 from common.ids import new_request_id
-from gateway.answers.streams import closing
-from gateway.core.keys import Scope
+from gateway.core.keys.keys import Scope
 from gateway.keys.authorizer import Authorizer
 
 if TYPE_CHECKING:  # generic in the stubs only

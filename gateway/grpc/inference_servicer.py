@@ -9,8 +9,18 @@ from grpc import aio
 
 from common.errors import InvalidRequest
 from gateway.answers.record import RequestRecord
-from gateway.core.answer_format import AnswerFormat, parse_grammar_field
-from gateway.core.answers import (
+from gateway.converters import generation as converters
+from gateway.converters.chats import (
+    chat_from_proto,
+    counted_from_proto,
+    fill_in_from_proto,
+    messages_from_proto,
+    prompt_from_proto,
+    think_from_proto,
+)
+from gateway.converters.load_progress import loading_to_proto, queued_to_proto
+from gateway.core.asked.answer_format import AnswerFormat, parse_grammar_field
+from gateway.core.asked.answers import (
     AnswerEvent,
     AnswerRequest,
     Chat,
@@ -24,18 +34,8 @@ from gateway.core.answers import (
     RawPrompt,
     Think,
 )
-from gateway.core.logprobs import check_top_logprobs
-from gateway.core.option_table import OptionValue, check_options
-from gateway.grpc import converters
-from gateway.grpc.chat_converters import (
-    chat_from_proto,
-    counted_from_proto,
-    fill_in_from_proto,
-    messages_from_proto,
-    prompt_from_proto,
-    think_from_proto,
-)
-from gateway.grpc.load_progress import loading_to_proto, queued_to_proto
+from gateway.core.asked.logprobs import check_top_logprobs
+from gateway.core.asked.option_table import OptionValue, check_options
 from gateway.grpc.model_servicer import ModelServicer, checked_model
 from gateway.grpc.recorded import recorded
 from protos import inference_pb2, runner_pb2

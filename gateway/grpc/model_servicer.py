@@ -6,12 +6,12 @@ from typing import Any
 from grpc import aio
 
 from common.errors import InvalidRequest
+from gateway.answers.model_access import check_visible
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Dialect
-from gateway.core.creation import new_name
+from gateway.core.asked.answers import Dialect
+from gateway.core.models.creation import new_name
 from gateway.grpc.recorded import recorded
 from gateway.grpc.vector_servicer import VectorServicer
-from gateway.models.model_access import check_visible
 from protos import inference_pb2, scheduler_pb2, store_pb2
 
 Context = aio.ServicerContext[Any, Any]

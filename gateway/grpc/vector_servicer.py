@@ -8,10 +8,10 @@ from grpc import aio
 
 from common.errors import InvalidRequest
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Dialect
-from gateway.core.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
+from gateway.core.asked.answers import Dialect
+from gateway.core.prepare.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
 from gateway.grpc.recorded import recording
-from gateway.http.service import Service
+from gateway.http.endpoint.service import Service
 from protos import inference_pb2, inference_pb2_grpc, runner_pb2
 
 Context = aio.ServicerContext[Any, Any]

@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from gateway.core.answers import Dialect
-from gateway.core.keys import Scope
-from gateway.http.route_errors import OF_ANSWERS, OF_BODIES, OF_EVERY_ROUTE, OF_KEYS, Errors, reasons_by_status
-from gateway.http.router import Route
+from gateway.core.asked.answers import Dialect
+from gateway.core.keys.keys import Scope
+from gateway.http.endpoint.route_errors import OF_ANSWERS, OF_BODIES, OF_EVERY_ROUTE, OF_KEYS, Errors, reasons_by_status
+from gateway.http.endpoint.router import Route
 
 _REF = "#/components/schemas/{model}"
 _SCHEMES = {

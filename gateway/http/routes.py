@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from gateway.core.keys import Scope
-from gateway.http.aliases import alias_routes
-from gateway.http.anthropic_answers import AnthropicAnswers
-from gateway.http.anthropic_bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
-from gateway.http.exchange import Exchange
-from gateway.http.key_routes import key_routes
-from gateway.http.ollama_answers import OllamaAnswers
-from gateway.http.ollama_bodies import (
+from gateway.core.keys.keys import Scope
+from gateway.http.anthropic.answers import AnthropicAnswers
+from gateway.http.anthropic.bodies import CountTokensAnswer, CountTokensBody, MessagesAnswer, MessagesBody
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
+from gateway.http.endpoint.router import Route
+from gateway.http.endpoint.service import Service
+from gateway.http.ollama.answers import OllamaAnswers
+from gateway.http.ollama.bodies import (
     ChatBody,
     ChatChunk,
     EmbedAnswer,
@@ -23,25 +24,24 @@ from gateway.http.ollama_bodies import (
     LegacyEmbeddingBody,
     ShowBody,
 )
-from gateway.http.ollama_embeddings import OllamaEmbeddings
-from gateway.http.ollama_model_bodies import RunningList, ShownModel, StatusAnswer, TagList, VersionAnswer
-from gateway.http.ollama_models import OllamaModels
-from gateway.http.openai_answers import OpenAiAnswers
-from gateway.http.openai_bodies import ChatCompletionAnswer, ChatCompletionBody, CompletionAnswer, CompletionBody
-from gateway.http.openai_model_bodies import AnyModel, AnyModelList
-from gateway.http.openai_models import OpenAiModels
-from gateway.http.openai_vector_bodies import EmbeddingsAnswer, EmbeddingsBody, RerankAnswer, RerankBody
-from gateway.http.openai_vectors import OpenAiVectors
+from gateway.http.ollama.embeddings import OllamaEmbeddings
+from gateway.http.ollama.model_bodies import RunningList, ShownModel, StatusAnswer, TagList, VersionAnswer
+from gateway.http.ollama.models import OllamaModels
+from gateway.http.ollama.store_routes import store_routes
+from gateway.http.openai.answers import OpenAiAnswers
+from gateway.http.openai.bodies import ChatCompletionAnswer, ChatCompletionBody, CompletionAnswer, CompletionBody
+from gateway.http.openai.model_bodies import AnyModel, AnyModelList
+from gateway.http.openai.models import OpenAiModels
+from gateway.http.openai.responses_answers import ResponsesAnswers
+from gateway.http.openai.responses_bodies import ResponseObject, ResponsesBody
+from gateway.http.openai.vector_bodies import EmbeddingsAnswer, EmbeddingsBody, RerankAnswer, RerankBody
+from gateway.http.openai.vectors import OpenAiVectors
 from gateway.http.openapi import openapi_document
-from gateway.http.operation_routes import operation_routes, placement_routes
-from gateway.http.page_routes import page_routes
-from gateway.http.puna_routes import puna_routes
-from gateway.http.responses_answers import ResponsesAnswers
-from gateway.http.responses_bodies import ResponseObject, ResponsesBody
-from gateway.http.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
-from gateway.http.router import Route
-from gateway.http.service import Service
-from gateway.http.store_routes import store_routes
+from gateway.http.puna.aliases import alias_routes
+from gateway.http.puna.key_routes import key_routes
+from gateway.http.puna.operation_routes import operation_routes, placement_routes
+from gateway.http.puna.page_routes import page_routes
+from gateway.http.puna.puna_routes import puna_routes
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.errors import Unauthenticated
-from gateway.core.cache_salt import cache_salt
-from gateway.core.failures import Failures
-from gateway.core.keys import Key, Scope, check_scope, presented_key
+from gateway.core.dispatch.cache_salt import cache_salt
+from gateway.core.keys.failures import Failures
+from gateway.core.keys.keys import Key, Scope, check_scope, presented_key
 from gateway.keys.key_store import KeyStore
 from gateway.keys.quota_book import QuotaBook
 from gateway.keys.visits import Visit, begin_visit

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import StartupError
-from common.logs import get_logger
-from gateway.core.key_file import read_keys
-from gateway.core.key_records import KeyRecords, read_cache, write_cache
-from gateway.core.keys import Key, KeyRing
+from common.telemetry.logs import get_logger
+from gateway.core.keys.key_file import read_keys
+from gateway.core.keys.key_records import KeyRecords, read_cache, write_cache
+from gateway.core.keys.keys import Key, KeyRing
 
 log = get_logger()
 

@@ -8,9 +8,9 @@ from dataclasses import field as dataclass_field
 from common.clock import Clock
 from common.errors import ModelUnavailable
 from common.ids import new_incarnation
-from common.logs import get_logger
-from gateway.core.key_records import sealed_key, sealed_tombstone
-from gateway.core.keys import Key
+from common.telemetry.logs import get_logger
+from gateway.core.keys.key_records import sealed_key, sealed_tombstone
+from gateway.core.keys.keys import Key
 from gateway.keys.key_redis import KeyRedis, KeyStoreUnavailableError
 from gateway.keys.key_store import KeyStore
 from gateway.keys.quota_book import QuotaBook

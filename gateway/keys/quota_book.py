@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from common.clock import Clock
-from gateway.core.keys import Key, Quota
-from gateway.core.quotas import DAY_S, PERIOD_S, Account, Level, level_of, too_many_at_once, used_up
+from gateway.core.keys.keys import Key, Quota
+from gateway.core.keys.quotas import DAY_S, PERIOD_S, Account, Level, level_of, too_many_at_once, used_up
 from gateway.keys.key_redis import LEASE_S, KeyRedis, KeyStoreUnavailableError, SharedBucket, Taken
 
 # Often enough that two misses in a row lose no place.

@@ -5,8 +5,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from common.clock import Clock
-from gateway.core.fairness import Claim
-from gateway.core.keys import Key, Scope
+from gateway.core.dispatch.fairness import Claim
+from gateway.core.keys.keys import Key, Scope
 from gateway.keys.quota_book import Usage
 
 

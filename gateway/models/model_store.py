@@ -8,12 +8,12 @@ from typing import Any
 
 import orjson
 
+from common.closing import closing
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError
-from common.logs import get_logger
-from gateway.answers.streams import closing
-from gateway.core.model_names import model_not_found, parse_model_name
-from gateway.core.routes import RouteInfo
-from gateway.core.store_choice import (
+from common.telemetry.logs import get_logger
+from gateway.core.asked.model_names import model_not_found, parse_model_name
+from gateway.core.models.routes import RouteInfo
+from gateway.core.models.store_choice import (
     StoreNode,
     holders,
     node_to_create,

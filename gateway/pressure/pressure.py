@@ -4,7 +4,7 @@ import asyncio
 import resource
 from pathlib import Path
 
-from gateway.core.shedding import Pressure
+from gateway.core.dispatch.shedding import Pressure
 
 LOOK_S = 0.1
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

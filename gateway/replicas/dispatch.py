@@ -1,4 +1,4 @@
-"""Who may go to which replica, and when: the acting half of `gateway.core.admission`.
+"""Who may go to which replica, and when: the acting half of `gateway.core.dispatch.admission`.
 
 One dispatcher owns every queue. Requests wait here, not at a runner, until a slot is free (late binding); a model that
 no running replica can serve is loaded through the scheduler, once for all who wait for it.
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from common.clock import Clock
 from common.errors import ModelUnavailable, PunaError, QueueFull
-from gateway.core.admission import (
+from gateway.core.asked.answers import Loading, Queued
+from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
+from gateway.core.dispatch.admission import (
     BUSY_TEXT,
     DrainRate,
     Waiter,
@@ -21,11 +23,9 @@ from gateway.core.admission import (
     plan_grants,
     retry_after_s,
 )
-from gateway.core.answers import Loading, Queued
-from gateway.core.fairness import NO_CLAIM, NOBODY, Claim, Shares
-from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
-from gateway.core.replica_choice import Candidate, Need, choose_replica
-from gateway.core.routes import RouteInfo
+from gateway.core.dispatch.fairness import NO_CLAIM, NOBODY, Claim, Shares
+from gateway.core.dispatch.replica_choice import Candidate, Need, choose_replica
+from gateway.core.models.routes import RouteInfo
 from gateway.ports import ConnectRunner, Scheduler
 from gateway.replicas.loads import LoadJobs, LoadNeed
 from gateway.replicas.replicas import Connection, ReplicaPool

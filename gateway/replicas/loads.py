@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from common.closing import closing
 from common.errors import ModelUnavailable, PunaError
-from common.logs import get_logger
-from gateway.answers.streams import closing
-from gateway.core.answers import Loading, Queued
-from gateway.core.load_options import NO_LOAD_OPTIONS, LoadOptions
-from gateway.core.routes import RouteInfo
-from gateway.grpc.constraint_converters import load_options_to_proto
-from gateway.grpc.load_progress import to_loading, to_queued
+from common.telemetry.logs import get_logger
+from gateway.converters.constraints import load_options_to_proto
+from gateway.converters.load_progress import to_loading, to_queued
+from gateway.core.asked.answers import Loading, Queued
+from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
+from gateway.core.models.routes import RouteInfo
 from gateway.ports import Scheduler, for_clients
 from gateway.replicas.routes import RouteCache
 from protos import scheduler_pb2

@@ -4,7 +4,7 @@ import asyncio
 
 from common.errors import PunaError
 from common.ids import new_incarnation
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from gateway.ports import Scheduler
 from gateway.replicas.dispatch import Dispatcher
 from protos import scheduler_pb2

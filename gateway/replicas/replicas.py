@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from common.clock import Clock, SystemClock
 from common.errors import PunaError, RunnerLost
-from common.logs import get_logger
-from gateway.answers.runner_calls import OpenCalls, RunnerSilent
-from gateway.core import replica_load
-from gateway.core.replica_choice import Candidate
-from gateway.core.replica_load import ReplicaLoad
-from gateway.core.routes import ReplicaInfo, ReplicaState, RouteInfo
-from gateway.grpc.converters import replica_state
+from common.telemetry.logs import get_logger
+from gateway.converters.routes import replica_state
+from gateway.core.dispatch import replica_load
+from gateway.core.dispatch.replica_choice import Candidate
+from gateway.core.dispatch.replica_load import ReplicaLoad
+from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.ports import ConnectRunner, Runner
+from gateway.replicas.runner_calls import OpenCalls, RunnerSilent
 from protos import cluster_pb2
 
 log = get_logger()

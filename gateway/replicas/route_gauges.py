@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from common.clock import Clock
-from common.metrics import Sample
+from common.telemetry.metrics import Sample
 from gateway import metrics
-from gateway.core.routes import ReplicaState, RouteInfo
+from gateway.core.models.routes import ReplicaState, RouteInfo
 from gateway.replicas.dispatch import Dispatcher
 
 _UNREACHABLE = "unreachable"

@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from common.errors import PunaError
-from common.logs import get_logger
-from gateway.core.aliases import Alias
-from gateway.core.model_names import parse_model_name
-from gateway.core.routes import RouteInfo
-from gateway.grpc.converters import route_from_proto
+from common.telemetry.logs import get_logger
+from gateway.converters.routes import route_from_proto
+from gateway.core.asked.model_names import parse_model_name
+from gateway.core.models.aliases import Alias
+from gateway.core.models.routes import RouteInfo
 from gateway.ports import Scheduler
 from protos import scheduler_pb2
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from common.errors import QueueFull, TemplateFailed
-from common.logs import get_logger
-from gateway.core.answers import Chat, Message, Think, ToolCall
-from gateway.core.chat_template import TemplateChoice, TemplatePolicy
-from gateway.core.literals import LiteralGuard, Segment, Text, special_pattern
-from gateway.core.routes import ModelInfo
-from gateway.core.stored_model import merged_system
+from common.telemetry.logs import get_logger
+from gateway.core.asked.answers import Chat, Message, Think, ToolCall
+from gateway.core.models.chat_template import TemplateChoice, TemplatePolicy
+from gateway.core.models.routes import ModelInfo
+from gateway.core.models.stored_model import merged_system
+from gateway.core.prepare.literals import LiteralGuard, Segment, Text, special_pattern
 
 log = get_logger()
 

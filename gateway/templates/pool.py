@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from common.errors import QueueFull, TemplateFailed
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 
 log = get_logger()
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from common.logs import get_logger
-from runner.core.layout import LaunchLayout
-from runner.core.model_files import ModelFiles
-from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.choice import EngineName, choose_engine, parse_engine
-from runner.engine.engine import Engine
-from runner.engine.fake import FakeEngine
-from runner.engine.fake_options import FakeOptions
-from runner.engine.pooled import PooledLlamaEngine, read_pooling
-from runner.engine.reference import ReferenceEngine
+from common.telemetry.logs import get_logger
+from runner.core.layout.layout import LaunchLayout
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.contract.choice import EngineName, choose_engine, parse_engine
+from runner.engine.contract.engine import Engine
+from runner.engine.plain.fake import FakeEngine
+from runner.engine.plain.fake_options import FakeOptions
+from runner.engine.plain.reference import ReferenceEngine
+from runner.engine.pooled.engine import PooledLlamaEngine, read_pooling
 
 log = get_logger()
 

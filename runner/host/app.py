@@ -11,14 +11,14 @@ from grpc import aio
 from common.changes import Changes
 from common.clock import MS_PER_S, SystemClock
 from common.errors import PlacementMismatch, StartupError
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
-from common.logs import get_logger
-from common.metrics import serve_metrics
 from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
+from common.telemetry.logs import get_logger
+from common.telemetry.metrics import serve_metrics
 from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
-from runner.core.environment import limits_set
+from runner.core.host.environment import limits_set
 from runner.host import metrics
 from runner.host.converters import to_row
 from runner.host.devices.decode_speeds import DecodeSpeeds

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from common.grpc_client import ChannelBook, call_metadata
-from common.grpc_errors import domain_errors, received
+from common.grpc.client import ChannelBook, call_metadata
+from common.grpc.errors import domain_errors, received
 from protos import cluster_pb2, host_pb2, host_pb2_grpc
 
 # A host answers a measurement within its own limit of 20 s, or after one that is already running.

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from common.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.errors import InvalidRequest
+from common.telemetry.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from protos import cluster_pb2, host_pb2
-from runner.core.devices import CPU_ID
-from runner.core.leases import Share, Terms
-from runner.core.model_files import ModelFiles
-from runner.core.promises import Need
+from runner.core.devices.devices import CPU_ID
+from runner.core.host.leases import Share, Terms
+from runner.core.host.promises import Need
+from runner.core.model.model_files import ModelFiles
 from runner.host.lending.tunnel_identity import is_certificate
 from runner.host.runners.runner_notes import RunnerNote
 from runner.host.runners.runner_spec import RunnerSpec

@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 
 from common.errors import StaleFence, StartupError
-from common.logs import get_logger
-from runner.core.fences import NO_FENCE, Fence, is_accepted
+from common.telemetry.logs import get_logger
+from runner.core.host.fences import NO_FENCE, Fence, is_accepted
 from runner.host.home import write_durably
 
 log = get_logger()

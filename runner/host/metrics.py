@@ -2,8 +2,8 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from common.device_metrics import DeviceGauges
-from common.metrics import Family, ScrapedGauges
+from common.telemetry.device_metrics import DeviceGauges
+from common.telemetry.metrics import Family, ScrapedGauges
 
 RUNNERS = Gauge("puna_host_runners", "Live runner processes of this node")
 LEASES = Gauge("puna_host_leases", "Placements of other nodes that devices of this node are lent to")

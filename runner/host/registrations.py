@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from common.addresses import RESOLVE_S, resolve
 from common.changes import Changes
+from common.grpc.addresses import RESOLVE_S, resolve
 from runner.host import metrics
 from runner.host.reporter import Identity, Reporter, Sections
 

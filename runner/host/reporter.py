@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from common.changes import Changes
 from common.errors import PlacementMismatch, PunaError
-from common.grpc_client import call_metadata, open_channel
-from common.grpc_errors import received
-from common.logs import get_logger
+from common.grpc.client import call_metadata, open_channel
+from common.grpc.errors import received
+from common.telemetry.logs import get_logger
 from protos import discovery_pb2, discovery_pb2_grpc
 
 log = get_logger()

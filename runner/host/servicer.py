@@ -6,8 +6,8 @@ from typing import Any
 
 from grpc import aio
 
-from common import tracing
 from common.errors import NotSupported
+from common.telemetry import tracing
 from protos import host_pb2, host_pb2_grpc
 from runner.host.devices.devices import Devices
 from runner.host.lending.lending import lend_response

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from common.network import is_private_listener
 from common.settings import PunaSettings
-from runner.core.device_settings import (
+from runner.core.devices.device_settings import (
     DeviceSettings,
     IntegratedGpus,
     parse_amounts,

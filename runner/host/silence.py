@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from common.clock import Clock
-from common.logs import get_logger
-from runner.core.silence import lengthen_silence
+from common.telemetry.logs import get_logger
+from runner.core.host.silence import lengthen_silence
 from runner.host.runners.process import RunnerProcess
 
 log = get_logger()

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
 
 from common.errors import InvalidRequest
-from common.grpc_client import ChannelBook, call_metadata
-from common.grpc_errors import domain_errors, received
+from common.grpc.client import ChannelBook, call_metadata
+from common.grpc.errors import domain_errors, received
 from protos import store_pb2, store_pb2_grpc
 
 CALL_TIMEOUT_S = 30.0

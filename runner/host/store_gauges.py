@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from common.metrics import Sample
+from common.telemetry.metrics import Sample
 from protos import cluster_pb2
 from runner.host import metrics
 from runner.host.store.blobs import BlobStore

@@ -20,21 +20,21 @@ from common.errors import (
     PunaError,
     StartupError,
 )
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
-from common.logs import get_logger
-from common.metrics import serve_metrics
 from common.service import run_service
+from common.telemetry.logs import get_logger
+from common.telemetry.metrics import serve_metrics
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
-from runner.core.decode_windows import DecodeWindows
-from runner.core.endings import REPEATED_TOKENS_MAX
-from runner.core.slots import SlotPolicy
-from runner.engine.batched import BatchedOptions
-from runner.engine.devices import engine_build
-from runner.engine.engine import LoadedModel, StepReport
-from runner.engine.fake_options import parse_fake_options
+from runner.core.sequence.decode_windows import DecodeWindows
+from runner.core.sequence.endings import REPEATED_TOKENS_MAX
+from runner.core.sequence.slots import SlotPolicy
+from runner.engine.batched.engine import BatchedOptions
+from runner.engine.contract.engine import LoadedModel, StepReport
+from runner.engine.devices.devices import engine_build
 from runner.engine.opening import EngineOptions, open_engine
-from runner.engine.pooled import PooledLlamaEngine
+from runner.engine.plain.fake_options import parse_fake_options
+from runner.engine.pooled.engine import PooledLlamaEngine
 from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
 from runner.prefetch import Prefetch, wanted_files

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from common.errors import PunaError
-from runner.engine.engine import EngineListener, LoadedModel, LoadProgress, StepReport
+from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 
 
 class Bridge(EngineListener):

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.dry import Breakers, find_breakers
-from runner.core.free_text import after_free_text
-from runner.core.grammar import Grammar
-from runner.core.grammar_rules import GrammarRules
-from runner.core.grammar_text import parse_grammar
-from runner.core.json_schema_grammar import schema_to_grammar
-from runner.core.json_schema_merge import TYPES
-from runner.core.reasoning_budget import ReasoningBudget, reasoning_budget
-from runner.core.token_grammar import GrammarCursor, TokenGrammar
-from runner.core.token_trie import TokenTrie
-from runner.engine.engine import TokenTable
+from runner.core.grammar.free_text import after_free_text
+from runner.core.grammar.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.json_schema_merge import TYPES
+from runner.core.grammar.rules import GrammarRules
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
+from runner.core.grammar.token_trie import TokenTrie
+from runner.core.grammar.walk import Grammar
+from runner.core.sequence.dry import Breakers, find_breakers
+from runner.core.sequence.reasoning_budget import ReasoningBudget, reasoning_budget
+from runner.engine.contract.engine import TokenTable
 
 # Grammars that are kept with all that answers found out about them.
 KEPT_MAX = 32

@@ -5,16 +5,16 @@ from google.protobuf import json_format
 from common.clock import MS_PER_S
 from common.errors import InvalidRequest
 from protos import cluster_pb2, runner_pb2
-from runner.core.decode_windows import StepReads, Window
-from runner.core.devices import CPU_ID
-from runner.core.dry import Breakers
-from runner.core.endings import EndReason
-from runner.core.layout import FlashAttention, LaunchLayout, LayoutAdapter, LayoutDevice, SplitMode
-from runner.core.memory_report import ClassBytes, MemoryUse
-from runner.core.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
-from runner.core.sampling import SamplingParameters
-from runner.core.text_stream import TextToken
-from runner.engine.engine import TokenTable
+from runner.core.devices.devices import CPU_ID
+from runner.core.layout.layout import FlashAttention, LaunchLayout, LayoutAdapter, LayoutDevice, SplitMode
+from runner.core.layout.memory_report import ClassBytes, MemoryUse
+from runner.core.sequence.decode_windows import StepReads, Window
+from runner.core.sequence.dry import Breakers
+from runner.core.sequence.endings import EndReason
+from runner.core.sequence.requests import KEEP_TOKENS_DEFAULT, GenerationRequest
+from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.text_stream import TextToken
+from runner.engine.contract.engine import TokenTable
 from runner.serve.constraints import Constraints
 from runner.serve.prompts import TokenizedPrompt, tokenize_prompt
 

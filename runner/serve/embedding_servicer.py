@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from common import tracing
 from common.clock import NS_PER_MS
 from common.errors import InvalidRequest, PunaError, UnsupportedCapability
-from common.logs import get_logger
+from common.telemetry import tracing
+from common.telemetry.logs import get_logger
 from protos import runner_pb2
 from runner import metrics
-from runner.core.description import Pooling
-from runner.core.embedding_inputs import frame_input
-from runner.engine.engine import TokenTable
-from runner.engine.pooling import PooledEngine, PooledModel, PooledTimes
+from runner.core.model.description import Pooling
+from runner.core.pooled.embedding_inputs import frame_input
+from runner.engine.contract.engine import TokenTable
+from runner.engine.contract.pooling import PooledEngine, PooledModel, PooledTimes
 from runner.serve.converters import tokenize_segments
 from runner.serve.embedding_table import Computed, EmbeddingTable, Inputs
 from runner.serve.pair_prompt import PairPrompt
@@ -23,7 +23,7 @@ from runner.serve.streams import check_place
 log = get_logger()
 
 INPUTS_MAX = 2048
-# An answer has to fit one gRPC message (`common.grpc_server.MESSAGE_BYTES_MAX`) with room for its frame.
+# An answer has to fit one gRPC message (`common.grpc.server.MESSAGE_BYTES_MAX`) with room for its frame.
 ANSWER_BYTES_MAX = 30 * 1024 * 1024
 # Tokenizing a smaller request takes less time than a thread switch.
 INLINE_REQUEST_BYTES = 2048

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from common.errors import PunaError, RequestCanceled
 from runner import metrics
-from runner.engine.engine import StepReport
-from runner.engine.pooling import PooledEngine, PooledReport, PooledTimes
+from runner.engine.contract.engine import StepReport
+from runner.engine.contract.pooling import PooledEngine, PooledReport, PooledTimes
 from runner.serve.streams import check_place, count_step
 
 Inputs = Sequence[Sequence[int]]

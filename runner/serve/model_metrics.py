@@ -2,7 +2,7 @@
 
 from protos import cluster_pb2
 from runner import metrics
-from runner.engine.engine import LoadedModel
+from runner.engine.contract.engine import LoadedModel
 
 
 def show_model(model: LoadedModel, *, name: str, digest: str, placement: cluster_pb2.PlacementRef) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from runner.core.rerank_prompt import IdsPart, Place, fill_ids, fill_text, plain_parts, split_template
-from runner.engine.engine import TokenTable
-from runner.engine.pooling import PooledModel
+from runner.core.pooled.rerank_prompt import IdsPart, Place, fill_ids, fill_text, plain_parts, split_template
+from runner.engine.contract.engine import TokenTable
+from runner.engine.contract.pooling import PooledModel
 
 
 class PairPrompt:

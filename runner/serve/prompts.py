@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.image_file import check_image_count
-from runner.core.inputs import tokens_of
-from runner.core.media import Image
-from runner.engine.engine import TokenTable, refuse_image
+from runner.core.sequence.image_file import check_image_count
+from runner.core.sequence.inputs import tokens_of
+from runner.core.sequence.media import Image
+from runner.engine.contract.engine import TokenTable, refuse_image
 
 # Stands in for the text before a segment; no vocabulary merges a line break into the word behind it.
 _BEFORE = b"\n"

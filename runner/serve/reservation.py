@@ -1,18 +1,18 @@
 """Refuses a load that cannot be reserved here before a weight is read, and says how large it would have been."""
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core.layout import LaunchLayout, cache_cells, resolve_layout
-from runner.core.memory_report import ClassBytes
-from runner.core.model_files import ModelFiles
-from runner.core.refusals import MemoryClass
-from runner.core.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
-from runner.engine.devices import open_layout_devices
-from runner.engine.gguf_header import open_gguf_header
-from runner.engine.memory import BreakdownUnavailable
-from runner.engine.reserve import try_reservation
-from runner.engine.rpc_hello import RpcUnusable
+from runner.core.layout.layout import LaunchLayout, cache_cells, resolve_layout
+from runner.core.layout.memory_report import ClassBytes
+from runner.core.layout.refusals import MemoryClass
+from runner.core.layout.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
+from runner.core.model.model_files import ModelFiles
+from runner.engine.bindings.gguf_header import open_gguf_header
+from runner.engine.devices.devices import open_layout_devices
+from runner.engine.devices.reserve import try_reservation
+from runner.engine.devices.rpc_hello import RpcUnusable
+from runner.engine.llama.memory import BreakdownUnavailable
 from runner.measure import measure
 from runner.ram import read_host_memory
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from grpc import aio
 
-from common import tracing
 from common.clock import NS_PER_MS, NS_PER_S
 from common.errors import PlacementMismatch, UnsupportedCapability
-from common.logs import get_logger
+from common.telemetry import tracing
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
-from runner.core.text_stream import Release, check_stop_strings
-from runner.engine.engine import Engine, Progressed
+from runner.core.sequence.text_stream import Release, check_stop_strings
+from runner.engine.contract.engine import Engine, Progressed
 from runner.serve.constraints import ConstraintReader
 from runner.serve.converters import (
     DONE_REASONS,

@@ -3,8 +3,8 @@
 import time
 
 from common.clock import NS_PER_S
-from common.tracing import Span
-from runner.engine.engine import SequenceTimes
+from common.telemetry.tracing import Span
+from runner.engine.contract.engine import SequenceTimes
 
 
 def trace_times(span: Span, times: SequenceTimes, *, outcome: str, generated_tokens: int) -> None:

@@ -9,7 +9,7 @@ from common.clock import MS_PER_S, NS_PER_MS, NS_PER_S, Clock
 from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
-from runner.engine.engine import LoadProgress
+from runner.engine.contract.engine import LoadProgress
 from runner.serve.streams import RequestTable
 
 # A ready runner's status is pushed at most this often; a load's every hundredth is.

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from common.errors import PunaError, QueueFull, RequestCanceled
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner import metrics
-from runner.core.endings import Ending, EndReason
-from runner.core.logprobs import token_logprobs
-from runner.core.requests import GenerationRequest
-from runner.core.text_stream import Release, TextStream, TextToken
-from runner.engine.engine import (
+from runner.core.sequence.endings import Ending, EndReason
+from runner.core.sequence.logprobs import token_logprobs
+from runner.core.sequence.requests import GenerationRequest
+from runner.core.sequence.text_stream import Release, TextStream, TextToken
+from runner.engine.contract.engine import (
     Ended,
     Engine,
     Failed,

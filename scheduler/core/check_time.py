@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator
 
-from scheduler.core.books import Books, StopState
-from scheduler.core.load_jobs import ON_HOST, UNPLACED
+from scheduler.core.books.books import Books, StopState
+from scheduler.core.books.load_jobs import ON_HOST, UNPLACED
+from scheduler.core.loading.starting import load_deadline_s
 from scheduler.core.reconcile import expiry_of
-from scheduler.core.starting import load_deadline_s
-from scheduler.core.view import SERVING_STATES
+from scheduler.core.values.view import SERVING_STATES
 
 # How often a load looks again that waits for memory: replicas become evictable with time alone.
 RETRY_S = 1.0

@@ -1,10 +1,10 @@
 """An operator gives an excluded device another chance."""
 
-from scheduler.core.books import Books
-from scheduler.core.constraints import label_means
-from scheduler.core.effects import AnswerFailed, ClearDevice
-from scheduler.core.events import DeviceClearAsked
-from scheduler.core.faults import device_not_found, invalid_value, unavailable
+from scheduler.core.books.books import Books
+from scheduler.core.books.effects import AnswerFailed, ClearDevice
+from scheduler.core.books.events import DeviceClearAsked
+from scheduler.core.values.constraints import label_means
+from scheduler.core.values.faults import device_not_found, invalid_value, unavailable
 
 
 def clear_device(books: Books, event: DeviceClearAsked) -> None:

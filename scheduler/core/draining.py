@@ -7,18 +7,18 @@ drain's budget is over.
 
 from collections.abc import Mapping
 
-from scheduler.core.books import Books, Drain
-from scheduler.core.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDrain
-from scheduler.core.events import DrainAsked, DrainSaved, DrainSaveFailed
-from scheduler.core.faults import STALE_FENCE, node_not_found, unavailable
-from scheduler.core.layouts import Layout
-from scheduler.core.load_jobs import LoadState
-from scheduler.core.replicas import serving_replicas
-from scheduler.core.requests import begin_load
-from scheduler.core.routing_table import find_model
-from scheduler.core.shared_files import keeping_of
-from scheduler.core.stopping import order_stop
-from scheduler.core.view import SERVING_STATES, RunnerView
+from scheduler.core.books.books import Books, Drain
+from scheduler.core.books.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDrain
+from scheduler.core.books.events import DrainAsked, DrainSaved, DrainSaveFailed
+from scheduler.core.books.load_jobs import LoadState
+from scheduler.core.books.replicas import serving_replicas
+from scheduler.core.books.shared_files import keeping_of
+from scheduler.core.loading.requests import begin_load
+from scheduler.core.stopping.stopping import order_stop
+from scheduler.core.values.faults import STALE_FENCE, node_not_found, unavailable
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.routing_table import find_model
+from scheduler.core.values.view import SERVING_STATES, RunnerView
 
 REASON = "drain"
 

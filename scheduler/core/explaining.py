@@ -7,24 +7,24 @@ measured, where no load needs the node for that; who has no time hears that it i
 from dataclasses import replace
 
 from common.errors import InvalidRequest
-from scheduler.core.books import Books, Decision, Question
-from scheduler.core.candidates import MeasureFirst, Placement, Refusal
-from scheduler.core.constraint_origins import applied_constraints
-from scheduler.core.constraints import NO_CONSTRAINTS, Constraints
-from scheduler.core.effects import AnswerExplained, AnswerFailed, Measure
-from scheduler.core.events import ExplainAsked
-from scheduler.core.explanation import Explanation, ReplicaMemory, VictimView
-from scheduler.core.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
-from scheduler.core.in_the_way import with_names
-from scheduler.core.keep_cost import loss_of_replica
-from scheduler.core.layouts import chosen_context_tokens, wanted_context_tokens
-from scheduler.core.lending import lenders_of
-from scheduler.core.load_jobs import LoadJob
-from scheduler.core.loading import plan_load
-from scheduler.core.measuring import book
-from scheduler.core.model_constraints import constraints_of, load_constraints
-from scheduler.core.routing_table import device_names, find_model, with_tag
-from scheduler.core.view import ModelFile
+from scheduler.core.books.books import Books, Decision, Question
+from scheduler.core.books.effects import AnswerExplained, AnswerFailed, Measure
+from scheduler.core.books.events import ExplainAsked
+from scheduler.core.books.load_jobs import LoadJob
+from scheduler.core.books.model_constraints import constraints_of, load_constraints
+from scheduler.core.loading.loading import plan_load
+from scheduler.core.loading.measuring import book
+from scheduler.core.planning.candidates import MeasureFirst, Placement, Refusal
+from scheduler.core.planning.explanation import Explanation, ReplicaMemory, VictimView
+from scheduler.core.planning.lending import lenders_of
+from scheduler.core.room.in_the_way import with_names
+from scheduler.core.room.keep_cost import loss_of_replica
+from scheduler.core.values.constraint_origins import applied_constraints
+from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
+from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
+from scheduler.core.values.layouts import chosen_context_tokens, wanted_context_tokens
+from scheduler.core.values.routing_table import device_names, find_model, with_tag
+from scheduler.core.values.view import ModelFile
 
 MEASURING = "measuring"
 NOT_MEASURED = "no memory report for this yet"

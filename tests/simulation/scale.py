@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from scheduler.core.effects import AnswerReady, Effect, StartRunner
-from scheduler.core.events import Event
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import Layout
-from scheduler.core.memory import MIB, MemoryReport
-from scheduler.core.policy import Policy
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
+from scheduler.core.books.effects import AnswerReady, Effect, StartRunner
+from scheduler.core.books.events import Event
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import MIB, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
 from tests.simulation.invariants import Invariants
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.surroundings import PROCESS_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.core.policy import Policy
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World
 

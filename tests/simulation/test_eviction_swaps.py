@@ -22,8 +22,8 @@ from functools import partial
 
 import pytest
 
-from scheduler.core.policy import EvictionOrder, Policy
-from scheduler.core.view import SERVING_STATES, STARTING_STATES
+from scheduler.core.values.policy import EvictionOrder, Policy
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models
 

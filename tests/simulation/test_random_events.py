@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.core.effects import Effect
-from scheduler.core.events import Event, TimePassed
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import Layout
-from scheduler.core.ledger import overhead_bytes, pools_of
-from scheduler.core.load_jobs import UNPLACED
-from scheduler.core.memory import MemoryReport
-from scheduler.core.policy import Policy
-from scheduler.core.promises import promises
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
+from scheduler.core.books.effects import Effect
+from scheduler.core.books.events import Event, TimePassed
+from scheduler.core.books.load_jobs import UNPLACED
+from scheduler.core.books.promises import promises
+from scheduler.core.sizes.ledger import overhead_bytes, pools_of
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, integrated, node
 from tests.unit.scheduler.surroundings import PROCESS_BYTES
 from tests.unit.scheduler.world import World, models

@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from scheduler.core.effects import AnswerReady
-from scheduler.core.faults import Fault
-from scheduler.core.policy import Policy
-from scheduler.core.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState
+from scheduler.core.books.effects import AnswerReady
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.surroundings import PROCESS_BYTES
 from tests.unit.scheduler.world import World, models

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # A module holds one idea; a longer one hides a second.
 MODULE_LINES_MAX = 400
+# A folder can be taken in at a glance; a fuller one hides an order.
+MODULES_MAX = 32
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -34,6 +37,11 @@ def test_modules_are_short() -> None:
         and (lines := len(path.read_text(encoding="utf-8").splitlines())) > MODULE_LINES_MAX
     }
     assert long == {}
+
+
+def test_folders_are_small() -> None:
+    modules = Counter(str(path.parent.relative_to(ROOT)) for path in tracked("*.py") if "tests" not in path.parts)
+    assert {folder: count for folder, count in modules.items() if count > MODULES_MAX and folder != "protos"} == {}
 
 
 def test_locks_carry_hashes_and_no_index_addresses() -> None:

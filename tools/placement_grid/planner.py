@@ -9,8 +9,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.core.margins import MARGIN_BYTES_MIN, NO_MARGINS, MarginKey
-from scheduler.core.policy import Policy
+from scheduler.core.sizes.margins import MARGIN_BYTES_MIN, NO_MARGINS, MarginKey
+from scheduler.core.values.policy import Policy
 from tools.placement_grid.configurations import ROOM_MAX, ROOM_MIN
 from tools.placement_grid.predictions import MIB, fits
 from tools.placement_grid.run import Cell

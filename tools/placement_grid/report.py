@@ -8,7 +8,7 @@ more, is refused; how much that is depends on the size of the device, so it is t
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scheduler.core.margins import MARGIN_BYTES_MIN
+from scheduler.core.sizes.margins import MARGIN_BYTES_MIN
 from tools.placement_grid.planner import kept_bytes
 from tools.placement_grid.predictions import MIB, fits
 from tools.placement_grid.run import Cell

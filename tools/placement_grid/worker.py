@@ -14,9 +14,9 @@ import orjson
 from google.protobuf import json_format
 
 from common.errors import InsufficientMemory, PunaError
-from runner.core.model_files import ModelFiles
-from runner.engine.batched import BatchedEngine
-from runner.engine.engine import LoadedModel, LoadProgress, StepReport
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.contract.engine import LoadedModel, LoadProgress, StepReport
 from runner.measure import measure
 from runner.serve.converters import parse_layout
 

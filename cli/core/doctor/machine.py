@@ -6,7 +6,7 @@ from typing import Any
 
 from cli.core.doctor.findings import Finding, fail, ok, skip, warn
 from cli.core.formatting import format_bytes
-from runner.core.device_settings import IntegratedGpus
+from runner.core.devices.device_settings import IntegratedGpus
 
 GIB = 1024**3
 DISK_FAIL_BYTES = GIB

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from common.gbnf import literal, text_until
-from gateway.core.constraint import Constraint
+from gateway.core.asked.constraint import Constraint
 from gateway.core.markup.forms import Family, Form, Markup, Tags
 
 _DEFINITIONS = ("$defs", "definitions")

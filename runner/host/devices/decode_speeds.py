@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from common.changes import Changes
 from common.clock import Clock
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core.decode_speeds import Company, DecodeSpeed, Reader, learn, restored, telling
-from runner.core.devices import CPU_ID
+from runner.core.devices.decode_speeds import Company, DecodeSpeed, Reader, learn, restored, telling
+from runner.core.devices.devices import CPU_ID
 from runner.host.devices.device_notes import DeviceNotes
 
 log = get_logger()

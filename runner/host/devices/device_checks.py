@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from google.protobuf import json_format
 
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, probe_pb2
-from runner.core.device_health import CheckFailure
+from runner.core.devices.device_health import CheckFailure
 from runner.host.runners.children import ChildResult, run_child
 
 log = get_logger()

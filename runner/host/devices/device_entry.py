@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from common.clock import MS_PER_S
 from protos import cluster_pb2
-from runner.core.device_health import Condition, Health
-from runner.core.device_settings import DeviceSettings, IntegratedGpus, RpcServer, amount_for
-from runner.core.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
-from runner.core.environment import VisibleDevice
-from runner.core.free_figures import Figure, FigureTrust
-from runner.core.holders import Holder
+from runner.core.devices.device_health import Condition, Health
+from runner.core.devices.device_settings import DeviceSettings, IntegratedGpus, RpcServer, amount_for
+from runner.core.devices.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
+from runner.core.devices.free_figures import Figure, FigureTrust
+from runner.core.devices.holders import Holder
+from runner.core.host.environment import VisibleDevice
 from runner.host.devices.device_probe import is_stand_in
 
 STALE_AFTER_S = 2.0

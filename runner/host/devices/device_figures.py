@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from common.clock import Clock
 from protos import cluster_pb2
-from runner.core.devices import HOST_POOL
-from runner.core.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
-from runner.core.gpu_memory import GpuMemory, find_by_address
-from runner.core.memory import HostMemory
-from runner.engine.rpc_hello import RpcMemory
+from runner.core.devices.devices import HOST_POOL
+from runner.core.devices.free_figures import card_figure, lent_figure, predicted_figure, ram_figure
+from runner.core.devices.gpu_memory import GpuMemory, find_by_address
+from runner.core.devices.memory import HostMemory
+from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_entry import Entry
 from runner.host.lending.rpc_servers import ServerAnswer, ask_server
 from runner.ram import read_host_memory

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from common.logs import get_logger
-from runner.core.device_health import Condition, Health
+from common.telemetry.logs import get_logger
+from runner.core.devices.device_health import Condition, Health
 from runner.host.home import write_durably
 
 log = get_logger()

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from google.protobuf import json_format
 
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, probe_pb2
-from runner.core.device_health import CheckFailure
-from runner.core.devices import CPU_ID, HOST_POOL
-from runner.core.environment import CARDS, HIDING, VisibleDevice, cards_left, hide, limit_visibility
-from runner.core.gpu_memory import GpuMemory
+from runner.core.devices.device_health import CheckFailure
+from runner.core.devices.devices import CPU_ID, HOST_POOL
+from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.host.environment import CARDS, HIDING, VisibleDevice, cards_left, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_checks import failure_of
 from runner.host.runners.children import run_child

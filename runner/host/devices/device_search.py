@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 import orjson
 
 from common.changes import Changes
-from common.logs import get_logger
-from runner.core.device_health import Condition
-from runner.core.device_settings import DeviceSettings
-from runner.core.environment import CARDS, device_environment, hide, limit_visibility
-from runner.core.gpu_memory import GpuMemory
+from common.telemetry.logs import get_logger
+from runner.core.devices.device_health import Condition
+from runner.core.devices.device_settings import DeviceSettings
+from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.host.environment import CARDS, device_environment, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_checks import CheckRequest, check_devices
 from runner.host.devices.device_entry import Entry

@@ -3,15 +3,15 @@
 from collections.abc import Collection, Iterable
 
 from common.clock import Clock
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core import device_health as health
-from runner.core.dedupe import Listed, choose_entries
-from runner.core.device_health import CheckFailure, Condition, Health
-from runner.core.device_settings import DeviceSettings, RpcServer
-from runner.core.gpu_memory import GpuMemory, find_by_address
-from runner.core.memory import HostMemory
-from runner.engine.rpc_hello import RpcMemory
+from runner.core.devices import device_health as health
+from runner.core.devices.dedupe import Listed, choose_entries
+from runner.core.devices.device_health import CheckFailure, Condition, Health
+from runner.core.devices.device_settings import DeviceSettings, RpcServer
+from runner.core.devices.gpu_memory import GpuMemory, find_by_address
+from runner.core.devices.memory import HostMemory
+from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_checks import CheckResult
 from runner.host.devices.device_entry import Entry
 from runner.host.devices.device_notes import DeviceNotes

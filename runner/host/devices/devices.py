@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from common.changes import Changes
 from common.clock import Clock
 from common.errors import DeviceNotFound
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core import device_health as health
-from runner.core.card_lists import CardChanges
-from runner.core.device_health import Condition
-from runner.core.device_settings import DeviceSettings
-from runner.core.gpu_memory import GpuMemory
-from runner.core.holders import HolderProcess, Holders
+from runner.core.devices import device_health as health
+from runner.core.devices.card_lists import CardChanges
+from runner.core.devices.device_health import Condition
+from runner.core.devices.device_settings import DeviceSettings
+from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.devices.holders import HolderProcess, Holders
 from runner.host.devices.device_entry import Entry, is_discrete
 from runner.host.devices.device_figures import Figures, Told
 from runner.host.devices.device_notes import DeviceNotes

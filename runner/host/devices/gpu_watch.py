@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from common.logs import get_logger
-from runner.core.environment import child_environment
-from runner.core.gpu_memory import GpuMemory
+from common.telemetry.logs import get_logger
+from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.host.environment import child_environment
 from runner.host.runners import children
 
 log = get_logger()

@@ -6,8 +6,8 @@ Messages of the kernel, the end of a sleep, errors of runners and the clock only
 import asyncio
 from collections.abc import Callable, Mapping
 
-from common.logs import get_logger
-from runner.core.card_lists import CardChanges, compare_cards
+from common.telemetry.logs import get_logger
+from runner.core.devices.card_lists import CardChanges, compare_cards
 from runner.host.devices.pci_cards import read_pci_cards
 from runner.host.devices.uevents import OpenSocket, hearing, open_uevents
 from runner.host.runners.suspend import SleepWatch

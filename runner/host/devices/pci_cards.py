@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from runner.core.gpu_memory import normal_pci_id
+from runner.core.devices.gpu_memory import normal_pci_id
 
 SYSFS = Path("/sys")
 # The first digits of a PCI class: display controllers, and processing accelerators.

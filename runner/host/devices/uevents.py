@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from common.logs import get_logger
-from runner.core.uevents import concerns_cards, parse_uevent
+from common.telemetry.logs import get_logger
+from runner.core.devices.uevents import concerns_cards, parse_uevent
 
 log = get_logger()
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from common.errors import ModelUnavailable, NotSupported
-from common.logs import get_logger
 from common.network import split_host_port
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
-from runner.core.leases import rpc_server_of
-from runner.core.tunnel import BadLine, Opening, Purpose, Refused, check_answer, opening_line
+from runner.core.host.leases import rpc_server_of
+from runner.core.host.tunnel import BadLine, Opening, Purpose, Refused, check_answer, opening_line
 from runner.host.lending.tunnel_identity import TunnelIdentity
 from runner.host.lending.tunnel_streams import BROKEN, Stream, carry, dial_tls
 

@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 
 from common.changes import Changes
-from runner.core.leases import Lent, LentAt, Terms
-from runner.core.tunnel import Purpose
+from runner.core.host.leases import Lent, LentAt, Terms
+from runner.core.host.tunnel import Purpose
 from runner.host.runners.process import RunnerProcess
 
 # The hold, the engine's connections, and those of a moment ago that are still closing.

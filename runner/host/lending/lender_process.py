@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 
 from common.errors import InternalError
-from runner.core.environment import child_environment
-from runner.core.leases import Share
+from runner.core.host.environment import child_environment
+from runner.core.host.leases import Share
 from runner.host.runners.children import runner_command
 from runner.host.runners.process import RunnerProcess
 

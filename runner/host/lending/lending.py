@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from common.changes import Changes
 from common.clock import Clock
 from common.errors import DeviceMemoryExhausted, ModelUnavailable
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import host_pb2
-from runner.core.leases import LendAction, Share, Terms, decide_lend, plan_channels
-from runner.core.promises import Loading, Need
+from runner.core.host.leases import LendAction, Share, Terms, decide_lend, plan_channels
+from runner.core.host.promises import Loading, Need
 from runner.host import metrics
 from runner.host.home import Home
 from runner.host.lending.lease import Lease

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from common.network import split_host_port
 from protos import cluster_pb2
-from runner.core.device_settings import RpcServer
-from runner.core.devices import HOST_POOL, DeviceType, EngineDevice, identify
-from runner.core.free_figures import lent_figure, shares_ram
-from runner.core.memory import HostMemory
-from runner.engine.rpc_hello import RpcMemory, RpcUnusable, rpc_hello
+from runner.core.devices.device_settings import RpcServer
+from runner.core.devices.devices import HOST_POOL, DeviceType, EngineDevice, identify
+from runner.core.devices.free_figures import lent_figure, shares_ram
+from runner.core.devices.memory import HostMemory
+from runner.engine.devices.rpc_hello import RpcMemory, RpcUnusable, rpc_hello
 
 RPC_BACKEND = "RPC"
 HELLO_TIMEOUT_S = 1.0

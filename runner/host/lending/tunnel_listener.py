@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable, Mapping
 
 from common.errors import StartupError
-from common.logs import get_logger
 from common.network import split_host_port
-from runner.core.tunnel import BadLine, Opening, Purpose, answer_line, read_opening
+from common.telemetry.logs import get_logger
+from runner.core.host.tunnel import BadLine, Opening, Purpose, answer_line, read_opening
 from runner.host.lending.lease import Lease
 from runner.host.lending.tunnel_identity import TunnelIdentity
 from runner.host.lending.tunnel_streams import BROKEN, Stream, accept_tls, carry, watch_peer

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runner.core.tunnel import END_OF_DIRECTION, FRAME_BYTES_MAX, FRAME_HEADER, LINE_BYTES_MAX, BadLine, frame
+from runner.core.host.tunnel import END_OF_DIRECTION, FRAME_BYTES_MAX, FRAME_HEADER, LINE_BYTES_MAX, BadLine, frame
 
 # A node that vanishes is noticed within 6 s: the engine would wait for it for ever.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 3, 1, 3

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from common.errors import BadModelFile, ModelUnavailable
 from protos import cluster_pb2
-from runner.core.description import PROJECTOR_ARCHITECTURE
+from runner.core.model.description import PROJECTOR_ARCHITECTURE
 from runner.host.home import write_durably
 from runner.host.runners.children import run_child
 

@@ -8,8 +8,8 @@ from google.protobuf import json_format
 
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound, ModelUnavailable
 from protos import cluster_pb2, host_pb2
-from runner.core import model_files as core_files
-from runner.core.tunnel import Purpose
+from runner.core.host.tunnel import Purpose
+from runner.core.model import model_files as core_files
 from runner.host import metrics
 from runner.host.devices.devices import Devices
 from runner.host.lending.borrowing import Borrower, addressed, renamed

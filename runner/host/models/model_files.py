@@ -9,10 +9,10 @@ from pathlib import Path
 from common.changes import Changes
 from common.clock import NS_PER_S
 from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core import model_files as core_files
-from runner.core.description import Capability
+from runner.core.model import model_files as core_files
+from runner.core.model.description import Capability
 from runner.core.store.digests import combined, parse_digest
 from runner.core.store.names import StoreName
 from runner.host import metrics

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.core.split_files import SplitName, split_name
+from runner.core.model.split_files import SplitName, split_name
 
 SUFFIX = ".gguf"
 FILES_MAX = 10_000

@@ -18,7 +18,7 @@ from common.errors import (
     PunaError,
     RegistryFailed,
 )
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.core.registry.parts import Part, PartSizes, done_bytes, frontier, plan_parts
 from runner.core.store.digests import qualified
 from runner.host import metrics

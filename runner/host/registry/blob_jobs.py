@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from common.changes import Changes
 from common.errors import DiskFull, InternalError, PunaError
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.host import metrics
 from runner.host.registry.blob_download import BlobDownload, Pace
 from runner.host.registry.partial_file import PartialFile, here_bytes

@@ -9,7 +9,7 @@ import httpx
 
 from common.changes import Changes
 from common.errors import DiskFull, PunaError, ShuttingDown
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import store_pb2
 from runner.core.registry.allowed import Registry, find_registry
 from runner.core.store.names import StoreName

@@ -16,9 +16,9 @@ from common.errors import (
     PunaError,
     RegistryFailed,
 )
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import host_pb2
-from runner.core import model_files as core_files
+from runner.core.model import model_files as core_files
 from runner.core.store.digests import digest_of
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
 from runner.core.store.names import HOST_DEFAULT, NAMESPACE_DEFAULT, TAG_DEFAULT, StoreName

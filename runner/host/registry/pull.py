@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from common.errors import BadModelFile, InvalidRequest, PunaError, RegistryFailed
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.core.registry import progress
 from runner.core.registry.progress import Board, Line
 from runner.core.store.digests import digest_of

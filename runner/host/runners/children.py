@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.core.environment import child_environment
+from runner.core.host.environment import child_environment
 
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 STDERR_LINES_KEPT = 5

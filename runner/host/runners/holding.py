@@ -1,6 +1,6 @@
 """Processes of this node as they hold memory of its devices."""
 
-from runner.core.holders import HolderProcess
+from runner.core.devices.holders import HolderProcess
 from runner.host.lending.lease import Lease
 from runner.host.runners.runner import Runner
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from protos import cluster_pb2
-from runner.core.exits import last_error_line
+from runner.core.host.exits import last_error_line
 from runner.host.runners.process import read_log_tail
 
 _LOADS = (cluster_pb2.RUNNER_STATE_LAUNCHED, cluster_pb2.RUNNER_STATE_LOADING)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from common.errors import InternalError, PlacementMismatch
-from runner.core.environment import child_environment
+from runner.core.host.environment import child_environment
 
 PROC = Path("/proc")
 HELLO_BYTES_MAX = 4096

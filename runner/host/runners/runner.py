@@ -13,11 +13,11 @@ import orjson
 from common.changes import Changes
 from common.clock import MS_PER_S, Clock
 from common.errors import DiskFull, InternalError, PunaError, RunnerLost, ShuttingDown
-from common.logs import get_logger
 from common.network import UNIX_PREFIX
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core.exits import explain_exit
-from runner.core.tunnel import Purpose
+from runner.core.host.exits import explain_exit
+from runner.core.host.tunnel import Purpose
 from runner.host import metrics
 from runner.host.home import Home
 from runner.host.lending.borrowing import Borrowed, Borrower, addressed, renamed

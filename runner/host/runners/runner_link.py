@@ -8,9 +8,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.clock import Clock
 from common.errors import PunaError
-from common.grpc_client import open_channel
-from common.grpc_errors import domain_errors, received
-from common.logs import get_logger
+from common.grpc.client import open_channel
+from common.grpc.errors import domain_errors, received
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 
 log = get_logger()

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 from google.protobuf import json_format
 
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.host.home import write_durably
 

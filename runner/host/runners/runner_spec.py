@@ -8,7 +8,7 @@ from google.protobuf import json_format
 
 from common.network import UNIX_PREFIX, split_host_port
 from protos import cluster_pb2, host_pb2
-from runner.core.model_files import ModelFiles, adapter_argument
+from runner.core.model.model_files import ModelFiles, adapter_argument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

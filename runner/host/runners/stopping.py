@@ -5,7 +5,7 @@ import signal
 
 from common.clock import Clock
 from common.errors import ModelUnavailable
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.host.runners.process import RunnerProcess
 
 log = get_logger()

@@ -18,16 +18,16 @@ from common.errors import (
     ModelUnavailable,
     ShuttingDown,
 )
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
-from runner.core import model_files as core_files
-from runner.core.commands import Running, StartAction, check_stop, decide_start
-from runner.core.devices import CPU_ID
-from runner.core.exits import blamed_devices
-from runner.core.fences import Fence
-from runner.core.holders import HolderProcess
-from runner.core.leases import LendAction, servers_of
-from runner.core.promises import Loading, Need, find_excess, find_shortfall
+from runner.core.devices.devices import CPU_ID
+from runner.core.devices.holders import HolderProcess
+from runner.core.host.commands import Running, StartAction, check_stop, decide_start
+from runner.core.host.exits import blamed_devices
+from runner.core.host.fences import Fence
+from runner.core.host.leases import LendAction, servers_of
+from runner.core.host.promises import Loading, Need, find_excess, find_shortfall
+from runner.core.model import model_files as core_files
 from runner.host import converters, metrics
 from runner.host.devices.devices import Devices
 from runner.host.fence_store import FenceStore

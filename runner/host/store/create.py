@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.core.store import wishes
 from runner.core.store.digests import digest_of, qualified
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest

@@ -10,9 +10,9 @@ import orjson
 from common.clock import NS_PER_S
 from common.errors import BadModelFile, InvalidRequest
 from protos import cluster_pb2
-from runner.core.description import Capability
-from runner.core.model_files import AdapterFile, ModelFiles
-from runner.core.split_files import in_order
+from runner.core.model.description import Capability
+from runner.core.model.model_files import AdapterFile, ModelFiles
+from runner.core.model.split_files import in_order
 from runner.core.store.digests import combined, digest_of, qualified
 from runner.core.store.manifest import Layer, Manifest, MediaType, is_safetensors, parse_manifest
 from runner.core.store.names import StoreName

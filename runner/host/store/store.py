@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.clock import Clock
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound, PunaError
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.core.store.digests import parse_digest, qualified
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadModelFile
-from common.logs import get_logger
+from common.telemetry.logs import get_logger
 from runner.core.store.digests import file_name, parse_digest, qualified
 from runner.host.models.file_digests import FileDigests
 from runner.host.models.plain_files import FileStamp

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from common.grpc_client import open_channel
-from common.grpc_server import bind_server
+from common.grpc.client import open_channel
+from common.grpc.server import bind_server
 
 
 async def test_a_watching_client_sees_the_server_begin_and_end_to_serve(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import yaml
 from common.network import split_host_port
 from common.settings import KNOWN_NAMES
 from discovery.settings import DiscoverySettings
+from gateway.http.endpoint.service import Service as GatewayService
 from gateway.http.routes import make_routes
-from gateway.http.service import Service as GatewayService
 from gateway.settings import GatewaySettings
 from runner.host.settings import HostSettings
 from scheduler.settings import SchedulerSettings

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from grpc import aio
 
-from common.grpc_client import open_channel
-from common.grpc_errors import from_rpc_error
+from common.grpc.client import open_channel
+from common.grpc.errors import from_rpc_error
 from discovery.client import watch_inventory
 from discovery.registry import SILENCE_S_MAX
 from discovery.servicer import FIGURES_INTERVAL_S, INVENTORY_INTERVAL_S_MIN

@@ -17,7 +17,7 @@ from common.errors import (
     PlacementMismatch,
     PunaError,
 )
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server
 from protos import (
     cluster_pb2,
     discovery_pb2,

@@ -150,7 +150,7 @@ async def test_a_scheduler_that_is_gone_is_said_and_what_was_known_stays(start_c
 
 
 async def test_readers_are_counted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http.overview.READERS_MAX", 1)
+    monkeypatch.setattr("gateway.http.puna.overview.READERS_MAX", 1)
     async with cluster.http.stream("GET", "/puna/v1/events") as response:
         await anext(events(response))
         refused = await cluster.http.get("/puna/v1/events")

@@ -20,7 +20,7 @@ from grpc import aio
 from cli.commands.keys import KeyWish, create, revoke
 from common.errors import StartupError
 from gateway.app import running_gateway
-from gateway.core.failures import FAILURES_PER_MINUTE
+from gateway.core.keys.failures import FAILURES_PER_MINUTE
 from gateway.settings import GatewaySettings
 from protos import inference_pb2, inference_pb2_grpc
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from common.errors import QueueFull
-from gateway.core import shedding
+from gateway.core.dispatch import shedding
 from gateway.pressure.pressure import PRESSURE
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner
@@ -69,7 +69,7 @@ async def test_one_address_does_not_take_every_connection(cluster: Cluster, monk
 async def test_a_client_that_does_not_read_is_cut_and_holds_nobody_up(
     start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.http.exchange.SLOW_READER_S_MAX", 1.0)
+    monkeypatch.setattr("gateway.http.endpoint.exchange.SLOW_READER_S_MAX", 1.0)
     endless = ScriptedRunner(pieces=["word " * 2000] * 4000)
     async with start_cluster(runner=endless) as cluster:
         host, _, port = cluster.gateway.http_address.rpartition(":")

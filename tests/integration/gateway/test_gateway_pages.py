@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.ollama_models import OLLAMA_VERSION
+from gateway.http.ollama.models import OLLAMA_VERSION
 from gateway.http.routes import make_routes
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
 from tests.integration.gateway.scripted import MODEL_NAME, ScriptedRunner, scripted_model

@@ -135,7 +135,7 @@ async def test_of_several_choices_only_the_lost_one_moves(start_cluster: StartCl
 async def test_without_another_replica_an_answer_waits_for_a_load_and_is_kept_alive(
     start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.http.streaming.HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("gateway.http.endpoint.streaming.HEARTBEAT_S", 0.2)
     first, second = dying(after=1), ScriptedRunner()
     await second.start()
     async with running(start_cluster, first) as cluster:
@@ -268,7 +268,7 @@ async def test_a_runner_that_its_watch_calls_broken_loses_its_streams_at_once(st
 
 
 async def test_a_silent_call_counts_as_hung(start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.core.resume.STALL_S_MIN", 2.0)
+    monkeypatch.setattr("gateway.core.dispatch.resume.STALL_S_MIN", 2.0)
 
     async def hang(_: ScriptedRunner) -> None:
         await asyncio.Event().wait()

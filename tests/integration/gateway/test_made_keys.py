@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from cli.commands.keys import KeyWish, create
-from gateway.core.key_records import sealed_key
-from gateway.core.keys import Key, Scope
+from gateway.core.keys.key_records import sealed_key
+from gateway.core.keys.keys import Key, Scope
 from gateway.keys.key_store import cache_path, pepper_path, read_private
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.redis_server import RedisServer, redis_server

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.http.endpoint.router import Route
 from gateway.http.openapi import errors_of
-from gateway.http.router import Route
 from gateway.http.routes import make_routes
 from tests.integration.gateway.conftest import Cluster, StartCluster
 from tests.integration.gateway.scripted import ScriptedRunner, ScriptedScheduler, scripted_model

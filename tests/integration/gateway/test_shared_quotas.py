@@ -9,7 +9,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import RateLimited
-from gateway.core.keys import ALL_SCOPES, Key, Quota
+from gateway.core.keys.keys import ALL_SCOPES, Key, Quota
 from gateway.keys.key_redis import KeyRedis
 from gateway.keys.quota_book import QuotaBook, Usage
 from tests.redis_server import RedisServer, redis_server

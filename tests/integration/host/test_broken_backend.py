@@ -13,10 +13,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.clock import SystemClock
-from common.grpc_client import open_channel
+from common.grpc.client import open_channel
 from protos import cluster_pb2
-from runner.core.device_health import RETRY_S_MIN
-from runner.core.device_settings import DeviceSettings
+from runner.core.devices.device_health import RETRY_S_MIN
+from runner.core.devices.device_settings import DeviceSettings
 from runner.host.devices import device_probe
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices

@@ -8,8 +8,8 @@ import pytest
 
 from common.clock import SystemClock
 from protos import cluster_pb2
-from runner.core.device_settings import DeviceSettings
-from runner.core.environment import HIDING
+from runner.core.devices.device_settings import DeviceSettings
+from runner.core.host.environment import HIDING
 from runner.host.devices import device_search, devices, gpu_watch
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from runner import gpu_memory
-from runner.core.environment import CARDS
-from runner.core.gpu_memory import GpuMemory
+from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.host.environment import CARDS
 from tests.fake_nvml import GPU_IS_LOST, NOT_SUPPORTED, Card, FakeNvml
 
 ROOT = Path(__file__).resolve().parents[3]

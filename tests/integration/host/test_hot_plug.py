@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.clock import SystemClock
-from runner.core.card_lists import CardChanges
+from runner.core.devices.card_lists import CardChanges
 from runner.host.devices import hot_plug
 from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug

@@ -7,7 +7,7 @@ import httpx
 
 from protos import cluster_pb2, discovery_pb2
 from runner.client import RunnerClient
-from runner.core.decode_speeds import DEVICE_BYTES_MIN, READ_S_MIN
+from runner.core.devices.decode_speeds import DEVICE_BYTES_MIN, READ_S_MIN
 from tests.integration.host.node import runners_of, running_node
 from tests.integration.runner.processes import greedy
 from tools.model_zoo import build

@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from protos import probe_pb2, probe_pb2_grpc
-from runner.core.layout import LaunchLayout
-from runner.core.model_files import ModelFiles
+from runner.core.layout.layout import LaunchLayout
+from runner.core.model.model_files import ModelFiles
 from runner.inspect import describe_file
 from runner.measure import measure
 from tests.limited_device import limited_device
@@ -307,7 +307,7 @@ def test_a_layout_that_cannot_be_is_refused_with_its_own_status(dense: Path) -> 
 
 
 def test_no_mode_needs_more_than_a_part_of_the_environment(dense: Path) -> None:
-    from runner.core.environment import child_environment
+    from runner.core.host.environment import child_environment
 
     done = subprocess.run(
         [sys.executable, "-m", "runner", "measure", "--model", str(dense)],
@@ -324,7 +324,7 @@ def test_an_engine_without_rpc_is_named_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from runner import probe
-    from runner.engine import ggml
+    from runner.engine.bindings import ggml
 
     monkeypatch.setattr(ggml, "rpc_add_server", None)
     assert probe.run(argparse.Namespace(listen=None, rpc=[], insecure=False, check="")) == 0

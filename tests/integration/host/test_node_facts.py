@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import ModelNotFound
 from protos import cluster_pb2
-from runner.core.gpu_memory import GpuMemory
+from runner.core.devices.gpu_memory import GpuMemory
 from runner.host.devices import gpu_watch
 from runner.host.models.model_files import ModelFiles
 from runner.host.runners import children

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from common.network import split_host_port
-from runner.engine.rpc_hello import rpc_hello
+from runner.engine.devices.rpc_hello import rpc_hello
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,9 +10,9 @@ import pytest
 
 from common.errors import BadModelFile
 from protos import cluster_pb2
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import AdapterFile, ModelFiles
-from runner.engine.reference import ReferenceEngine
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.model_files import AdapterFile, ModelFiles
+from runner.engine.plain.reference import ReferenceEngine
 from tests.integration.host.node import SMALL, Inventory, Node, running_node
 from tests.integration.host.store_layout import LaidOut
 from tests.integration.host.store_node import PROMPT, said, why_not

@@ -11,8 +11,8 @@ import pytest
 
 from common.errors import ModelUnavailable
 from protos import cluster_pb2, host_pb2
-from runner.core.leases import LentAt, Share, Terms
-from runner.core.tunnel import Opening, Purpose, opening_line
+from runner.core.host.leases import LentAt, Share, Terms
+from runner.core.host.tunnel import Opening, Purpose, opening_line
 from runner.host.lending.borrowing import Borrowed
 from runner.host.lending.lease import Lease
 from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from runner.core.dry import Breakers
-from runner.core.token_grammar import TokenGrammar
-from runner.engine.engine import TokenTable
+from runner.core.grammar.token_grammar import TokenGrammar
+from runner.core.sequence.dry import Breakers
+from runner.engine.contract.engine import TokenTable
 from runner.serve.constraints import BREAKERS_DEFAULT, ConstraintReader, ConstraintText
 
 

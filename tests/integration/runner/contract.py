@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError
-from runner.core.endings import Ending
-from runner.core.requests import GenerationRequest
-from runner.core.sampling import SamplingParameters
-from runner.engine.engine import (
+from runner.core.sequence.endings import Ending
+from runner.core.sequence.requests import GenerationRequest
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.contract.engine import (
     Ended,
     Engine,
     EngineListener,

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.core.layout import LaunchLayout, LayoutDevice
-from runner.core.model_files import ModelFiles
-from runner.engine.batched import BatchedEngine, BatchedOptions
+from runner.core.layout.layout import LaunchLayout, LayoutDevice
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from tests.integration.runner.contract import Driver, driven
 from tests.limited_device import LimitedDevice
 

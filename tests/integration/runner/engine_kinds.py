@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.core.description import Pooling
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import ModelFiles
-from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.engine import Engine
-from runner.engine.fake import FakeEngine
-from runner.engine.fake_options import FakeOptions
-from runner.engine.pooled import PooledLlamaEngine
-from runner.engine.reference import ReferenceEngine
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.description import Pooling
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.contract.engine import Engine
+from runner.engine.plain.fake import FakeEngine
+from runner.engine.plain.fake_options import FakeOptions
+from runner.engine.plain.reference import ReferenceEngine
+from runner.engine.pooled.engine import PooledLlamaEngine
 
 CONTEXT_TOKENS = 128
 BATCH_TOKENS = 32

@@ -14,15 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PunaError
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import ModelFiles
-from runner.core.requests import GenerationRequest
-from runner.core.sampling import SamplingParameters
-from runner.core.text_stream import Release, TextToken, check_stop_strings
-from runner.engine.batch import Batch
-from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.engine import LoadedModel, LoadProgress, Progressed, Sampled, StepReport
-from runner.engine.row_batch import RowBatch
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.model_files import ModelFiles
+from runner.core.sequence.requests import GenerationRequest
+from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.text_stream import Release, TextToken, check_stop_strings
+from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.contract.engine import LoadedModel, LoadProgress, Progressed, Sampled, StepReport
+from runner.engine.llama.batch import Batch
+from runner.engine.llama.row_batch import RowBatch
 from runner.serve.bridge import Bridge
 from runner.serve.streams import Finished, Stream, StreamTable
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError
-from runner.core.embedding_inputs import frame_input
-from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice
-from runner.core.model_files import AdapterFile, ModelFiles
-from runner.engine.engine import LoadedModel, LoadProgress, StepReport
-from runner.engine.pooled import PooledLlamaEngine, read_pooling
-from runner.engine.pooling import PooledEnd, PooledReport
+from runner.core.layout.layout import FlashAttention, LaunchLayout, LayoutDevice
+from runner.core.model.model_files import AdapterFile, ModelFiles
+from runner.core.pooled.embedding_inputs import frame_input
+from runner.engine.contract.engine import LoadedModel, LoadProgress, StepReport
+from runner.engine.contract.pooling import PooledEnd, PooledReport
+from runner.engine.pooled.engine import PooledLlamaEngine, read_pooling
 
 DEADLINE_S = 60.0
 EMBEDDERS = ["embed_mean", "embed_cls", "embed_last"]

@@ -16,12 +16,12 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.grammar import Grammar
-from runner.core.grammar_text import parse_grammar
-from runner.core.token_grammar import GrammarCursor, TokenGrammar
-from runner.core.token_trie import TokenTrie
-from runner.engine.library import start_engine
-from runner.engine.vocabulary import Vocabulary
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
+from runner.core.grammar.token_trie import TokenTrie
+from runner.core.grammar.walk import Grammar
+from runner.engine.bindings.library import start_engine
+from runner.engine.llama.vocabulary import Vocabulary
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 TOKENS = 40

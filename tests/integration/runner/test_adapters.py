@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import AdapterFile, ModelFiles
-from runner.engine.engine import Engine
-from runner.engine.reference import ReferenceEngine
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.model_files import AdapterFile, ModelFiles
+from runner.engine.contract.engine import Engine
+from runner.engine.plain.reference import ReferenceEngine
 from runner.measure import measure
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, driven

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from runner.core.layout import FlashAttention
-from runner.core.slots import SlotPolicy
+from runner.core.layout.layout import FlashAttention
+from runner.core.sequence.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, Harness, running
 from tests.integration.runner.test_prefix_cache import equals_cold, held_cells, ids

@@ -12,9 +12,9 @@ import pytest
 
 from common.errors import InvalidRequest, PunaError
 from protos import runner_pb2
-from runner.core.endings import EndReason
-from runner.core.sampling import SamplingParameters
-from runner.engine.engine import TokenTable
+from runner.core.sequence.endings import EndReason
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.contract.engine import TokenTable
 from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import GREEDY, Answer, Harness, refused, running

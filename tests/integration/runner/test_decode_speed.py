@@ -7,7 +7,7 @@ import pytest
 from gguf import GGUFReader
 
 from protos import cluster_pb2
-from runner.core.decode_windows import STEPS_OF_A_WINDOW
+from runner.core.sequence.decode_windows import STEPS_OF_A_WINDOW
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.processes import RunnerProcess, collect, greedy, started
 

@@ -10,11 +10,11 @@ from google.protobuf import json_format
 
 from common.errors import PunaError
 from protos import cluster_pb2
-from runner.core.layout import LaunchLayout, resolve_layout
-from runner.core.model_files import ModelFiles
-from runner.engine.devices import open_layout_devices
-from runner.engine.library import start_engine
-from runner.engine.model import load_model
+from runner.core.layout.layout import LaunchLayout, resolve_layout
+from runner.core.model.model_files import ModelFiles
+from runner.engine.bindings.library import start_engine
+from runner.engine.devices.devices import open_layout_devices
+from runner.engine.llama.model import load_model
 from runner.measure import measure
 from runner.serve.converters import layout_to_proto
 from runner.serve.reservation import AllocationRefused, check_reservation

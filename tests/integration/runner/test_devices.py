@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from common.errors import DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, PunaError
-from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode
-from runner.core.memory_report import ClassBytes
-from runner.core.model_files import ModelFiles
+from runner.core.layout.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode
+from runner.core.layout.memory_report import ClassBytes
+from runner.core.model.model_files import ModelFiles
 from runner.measure import measure
 from tests.integration.runner import harness
 from tests.integration.runner.conftest import Zoo

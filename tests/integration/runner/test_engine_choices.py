@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.endings import END_TOKEN, LENGTH
-from runner.core.logprobs import log_softmax, token_logprobs
-from runner.core.sampling import SamplingParameters
+from runner.core.sequence.endings import END_TOKEN, LENGTH
+from runner.core.sequence.logprobs import log_softmax, token_logprobs
+from runner.core.sequence.sampling import SamplingParameters
 from tests.integration.runner import constraints
 from tests.integration.runner.contract import Driver
 from tests.integration.runner.engine_kinds import PROMPT

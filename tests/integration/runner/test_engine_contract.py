@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadModelFile, InvalidRequest, PromptTooLong, PunaError, UnsupportedCapability
-from runner.core.description import Pooling
-from runner.core.endings import CONTEXT_FULL, END_TOKEN, LENGTH
-from runner.core.model_files import ModelFiles
-from runner.core.requests import GenerationRequest
-from runner.core.sampling import SamplingParameters
-from runner.engine.pooled import PooledLlamaEngine
+from runner.core.model.description import Pooling
+from runner.core.model.model_files import ModelFiles
+from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
+from runner.core.sequence.requests import GenerationRequest
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.pooled.engine import PooledLlamaEngine
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, Listener, driven
 from tests.integration.runner.engine_kinds import ALL, CONTEXT_TOKENS, PROMPT, Kind, layout

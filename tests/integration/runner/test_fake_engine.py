@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import PunaError
-from runner.core.endings import END_TOKEN
-from runner.core.sampling import SamplingParameters
-from runner.engine.fake import FakeEngine
-from runner.engine.fake_options import FakeOptions, parse_fake_options
+from runner.core.sequence.endings import END_TOKEN
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.plain.fake import FakeEngine
+from runner.engine.plain.fake_options import FakeOptions, parse_fake_options
 from tests.integration.runner.contract import driven
 from tests.integration.runner.engine_kinds import PROMPT, layout, no_file
 from tests.waiting import Stopwatch

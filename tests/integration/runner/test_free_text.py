@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from runner.core.endings import EndReason
+from runner.core.sequence.endings import EndReason
 from runner.serve.constraints import ConstraintReader, ConstraintText
 from tests.integration.runner.harness import GREEDY, Harness, running
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from common.errors import QueueFull
-from runner.core.context_shift import ContextShift, discarded_tokens, replay_context
-from runner.core.endings import EndReason
-from runner.core.layout import FlashAttention
-from runner.engine import batched, parameters
-from runner.engine.context import DecodeResult
-from runner.engine.sequence import Sequence
-from runner.engine.slot_table import Slot, SlotTable
+from runner.core.layout.layout import FlashAttention
+from runner.core.sequence.context_shift import ContextShift, discarded_tokens, replay_context
+from runner.core.sequence.endings import EndReason
+from runner.engine.batched import engine as batched
+from runner.engine.batched.sequence import Sequence
+from runner.engine.batched.slot_table import Slot, SlotTable
+from runner.engine.llama import parameters
+from runner.engine.llama.context import DecodeResult
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, Harness, assert_equals_cold, refused, running, watch_decoding
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.batching import BatchRow
-from runner.core.endings import EndReason
-from runner.core.layout import LaunchLayout
-from runner.core.logprobs import log_softmax
-from runner.core.model_files import ModelFiles
-from runner.core.sampling import SamplingParameters
-from runner.engine import opened_context
-from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.context import Context
-from runner.engine.engine import Sampled
-from runner.engine.loop import Loop
+from runner.core.layout.layout import LaunchLayout
+from runner.core.model.model_files import ModelFiles
+from runner.core.sequence.batching import BatchRow
+from runner.core.sequence.endings import EndReason
+from runner.core.sequence.logprobs import log_softmax
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.batched.loop import Loop
+from runner.engine.contract.engine import Sampled
+from runner.engine.llama import opened_context
+from runner.engine.llama.context import Context
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import driven
 from tests.integration.runner.harness import GREEDY, assert_equals_cold, running

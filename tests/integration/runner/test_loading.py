@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadModelFile, PunaError
-from runner.core.layout import LaunchLayout
-from runner.core.model_files import ModelFiles
-from runner.engine.batched import BatchedEngine
-from runner.engine.library import start_engine
-from runner.engine.model import Model, load_model
+from runner.core.layout.layout import LaunchLayout
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.bindings.library import start_engine
+from runner.engine.llama.model import Model, load_model
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import Harness
 

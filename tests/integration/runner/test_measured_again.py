@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from common.errors import InvalidRequest
 from protos import cluster_pb2
 from runner import measure as mode
-from runner.core.layout import LaunchLayout, LayoutDevice
-from runner.core.model_files import ModelFiles
-from runner.engine import accounting
+from runner.core.layout.layout import LaunchLayout, LayoutDevice
+from runner.core.model.model_files import ModelFiles
+from runner.engine.llama import accounting
 from runner.measure import measure
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.devices import spread

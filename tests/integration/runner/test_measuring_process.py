@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.facts import ModelFacts
-from scheduler.core.layouts import Layout
-from scheduler.core.measuring_bytes import CELLS_COUNTED_MAX, measuring_bytes
-from scheduler.core.memory import MIB
-from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceKind, DeviceView, NodeView, Trust
+from scheduler.core.sizes.measuring_bytes import CELLS_COUNTED_MAX, measuring_bytes
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import MIB
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, Trust
 from tools.model_zoo import build, shape
 
 # A runner that says at its end how large it was.

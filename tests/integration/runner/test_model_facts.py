@@ -10,8 +10,8 @@ from google.protobuf import json_format
 from protos import cluster_pb2
 from runner.inspect import describe_file
 from scheduler.converters import to_facts, to_report
-from scheduler.core.estimate import cache_bytes
-from scheduler.core.layouts import Layout
+from scheduler.core.sizes.estimate import cache_bytes
+from scheduler.core.values.layouts import Layout
 from tests.integration.runner.conftest import Zoo
 
 LAYOUT = Layout(context_tokens=1024, slots=2, batch_tokens=128)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from common.errors import InternalError, UnsupportedCapability
-from runner.core.layout import FlashAttention
-from runner.core.requests import GenerationRequest
-from runner.engine.pooled_context import PooledContext
-from runner.engine.pooling import PooledReport
+from runner.core.layout.layout import FlashAttention
+from runner.core.sequence.requests import GenerationRequest
+from runner.engine.contract.pooling import PooledReport
+from runner.engine.pooled.pooled_context import PooledContext
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.pooled_harness import (
     EMBEDDERS,

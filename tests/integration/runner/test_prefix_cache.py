@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from protos import runner_pb2
-from runner.core.endings import EndReason
-from runner.core.layout import FlashAttention
-from runner.core.slots import SlotPolicy
+from runner.core.layout.layout import FlashAttention
+from runner.core.sequence.endings import EndReason
+from runner.core.sequence.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, Answer, Harness, assert_equals_cold, running, stand_at
 

@@ -6,9 +6,9 @@ import pytest
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.layout import LaunchLayout
-from runner.engine.library import start_engine
-from runner.engine.model import Model, load_model
+from runner.core.layout.layout import LaunchLayout
+from runner.engine.bindings.library import start_engine
+from runner.engine.llama.model import Model, load_model
 from runner.serve.prompts import TokenizedPrompt, tokenize_prompt
 from tests.integration.runner.conftest import Zoo
 

@@ -8,11 +8,11 @@ import pytest
 from llama_cpp import Llama
 from numpy.typing import NDArray
 
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import ModelFiles
-from runner.engine.batched import BatchedEngine, BatchedOptions
-from runner.engine.library import engine_log
-from runner.engine.reference import ReferenceEngine
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.model_files import ModelFiles
+from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.bindings.library import engine_log
+from runner.engine.plain.reference import ReferenceEngine
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import driven
 from tests.integration.runner.harness import assert_equals_cold, running

@@ -10,10 +10,10 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 
-from runner.core.dry import Dry, find_breakers
-from runner.core.json_schema_grammar import schema_to_grammar
-from runner.core.penalties import within_sigma, without_top
-from runner.core.sampling import SamplingParameters
+from runner.core.grammar.json_schema_grammar import schema_to_grammar
+from runner.core.sequence.dry import Dry, find_breakers
+from runner.core.sequence.penalties import within_sigma, without_top
+from runner.core.sequence.sampling import SamplingParameters
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.sampler_oracle import Oracle
 from tests.unit.runner.json_schemas import EXAMPLES

@@ -8,15 +8,15 @@ import llama_cpp.llama_cpp as llama
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.sampling import SamplingParameters
-from runner.core.token_grammar import GrammarCursor
-from runner.engine import sampling_pool
-from runner.engine.batch import Batch
-from runner.engine.context import Context
-from runner.engine.library import start_engine
-from runner.engine.sampler import Sampler
-from runner.engine.sampling_pool import SamplingPool, Wanted
-from runner.engine.vocabulary import Vocabulary
+from runner.core.grammar.token_grammar import GrammarCursor
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.batched import sampling_pool
+from runner.engine.batched.sampler import Sampler
+from runner.engine.batched.sampling_pool import SamplingPool, Wanted
+from runner.engine.bindings.library import start_engine
+from runner.engine.llama.batch import Batch
+from runner.engine.llama.context import Context
+from runner.engine.llama.vocabulary import Vocabulary
 from tests.integration.runner import constraints
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import running

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from runner.engine import spinning
-from runner.engine.spinning import SleepingTeam, read_counters
+from runner.engine.threads import spinning
+from runner.engine.threads.spinning import SleepingTeam, read_counters
 from tests.waiting import wait_until
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadModelFile
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.model_files import AdapterFile, ModelFiles
-from runner.engine.batched import BatchedEngine
-from runner.engine.reference import ReferenceEngine
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.model_files import AdapterFile, ModelFiles
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.plain.reference import ReferenceEngine
 from runner.inspect import describe_file
 from runner.measure import measure
 from tests.integration.runner.conftest import Zoo

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.core.layout import FlashAttention
-from runner.core.separate_caches import SCORES_BYTES_MAX
-from runner.engine.context import DecodeResult
+from runner.core.layout.layout import FlashAttention
+from runner.core.layout.separate_caches import SCORES_BYTES_MAX
+from runner.engine.llama.context import DecodeResult
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, running, watch_decoding
 

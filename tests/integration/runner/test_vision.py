@@ -16,10 +16,10 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import InvalidRequest, PromptTooLong, RequestCanceled, UnsupportedCapability
-from runner.core.embedding_shelf import KEPT_IMAGES
-from runner.core.layout import FlashAttention, LaunchLayout
-from runner.core.media import EncodedImage, Image
-from runner.core.model_files import ModelFiles
+from runner.core.layout.layout import FlashAttention, LaunchLayout
+from runner.core.model.model_files import ModelFiles
+from runner.core.sequence.embedding_shelf import KEPT_IMAGES
+from runner.core.sequence.media import EncodedImage, Image
 from runner.measure import measure
 from tests.integration.model_zoo_engine import Eyes, loaded
 from tests.integration.runner.harness import Harness, assert_equals_cold, refused, running

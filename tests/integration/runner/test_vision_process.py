@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import DeviceMemoryExhausted, InvalidRequest, PunaError
 from protos import cluster_pb2, runner_pb2
-from runner.core.model_files import ModelFiles
+from runner.core.model.model_files import ModelFiles
 from runner.measure import measure
 from tests.integration.runner.devices import loaded, spread
 from tests.integration.runner.pictures import image_file, picture

@@ -12,7 +12,7 @@ from typing import Any
 from grpc import aio
 
 from common.clock import SystemClock
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.server import GrpcServer, bind_server
 from protos import discovery_pb2_grpc, host_pb2_grpc, scheduler_pb2
 from scheduler.app import SchedulerApp
 from scheduler.client import SchedulerClient

@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common.clock import SystemClock
 from common.errors import ModelUnavailable
-from common.grpc_client import open_channel
+from common.grpc.client import open_channel
 from protos import scheduler_pb2
 from scheduler.client import SchedulerClient
-from scheduler.core.events import AliasesRead, LeadershipGained, LeadershipLost
+from scheduler.core.books.events import AliasesRead, LeadershipGained, LeadershipLost
 from scheduler.leadership import SELF_STOP_S, Leadership
 from scheduler.redis_store import RedisStore
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery

@@ -8,11 +8,11 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import StaleFence, StartupError
-from scheduler.core.constraints import Constraints
-from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.layouts import Layout
-from scheduler.core.margins import MarginKey, Margins
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.sizes.margins import MarginKey, Margins
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from tests.redis_server import RedisServer
 from tests.waiting import Stopwatch

@@ -19,11 +19,11 @@ from common.errors import (
     InvalidRequest,
     ModelNotFound,
 )
-from common.grpc_client import open_channel
-from common.grpc_server import GrpcServer, bind_server
+from common.grpc.client import open_channel
+from common.grpc.server import GrpcServer, bind_server
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
 from scheduler.client import SchedulerClient
-from scheduler.core.observed import Observed
+from scheduler.core.books.observed import Observed
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
 from tests.integration.scheduler.surroundings import Running, scheduler
 from tests.redis_server import RedisServer

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from common.clock import SystemClock
 from common.errors import StartupError
 from common.redis_client import open_redis
-from scheduler.core.constraints import Constraints
+from scheduler.core.values.constraints import Constraints
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from tests.ports import free_port
 from tests.waiting import Stopwatch, next_look

@@ -21,7 +21,7 @@ from cli.core.doctor.machine import (
 from cli.core.doctor.redis import SentinelAnswer, judge_redis, judge_sentinels
 from cli.core.doctor.server import judge_nodes, judge_readiness, judge_version
 from common.settings import KNOWN_NAMES
-from runner.core.device_settings import IntegratedGpus
+from runner.core.devices.device_settings import IntegratedGpus
 
 GOOD_REDIS: dict[str, Any] = {
     "redis_version": "7.4",

@@ -8,7 +8,7 @@ import pytest
 
 from cli.commands.keys import KeyWish, create, revoke, show, show_all
 from cli.errors import CommandFailed
-from gateway.core.keys import ALL_SCOPES
+from gateway.core.keys.keys import ALL_SCOPES
 from gateway.keys.key_store import pepper_path, read_ring
 
 WISH = KeyWish(owner="ada", tenant="lab", scopes=("infer", "models:read"), requests_per_minute=60, expires="1h")

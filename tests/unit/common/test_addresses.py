@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.addresses import FORGET_S, RESOLVE_S, Channels, resolve
+from common.grpc.addresses import FORGET_S, RESOLVE_S, Channels, resolve
 
 Rows = list[tuple[Any, ...]]
 

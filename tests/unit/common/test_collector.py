@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.collector import LATEST_S, WISHED_S, Collector
+from common.telemetry.collector import LATEST_S, WISHED_S, Collector
 
 
 @pytest.fixture(autouse=True)

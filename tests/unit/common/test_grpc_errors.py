@@ -8,9 +8,9 @@ import pytest
 from grpc import aio
 
 from common.errors import InternalError, ModelUnavailable, PunaError, QueueFull, StartupError
-from common.grpc_client import open_channel
-from common.grpc_errors import domain_errors, received
-from common.grpc_server import bind_server
+from common.grpc.client import open_channel
+from common.grpc.errors import domain_errors, received
+from common.grpc.server import bind_server
 from protos import runner_pb2, runner_pb2_grpc
 
 DEADLINE_S = 60.0

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from common.logs import configure_logs, get_logger
+from common.telemetry.logs import configure_logs, get_logger
 configure_logs(service="test")
 def answer(prompt):
     raise RuntimeError("it broke")

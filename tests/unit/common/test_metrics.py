@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 
-from common.metrics import Family, Sample, ScrapedGauges
+from common.telemetry.metrics import Family, Sample, ScrapedGauges
 
 AGE = Family("puna_test_age_seconds", "Age of something", ("of",))
 

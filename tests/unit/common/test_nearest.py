@@ -11,8 +11,8 @@ from cli.core.dialogue_settings import changed
 from cli.core.parameter_values import option_values
 from common.errors import InvalidRequest
 from common.nearest import did_you_mean
-from gateway.core.key_file import VERSION, read_keys
-from scheduler.core.constraint_fields import parse_constraints
+from gateway.core.keys.key_file import VERSION, read_keys
+from scheduler.core.values.constraint_fields import parse_constraints
 
 
 def test_only_what_is_near_is_offered() -> None:

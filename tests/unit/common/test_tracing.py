@@ -11,11 +11,21 @@ from typing import Any
 
 import pytest
 
-from common import tracing
 from common.errors import ModelNotFound
-from common.grpc_client import call_metadata
-from common.tracing import NO_SPAN, Span, begin, current, reason_of, start_tracing, stop_tracing, use, use_caller
-from runner.core.environment import child_environment
+from common.grpc.client import call_metadata
+from common.telemetry import tracing
+from common.telemetry.tracing import (
+    NO_SPAN,
+    Span,
+    begin,
+    current,
+    reason_of,
+    start_tracing,
+    stop_tracing,
+    use,
+    use_caller,
+)
+from runner.core.host.environment import child_environment
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -41,7 +51,7 @@ def test_the_check_costs_next_to_nothing() -> None:
 def test_no_process_imports_the_exporter_unless_it_traces() -> None:
     code = """
 import sys, gateway.app, scheduler.app, discovery.app, runner.host.app
-names = ("common.otlp", "opentelemetry.exporter", "opentelemetry.sdk.trace.export")
+names = ("common.telemetry.otlp", "opentelemetry.exporter", "opentelemetry.sdk.trace.export")
 print([name for name in names if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -61,7 +71,7 @@ def test_a_library_that_is_not_there_is_said_and_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(tracing.ENDPOINTS[0], "http://127.0.0.1:1")
-    monkeypatch.setitem(sys.modules, "common.otlp", None)
+    monkeypatch.setitem(sys.modules, "common.telemetry.otlp", None)
     start_tracing("test")
     assert begin("x") is NO_SPAN
     assert "tracing.not_installed" in "".join(capsys.readouterr())
@@ -72,7 +82,7 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(monkeypatch: pytest.M
     monkeypatch.setenv(tracing.ENDPOINTS[0], "http://127.0.0.1:1")
     # A process of its own: the exporter's thread tries on for a while, and shakes dice that other tests have set.
     code = """
-from common.tracing import NO_SPAN, begin, start_tracing, stop_tracing
+from common.telemetry.tracing import NO_SPAN, begin, start_tracing, stop_tracing
 from tests.waiting import Stopwatch
 start_tracing("test")
 with begin("request"):
@@ -128,7 +138,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-    from common.otlp import OtlpBackend
+    from common.telemetry.otlp import OtlpBackend
 
     exporter: Any = Kept()
     provider = TracerProvider(shutdown_on_exit=False)

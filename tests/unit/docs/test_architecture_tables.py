@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.device_health import Condition
-from scheduler.core.load_jobs import LoadState
+from runner.core.devices.device_health import Condition
+from scheduler.core.books.load_jobs import LoadState
 from tools.architecture_tables import ARCHITECTURE, REFERENCE, TABLES, with_tables
 from tools.docs_picture import files
 from tools.proto_tables import files as proto_files

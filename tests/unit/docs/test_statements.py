@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from common.ollama_environment import EQUIVALENTS
 from common.settings import KNOWN_NAMES
-from gateway.core.keys import Scope
+from gateway.core.keys.keys import Scope
+from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.service import Service
-from scheduler.core.candidates import Verdict
+from scheduler.core.planning.candidates import Verdict
 from tools.docs_commands import COMMANDS
 from tools.docs_markdown import ROOT, pages
 from tools.metrics_catalogue import MODULES, entries

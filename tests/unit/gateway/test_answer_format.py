@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.core.answer_format import (
+from gateway.core.asked.answer_format import (
     AnswerFormat,
     in_words_of_the_client,
     only_one,

@@ -7,7 +7,7 @@ import pytest
 from common.errors import RequestQuarantined, RunnerLost
 from gateway.answers.attempts import SAME_CRASH_S, Attempts
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Dialect
+from gateway.core.asked.answers import Dialect
 
 CRASH = RunnerLost("the runner ended")
 

@@ -14,10 +14,10 @@ from common.errors import (
     UnsupportedMediaType,
 )
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Dialect
-from gateway.core.upload_pace import UploadPace
-from gateway.http.blob_body import PIECE_BYTES, BlobBody
-from gateway.http.exchange import Exchange
+from gateway.core.asked.answers import Dialect
+from gateway.core.dispatch.upload_pace import UploadPace
+from gateway.http.endpoint.blob_body import PIECE_BYTES, BlobBody
+from gateway.http.endpoint.exchange import Exchange
 from tests.waiting import next_look, until
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.http.fields import validated
-from gateway.http.ollama_bodies import ChatBody, GenerateBody
-from gateway.http.openai_bodies import ChatCompletionBody
+from gateway.http.endpoint.fields import validated
+from gateway.http.ollama.bodies import ChatBody, GenerateBody
+from gateway.http.openai.bodies import ChatCompletionBody
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import PermissionDenied
-from gateway.core.browser import BrowserPolicy
+from gateway.core.dispatch.browser import BrowserPolicy
 
 LOOPBACK = BrowserPolicy(loopback_only=True, machine_name="Workstation", origins=("https://ui.example",))
 PUBLIC = BrowserPolicy(loopback_only=False, machine_name="Workstation")

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.cache_salt import cache_salt
-from gateway.core.keys import digest_of
+from gateway.core.dispatch.cache_salt import cache_salt
+from gateway.core.keys.keys import digest_of
 
 PEPPERS = st.binary(min_size=32, max_size=32)
 

@@ -7,15 +7,15 @@ import jsonschema
 import pytest
 
 from common.errors import InvalidRequest
+from gateway.core.asked.tool_choice import anthropic_choice, openai_choice
 from gateway.core.markup.call_grammar import call_grammar
 from gateway.core.markup.events import CallArguments, CallBegan, Content
 from gateway.core.markup.families import Readers
 from gateway.core.markup.forms import Family, Form, Markup, Tags, markup_of
 from gateway.core.markup.parser import MarkupParser, joined
-from gateway.core.tool_choice import anthropic_choice, openai_choice
-from runner.core.grammar import Grammar
-from runner.core.grammar_text import parse_grammar
-from runner.core.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.walk import Grammar
 from tests.unit.runner.grammar_walks import matches, random_text
 
 WEATHER = {

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.core.answers import Think, ToolCall
-from gateway.core.images import decode_image
-from gateway.grpc.chat_converters import chat_from_proto, prompt_from_proto, think_from_proto
+from gateway.converters.chats import chat_from_proto, prompt_from_proto, think_from_proto
+from gateway.core.asked.answers import Think, ToolCall
+from gateway.core.asked.images import decode_image
 from protos import inference_pb2 as pb
 
 PNG = b"\x89PNG\r\n\x1a\nrest"

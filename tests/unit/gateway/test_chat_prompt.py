@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from common.errors import TemplateFailed
-from gateway.core.answers import Chat, Message, Think, ToolCall
-from gateway.core.images import Image, PlacedImage
-from gateway.core.literals import Literal, Picture, Text
-from gateway.core.routes import ModelInfo
+from gateway.core.asked.answers import Chat, Message, Think, ToolCall
+from gateway.core.asked.images import Image, PlacedImage
+from gateway.core.models.routes import ModelInfo
+from gateway.core.prepare.literals import Literal, Picture, Text
 from gateway.templates.chat_prompt import ChatPrompts
 from gateway.templates.worker import make_renderer
 

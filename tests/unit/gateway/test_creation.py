@@ -3,13 +3,20 @@
 import pytest
 
 from common.errors import InvalidRequest, NotSupported
-from gateway.core.answers import Message
-from gateway.core.creation import blob_digest, check_origin, checked_files, is_relative_path, license_texts, new_name
-from gateway.core.go_template import go_template_fault
-from gateway.core.model_card import measured_reports, model_info, modelfile_of, own_parameters, parameters_text
-from gateway.core.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
-from gateway.core.store_choice import StoreNode, holders, node_to_create, node_to_pull, pull_sources, roomiest
-from gateway.core.upload_pace import BYTES_PER_S_MIN, PAUSE_S_MAX, UploadPace
+from gateway.core.asked.answers import Message
+from gateway.core.dispatch.upload_pace import BYTES_PER_S_MIN, PAUSE_S_MAX, UploadPace
+from gateway.core.models.creation import (
+    blob_digest,
+    check_origin,
+    checked_files,
+    is_relative_path,
+    license_texts,
+    new_name,
+)
+from gateway.core.models.go_template import go_template_fault
+from gateway.core.models.model_card import measured_reports, model_info, modelfile_of, own_parameters, parameters_text
+from gateway.core.models.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
+from gateway.core.models.store_choice import StoreNode, holders, node_to_create, node_to_pull, pull_sources, roomiest
 from gateway.models.model_store import store_nodes
 from protos import cluster_pb2, discovery_pb2
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from common.durations import DURATION_MS_MAX, parse_go_duration_ms
 from common.errors import InvalidRequest
-from gateway.core.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.asked.durations import FOREVER_MS, parse_keep_alive_ms
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """What a request may come to."""
 
-from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
-from gateway.core.estimates import answer_tokens, question_tokens
-from gateway.core.vectors import EmbedQuestion, RerankQuestion
+from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
+from gateway.core.prepare.estimates import answer_tokens, question_tokens
+from gateway.core.prepare.vectors import EmbedQuestion, RerankQuestion
 
 
 def request(prompt: Chat | RawPrompt, num_predict: int | None = None) -> AnswerRequest:

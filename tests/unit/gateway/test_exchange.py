@@ -4,8 +4,8 @@ import weakref
 from typing import Any
 
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Dialect
-from gateway.http.exchange import Exchange
+from gateway.core.asked.answers import Dialect
+from gateway.http.endpoint.exchange import Exchange
 
 
 async def test_nothing_keeps_an_exchange_whose_response_is_complete() -> None:

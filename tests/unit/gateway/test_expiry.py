@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.routes import ReplicaInfo, ReplicaState
-from gateway.http.ollama_models import NEVER, _expiry
+from gateway.core.models.routes import ReplicaInfo, ReplicaState
+from gateway.http.ollama.models import NEVER, _expiry
 
 NOW_MS = 1_800_000_000_000
 

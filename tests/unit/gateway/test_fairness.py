@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import QueueFull
-from gateway.core.admission import check_room, tenant_waiting_max
-from gateway.core.fairness import NO_CLAIM, Claim, Shares
-from gateway.core.keys import Band
+from gateway.core.dispatch.admission import check_room, tenant_waiting_max
+from gateway.core.dispatch.fairness import NO_CLAIM, Claim, Shares
+from gateway.core.keys.keys import Band
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from common.errors import InternalError, RunnerLost, ShuttingDown
 from gateway.answers.choices import ChoiceEvent, merge_choices
 from gateway.answers.feed import BUFFERED_MAX, END, EndOfFeed, Feed
-from gateway.core.answers import AnswerEvent, Delta
+from gateway.core.asked.answers import AnswerEvent, Delta
 
 
 async def numbers(count: int, error: Exception | None = None) -> AsyncIterator[int]:

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import QueueFull
-from gateway.core.admission import (
+from gateway.core.dispatch.admission import (
     BUSY_TEXT,
     DrainRate,
     Waiter,
@@ -14,8 +14,8 @@ from gateway.core.admission import (
     retry_after_s,
     waiting_max,
 )
-from gateway.core.prompt_prefixes import Piece, name_prefixes
-from gateway.core.replica_choice import Candidate, Need, choose_replica
+from gateway.core.dispatch.prompt_prefixes import Piece, name_prefixes
+from gateway.core.dispatch.replica_choice import Candidate, Need, choose_replica
 
 PROMPT = name_prefixes([Piece(0, b"a long prompt, " * 1000)], salt="t")
 

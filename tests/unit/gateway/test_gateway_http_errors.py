@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from common.errors import ERROR_TABLE, InternalError, InvalidRequest, QueueFull, Retry, RunnerLost, error_types
-from gateway.core.answers import Dialect
-from gateway.http.errors import error_answer
+from gateway.core.asked.answers import Dialect
+from gateway.http.endpoint.errors import error_answer
 
 
 @pytest.mark.parametrize("reason", sorted(ERROR_TABLE))

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.core.answers import GeneratedToken, TokenAlternative
-from gateway.core.logprobs import check_top_logprobs, legacy_logprobs, logprob_entries
+from gateway.core.asked.answers import GeneratedToken, TokenAlternative
+from gateway.core.asked.logprobs import check_top_logprobs, legacy_logprobs, logprob_entries
 
 HALF = GeneratedToken(id=1, piece=b"\xc3", logprob=-0.5, top=(TokenAlternative(id=2, piece=b"x", logprob=-math.inf),))
 PLAIN = GeneratedToken(id=3, piece=b" hi", logprob=-1.25)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ModelNotFound
-from gateway.core.model_names import parse_model_name
+from gateway.core.asked.model_names import parse_model_name
 
 
 @pytest.mark.parametrize(

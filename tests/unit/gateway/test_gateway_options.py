@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.core.option_table import check_options
-from gateway.core.options import NATIVE_DEFAULTS, OPENAI_DEFAULTS, plan_answer
-from gateway.core.routes import ModelInfo
+from gateway.core.asked.option_table import check_options
+from gateway.core.models.routes import ModelInfo
+from gateway.core.prepare.options import NATIVE_DEFAULTS, OPENAI_DEFAULTS, plan_answer
 
 MODEL = ModelInfo(name="demo:latest", digest="d", context_tokens=2048, vocabulary_size=1000)
 

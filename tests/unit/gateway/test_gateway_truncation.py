@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.answers import Message
-from gateway.core.truncation import DropSearch, droppable_indices, without_oldest
+from gateway.core.asked.answers import Message
+from gateway.core.prepare.truncation import DropSearch, droppable_indices, without_oldest
 
 
 def conversation(roles: str) -> tuple[Message, ...]:

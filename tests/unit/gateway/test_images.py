@@ -6,9 +6,8 @@ import re
 import pytest
 
 from common.errors import InvalidRequest, UnsupportedCapability
-from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, images_of
-from gateway.core.capabilities import check_capabilities
-from gateway.core.images import (
+from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, images_of
+from gateway.core.asked.images import (
     IMAGE_BYTES_MAX,
     IMAGES_MAX,
     Image,
@@ -19,8 +18,9 @@ from gateway.core.images import (
     place_by_markers,
     split_at_images,
 )
-from gateway.core.literals import Literal, LiteralGuard, Picture, Text, special_pattern
-from gateway.core.routes import ModelInfo
+from gateway.core.models.routes import ModelInfo
+from gateway.core.prepare.capabilities import check_capabilities
+from gateway.core.prepare.literals import Literal, LiteralGuard, Picture, Text, special_pattern
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 TEXT = base64.b64encode(PNG).decode()

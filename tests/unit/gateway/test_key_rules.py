@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest, PermissionDenied
-from gateway.core.key_records import KeyRecords, read_cache, sealed_key, sealed_tombstone, write_cache
-from gateway.core.key_rules import check_gift, check_room, may_see
-from gateway.core.keys import ALL_SCOPES, Key, Scope
+from gateway.core.keys.key_records import KeyRecords, read_cache, sealed_key, sealed_tombstone, write_cache
+from gateway.core.keys.key_rules import check_gift, check_room, may_see
+from gateway.core.keys.keys import ALL_SCOPES, Key, Scope
 
 PEPPER = b"p" * 32
 MAKER = Key(

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PermissionDenied, PunaError, RateLimited, Unauthenticated
-from gateway.core.failures import FAILURES_PER_MINUTE, Failures
-from gateway.core.key_file import read_keys, write_keys
-from gateway.core.keys import (
+from gateway.core.keys.failures import FAILURES_PER_MINUTE, Failures
+from gateway.core.keys.key_file import read_keys, write_keys
+from gateway.core.keys.keys import (
     ALL_SCOPES,
     BASE62,
     Band,

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.literals import Literal, LiteralGuard, Picture, Text, special_pattern
+from gateway.core.prepare.literals import Literal, LiteralGuard, Picture, Text, special_pattern
 
 SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>", "<|im_end|>x")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.core.answers import Loading, Queued
-from gateway.grpc.load_progress import loading_to_proto, queued_to_proto, to_loading, to_queued
-from gateway.http.placements import _load_lines
+from gateway.converters.load_progress import loading_to_proto, queued_to_proto, to_loading, to_queued
+from gateway.core.asked.answers import Loading, Queued
+from gateway.http.puna.placements import _load_lines
 
 QUEUED = Queued(position=2, waits_for="measuring", eta_s=12.5)
 LOADING = Loading(fraction=0.5, bytes_done=5, bytes_total=10, waits_for="its files", eta_s=0.0)

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from gateway.answers.output import OutputPlan, plan_output
-from gateway.core.answer_format import AnswerFormat
-from gateway.core.answers import AnswerRequest, Chat, Delta, Dialect, Message, RawPrompt, Think
-from gateway.core.constraint import FreeText
-from runner.core.free_text import after_free_text
-from runner.core.grammar import Grammar
-from runner.core.grammar_text import parse_grammar
-from runner.core.json_schema_grammar import schema_to_grammar
+from gateway.core.asked.answer_format import AnswerFormat
+from gateway.core.asked.answers import AnswerRequest, Chat, Delta, Dialect, Message, RawPrompt, Think
+from gateway.core.asked.constraint import FreeText
+from runner.core.grammar.free_text import after_free_text
+from runner.core.grammar.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.walk import Grammar
 from tests.unit.runner.grammar_walks import matches
 
 HARMONY = "<|channel|>"

@@ -6,9 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.prompt_prefixes import NAMES_MAX, NO_PREFIXES, Piece, PromptPrefixes, name_prefixes
-from gateway.core.replica_choice import Candidate, Need, choose_replica, cost_s
-from gateway.grpc.prompt_converters import prompt_pieces
+from gateway.converters.prompts import prompt_pieces
+from gateway.core.dispatch.prompt_prefixes import NAMES_MAX, NO_PREFIXES, Piece, PromptPrefixes, name_prefixes
+from gateway.core.dispatch.replica_choice import Candidate, Need, choose_replica, cost_s
 from protos import cluster_pb2, runner_pb2
 from runner.serve.held_prefixes import NAMES_MAX as HELD_MAX
 from runner.serve.held_prefixes import HeldPrefixes, HeldPrefixesWatch

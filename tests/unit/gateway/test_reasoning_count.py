@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.answers.output import plan_output
-from gateway.core.answers import AnswerRequest, Chat, Delta, Dialect, GeneratedToken, Message
+from gateway.core.asked.answers import AnswerRequest, Chat, Delta, Dialect, GeneratedToken, Message
 
 TEMPLATE = "<think></think><tool_call>"
 PIECES = ("<think>", "well", ", yes", "</think>", "Hello", " you")

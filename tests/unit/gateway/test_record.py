@@ -4,9 +4,9 @@ import asyncio
 
 from common.clock import SystemClock
 from gateway.answers.record import RequestRecord
-from gateway.core.answers import Dialect
-from gateway.core.keys import ALL_SCOPES, Key, Quota
-from gateway.core.quotas import Account
+from gateway.core.asked.answers import Dialect
+from gateway.core.keys.keys import ALL_SCOPES, Key, Quota
+from gateway.core.keys.quotas import Account
 from gateway.keys.quota_book import Usage
 from gateway.keys.visits import Visit, begin_visit
 

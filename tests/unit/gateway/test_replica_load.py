@@ -1,7 +1,7 @@
 """How busy a replica is believed to be."""
 
-from gateway.core.replica_load import ReplicaLoad, ended, reported, saturated, started, unreachable
-from gateway.core.routes import ReplicaState
+from gateway.core.dispatch.replica_load import ReplicaLoad, ended, reported, saturated, started, unreachable
+from gateway.core.models.routes import ReplicaState
 
 READY = ReplicaLoad(state=ReplicaState.READY, slots_total=4)
 

@@ -1,6 +1,6 @@
 """How long an answer between two replicas waits before it asks for one again."""
 
-from gateway.core.resume import AGAIN_S_MAX, AGAIN_S_MIN, AGAIN_S_TOLD_MAX, again_after_s
+from gateway.core.dispatch.resume import AGAIN_S_MAX, AGAIN_S_MIN, AGAIN_S_TOLD_MAX, again_after_s
 
 # What a stream may pause for beyond a load, and what of it is gone once a dead runner is known to be dead.
 BEYOND_LOAD_S = 2.0

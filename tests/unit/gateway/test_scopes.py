@@ -2,11 +2,11 @@
 
 from typing import Any, cast
 
-from gateway.core.keys import Scope
+from gateway.core.keys.keys import Scope
 from gateway.grpc.grpc_keys import SCOPES, peer_address
 from gateway.grpc.inference_servicer import SERVICE_NAME
+from gateway.http.endpoint.service import Service
 from gateway.http.routes import make_routes
-from gateway.http.service import Service
 from protos import inference_pb2
 
 INFER, EMBED, READ, WRITE = Scope.INFER, Scope.EMBED, Scope.MODELS_READ, Scope.MODELS_WRITE

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import QueueFull
-from gateway.core.shedding import (
+from gateway.core.dispatch.shedding import (
     CONNECTIONS_MAX,
     CONNECTIONS_OF_ADDRESS_MAX,
     LARGE_BODY_BYTES,

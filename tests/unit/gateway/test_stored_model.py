@@ -9,17 +9,17 @@ import pytest
 
 from common.errors import StartupError, TemplateFailed
 from gateway.answers.output import plan_output
-from gateway.core.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
-from gateway.core.chat_template import TemplatePolicy
-from gateway.core.family_templates import FAMILIES, closest_family, is_jinja
-from gateway.core.load_options import LoadOptions, load_options, over
+from gateway.converters.models import model_from_proto
+from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
+from gateway.core.asked.load_options import LoadOptions, load_options, over
+from gateway.core.asked.option_table import OptionValue
 from gateway.core.markup.forms import Family, Form
 from gateway.core.markup.manifest_parsers import markup_of_parser
-from gateway.core.option_table import OptionValue
-from gateway.core.options import OPENAI_DEFAULTS, plan_answer
-from gateway.core.routes import ModelInfo
-from gateway.core.stored_model import own_context, stored_messages, usable_parameters, with_stored_texts
-from gateway.grpc.model_converters import model_from_proto
+from gateway.core.models.chat_template import TemplatePolicy
+from gateway.core.models.family_templates import FAMILIES, closest_family, is_jinja
+from gateway.core.models.routes import ModelInfo
+from gateway.core.models.stored_model import own_context, stored_messages, usable_parameters, with_stored_texts
+from gateway.core.prepare.options import OPENAI_DEFAULTS, plan_answer
 from gateway.settings import template_policy
 from gateway.templates.worker import make_renderer
 from protos import cluster_pb2

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gateway.core.ui_changes import changes_between
-from gateway.core.ui_figures import Counters, figures_between
-from gateway.core.ui_pace import LoadPaces
-from gateway.core.ui_sight import view_for
+from gateway.core.ui.changes import changes_between
+from gateway.core.ui.figures import Counters, figures_between
+from gateway.core.ui.pace import LoadPaces
+from gateway.core.ui.sight import view_for
 
 
 def test_rates_are_what_grew_between_two_readings() -> None:

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gateway.core.browser import BrowserPolicy
-from gateway.http.ui import FOLDER, page_files
+from gateway.core.dispatch.browser import BrowserPolicy
+from gateway.http.puna.ui import FOLDER, page_files
 
 FILES = page_files()
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from common.errors import EmbeddingsUnsupported, InternalError, InvalidRequest, UnsupportedCapability
-from gateway.core.routes import ModelInfo
-from gateway.core.vectors import best_first, check_dimensions, check_embeds, check_ranks, fit_vector, relevance
+from gateway.core.models.routes import ModelInfo
+from gateway.core.prepare.vectors import best_first, check_dimensions, check_embeds, check_ranks, fit_vector, relevance
 
 
 def model(*capabilities: str) -> ModelInfo:

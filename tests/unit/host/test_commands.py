@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import PlacementMismatch
-from runner.core.commands import Running, StartAction, check_stop, decide_start
+from runner.core.host.commands import Running, StartAction, check_stop, decide_start
 
 RUNNING = Running(generation=2, spec=b"spec")
 

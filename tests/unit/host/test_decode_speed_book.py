@@ -4,7 +4,7 @@ from pathlib import Path
 
 from common.clock import SystemClock
 from protos import cluster_pb2
-from runner.core.decode_speeds import WINDOWS_MIN
+from runner.core.devices.decode_speeds import WINDOWS_MIN
 from runner.host.devices.decode_speeds import DecodeSpeeds
 from runner.host.devices.device_notes import DeviceNotes
 

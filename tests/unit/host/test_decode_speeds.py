@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.decode_speeds import (
+from runner.core.devices.decode_speeds import (
     DEVICE_BYTES_MIN,
     FALLS_FROM,
     HOURS_KEPT,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.dedupe import Listed, choose_entries, normal_name
-from runner.core.devices import DeviceType, EngineDevice
+from runner.core.devices.dedupe import Listed, choose_entries, normal_name
+from runner.core.devices.devices import DeviceType, EngineDevice
 
 pytestmark = pytest.mark.behaviour("B-130")
 

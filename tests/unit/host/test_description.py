@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.description import Capability, Description, TensorFacts, Value, describe
+from runner.core.model.description import Capability, Description, TensorFacts, Value, describe
 
 
 def described(*tensors: TensorFacts, **metadata: Value) -> Description:

@@ -4,20 +4,20 @@ import pytest
 
 from common.clock import SystemClock
 from protos import cluster_pb2
-from runner.core.device_health import Health, pass_check
-from runner.core.device_settings import DeviceSettings, IntegratedGpus, RpcPool, RpcServer, parse_amounts
-from runner.core.devices import CPU_ID, HOST_POOL
-from runner.core.free_figures import (
+from runner.core.devices.device_health import Health, pass_check
+from runner.core.devices.device_settings import DeviceSettings, IntegratedGpus, RpcPool, RpcServer, parse_amounts
+from runner.core.devices.devices import CPU_ID, HOST_POOL
+from runner.core.devices.free_figures import (
     FigureTrust,
     card_figure,
     lent_figure,
     predicted_figure,
     ram_figure,
 )
-from runner.core.gpu_memory import GpuMemory
-from runner.core.memory import HostMemory
-from runner.core.promises import Need, find_excess
-from runner.engine.rpc_hello import RpcMemory
+from runner.core.devices.gpu_memory import GpuMemory
+from runner.core.devices.memory import HostMemory
+from runner.core.host.promises import Need, find_excess
+from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_entry import Entry
 from runner.host.devices.device_figures import TOLD_AT_ONCE_BYTES, Figures, Told
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.device_health import (
+from runner.core.devices.device_health import (
     ERROR_WINDOW_S,
     RETRY_S_MAX,
     RETRY_S_MIN,

@@ -1,6 +1,6 @@
 """Names of devices that outlive restarts."""
 
-from runner.core.devices import HOST_POOL, DeviceType, EngineDevice, identify
+from runner.core.devices.devices import HOST_POOL, DeviceType, EngineDevice, identify
 
 
 def device(**changes: object) -> EngineDevice:

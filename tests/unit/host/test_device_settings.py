@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.device_settings import (
+from runner.core.devices.device_settings import (
     Amount,
     RpcPool,
     RpcServer,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.environment import (
+from runner.core.host.environment import (
     HIDING,
     VisibleDevice,
     cards_left,

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import ERROR_TABLE
 from protos import cluster_pb2
-from runner.core.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit, last_error_line
+from runner.core.host.exits import MESSAGE_LENGTH_MAX, blamed_devices, explain_exit, last_error_line
 from runner.host.runners.load_words import show_last_error
 
 

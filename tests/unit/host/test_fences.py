@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import StaleFence, StartupError
-from runner.core.fences import NO_FENCE, Fence, is_accepted
+from runner.core.host.fences import NO_FENCE, Fence, is_accepted
 from runner.host.fence_store import FenceStore
 
 fences = st.builds(Fence, number=st.integers(0, 5), leader_id=st.sampled_from("ab"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core.gguf_check import BadGguf, BlockFormat, check_gguf
+from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf
 
 FORMATS = {0: BlockFormat(elements=1, size_bytes=4), 8: BlockFormat(elements=32, size_bytes=34)}
 UINT32, STRING, ARRAY = 4, 8, 9

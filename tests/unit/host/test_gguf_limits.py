@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.core import gguf_check
-from runner.core.gguf_check import BadGguf, check_gguf
-from runner.core.gguf_numbers import BLOCKS_MAX
+from runner.core.model import gguf_check
+from runner.core.model.gguf_check import BadGguf, check_gguf
+from runner.core.model.gguf_numbers import BLOCKS_MAX
 from tests.unit.host.test_gguf_check import ARRAY, FORMATS, STRING, UINT32, File, complaint, key, tensor, text, verdict
 
 UINT8, INT32, FLOAT32 = 0, 5, 6

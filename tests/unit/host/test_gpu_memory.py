@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner import gpu_memory
-from runner.core.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
+from runner.core.devices.gpu_memory import GpuMemory, find_by_address, has_moved, normal_pci_id
 from runner.gpu_memory import Asks, read_amd
 
 GIB = 1024**3

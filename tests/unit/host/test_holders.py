@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.holders import Holder, HolderProcess, Holders
+from runner.core.devices.holders import Holder, HolderProcess, Holders
 
 pytestmark = pytest.mark.behaviour("B-137")
 RUNNER = HolderProcess(placement_id="p1", device_ids=frozenset({"g0", "g1"}), pid=10)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.memory import CgroupMemory, SystemMemory, combine_limits, parse_meminfo
+from runner.core.devices.memory import CgroupMemory, SystemMemory, combine_limits, parse_meminfo
 from runner.ram import read_host_memory
 
 GIB = 1024**3

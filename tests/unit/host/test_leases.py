@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import PlacementMismatch
-from runner.core.leases import (
+from runner.core.host.leases import (
     Channel,
     LendAction,
     Lent,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.memory_report import (
+from runner.core.layout.memory_report import (
     MIB,
     BufferUse,
     ClassBytes,

@@ -1,7 +1,7 @@
 """What a header says about the bytes of a model, by layer."""
 
-from runner.core.description import TensorFacts
-from runner.core.model_memory import ModelMemory, describe_memory
+from runner.core.model.description import TensorFacts
+from runner.core.model.model_memory import ModelMemory, describe_memory
 
 HEADER: dict[str, object] = {
     "llama.block_count": 2,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.promises import Loading, Need, Shortfall, find_shortfall, outstanding_bytes
+from runner.core.host.promises import Loading, Need, Shortfall, find_shortfall, outstanding_bytes
 
 sizes = st.integers(0, 2**40)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from runner.engine.rpc_hello import RpcMemory, RpcUnusable, rpc_hello
+from runner.engine.devices.rpc_hello import RpcMemory, RpcUnusable, rpc_hello
 from tests.ports import free_port
 from tests.waiting import Stopwatch
 

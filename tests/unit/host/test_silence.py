@@ -1,6 +1,6 @@
 """Silence of a runner, and a listener that was away itself."""
 
-from runner.core.silence import lengthen_silence
+from runner.core.host.silence import lengthen_silence
 
 
 def test_silence_grows_by_the_time_between_looks() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.tunnel import (
+from runner.core.host.tunnel import (
     BadLine,
     Opening,
     Purpose,

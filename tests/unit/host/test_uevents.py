@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.card_lists import CardChanges, compare_cards
-from runner.core.uevents import Uevent, concerns_cards, parse_uevent
+from runner.core.devices.card_lists import CardChanges, compare_cards
+from runner.core.devices.uevents import Uevent, concerns_cards, parse_uevent
 
 pytestmark = pytest.mark.behaviour("B-130")
 

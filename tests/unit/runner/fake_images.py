@@ -4,9 +4,9 @@ import hashlib
 
 import numpy as np
 
-from runner.core.image_file import ImageFormat, ImageHeader
-from runner.core.inputs import MediaUnit, join_pieces, unit_key
-from runner.core.media import EncodedImage, EncodedUnit, Image
+from runner.core.sequence.image_file import ImageFormat, ImageHeader
+from runner.core.sequence.inputs import MediaUnit, join_pieces, unit_key
+from runner.core.sequence.media import EncodedImage, EncodedUnit, Image
 
 BEGIN, END = 50, 51  # token ids of the markers
 ROW_VALUE = 100  # what a row carries, so that a call shows it

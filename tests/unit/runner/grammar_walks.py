@@ -2,8 +2,8 @@
 
 import random
 
-from runner.core.grammar import DEAD, Grammar, StateId, WorkBudget
-from runner.core.grammar_text import parse_grammar
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.walk import DEAD, Grammar, StateId, WorkBudget
 
 BYTES_MAX = 20_000
 _CLOSING = b'"]}'

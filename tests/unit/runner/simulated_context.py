@@ -5,26 +5,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.requests import GenerationRequest, prepare_prompt
-from runner.core.sampling import SamplingParameters
-from runner.core.slots import MemoryRules, SlotPolicy
-from runner.engine.batch import Batch
-from runner.engine.commands import Stop, Submit
-from runner.engine.context import DecodeResult
-from runner.engine.engine import Failed, Freed, LoadedModel, LoadProgress, Outcome, Sampled, StepReport
-from runner.engine.loop import Loop, LoopOptions
-from runner.engine.media_encoder import EncodingJob
-from runner.engine.media_rows import MediaRows
-from runner.engine.media_store import MediaStore
-from runner.engine.row_batch import RowBatch
-from runner.engine.sequence import Sequence
-from runner.engine.slot_table import SlotTable
+from runner.core.sequence.requests import GenerationRequest, prepare_prompt
+from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.slots import MemoryRules, SlotPolicy
+from runner.engine.batched.commands import Stop, Submit
+from runner.engine.batched.loop import Loop, LoopOptions
+from runner.engine.batched.media_rows import MediaRows
+from runner.engine.batched.sequence import Sequence
+from runner.engine.batched.slot_table import SlotTable
+from runner.engine.contract.engine import Failed, Freed, LoadedModel, LoadProgress, Outcome, Sampled, StepReport
+from runner.engine.llama.batch import Batch
+from runner.engine.llama.context import DecodeResult
+from runner.engine.llama.row_batch import RowBatch
+from runner.engine.media.media_encoder import EncodingJob
+from runner.engine.media.media_store import MediaStore
 
 VOCABULARY = 64
 
 
 class SimulatedContext:
-    """Behaves like `runner.engine.context.Context` towards the loop."""
+    """Behaves like `runner.engine.llama.context.Context` towards the loop."""
 
     def __init__(self, *, cells: int, slots: int, batch_tokens: int = 32) -> None:
         self.cells = cells

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.batching import BatchPlan, BatchRow, Demand, plan_batch
+from runner.core.sequence.batching import BatchPlan, BatchRow, Demand, plan_batch
 
 
 def demand(

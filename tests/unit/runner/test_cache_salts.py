@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.embedding_shelf import EmbeddingShelf
-from runner.core.requests import GenerationRequest, check_request
-from runner.core.slots import (
+from runner.core.sequence.embedding_shelf import EmbeddingShelf
+from runner.core.sequence.requests import GenerationRequest, check_request
+from runner.core.sequence.slots import (
     MemoryRules,
     PromptView,
     SlotPolicy,
@@ -18,7 +18,7 @@ from runner.core.slots import (
     choose_slot,
     common_prefix_tokens,
 )
-from runner.engine.engine import Freed
+from runner.engine.contract.engine import Freed
 from tests.unit.runner.fake_images import encoded, image
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 

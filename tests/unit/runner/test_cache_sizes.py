@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.cache_sizes import ModelNumbers, block_cache_bytes
-from runner.core.layout import LaunchLayout, cache_cells
+from runner.core.layout.cache_sizes import ModelNumbers, block_cache_bytes
+from runner.core.layout.layout import LaunchLayout, cache_cells
 
 DENSE: dict[str, Any] = {
     "general.architecture": "llama",

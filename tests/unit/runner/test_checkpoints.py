@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.checkpoints import CHECKPOINTS_MAX, best_checkpoint, plan_checkpoints, surplus_checkpoints
+from runner.core.sequence.checkpoints import CHECKPOINTS_MAX, best_checkpoint, plan_checkpoints, surplus_checkpoints
 
 
 @pytest.mark.behaviour("B-38")

@@ -6,8 +6,8 @@ import pytest
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.token_grammar import GrammarCursor
-from runner.engine.fake_model import END, FakeVocabulary
+from runner.core.grammar.token_grammar import GrammarCursor
+from runner.engine.plain.fake_model import END, FakeVocabulary
 from runner.serve.constraints import KEPT_MAX, ConstraintReader
 
 VOCABULARY = FakeVocabulary()

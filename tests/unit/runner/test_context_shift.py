@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.context_shift import (
+from runner.core.sequence.context_shift import (
     ContextShift,
     ShiftMethod,
     discarded_tokens,

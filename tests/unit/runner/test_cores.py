@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.cores import parse_cpus
+from runner.core.threads.cores import parse_cpus
 from runner.cores import computing_cores
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.decode_windows import STEPS_OF_A_WINDOW, DecodeWindows, LoneStep, StepReads, weights_read
-from runner.core.layer_places import LayerPlaces
+from runner.core.layout.layer_places import LayerPlaces
+from runner.core.sequence.decode_windows import STEPS_OF_A_WINDOW, DecodeWindows, LoneStep, StepReads, weights_read
 from tests.unit.runner.simulated_context import Simulation
 
 MS = 1_000_000

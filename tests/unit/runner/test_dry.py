@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from runner.core.dry import Dry, _suffix_lengths, find_breakers
-from runner.core.sampling import SamplingParameters
+from runner.core.sequence.dry import Dry, _suffix_lengths, find_breakers
+from runner.core.sequence.sampling import SamplingParameters
 
 VOCABULARY = 12
 

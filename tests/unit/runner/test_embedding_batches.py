@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.embedding_batches import InputDemand, InputPlan, InputRow, plan_inputs
+from runner.core.pooled.embedding_batches import InputDemand, InputPlan, InputRow, plan_inputs
 
 BATCH = 100
 

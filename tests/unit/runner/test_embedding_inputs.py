@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong
-from runner.core.embedding_inputs import Frame, frame_input
+from runner.core.pooled.embedding_inputs import Frame, frame_input
 
 BOTH = Frame((101,), (102,))
 BEGIN = Frame((101,), ())

@@ -2,10 +2,10 @@
 
 import pytest
 
-from runner.core.embedding_shelf import EmbeddingShelf
-from runner.core.layout import LaunchLayout
-from runner.core.media import EncodedImage
-from runner.core.projector import largest_graph_bytes, whole_image_rows, widened
+from runner.core.layout.layout import LaunchLayout
+from runner.core.layout.projector import largest_graph_bytes, whole_image_rows, widened
+from runner.core.sequence.embedding_shelf import EmbeddingShelf
+from runner.core.sequence.media import EncodedImage
 from tests.unit.runner.fake_images import encoded, image
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from common.errors import InternalError, QueueFull, RequestCanceled
-from runner.engine.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
+from runner.engine.contract.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
 from runner.serve.embedding_table import Computed, EmbeddingTable
 from runner.serve.streams import WAITING_MAX
 

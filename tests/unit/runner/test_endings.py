@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.endings import END_TOKEN, LENGTH, EndReason, EndRules, generated_tokens_max
+from runner.core.sequence.endings import END_TOKEN, LENGTH, EndReason, EndRules, generated_tokens_max
 
 
 def rules(*, end: int = -1, limit: int = 100, repeats: int = 30, resumed: tuple[int, ...] = ()) -> EndRules:

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest
-from runner.engine.choice import EngineName, choose_engine
+from runner.engine.contract.choice import EngineName, choose_engine
 
 pytestmark = pytest.mark.behaviour("B-150")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.engine_faults import breaks_on_amx
+from runner.core.threads.engine_faults import breaks_on_amx
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode, resolve_layout
-from runner.engine import ggml
-from runner.engine.parameters import context_parameters, model_parameters
+from runner.core.layout.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode, resolve_layout
+from runner.engine.bindings import ggml
+from runner.engine.llama.parameters import context_parameters, model_parameters
 
 POINTERS = {"gpu-a": 0x1000, "gpu-b": 0x2000}
 PAIR = (LayoutDevice("gpu-a", 3), LayoutDevice("gpu-b", 5))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.logprobs import log_softmax
-from runner.core.sampling import SamplingParameters
-from runner.engine.fake_model import BEGIN, END, FakeVocabulary, fake_choice, fake_logits, prompt_key
-from runner.engine.fake_options import FakeOptions, parse_fake_options
+from runner.core.sequence.logprobs import log_softmax
+from runner.core.sequence.sampling import SamplingParameters
+from runner.engine.plain.fake_model import BEGIN, END, FakeVocabulary, fake_choice, fake_logits, prompt_key
+from runner.engine.plain.fake_options import FakeOptions, parse_fake_options
 
 GREEDY = SamplingParameters(temperature=0.0)
 
@@ -65,5 +65,5 @@ def test_options_that_nobody_knows_are_refused(text: str) -> None:
 
 
 def test_a_fake_can_be_used_where_there_is_no_llama_cpp() -> None:
-    program = "import sys; sys.modules['llama_cpp'] = None; import runner.engine.fake"
+    program = "import sys; sys.modules['llama_cpp'] = None; import runner.engine.plain.fake"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.free_text import after_free_text
-from runner.core.grammar import DEAD, Grammar, WorkBudget
-from runner.core.grammar_text import parse_grammar
-from runner.core.token_grammar import GrammarCursor
-from runner.engine.fake_model import END, FakeVocabulary
+from runner.core.grammar.free_text import after_free_text
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.token_grammar import GrammarCursor
+from runner.core.grammar.walk import DEAD, Grammar, WorkBudget
+from runner.engine.plain.fake_model import END, FakeVocabulary
 from runner.serve.constraints import ConstraintReader
 
 VOCABULARY = FakeVocabulary()

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.grammar import DEAD, WorkBudget
-from runner.core.grammar_text import ELEMENTS_MAX, REPEATS_MAX, TEXT_BYTES_MAX, parse_grammar
-from runner.core.token_grammar import WORK_AT_START
-from runner.core.utf8_ranges import utf8_sequences
+from runner.core.grammar.text import ELEMENTS_MAX, REPEATS_MAX, TEXT_BYTES_MAX, parse_grammar
+from runner.core.grammar.token_grammar import WORK_AT_START
+from runner.core.grammar.utf8_ranges import utf8_sequences
+from runner.core.grammar.walk import DEAD, WorkBudget
 from tests.unit.runner.grammar_walks import budget, grammar_of, matches
 
 CASES: dict[str, tuple[str, list[str], list[str]]] = {

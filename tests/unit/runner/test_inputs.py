@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.context_shift import ShiftMethod, plan_context_shift, replay_context, whole_head_tokens
-from runner.core.inputs import (
+from runner.core.sequence.context_shift import ShiftMethod, plan_context_shift, replay_context, whole_head_tokens
+from runner.core.sequence.inputs import (
     MediaUnit,
     excess_rows,
     groups_in,
@@ -19,9 +19,9 @@ from runner.core.inputs import (
     units_in,
     whole_units,
 )
-from runner.core.requests import GenerationRequest, prepare_prompt
-from runner.core.slots import MemoryRules, SlotPolicy, SlotView, choose_slot
-from runner.core.truncation import Group, truncate_prompt
+from runner.core.sequence.requests import GenerationRequest, prepare_prompt
+from runner.core.sequence.slots import MemoryRules, SlotPolicy, SlotView, choose_slot
+from runner.core.sequence.truncation import Group, truncate_prompt
 from tests.unit.runner.fake_images import BEGIN, END, image
 
 PICTURE = image("one")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.json_schema_grammar import schema_to_grammar
 from tests.unit.runner.grammar_walks import grammar_of, matches, random_text
 
 PATTERNS = [

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.grammar_text import parse_grammar
-from runner.core.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.json_schema_grammar import schema_to_grammar
+from runner.core.grammar.text import parse_grammar
 from tests.unit.runner.grammar_walks import grammar_of, matches, random_text
 from tests.unit.runner.json_schemas import EXAMPLES
 

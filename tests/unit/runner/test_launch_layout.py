@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layout import FlashAttention, LaunchLayout, automatic_threads, cache_cells, resolve_layout
+from runner.core.layout.layout import FlashAttention, LaunchLayout, automatic_threads, cache_cells, resolve_layout
 
 
 def resolved(layout: LaunchLayout, trained: int = 0) -> LaunchLayout:

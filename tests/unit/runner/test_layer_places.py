@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layer_places import EVERY_BLOCK, INPUT_LAYER, OUTPUT_LAYER, layer_of, offloaded_layers, place_layers
-from runner.core.layout import LaunchLayout, LayoutDevice, SplitMode, can_pipeline, resolve_layout
+from runner.core.layout.layer_places import (
+    EVERY_BLOCK,
+    INPUT_LAYER,
+    OUTPUT_LAYER,
+    layer_of,
+    offloaded_layers,
+    place_layers,
+)
+from runner.core.layout.layout import LaunchLayout, LayoutDevice, SplitMode, can_pipeline, resolve_layout
 
 
 def layout(*layers: int, output_on_host: bool = False, experts_on_host: int = 0) -> LaunchLayout:

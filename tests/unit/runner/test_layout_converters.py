@@ -3,7 +3,7 @@
 from google.protobuf import json_format
 
 from protos import cluster_pb2
-from runner.core.layout import LaunchLayout
+from runner.core.layout.layout import LaunchLayout
 from runner.serve.converters import layout_from_proto, layout_to_proto, parse_layout
 
 FULL = cluster_pb2.Layout(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runner.core.load_notes import NOTED, parse_notes
-from runner.core.refusals import MemoryClass, Refusal, find_refusal
+from runner.core.layout.load_notes import NOTED, parse_notes
+from runner.core.layout.refusals import MemoryClass, Refusal, find_refusal
 
 LINES = [
     "load_tensors: layer   0 assigned to device RPC0, is_swa = 1",

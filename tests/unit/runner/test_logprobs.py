@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runner.core.logprobs import log_softmax, token_logprobs
+from runner.core.sequence.logprobs import log_softmax, token_logprobs
 
 
 @pytest.mark.behaviour("B-110")

@@ -3,10 +3,10 @@
 import pytest
 
 from common.errors import QueueFull
-from runner.core.slots import MemoryRules
-from runner.engine import slot_table
-from runner.engine.batch import Batch
-from runner.engine.commands import Cancel, Cut, Pause
+from runner.core.sequence.slots import MemoryRules
+from runner.engine.batched import slot_table
+from runner.engine.batched.commands import Cancel, Cut, Pause
+from runner.engine.llama.batch import Batch
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.media import Image
-from runner.core.slots import MemoryRules
-from runner.engine.commands import Cancel, Encoded
-from runner.engine.media_encoder import EncodingDone
+from runner.core.sequence.media import Image
+from runner.core.sequence.slots import MemoryRules
+from runner.engine.batched.commands import Cancel, Encoded
+from runner.engine.media.media_encoder import EncodingDone
 from tests.unit.runner.fake_images import BEGIN, END, ROW_VALUE, encoded, image
 from tests.unit.runner.simulated_context import Simulation
 

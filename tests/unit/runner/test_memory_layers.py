@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.layer_places import LayerPlaces
-from runner.core.memory_layers import LayerFacts, Mismatch, add_sizes, split_layers
-from runner.core.memory_report import ClassBytes, MemoryUse
+from runner.core.layout.layer_places import LayerPlaces
+from runner.core.layout.memory_layers import LayerFacts, Mismatch, add_sizes, split_layers
+from runner.core.layout.memory_report import ClassBytes, MemoryUse
 
 MIB = 1 << 20
 TENSORS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.model_files import AdapterFile, ModelFiles, adapter_argument, parse_adapter
+from runner.core.model.model_files import AdapterFile, ModelFiles, adapter_argument, parse_adapter
 from runner.host.runners.runner_spec import file_arguments
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from runner.core.layer_places import place_layers
-from runner.core.layout import LaunchLayout, LayoutDevice, SplitMode
-from runner.core.memory_layers import KnownLayer, LayerFacts, Mismatch, split_layers
-from runner.core.memory_report import ClassBytes, MemoryUse
-from runner.core.moved_layer import MovedLayer, choose_move, known_layer
+from runner.core.layout.layer_places import place_layers
+from runner.core.layout.layout import LaunchLayout, LayoutDevice, SplitMode
+from runner.core.layout.memory_layers import KnownLayer, LayerFacts, Mismatch, split_layers
+from runner.core.layout.memory_report import ClassBytes, MemoryUse
+from runner.core.layout.moved_layer import MovedLayer, choose_move, known_layer
 
 BLOCKS = 6
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import pytest
 
 from common.errors import PromptTooLong
-from runner.core.description import Pooling
-from runner.core.embedding_inputs import Frame
-from runner.core.rerank_prompt import PairTokens
-from runner.engine.pooling import PooledModel
+from runner.core.model.description import Pooling
+from runner.core.pooled.embedding_inputs import Frame
+from runner.core.pooled.rerank_prompt import PairTokens
+from runner.engine.contract.pooling import PooledModel
 from runner.serve.pair_prompt import PairPrompt
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from runner.core.penalties import LogitBias, Penalties
-from runner.core.sampling import SamplingParameters
+from runner.core.sequence.penalties import LogitBias, Penalties
+from runner.core.sequence.sampling import SamplingParameters
 
 
 def test_repeat_penalty_divides_positive_and_multiplies_negative_logits() -> None:

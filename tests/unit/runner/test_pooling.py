@@ -2,9 +2,9 @@
 
 import pytest
 
-from runner.core.description import Pooling, Value
-from runner.core.layout import LaunchLayout
-from runner.core.pooling import PARALLEL_INPUTS, pooled_layout, pooling_of
+from runner.core.layout.layout import LaunchLayout
+from runner.core.model.description import Pooling, Value
+from runner.core.pooled.pooling import PARALLEL_INPUTS, pooled_layout, pooling_of
 
 
 @pytest.mark.behaviour("B-93")

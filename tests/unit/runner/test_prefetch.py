@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner import prefetch
-from runner.core.filesystems import kind_of_device
+from runner.core.host.filesystems import kind_of_device
 from runner.prefetch import CHUNK_BYTES, Prefetch, PrefetchMode, wanted_files
 
 MOUNTINFO = """\

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.reasoning_budget import ReasoningBudget, ReasoningCursor, reasoning_budget
+from runner.core.sequence.reasoning_budget import ReasoningBudget, ReasoningCursor, reasoning_budget
 
 PIECES = [b"<think>", b"</think>", b"a", b"b", b"\n", b"</", b"think>", "é".encode()[:1], "é".encode()[1:], b"x"]
 OPEN, CLOSE, A, B, LINE, HALF, REST, HEAD, TAIL, X = range(10)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong
-from runner.core.requests import GenerationRequest, check_request, prepare_prompt
+from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
 
 
 def request(prompt: int = 10, **fields: Any) -> GenerationRequest:

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong
-from runner.core.rerank_prompt import PairTokens, Place, fill_ids, fill_text, plain_parts, split_template
+from runner.core.pooled.rerank_prompt import PairTokens, Place, fill_ids, fill_text, plain_parts, split_template
 
 BOS, EOS, SEP = 1, 2, 3
 QUERY, DOCUMENT = [10, 11], [20, 21, 22]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.memory_report import ClassBytes
-from runner.core.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
+from runner.core.layout.memory_report import ClassBytes
+from runner.core.layout.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
 
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",

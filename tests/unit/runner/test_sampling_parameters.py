@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.sampling import SamplingParameters, check_sampling, draw_seed
+from runner.core.sequence.sampling import SamplingParameters, check_sampling, draw_seed
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.layout import slot_context_tokens
-from runner.core.slots import (
+from runner.core.layout.layout import slot_context_tokens
+from runner.core.sequence.slots import (
     Leader,
     MemoryRules,
     PromptView,

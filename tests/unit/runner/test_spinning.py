@@ -1,6 +1,6 @@
 """When compute threads spin long at their barriers, and when they give their core away."""
 
-from runner.core.spinning import HOLD_MIN_S, Counters, SpinRule
+from runner.core.threads.spinning import HOLD_MIN_S, Counters, SpinRule
 
 CORES = 2
 

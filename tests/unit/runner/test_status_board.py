@@ -8,7 +8,7 @@ import pytest
 from common.clock import SystemClock
 from common.errors import BadModelFile, ModelLoading, ShuttingDown
 from protos import cluster_pb2
-from runner.engine.engine import StepReport, weights_progress
+from runner.engine.contract.engine import StepReport, weights_progress
 from runner.serve.status import StatusBoard
 
 

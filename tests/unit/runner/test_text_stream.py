@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.endings import END_TOKEN, LENGTH, Ending, EndReason
-from runner.core.text_stream import (
+from runner.core.sequence.endings import END_TOKEN, LENGTH, Ending, EndReason
+from runner.core.sequence.text_stream import (
     Release,
     TextStream,
     TextToken,

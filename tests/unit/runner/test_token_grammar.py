@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core import token_grammar
-from runner.core.grammar import DEAD, Grammar
-from runner.core.grammar_text import parse_grammar
-from runner.core.token_grammar import GrammarCursor, TokenGrammar
-from runner.core.token_trie import TokenTrie
+from runner.core.grammar import token_grammar
+from runner.core.grammar.text import parse_grammar
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
+from runner.core.grammar.token_trie import TokenTrie
+from runner.core.grammar.walk import DEAD, Grammar
 from tests.unit.runner.grammar_walks import budget
 
 PIECES = [b"", b"<end>", b"a", b"b", b"ab", b"abc", b"\xc3", b"\xa9", "é".encode(), b"a", b" ", b'"', b"<pad>", b"bca"]

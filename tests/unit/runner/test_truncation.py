@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong
-from runner.core.truncation import Group, truncate_prompt
+from runner.core.sequence.truncation import Group, truncate_prompt
 
 
 def cut(length: int, context: int, kept: int, *, truncate: bool = True, groups: tuple[Group, ...] = ()) -> list[int]:

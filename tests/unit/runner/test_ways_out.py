@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest, PunaError
-from runner.engine.commands import Cancel, Cut
-from runner.engine.engine import Ended, Freed
+from runner.engine.batched.commands import Cancel, Cut
+from runner.engine.contract.engine import Ended, Freed
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
 FAILURES = 110

@@ -1,9 +1,9 @@
 """Short ways to write nodes, devices, models and reports in tests of the scheduler's core."""
 
-from scheduler.core.estimate import layer_ranges
-from scheduler.core.layouts import Layout
-from scheduler.core.memory import GIB, MIB, DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
+from scheduler.core.sizes.estimate import layer_ranges
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import GIB, MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
 
 LAYERS = 32
 

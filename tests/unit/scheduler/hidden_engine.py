@@ -5,14 +5,21 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest, Refusal
-from scheduler.core.estimate import estimate_report, sizes_by_facts
-from scheduler.core.facts import ModelFacts
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.memory import MIB, MemoryOrigin, MemoryReport
-from scheduler.core.placement import plan_placement
-from scheduler.core.policy import Policy
+from scheduler.core.planning.candidates import (
+    ClusterView,
+    MeasureFirst,
+    MeasureKey,
+    Placement,
+    PlacementRequest,
+    Refusal,
+)
+from scheduler.core.planning.placement import plan_placement
+from scheduler.core.sizes.estimate import estimate_report, sizes_by_facts
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import DeviceLayers, Layout
+from scheduler.core.values.memory import MIB, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
 
 ROUNDS_MAX = 400
 

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.core.constraints import Shape
-from scheduler.core.layouts import DeviceLayers, Layout
+from scheduler.core.values.constraints import Shape
+from scheduler.core.values.layouts import DeviceLayers, Layout
 
 ORDER = list(Shape)
 Rank = tuple[int, int, int]  # lower is better: the shape, then devices or missing blocks, then a missing output

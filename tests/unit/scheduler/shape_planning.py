@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler.core.candidates import (
+from scheduler.core.planning.candidates import (
     ClusterView,
     MeasureFirst,
     MeasureKey,
@@ -11,15 +11,15 @@ from scheduler.core.candidates import (
     PlacementRequest,
     Refusal,
 )
-from scheduler.core.constraints import NO_CONSTRAINTS, Constraints
-from scheduler.core.eviction import Evictable
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import Layout
-from scheduler.core.ledger import Promise
-from scheduler.core.memory import GIB, MIB, MemoryReport
-from scheduler.core.placement import plan_placement
-from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceView, NodeView
+from scheduler.core.planning.placement import plan_placement
+from scheduler.core.sizes.eviction import Evictable
+from scheduler.core.sizes.ledger import Promise
+from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import GIB, MIB, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceView, NodeView
 from tests.unit.scheduler.builders import counted, cpu, gpu, model, node
 
 BASE = Layout(context_tokens=4096, slots=1, batch_tokens=512)

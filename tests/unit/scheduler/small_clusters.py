@@ -3,14 +3,14 @@
 import random
 from dataclasses import dataclass, replace
 
-from scheduler.core.candidates import ClusterView, Placement, PlacementRequest, Refusal
-from scheduler.core.estimate import sizes_by_facts
-from scheduler.core.layouts import Layout
-from scheduler.core.ledger import Kept, needs_of
-from scheduler.core.memory import GIB, MIB
-from scheduler.core.policy import Policy
-from scheduler.core.rooms import Rooms
-from scheduler.core.view import NodeView
+from scheduler.core.planning.candidates import ClusterView, Placement, PlacementRequest, Refusal
+from scheduler.core.sizes.estimate import sizes_by_facts
+from scheduler.core.sizes.ledger import Kept, needs_of
+from scheduler.core.sizes.rooms import Rooms
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import GIB, MIB
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import NodeView
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.hidden_engine import HiddenEngine, decide, random_engine
 from tests.unit.scheduler.layouts_by_force import Force, Found, Rank, rank_of

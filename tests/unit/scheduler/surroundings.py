@@ -3,9 +3,7 @@
 import itertools
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.constraints import Constraints
-from scheduler.core.desired import DesiredPlacement
-from scheduler.core.effects import (
+from scheduler.core.books.effects import (
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -32,7 +30,7 @@ from scheduler.core.effects import (
     StartRunner,
     StopRunner,
 )
-from scheduler.core.events import (
+from scheduler.core.books.events import (
     AliasSaved,
     AliasSaveFailed,
     ConstraintsSaved,
@@ -44,15 +42,17 @@ from scheduler.core.events import (
     Event,
     RunnerAnswered,
 )
-from scheduler.core.faults import STALE_FENCE, Fault
-from scheduler.core.layouts import Layout
-from scheduler.core.margins import NO_MARGINS, Margins
-from scheduler.core.memory import GIB, MemoryReport
-from scheduler.core.model_alias import ModelAlias
-from scheduler.core.policy import Policy
-from scheduler.core.routing_table import ModelRoute
+from scheduler.core.sizes.margins import NO_MARGINS, Margins
 from scheduler.core.state import SchedulerCore
-from scheduler.core.view import (
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.desired import DesiredPlacement
+from scheduler.core.values.faults import STALE_FENCE, Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import GIB, MemoryReport
+from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.routing_table import ModelRoute
+from scheduler.core.values.view import (
     SERVING_STATES,
     HolderView,
     ModelFile,

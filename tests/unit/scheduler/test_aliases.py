@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from scheduler.core.effects import AnswerAlias, AnswerFailed, Effect, PublishRoutes, SaveAlias
-from scheduler.core.events import AliasesRead, AliasPut, InventorySeen, LeadershipLost
-from scheduler.core.faults import STALE_FENCE, Fault
-from scheduler.core.model_alias import ModelAlias
+from scheduler.core.books.effects import AnswerAlias, AnswerFailed, Effect, PublishRoutes, SaveAlias
+from scheduler.core.books.events import AliasesRead, AliasPut, InventorySeen, LeadershipLost
+from scheduler.core.values.faults import STALE_FENCE, Fault
+from scheduler.core.values.model_alias import ModelAlias
 from tests.unit.scheduler.builders import node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.arranging import SPARE_STEP_BYTES, Parts, Run, arranged, fastest
+from scheduler.core.sizes.arranging import SPARE_STEP_BYTES, Parts, Run, arranged, fastest
 
 MIB = SPARE_STEP_BYTES
 DEVICES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10), st.integers(1, 9)), min_size=1, max_size=4)

@@ -11,8 +11,8 @@ from common.errors import InvalidRequest, StartupError
 from protos import cluster_pb2, scheduler_pb2
 from scheduler.constraint_converters import from_constraints, to_constraints
 from scheduler.constraint_file import read_constraints_file
-from scheduler.core.constraint_fields import FIELD_NAMES, parse_bytes, parse_constraints, written_constraints
-from scheduler.core.constraints import (
+from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_bytes, parse_constraints, written_constraints
+from scheduler.core.values.constraints import (
     NO_CONSTRAINTS,
     Constraints,
     FillPolicy,
@@ -22,8 +22,8 @@ from scheduler.core.constraints import (
     numbered_gpus,
     unmatched,
 )
-from scheduler.core.layouts import FlashAttention
-from scheduler.core.memory import GIB
+from scheduler.core.values.layouts import FlashAttention
+from scheduler.core.values.memory import GIB
 from scheduler.records import decode_constraints, encode_constraints
 from tests.unit.scheduler.builders import cpu, gpu, node
 

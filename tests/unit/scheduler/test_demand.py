@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scheduler.core.demand import FIRST_GAP_S, NO_DEMAND, Demand, loss_of
+from scheduler.core.values.demand import FIRST_GAP_S, NO_DEMAND, Demand, loss_of
 
 
 def asked_at(*moments_s: float) -> Demand:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.core.device_load import decoding
+from scheduler.core.books.device_load import decoding
 from tests.unit.scheduler.builders import node
 from tests.unit.scheduler.world import World, world_with
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import Verdict
-from scheduler.core.desired import Phase
-from scheduler.core.effects import AnswerDrain, AnswerFailed, SaveDesired
-from scheduler.core.events import DrainAsked
-from scheduler.core.faults import Fault
+from scheduler.core.books.effects import AnswerDrain, AnswerFailed, SaveDesired
+from scheduler.core.books.events import DrainAsked
+from scheduler.core.planning.candidates import Verdict
+from scheduler.core.values.desired import Phase
+from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -1,7 +1,7 @@
 """Formulas that stand in for a measurement, with numbers worked out by hand."""
 
-from runner.core import layout as runner_layout
-from scheduler.core.estimate import (
+from runner.core.layout import layout as runner_layout
+from scheduler.core.sizes.estimate import (
     COPIES_BYTES_MAX,
     COPIES_MAX,
     cache_bytes,
@@ -10,10 +10,10 @@ from scheduler.core.estimate import (
     layer_ranges,
     sizes_by_facts,
 )
-from scheduler.core.facts import ModelFacts, facts_of_size
-from scheduler.core.layers import sizes_by_report
-from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.sizes.layers import sizes_by_report
+from scheduler.core.values.facts import ModelFacts, facts_of_size
+from scheduler.core.values.layouts import DeviceLayers, Layout
+from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
 FACTS = ModelFacts(
     architecture="llama",

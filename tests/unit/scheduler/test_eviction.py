@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.eviction import EXACT_MAX, Evictable, PoolKey, choose_victims
+from scheduler.core.sizes.eviction import EXACT_MAX, Evictable, PoolKey, choose_victims
 
 GPU: PoolKey = ("a", "gpu-0")
 OTHER: PoolKey = ("a", "gpu-1")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.core.effects import AnswerLoading, AnswerQueued
-from scheduler.core.expecting import usual_load_s
+from scheduler.core.books.effects import AnswerLoading, AnswerQueued
+from scheduler.core.loading.expecting import usual_load_s
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.effects import CheckLeadership, DropLeadership
-from scheduler.core.events import StartFailed
-from scheduler.core.faults import Fault
-from scheduler.core.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.books.effects import CheckLeadership, DropLeadership
+from scheduler.core.books.events import StartFailed
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

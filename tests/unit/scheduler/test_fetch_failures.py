@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import Verdict
-from scheduler.core.events import Measured, StartFailed
-from scheduler.core.faults import Fault
-from scheduler.core.policy import Policy
-from scheduler.core.view import NodeView
+from scheduler.core.books.events import Measured, StartFailed
+from scheduler.core.planning.candidates import Verdict
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import NodeView
 from tests.unit.scheduler.builders import cpu, gpu
 from tests.unit.scheduler.test_fetching import FILE, fetches, fetching_world, holder, without
 from tests.unit.scheduler.world import World

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import (
+from scheduler.core.books.effects import AnswerLoading
+from scheduler.core.loading.expecting import usual_load_s
+from scheduler.core.planning.candidates import (
     ClusterView,
     MeasureFirst,
     MeasureKey,
@@ -14,17 +16,15 @@ from scheduler.core.candidates import (
     Refusal,
     RefusalKind,
 )
-from scheduler.core.constraints import Constraints, Shape
-from scheduler.core.effects import AnswerLoading
-from scheduler.core.eviction import Evictable
-from scheduler.core.expecting import usual_load_s
-from scheduler.core.faults import Fault
-from scheduler.core.fetching import plan_anywhere
-from scheduler.core.ledger import Promise
-from scheduler.core.memory import GIB, MemoryReport
-from scheduler.core.origins import Origin, origin_for
-from scheduler.core.policy import Policy
-from scheduler.core.view import ModelFile, NodeView, RunnerState
+from scheduler.core.planning.fetching import plan_anywhere
+from scheduler.core.sizes.eviction import Evictable
+from scheduler.core.sizes.ledger import Promise
+from scheduler.core.values.constraints import Constraints, Shape
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import GIB, MemoryReport
+from scheduler.core.values.origins import Origin, origin_for
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import ModelFile, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.test_placement import REQUEST, engine
 from tests.unit.scheduler.world import World

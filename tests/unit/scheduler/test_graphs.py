@@ -2,10 +2,10 @@
 
 import pytest
 
-from scheduler.core.graph_hopes import GraphHopes, Hope, Kind
-from scheduler.core.graphs import Graphs
-from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.sizes.graph_hopes import GraphHopes, Hope, Kind
+from scheduler.core.sizes.graphs import Graphs
+from scheduler.core.values.layouts import DeviceLayers, Layout
+from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 
 A, B, C = (("n", name) for name in "abc")
 Seen = tuple[Layout, MemoryReport]

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduler.core.effects import Measure, SaveDesired, StartRunner
-from scheduler.core.load_jobs import LoadState
-from scheduler.core.view import STARTING_STATES
+from scheduler.core.books.effects import Measure, SaveDesired, StartRunner
+from scheduler.core.books.load_jobs import LoadState
+from scheduler.core.values.view import STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

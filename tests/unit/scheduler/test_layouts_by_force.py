@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.core.candidates import Placement
-from scheduler.core.constraints import Shape
+from scheduler.core.planning.candidates import Placement
+from scheduler.core.values.constraints import Shape
 from tests.unit.scheduler.hidden_engine import layouts_on
 from tests.unit.scheduler.layouts_by_force import ORDER
 from tests.unit.scheduler.small_clusters import BASE, Case, case

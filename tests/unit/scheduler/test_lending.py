@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.effects import StartRunner
-from scheduler.core.events import LendFailed, StartFailed
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.ledger import LentTo, Promise, available
-from scheduler.core.lending import LenderGone, lenders_of, lent_promises, loans_for, loans_of, own_report
-from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.policy import Policy
-from scheduler.core.promises import promises
-from scheduler.core.view import DeviceKind, DeviceView, NodeView
+from scheduler.core.books.effects import StartRunner
+from scheduler.core.books.events import LendFailed, StartFailed
+from scheduler.core.books.promises import promises
+from scheduler.core.planning.lending import LenderGone, lenders_of, lent_promises, loans_for, loans_of, own_report
+from scheduler.core.sizes.ledger import LentTo, Promise, available
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import DeviceLayers, Layout
+from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.promises import promises
-from scheduler.core.view import NodeView
+from scheduler.core.books.promises import promises
+from scheduler.core.values.view import NodeView
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

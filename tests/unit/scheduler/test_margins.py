@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.faults import Fault
-from scheduler.core.learning import keep
-from scheduler.core.ledger import device_kind
-from scheduler.core.margins import LOADS_MIN, MARGIN_BYTES_MIN, NO_MARGINS, MarginKey, Margins, percentile
-from scheduler.core.memory import GIB, MIB
-from scheduler.core.policy import Policy
-from scheduler.core.residuals import sizes_by_device
+from scheduler.core.books.learning import keep
+from scheduler.core.books.residuals import sizes_by_device
+from scheduler.core.sizes.ledger import device_kind
+from scheduler.core.sizes.margins import LOADS_MIN, MARGIN_BYTES_MIN, NO_MARGINS, MarginKey, Margins, percentile
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import GIB, MIB
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World, world_with
 

@@ -1,10 +1,10 @@
 """Measurements hold a context on their devices and themselves in RAM: booked while they run, not begun without room."""
 
-from scheduler.core.effects import AnswerExplained
-from scheduler.core.events import ExplainAsked
-from scheduler.core.memory import GIB, MIB, MemoryOrigin
-from scheduler.core.policy import Policy
-from scheduler.core.promises import promises
+from scheduler.core.books.effects import AnswerExplained
+from scheduler.core.books.events import ExplainAsked
+from scheduler.core.books.promises import promises
+from scheduler.core.values.memory import GIB, MIB, MemoryOrigin
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from scheduler.core.facts import ModelFacts
-from scheduler.core.layouts import DeviceLayers, Layout
-from scheduler.core.measuring_bytes import CELL_BYTES, CELLS_COUNTED_MAX, TOKEN_BYTES, measuring_bytes
-from scheduler.core.memory import MIB
-from scheduler.core.policy import Policy
+from scheduler.core.sizes.measuring_bytes import CELL_BYTES, CELLS_COUNTED_MAX, TOKEN_BYTES, measuring_bytes
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.layouts import DeviceLayers, Layout
+from scheduler.core.values.memory import MIB
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, node
 
 POLICY = Policy()

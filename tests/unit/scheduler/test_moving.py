@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduler.core.moving import MOVE_PAUSE_S
+from scheduler.core.keeping.moving import MOVE_PAUSE_S
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, world_with
 

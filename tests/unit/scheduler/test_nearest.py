@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import MeasureFirst, Refusal, RefusalKind, Verdict
-from scheduler.core.facts import ModelFacts
-from scheduler.core.faults import Fault
-from scheduler.core.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.policy import Policy
+from scheduler.core.planning.candidates import MeasureFirst, Refusal, RefusalKind, Verdict
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.shape_planning import BASE, ask, decide
 

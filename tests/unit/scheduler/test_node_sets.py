@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.core.constraints import Shape
-from scheduler.core.grounds import DEVICES_MAX
+from scheduler.core.planning.grounds import DEVICES_MAX
+from scheduler.core.values.constraints import Shape
 from tests.unit.scheduler.builders import cpu, node
 from tests.unit.scheduler.shape_planning import devices_of, engine, gpus, lender, placed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.candidates import (
+from scheduler.core.planning.candidates import (
     Candidate,
     ClusterView,
     MeasureFirst,
@@ -19,16 +19,16 @@ from scheduler.core.candidates import (
     RefusalKind,
     Verdict,
 )
-from scheduler.core.constraints import Constraints, Shape
-from scheduler.core.eviction import Evictable
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import SLOTS_AUTO, Layout
-from scheduler.core.ledger import Promise
-from scheduler.core.memory import GIB, MemoryReport
-from scheduler.core.placement import plan_placement
-from scheduler.core.policy import Policy
+from scheduler.core.planning.placement import plan_placement
+from scheduler.core.sizes.eviction import Evictable
+from scheduler.core.sizes.ledger import Promise
 from scheduler.core.state import SchedulerCore
-from scheduler.core.view import Trust
+from scheduler.core.values.constraints import Constraints, Shape
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import SLOTS_AUTO, Layout
+from scheduler.core.values.memory import GIB, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import Trust
 from tests.unit.scheduler.builders import LAYERS, counted, cpu, gpu, integrated, model, node
 
 POLICY = Policy()

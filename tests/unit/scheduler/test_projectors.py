@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from scheduler.core.candidates import ClusterView
-from scheduler.core.projectors import choose_projector
-from scheduler.core.view import NodeView
+from scheduler.core.planning.candidates import ClusterView
+from scheduler.core.planning.projectors import choose_projector
+from scheduler.core.values.view import NodeView
 from tests.unit.scheduler.builders import model, node
 
 

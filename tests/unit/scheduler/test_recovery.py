@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.memory import GIB
-from scheduler.core.policy import Policy
-from scheduler.core.promises import promises
-from scheduler.core.view import HolderView, NodeView
+from scheduler.core.books.promises import promises
+from scheduler.core.values.memory import GIB
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import HolderView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from scheduler.core.candidates import ClusterView, MeasureFirst, Refusal, Verdict
-from scheduler.core.constraints import Shape
-from scheduler.core.facts import ModelFacts
-from scheduler.core.faults import Fault
-from scheduler.core.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.planning.candidates import ClusterView, MeasureFirst, Refusal, Verdict
+from scheduler.core.values.constraints import Shape
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
 from tests.unit.scheduler.builders import counted, cpu, gpu, model, node
 from tests.unit.scheduler.test_placement import REQUEST, decide, refused
 from tests.unit.scheduler.world import world_with

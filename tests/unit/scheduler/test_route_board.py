@@ -6,9 +6,9 @@ from common.clock import SystemClock
 from common.model_details import KeptDetails, name_details, without_details
 from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
-from scheduler.core.effects import PublishRoutes
-from scheduler.core.routing_table import ModelRoute
-from scheduler.core.view import ModelFile, SpeedSource
+from scheduler.core.books.effects import PublishRoutes
+from scheduler.core.values.routing_table import ModelRoute
+from scheduler.core.values.view import ModelFile, SpeedSource
 from scheduler.routes import RouteBoard
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.core.constraint_fields import parse_constraints
-from scheduler.core.constraints import LoadOptions
-from scheduler.core.faults import Fault
+from scheduler.core.values.constraint_fields import parse_constraints
+from scheduler.core.values.constraints import LoadOptions
+from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.wishes import TWO_GPUS, put, refusal, told

@@ -15,11 +15,11 @@ from scheduler.converters import (
     to_report,
     to_runner,
 )
-from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.faults import Fault
-from scheduler.core.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
-from scheduler.core.memory import DeviceBytes, MemoryOrigin, MemoryReport
-from scheduler.core.view import DeviceKind, NodeView, RunnerState, Trust
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
+from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.view import DeviceKind, NodeView, RunnerState, Trust
 from scheduler.known_nodes import KnownNodes
 from scheduler.records import decode, encode
 

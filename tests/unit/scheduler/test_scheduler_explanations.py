@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from scheduler.constraint_converters import from_explanation
-from scheduler.core.candidates import Verdict
-from scheduler.core.constraints import Constraints, FillPolicy, LoadOptions
-from scheduler.core.effects import AnswerExplained
-from scheduler.core.events import ConstraintsAsked, ExplainAsked
-from scheduler.core.layouts import FlashAttention
-from scheduler.core.memory import GIB
-from scheduler.core.policy import Policy
-from scheduler.core.view import DeviceView
+from scheduler.core.books.effects import AnswerExplained
+from scheduler.core.books.events import ConstraintsAsked, ExplainAsked
+from scheduler.core.planning.candidates import Verdict
+from scheduler.core.values.constraints import Constraints, FillPolicy, LoadOptions
+from scheduler.core.values.layouts import FlashAttention
+from scheduler.core.values.memory import GIB
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceView
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.wishes import TWO_GPUS, told

@@ -2,11 +2,11 @@
 
 import pytest
 
-from scheduler.core.desired import Phase
-from scheduler.core.effects import AnswerUnloading
-from scheduler.core.events import StopFailed
-from scheduler.core.faults import Fault
-from scheduler.core.promises import promises
+from scheduler.core.books.effects import AnswerUnloading
+from scheduler.core.books.events import StopFailed
+from scheduler.core.books.promises import promises
+from scheduler.core.values.desired import Phase
+from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 

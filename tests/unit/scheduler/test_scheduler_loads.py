@@ -2,10 +2,10 @@
 
 import pytest
 
-from scheduler.core.desired import Phase
-from scheduler.core.effects import AnswerQueued, SaveDesired
-from scheduler.core.faults import Fault
-from scheduler.core.policy import Policy
+from scheduler.core.books.effects import AnswerQueued, SaveDesired
+from scheduler.core.values.desired import Phase
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World, models, world_with
 

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from scheduler.core.faults import Fault
-from scheduler.core.ledger import overhead_bytes
-from scheduler.core.load_jobs import UNPLACED
-from scheduler.core.policy import Policy
-from scheduler.core.promises import promises
-from scheduler.core.view import SERVING_STATES, STARTING_STATES
+from scheduler.core.books.load_jobs import UNPLACED
+from scheduler.core.books.promises import promises
+from scheduler.core.sizes.ledger import overhead_bytes
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.surroundings import PROCESS_BYTES
 from tests.unit.scheduler.world import World, models

@@ -1,7 +1,7 @@
 """How many replicas a model has: what is kept, loaded ahead, added under demand, and protected."""
 
-from scheduler.core.events import QueuesReported
-from scheduler.core.policy import Policy
+from scheduler.core.books.events import QueuesReported
+from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import cpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.wishes import TWO_GPUS

@@ -5,8 +5,14 @@ from math import inf
 import pytest
 
 from common.errors import StartupError
-from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, FillPolicy
-from scheduler.core.layouts import SLOTS_AUTO, FlashAttention, chosen_context_tokens, slot_steps, wanted_context_tokens
+from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, FillPolicy
+from scheduler.core.values.layouts import (
+    SLOTS_AUTO,
+    FlashAttention,
+    chosen_context_tokens,
+    slot_steps,
+    wanted_context_tokens,
+)
 from scheduler.settings import SchedulerSettings, parse_duration_ms
 
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from scheduler.core.desired import DesiredPlacement, Phase
-from scheduler.core.events import TimePassed
-from scheduler.core.layouts import Layout
-from scheduler.core.promises import promises
-from scheduler.core.view import RunnerState
+from scheduler.core.books.events import TimePassed
+from scheduler.core.books.promises import promises
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import node, runner
 from tests.unit.scheduler.surroundings import FakeRunner
 from tests.unit.scheduler.world import World, world_with

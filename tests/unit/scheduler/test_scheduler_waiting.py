@@ -2,10 +2,10 @@
 
 import pytest
 
-from scheduler.core.effects import AnswerExplained, AnswerFailed, ClearDevice
-from scheduler.core.events import DeviceClearAsked, ExplainAsked
-from scheduler.core.faults import Fault
-from scheduler.core.load_jobs import LoadState
+from scheduler.core.books.effects import AnswerExplained, AnswerFailed, ClearDevice
+from scheduler.core.books.events import DeviceClearAsked, ExplainAsked
+from scheduler.core.books.load_jobs import LoadState
+from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded
 from tests.unit.scheduler.world import World, models, world_with

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import (
+from scheduler.core.planning.candidates import (
     MeasureFirst,
     Refusal,
 )
-from scheduler.core.constraints import Constraints, Shape
-from scheduler.core.facts import ModelFacts
-from scheduler.core.faults import Fault
-from scheduler.core.memory import GIB, MIB, MemoryOrigin, MemoryReport
-from scheduler.core.policy import Policy
-from scheduler.core.variants import tier_tokens
-from scheduler.core.view import DeviceView
+from scheduler.core.planning.variants import tier_tokens
+from scheduler.core.values.constraints import Constraints, Shape
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import GIB, MIB, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceView
 from tests.unit.scheduler.builders import LAYERS, counted, cpu, gpu, model, node
 from tests.unit.scheduler.shape_planning import BASE, POLICY, ask, decide, engine, gpus, placed
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import (
+from scheduler.core.planning.candidates import (
     ClusterView,
     MeasureFirst,
     Refusal,
     RefusalKind,
 )
-from scheduler.core.constraints import Constraints, FillPolicy, Shape
-from scheduler.core.facts import ModelFacts
-from scheduler.core.memory import GIB, MemoryOrigin, MemoryReport
-from scheduler.core.policy import Policy
-from scheduler.core.view import NodeView
+from scheduler.core.values.constraints import Constraints, FillPolicy, Shape
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.memory import GIB, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import NodeView
 from tests.unit.scheduler.builders import LAYERS, counted, cpu, gpu, model, node
 from tests.unit.scheduler.shape_planning import POLICY, ask, decide, devices_of, engine, gpus, idle, lender, placed
 

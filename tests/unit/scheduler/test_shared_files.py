@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduler.core.view import ModelFile
+from scheduler.core.values.view import ModelFile
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, use
 from tests.unit.scheduler.world import World, world_with

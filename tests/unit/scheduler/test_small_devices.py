@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.candidates import (
+from scheduler.core.planning.candidates import (
     Candidate,
     ClusterView,
     MeasureFirst,
@@ -18,18 +18,18 @@ from scheduler.core.candidates import (
     PlacementRequest,
     Refusal,
 )
-from scheduler.core.constraints import NO_CONSTRAINTS, Constraints, Shape
-from scheduler.core.estimate import estimate_report, sizes_by_facts
-from scheduler.core.facts import ModelFacts
-from scheduler.core.faults import Fault
-from scheduler.core.layers import sizes_by_report
-from scheduler.core.layouts import SLOTS_AUTO, Layout
-from scheduler.core.margins import FULL_SIZE_BYTES
-from scheduler.core.memory import GIB, MIB, MemoryOrigin, MemoryReport
-from scheduler.core.placement import plan_placement
-from scheduler.core.policy import Policy
-from scheduler.core.shapes import steps
-from scheduler.core.view import DeviceKind, DeviceView, NodeView
+from scheduler.core.planning.placement import plan_placement
+from scheduler.core.planning.shapes import steps
+from scheduler.core.sizes.estimate import estimate_report, sizes_by_facts
+from scheduler.core.sizes.layers import sizes_by_report
+from scheduler.core.sizes.margins import FULL_SIZE_BYTES
+from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, Shape
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import SLOTS_AUTO, Layout
+from scheduler.core.values.memory import GIB, MIB, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 
 BLOCKS = 8

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scheduler.core.effects import AnswerExplained
-from scheduler.core.events import ExplainAsked
-from scheduler.core.routing_table import SHOWN_STATES
+from scheduler.core.books.effects import AnswerExplained
+from scheduler.core.books.events import ExplainAsked
+from scheduler.core.values.routing_table import SHOWN_STATES
 from tests.simulation.test_random_events import Chaos, CheckedWorld
 
 SEEDS = (21, 22)

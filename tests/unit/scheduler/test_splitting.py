@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.splitting import Bin, Filling, Split, split_layers
+from scheduler.core.sizes.splitting import Bin, Filling, Split, split_layers
 
 ROOMS = st.lists(st.integers(0, 40), min_size=1, max_size=5)
 SIZES = st.lists(st.integers(0, 12), min_size=2, max_size=13)

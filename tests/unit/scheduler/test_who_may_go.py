@@ -1,8 +1,8 @@
 """Who goes for a load and who does not, through the whole core: what is kept, what leaves anyway, what is stuck."""
 
-from scheduler.core.events import StopFailed
-from scheduler.core.faults import Fault
-from scheduler.core.view import RunnerState
+from scheduler.core.books.events import StopFailed
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.wishes import TWO_GPUS

@@ -1,8 +1,8 @@
 """Constraints as operators set them, and what the scheduler says to that."""
 
-from scheduler.core.constraint_fields import parse_constraints
-from scheduler.core.effects import AnswerConstraints, AnswerFailed
-from scheduler.core.events import ConstraintsAsked, ConstraintsPut
+from scheduler.core.books.effects import AnswerConstraints, AnswerFailed
+from scheduler.core.books.events import ConstraintsAsked, ConstraintsPut
+from scheduler.core.values.constraint_fields import parse_constraints
 from tests.unit.scheduler.builders import cpu, gpu
 from tests.unit.scheduler.world import World
 

@@ -6,10 +6,7 @@ out.
 
 from dataclasses import dataclass, replace
 
-from scheduler.core.constraint_fields import parse_constraints
-from scheduler.core.constraints import NO_OPTIONS, LoadOptions
-from scheduler.core.desired import DesiredPlacement
-from scheduler.core.effects import (
+from scheduler.core.books.effects import (
     AnswerExplained,
     AnswerFailed,
     AnswerLoading,
@@ -18,7 +15,7 @@ from scheduler.core.effects import (
     Effect,
     Note,
 )
-from scheduler.core.events import (
+from scheduler.core.books.events import (
     AliasPut,
     CallerLeft,
     ConstraintsPut,
@@ -38,10 +35,13 @@ from scheduler.core.events import (
     TimePassed,
     UnloadRequested,
 )
-from scheduler.core.explanation import Explanation
-from scheduler.core.faults import STALE_FENCE, Fault
-from scheduler.core.memory import GIB, MemoryOrigin
-from scheduler.core.view import (
+from scheduler.core.planning.explanation import Explanation
+from scheduler.core.values.constraint_fields import parse_constraints
+from scheduler.core.values.constraints import NO_OPTIONS, LoadOptions
+from scheduler.core.values.desired import DesiredPlacement
+from scheduler.core.values.faults import STALE_FENCE, Fault
+from scheduler.core.values.memory import GIB, MemoryOrigin
+from scheduler.core.values.view import (
     SERVING_STATES,
     STARTING_STATES,
     ModelFile,

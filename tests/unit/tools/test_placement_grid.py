@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.margins import FULL_SIZE_BYTES, LOADS_MIN, MARGIN_BYTES_MIN
-from scheduler.core.policy import Policy
+from scheduler.core.sizes.margins import FULL_SIZE_BYTES, LOADS_MIN, MARGIN_BYTES_MIN
+from scheduler.core.values.policy import Policy
 from tools.placement_grid.configurations import DEVICE_SETS, DeviceSet, grid
 from tools.placement_grid.planner import COMPUTED_BYTES, band_table, bands, false_refusal_share, kept_bytes
 from tools.placement_grid.predictions import MIB, ModelFacts, file_and_cache, fits, scaled_file, shared_out

@@ -1,0 +1,1 @@
+"""gRPC as every process speaks it: clients, servers, errors."""

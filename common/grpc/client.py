@@ -1,0 +1,60 @@
+"""How every gRPC channel of Puna is set up, and how a call carries the request id."""
+
+import asyncio
+from typing import Any
+
+import structlog
+from grpc import aio
+
+from common.grpc.server import MESSAGE_BYTES_MAX, REQUEST_ID_KEY
+from common.telemetry import tracing
+
+# Silent loss of a peer is noticed within 8 s, also on a channel without calls.
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+def open_channel(address: str) -> aio.Channel:
+    """A channel to `host:port` or `unix:/path`; connects when first used."""
+    return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+class ChannelBook:
+    """One channel for each address that is called."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._channels: dict[str, aio.Channel] = {}
+
+    def channel(self, address: str) -> aio.Channel:
+        """The channel to an address, the same every time."""
+        known = self._channels.get(address)
+        if known is None:
+            known = self._channels[address] = open_channel(address)
+        return known
+
+    async def forget(self, address: str) -> None:
+        """Close the channel to one that left."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    async def close(self) -> None:
+        """Close every channel."""
+        await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+
+
+def call_metadata() -> tuple[tuple[str, str], ...]:
+    """Metadata for an outgoing call: the id of the request that is being served, if any, and its trace."""
+    request_id = structlog.contextvars.get_contextvars().get("request_id")
+    headers = tracing.current().headers()
+    return ((REQUEST_ID_KEY, request_id), *headers) if isinstance(request_id, str) else headers

@@ -1,0 +1,184 @@
+"""How every gRPC server of Puna is set up: errors, request ids, health, reflection, keepalive."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import structlog
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from common.errors import InternalError, PunaError, RequestCanceled, StartupError
+from common.grpc.errors import to_status
+from common.ids import new_request_id
+from common.network import UNIX_PREFIX, is_private_listener, is_taken, split_host_port
+from common.telemetry import tracing
+from common.telemetry.logs import get_logger
+
+log = get_logger()
+
+if TYPE_CHECKING:  # generic in the stubs only
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    ServicerContext = aio.ServicerContext[Any, Any]
+else:
+    ServicerContext = aio.ServicerContext
+
+REQUEST_ID_KEY = "x-request-id"
+MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+# Peers ping every 5 s also without calls; the default minimum of 5 min would answer them with too_many_pings.
+SERVER_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_concurrent_streams", 1024),
+    ("grpc.http2.min_ping_interval_without_data_ms", 4000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.so_reuseport", 0),  # a second process on the same port must fail, not share it
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class GrpcServer:
+    """A bound server and its health service."""
+
+    server: aio.Server
+    health: health.aio.HealthServicer
+    address: str  # as others dial it; port 0 is resolved
+
+    async def start(self) -> None:
+        """Serve, and report SERVING."""
+        await self.server.start()
+        await self.set_serving(True)
+
+    async def set_serving(self, serving: bool, *, service: str = "") -> None:
+        """Set the health status of a service by its full name; without one the overall status."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        await self.health.set(service, status)
+
+    async def stop(self, grace_s: float) -> None:
+        """Report NOT_SERVING, take no new calls, give running ones `grace_s`."""
+        await self.health.enter_graceful_shutdown()
+        await self.server.stop(grace_s)
+
+
+def bind_server(
+    listen: str,
+    *,
+    register: Callable[[aio.Server], None],
+    services: Iterable[str],
+    insecure: bool = False,
+    interceptors: Iterable[aio.ServerInterceptor] = (),
+    credentials: grpc.ServerCredentials | None = None,
+) -> GrpcServer:
+    """Create a server on `host:port` or `unix:/path`. `register` adds the servicers, `services` are their full names.
+
+    `interceptors` run within the one that translates errors. `credentials` None: no TLS.
+
+    Raises:
+        StartupError: the address is taken or unusable, or other machines could reach it and `insecure` is not set.
+    """
+    if not insecure and not is_private_listener(listen):
+        raise StartupError(
+            f"{listen} can be reached from other machines; set PUNA_INSECURE=1 to allow that without TLS"
+        )
+    server = aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=SERVER_OPTIONS)
+    register(server)
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    if not listen.startswith(UNIX_PREFIX) and is_taken(listen):
+        raise StartupError(f"{listen} is already in use")
+    try:
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise StartupError(f"cannot listen on {listen}: {error}") from error
+    address = listen if listen.startswith(UNIX_PREFIX) else f"{split_host_port(listen)[0]}:{port}"
+    return GrpcServer(server=server, health=health_servicer, address=address)
+
+
+class ErrorInterceptor(aio.ServerInterceptor):
+    """Domain errors become statuses, bugs become INTERNAL without their text, and logs get the request id."""
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        """Wrap the handler of the call; unknown methods pass through as None."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        request_id = _request_id(handler_call_details)
+        make = {
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, False): grpc.stream_unary_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }[(bool(handler.request_streaming), bool(handler.response_streaming))]
+        if handler.response_streaming:
+            behaviour: Any = _guard_stream(handler.unary_stream or handler.stream_stream, method, request_id)
+        else:
+            behaviour = _guard_unary(handler.unary_unary or handler.stream_unary, method, request_id)
+        wrapped: Handler = make(
+            behaviour,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+        return wrapped
+
+
+def _request_id(details: grpc.HandlerCallDetails) -> str:
+    for key, value in details.invocation_metadata or ():
+        if key == REQUEST_ID_KEY and isinstance(value, str):
+            return value
+    return new_request_id()
+
+
+def _headers(context: ServicerContext) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+
+
+def _guard_unary(behaviour: Any, method: str, request_id: str) -> Any:
+    async def guarded(request: Any, context: ServicerContext) -> Any:
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            tracing.use_caller(_headers(context))
+            try:
+                return await behaviour(request, context)
+            except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
+                await _abort(context, error, method)
+
+    return guarded
+
+
+def _guard_stream(behaviour: Any, method: str, request_id: str) -> Any:
+    async def guarded(request: Any, context: ServicerContext) -> AsyncIterator[Any]:
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            tracing.use_caller(_headers(context))
+            try:
+                answers = behaviour(request, context)
+                if inspect.isawaitable(answers):  # it calls context.write itself, as the health service's Watch does
+                    await answers
+                    return
+                async for message in answers:
+                    yield message
+            except Exception as error:  # noqa: BLE001  # the edge: bugs become INTERNAL here
+                await _abort(context, error, method)
+
+    return guarded
+
+
+async def _abort(context: ServicerContext, error: Exception, method: str) -> None:
+    """End the call with the error's status. grpc.aio's own AbortError is an Exception too and passes."""
+    if isinstance(error, aio.AbortError):
+        raise error
+    if not isinstance(error, PunaError):
+        log.exception("grpc.bug", method=method)
+        error = InternalError("internal error")
+    elif not isinstance(error, RequestCanceled):
+        log.info("grpc.refused", method=method, reason=error.reason, text=error.message)
+    status = to_status(error)
+    context.set_trailing_metadata(status.trailing_metadata)
+    await context.abort(status.code, status.details, status.trailing_metadata)

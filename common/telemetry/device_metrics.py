@@ -1,0 +1,73 @@
+"""Devices on a Prometheus page."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from common.telemetry.metrics import Family, Sample, ScrapedGauges
+from protos import cluster_pb2
+
+STATE_NAMES = {
+    cluster_pb2.DEVICE_STATE_OK: "ok",
+    cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
+    cluster_pb2.DEVICE_STATE_LOST: "lost",
+    cluster_pb2.DEVICE_STATE_EXCLUDED: "excluded",
+    cluster_pb2.DEVICE_STATE_PROBING: "probing",
+}
+TRUST_NAMES = {
+    cluster_pb2.TRUST_MEASURED: "measured",
+    cluster_pb2.TRUST_PREDICTED: "predicted",
+    cluster_pb2.TRUST_STALE: "stale",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """One device. `labels` say which, in the order of the gauges' label names."""
+
+    labels: tuple[str, ...]
+    total_bytes: int
+    free_bytes: int
+    source: str
+    trust: str
+    age_s: float
+    state: str  # of STATE_NAMES
+    speed_bytes_s: int = 0  # of a copy
+    decode_bytes_s: int = 0  # as replicas showed
+
+
+class DeviceGauges:
+    """`PREFIX_device_…`, read from rows when the page is asked for."""
+
+    def __init__(self, prefix: str, label_names: Sequence[str]) -> None:
+        """Registers the gauges."""
+
+        def family(name: str, text: str, *more_labels: str) -> Family:
+            return Family(f"{prefix}_device_{name}", text, (*label_names, *more_labels))
+
+        self._total = family("total_bytes", "Memory of a device")
+        self._free = family("free_bytes", "Free memory of a device, and who said so", "source", "trust")
+        self._age = family("free_age_seconds", "Age of the free figure")
+        self._state = family("state", "1 for the state that a device is in", "state")
+        self._speed = family(
+            "speed_bytes_per_second",
+            "How fast memory is: copy, what one inside the device reads and writes (0: not timed); "
+            "replicas, what their decode steps read, once they have told",
+            "source",
+        )
+        self.gauges = ScrapedGauges((self._total, self._free, self._age, self._state, self._speed))
+
+    def read_from(self, rows: Callable[[], Iterable[DeviceRow]]) -> None:
+        """Where the rows come from."""
+        self.gauges.read_from(lambda: self.samples(rows()))
+
+    def samples(self, rows: Iterable[DeviceRow]) -> Iterator[Sample]:
+        """All values of all devices."""
+        for row in rows:
+            yield Sample(self._total, row.total_bytes, row.labels)
+            yield Sample(self._free, row.free_bytes, (*row.labels, row.source, row.trust))
+            yield Sample(self._age, row.age_s, row.labels)
+            yield Sample(self._speed, row.speed_bytes_s, (*row.labels, "copy"))
+            if row.decode_bytes_s:
+                yield Sample(self._speed, row.decode_bytes_s, (*row.labels, "replicas"))
+            for name in STATE_NAMES.values():
+                yield Sample(self._state, float(name == row.state), (*row.labels, name))

@@ -1,0 +1,241 @@
+"""Models by the names that clients write: find, load, render, tokenize."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+from common.closing import closing
+from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, TemplateFailed
+from gateway.answers.prompt import make_prompt
+from gateway.answers.record import RequestRecord
+from gateway.converters.generation import tokenize_request
+from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
+from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions, load_options, over
+from gateway.core.asked.model_names import model_not_found, parse_model_name
+from gateway.core.dispatch.replica_choice import Need
+from gateway.core.models.aliases import Alias, ListedModel, alias_leads_nowhere, listed, resolved
+from gateway.core.models.chat_template import TemplateChoice
+from gateway.core.models.routes import ModelInfo, RouteInfo
+from gateway.core.models.stored_model import own_context, with_stored_texts
+from gateway.core.prepare.capabilities import check_capabilities, check_usable
+from gateway.keys.visits import may_use
+from gateway.replicas.dispatch import Dispatcher, SlotRequest
+from gateway.replicas.replicas import Connection
+from gateway.templates.chat_prompt import ChatPrompts
+from protos import runner_pb2
+
+
+def check_visible(model: str) -> None:
+    """Let a caller go on with the name of a model itself, known or not.
+
+    Raises:
+        ModelNotFound: its key is not for this model; the same words as for one that no node has.
+    """
+    if not may_use(model):
+        raise model_not_found(model)
+
+
+class ModelAccess:
+    """What can be asked of a model besides an answer."""
+
+    def __init__(self, *, dispatcher: Dispatcher, prompts: ChatPrompts) -> None:
+        self.routes = dispatcher.routes
+        self._dispatcher = dispatcher
+        self._prompts = prompts
+
+    def visible(self) -> list[RouteInfo]:
+        """Every model that the caller may see, newest first."""
+        return [route for route in self.routes.all() if may_use(route.model.name)]
+
+    def listed(self) -> list[ListedModel]:
+        """Every name that the caller may use, aliases too, newest model first."""
+        return listed(self.routes.all(), self.routes.aliases, may_use)
+
+    def resolve(self, model: str) -> tuple[str, Alias | None]:
+        """The name of the model that the caller means, and the alias that led there.
+
+        Raises:
+            ModelNotFound: it is no name, or not for this caller.
+        """
+        return resolved(model, self.routes.aliases, may_use)
+
+    def known_route(self, model: str) -> RouteInfo:
+        """The route of a model that must exist, by its name or an alias.
+
+        Raises:
+            ModelNotFound: no node has it, or it is not for this caller.
+        """
+        name, alias = self.resolve(model)
+        route = self.routes.find(name)
+        if route is None:
+            raise _not_found(model, alias)
+        return route
+
+    def stored_route(self, model: str) -> RouteInfo:
+        """The route of a model by its own name, for what is done to the model itself.
+
+        Raises:
+            ModelNotFound: no node has it, or it is not for this caller.
+            InvalidRequest: only an alias has this name.
+        """
+        check_visible(model)
+        if (route := self.routes.find(model)) is not None:
+            return route
+        name, alias = self.resolve(model)
+        if alias is None:
+            raise model_not_found(model)
+        raise InvalidRequest(
+            f'"{model}" is an alias of "{name}"; only DELETE /puna/v1/aliases removes it', param="model"
+        )
+
+    def meant_route(self, model: str) -> RouteInfo | None:
+        """As `known_route`; None: unknown.
+
+        Raises:
+            ModelNotFound: it is no name, or not for this caller.
+        """
+        return self.routes.find(self.resolve(model)[0])
+
+    async def find(self, model: str, keep_alive_ms: int | None) -> AsyncIterator[LoadEvent | RouteInfo]:
+        """The route of a model, as the last item. One that the table does not have may be new: the scheduler knows.
+
+        Raises:
+            ModelNotFound: no node has it, or nobody is there to ask and the last table does not have it.
+            BadModelFile: it is there, but broken.
+        """
+        name, alias = self.resolve(model)
+        route = self.routes.find(name)
+        if route is not None:
+            check_usable(route.model)
+            yield route
+            return
+        try:
+            async with closing(self._relay(name, keep_alive_ms, None)) as steps:
+                async for step in steps:
+                    yield step
+        except ModelNotFound as error:
+            raise _not_found(model, alias) from error
+        except ModelUnavailable as error:
+            # Without a scheduler the last table decides; without a table nobody knows.
+            raise (_not_found(model, alias) if self.routes.heard else error) from error
+
+    async def load(
+        self,
+        model: str,
+        *,
+        keep_alive_ms: int | None,
+        context_tokens: int | None,
+        record: RequestRecord,
+        options: LoadOptions = NO_LOAD_OPTIONS,
+    ) -> AsyncIterator[LoadEvent]:
+        """Make sure that a replica runs; ends when one does."""
+        name, alias = self.resolve(model)
+        if (known := self.routes.find(name)) is not None:
+            check_usable(known.model)
+            record.model = known.model.name
+            context_tokens = context_tokens or own_context(known.model)
+            options = over(options, load_options(known.model.own_options))
+        try:
+            async with closing(self._relay(name, keep_alive_ms, context_tokens, options)) as steps:
+                async for step in steps:
+                    if isinstance(step, RouteInfo):
+                        record.model = step.model.name
+                    else:
+                        yield step
+        except ModelNotFound as error:
+            raise _not_found(model, alias) from error
+
+    def template_of(self, model: ModelInfo) -> TemplateChoice | None:
+        """What its conversations are rendered with; None: they are refused."""
+        try:
+            return self._prompts.policy.choose(model)
+        except TemplateFailed:
+            return None
+
+    async def template_flaw(self, model: ModelInfo) -> str:
+        """What its template does that it must not, found out where nobody has looked yet; empty: nothing."""
+        return await self._prompts.flaw_of(model)
+
+    def flaw_seen(self, model: ModelInfo) -> str:
+        """As `template_flaw`, as far as somebody has looked."""
+        return self._prompts.flaw_seen(model)
+
+    async def check_template(self, template: str) -> None:
+        """See that a Jinja template can be read.
+
+        Raises:
+            TemplateFailed: it cannot.
+        """
+        await self._prompts.check(template)
+
+    async def render(self, request: AnswerRequest) -> str:
+        """The prompt as text, without running anything."""
+        model = self.known_route(request.model).model
+        check_usable(model)
+        prompt = await make_prompt(self._prompts, model, with_stored_texts(request, model))
+        images = count()
+        return "".join(
+            f"[img-{next(images)}]" if segment.HasField("media") else segment.text or segment.literal
+            for segment in prompt.segments
+        )
+
+    async def tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> tuple[int, ...]:
+        """Token ids of a prompt, as an answer would read it; images have none. Loads the model if need be."""
+        return tuple((await self._tokenize(model, prompt, think)).ids)
+
+    async def count(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> int:
+        """Places of the context that a prompt would take, rows of images included. Loads the model if need be."""
+        answer = await self._tokenize(model, prompt, think)
+        return len(answer.ids) + answer.media_rows
+
+    async def _tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None) -> runner_pb2.TokenizeResponse:
+        request = AnswerRequest(dialect=Dialect.ANTHROPIC, model=model, prompt=prompt, think=think)
+        async with self._any_replica(model) as (route, connection):
+            stored = with_stored_texts(request, route.model)
+            if isinstance(prompt, Chat):  # any model has a vocabulary
+                check_capabilities(stored, route.model)
+            segments = (await make_prompt(self._prompts, route.model, stored)).segments
+            return await connection.runner.tokenize(tokenize_request(segments))
+
+    async def detokenize(self, model: str, ids: list[int]) -> bytes:
+        """Bytes of token ids. Loads the model if need be."""
+        async with self._any_replica(model) as (_, connection):
+            return await connection.runner.detokenize(ids)
+
+    async def _relay(
+        self,
+        model: str,
+        keep_alive_ms: int | None,
+        context_tokens: int | None,
+        options: LoadOptions = NO_LOAD_OPTIONS,
+    ) -> AsyncIterator[LoadEvent | RouteInfo]:
+        relay = self._dispatcher.loads.relay(
+            model_name=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms, options=options
+        )
+        async with closing(relay) as steps:
+            async for step in steps:
+                yield step
+
+    @asynccontextmanager
+    async def _any_replica(self, model: str) -> AsyncIterator[tuple[RouteInfo, Connection]]:
+        """A replica to ask something small."""
+        route: RouteInfo | None = None
+        async with closing(self.find(model, None)) as found:
+            async for step in found:
+                route = step if isinstance(step, RouteInfo) else None
+        assert route is not None  # find() ends in a route or raises
+        name = route.model.name
+        slot = SlotRequest(key=parse_model_name(name).key, model_name=name, need=Need())
+        connection: Connection | None = None
+        async with closing(self._dispatcher.acquire(slot)) as steps:
+            async for waiting in steps:
+                connection = waiting if isinstance(waiting, Connection) else None
+        assert connection is not None  # acquire() ends in a connection or raises
+        try:
+            yield route, connection
+        finally:
+            self._dispatcher.release(slot, connection)
+
+
+def _not_found(asked: str, alias: Alias | None) -> ModelNotFound:
+    return model_not_found(asked) if alias is None else alias_leads_nowhere(asked, alias)

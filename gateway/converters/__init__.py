@@ -1,0 +1,1 @@
+"""Where protos end: messages of other services, and of the typed face, as values of `gateway.core`."""

@@ -1,0 +1,72 @@
+"""Routes and replicas as gateways know them."""
+
+import functools
+
+from gateway.converters.models import model_from_proto
+from gateway.core.models.routes import DeviceShare, ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
+from protos import cluster_pb2, scheduler_pb2
+
+_MODELS_CACHED_MAX = 1024
+
+
+def route_from_proto(route: scheduler_pb2.ModelRoute) -> RouteInfo:
+    """A route as the scheduler published it."""
+    # Tables arrive on every change of any replica, while models hardly change: their part is converted once.
+    model = _model_from_bytes(route.model.SerializeToString(deterministic=True))
+    return RouteInfo(model=model, replicas=tuple(replica_from_proto(replica) for replica in route.replicas))
+
+
+@functools.lru_cache(maxsize=_MODELS_CACHED_MAX)
+def _model_from_bytes(data: bytes) -> ModelInfo:
+    return model_from_proto(cluster_pb2.Model.FromString(data))
+
+
+def replica_state(state: cluster_pb2.RunnerState.ValueType) -> ReplicaState:
+    """What a runner's state means for requests. Unknown values of newer runners count as loading: nothing is sent."""
+    match state:
+        case cluster_pb2.RUNNER_STATE_READY | cluster_pb2.RUNNER_STATE_NO_SLOTS:
+            return ReplicaState.READY
+        case cluster_pb2.RUNNER_STATE_DRAINING:
+            return ReplicaState.DRAINING
+        case cluster_pb2.RUNNER_STATE_ERROR | cluster_pb2.RUNNER_STATE_NOT_RESPONDING:
+            return ReplicaState.BROKEN
+        case _:
+            return ReplicaState.LOADING
+
+
+def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
+    """A replica as the scheduler published it."""
+    status = replica.status
+    measured = {memory.device_id: memory for memory in status.memory.devices}
+    devices = tuple(
+        DeviceShare(
+            device_id=layers.device_id,
+            name=name,
+            layer_count=layers.layer_count,
+            size_bytes=_memory_bytes(measured[layers.device_id]) if layers.device_id in measured else 0,
+        )
+        for layers, name in zip(replica.layout.devices, replica.device_names, strict=False)
+    )
+    return ReplicaInfo(
+        placement_id=replica.placement.placement_id,
+        generation=replica.placement.generation,
+        incarnation=replica.placement.incarnation,
+        node_id=replica.node_id,
+        address=replica.address,
+        state=replica_state(status.state),
+        context_tokens=replica.layout.context_tokens,
+        slots_total=status.slots_total or replica.layout.slots,
+        slots_busy=status.slots_busy,
+        queued=status.queued,
+        load_fraction=status.load_fraction,
+        reason=status.error.message,
+        devices=devices,
+        host_bytes=_memory_bytes(status.memory.host),
+        keep_alive_ms=status.keep_alive_ms if status.HasField("keep_alive_ms") else None,
+        expires_at_unix_ms=replica.expires_at_unix_ms if replica.HasField("expires_at_unix_ms") else None,
+        stays=replica.stays,
+    )
+
+
+def _memory_bytes(memory: cluster_pb2.DeviceMemory) -> int:
+    return memory.weights_bytes + memory.cache_bytes + memory.graph_bytes

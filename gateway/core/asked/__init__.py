@@ -1,0 +1,1 @@
+"""What is asked and what comes back, in no dialect. Values and their limits."""

@@ -1,0 +1,1 @@
+"""Whose turn it is, at which replica, and what is turned away. Pure."""

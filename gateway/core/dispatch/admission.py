@@ -1,0 +1,120 @@
+"""One model's queue: bounded, replicas bound late; `fairness` has its order. Pure: no clock, no waiting."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from common.errors import QueueFull
+from gateway.core.dispatch.fairness import NO_CLAIM, Claim
+from gateway.core.dispatch.replica_choice import Candidate, Need, choose_replica, is_able
+
+# A cold model has no slots to count; runners have 8 unless told otherwise.
+_SLOTS_ASSUMED = 8
+_WAITING_MIN = 16
+_WAITING_PER_SLOT = 4
+# Prompts that are kept while they wait, images included, over all models of a gateway.
+_WAITING_BYTES_MAX = 64 * 1024 * 1024
+# Of a queue's places, this part is never one tenant's alone.
+_KEPT_FOR_OTHERS = 0.25
+_RETRY_AFTER_S_MIN = 1.0
+_RETRY_AFTER_S_MAX = 60.0
+_JITTER = 0.2
+# How fast the measured drain rate follows the newest interval.
+_DRAIN_WEIGHT = 0.2
+BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """A request that waits for a slot."""
+
+    number: int
+    need: Need
+    claim: Claim = NO_CLAIM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A waiter may go to a replica."""
+
+    number: int
+    replica_key: str
+
+
+def waiting_max(*, slots_total: int, queue_max: int) -> int:
+    """Most requests that may wait for one model."""
+    return min(queue_max, max(_WAITING_MIN, _WAITING_PER_SLOT * (slots_total or _SLOTS_ASSUMED)))
+
+
+def tenant_waiting_max(places: int) -> int:
+    """Most places of a queue that one tenant may take, so that a loud one leaves room for a quiet one."""
+    return max(places - max(round(places * _KEPT_FOR_OTHERS), 1), 1)
+
+
+def check_room(
+    *, waiting: int, slots_total: int, queue_max: int, retry_after_s: float, of_tenant: int | None = None
+) -> None:
+    """Let one more request wait. `of_tenant`: how many of its own wait already; None: there are no tenants.
+
+    Raises:
+        QueueFull: the bound is reached; tell the client when to come again.
+    """
+    places = waiting_max(slots_total=slots_total, queue_max=queue_max)
+    if waiting >= places or (of_tenant is not None and of_tenant >= tenant_waiting_max(places)):
+        raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
+
+
+def check_bytes(*, waiting: int, more: int, retry_after_s: float) -> None:
+    """Let one more prompt wait, of any model; a single one may always.
+
+    Raises:
+        QueueFull: those that wait fill their share of memory.
+    """
+    if waiting and waiting + more > _WAITING_BYTES_MAX:
+        raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
+
+
+def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[Candidate]) -> list[Grant]:
+    """Give free slots to waiters in their order; one that no replica suits does not hold up the others."""
+    free = {candidate.key: candidate for candidate in candidates}
+    grants: list[Grant] = []
+    for waiter in waiters:
+        if not any(candidate.slots_free for candidate in free.values()):
+            break
+        key = choose_replica(free.values(), waiter.need)
+        if key is not None:
+            grants.append(Grant(number=waiter.number, replica_key=key))
+            taken = free[key]
+            free[key] = replace(
+                taken,
+                slots_free=taken.slots_free - 1,
+                work=taken.work + 1,
+                has_suspect=taken.has_suspect or waiter.need.is_suspect,
+            )
+    return grants
+
+
+def needs_load(waiter: Waiter, candidates: Iterable[Candidate]) -> bool:
+    """True if no running replica will ever serve the waiter, however long it waits."""
+    return not any(is_able(candidate, waiter.need) for candidate in candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRate:
+    """Requests that end per second, as an exponential average over the intervals between them."""
+
+    interval_s: float | None = None
+    last_end_s: float | None = None
+
+    def after_end(self, now_s: float) -> "DrainRate":
+        """One more request ended."""
+        if self.last_end_s is None:
+            return DrainRate(interval_s=self.interval_s, last_end_s=now_s)
+        newest_s = now_s - self.last_end_s
+        old_s = newest_s if self.interval_s is None else self.interval_s
+        return DrainRate(interval_s=old_s + _DRAIN_WEIGHT * (newest_s - old_s), last_end_s=now_s)
+
+
+def retry_after_s(*, work_ahead: int, drain: DrainRate, jitter: float) -> float:
+    """When to come again: work ahead over the drain rate, spread by a jitter of -1..1 so that clients do not herd."""
+    expected_s = work_ahead * (drain.interval_s if drain.interval_s is not None else _RETRY_AFTER_S_MIN)
+    return min(max(expected_s * (1 + _JITTER * jitter), _RETRY_AFTER_S_MIN), _RETRY_AFTER_S_MAX)

@@ -1,0 +1,1 @@
+"""API keys and what they may use up. Pure."""

@@ -1,0 +1,1 @@
+"""What a gateway knows about models and their replicas. Pure."""

@@ -1,0 +1,1 @@
+"""What a request comes to with the model that it names. Pure."""

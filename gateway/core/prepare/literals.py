@@ -1,0 +1,114 @@
+"""Keep what users write from becoming special tokens.
+
+Before rendering, every special-token text inside client content is replaced by a stand-in that no client can guess and
+no template changes (private-use characters: no case, no blanks, untouched by JSON). After rendering, the stand-ins
+become literal segments, which the runner tokenizes without special parsing; everything else stays template text.
+Images travel through a template in the same way.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.core.asked.images import Image, PlacedImage, split_at_images
+
+_OPEN, _CLOSE = "\ue000", "\ue001"
+# Sixteen private-use characters write a number in hexadecimal.
+_DIGITS = "".join(chr(0xE010 + digit) for digit in range(16))
+_NONCE_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Template text: special tokens in it are meant."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """User text: nothing in it is special."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image between texts."""
+
+    image: Image
+
+
+Segment = Text | Literal | Picture
+
+
+def special_pattern(special_tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds any special-token text, the longest first; None if there is none to find."""
+    texts = sorted({text for text in special_tokens if text}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+
+@dataclass(slots=True)
+class LiteralGuard:
+    """The stand-ins of one rendering. `nonce` is random per request, 64 bits."""
+
+    pattern: re.Pattern[str] | None
+    nonce: int
+    hidden: list[str | Image] = field(default_factory=list)
+
+    def hide(self, content: str) -> str:
+        """Content with a stand-in for every special-token text in it."""
+        if self.pattern is None:
+            return content
+        return self.pattern.sub(self._stand_in, content)
+
+    def hide_all(self, value: object) -> object:
+        """The same for every string inside a JSON value, keys included."""
+        match value:
+            case str():
+                return self.hide(value)
+            case Mapping():
+                return {self.hide(str(key)): self.hide_all(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.hide_all(item) for item in value]
+            case _:
+                return value
+
+    def split(self, rendered: str) -> list[Segment]:
+        """The rendered prompt as segments, in order; none is empty."""
+        if not self.hidden:  # nearly always; the pattern below is another for each request
+            return [Text(rendered)] if rendered else []
+        segments: list[Segment] = []
+        position = 0
+        for match in re.finditer(f"{_OPEN}{self._nonce_text()}([{_DIGITS}]+){_CLOSE}", rendered):
+            if match.start() > position:
+                segments.append(Text(rendered[position : match.start()]))
+            found = self.hidden[_number_of(match[1])]
+            segments.append(Picture(found) if isinstance(found, Image) else Literal(found))
+            position = match.end()
+        if position < len(rendered):
+            segments.append(Text(rendered[position:]))
+        return segments
+
+    def hide_with_images(self, content: str, images: Sequence[PlacedImage]) -> str:
+        """The same, with a stand-in for each image where it stands."""
+        pieces = split_at_images(content, images)
+        return "".join(self._keep(piece) if isinstance(piece, Image) else self.hide(piece) for piece in pieces)
+
+    def _stand_in(self, match: re.Match[str]) -> str:
+        return self._keep(match[0])
+
+    def _keep(self, value: str | Image) -> str:
+        self.hidden.append(value)
+        return f"{_OPEN}{self._nonce_text()}{_digits_of(len(self.hidden) - 1, 1)}{_CLOSE}"
+
+    def _nonce_text(self) -> str:
+        return _digits_of(self.nonce, _NONCE_DIGITS)
+
+
+def _digits_of(number: int, width: int) -> str:
+    return "".join(_DIGITS[int(digit, 16)] for digit in f"{number:0{width}x}")
+
+
+def _number_of(digits: str) -> int:
+    return int("".join(f"{_DIGITS.index(digit):x}" for digit in digits), 16)

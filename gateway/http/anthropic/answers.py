@@ -1,0 +1,180 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import orjson
+
+from common.ids import random_id
+from gateway.answers.record import RequestRecord
+from gateway.core.asked.answers import AnswerEvent, CallDelta, Delta, Done, PromptProgress, anthropic_stop_reason
+from gateway.http.anthropic.bodies import CountTokensBody, MessagesBody
+from gateway.http.anthropic.requests import chat_of, check_max_tokens, messages_request, think_of
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Service, whole_answer
+from gateway.http.endpoint.streaming import SseStream, named_event
+
+_ID_LENGTH = 24
+# Thinking blocks must carry one; ours says nothing and is not looked at when it comes back.
+_SIGNATURE = "puna"
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageMaker:
+    """Events into Anthropic's: blocks open and close as the kind of text changes."""
+
+    model: str
+    debug: RequestRecord | None = None
+    id: str = field(default_factory=lambda: random_id("msg_", _ID_LENGTH))
+    _started: bool = False
+    _block: str = ""  # type of the open one
+    _index: int = -1
+    _prompt: PromptProgress | None = None
+
+    def events(self, event: AnswerEvent) -> Iterable[dict[str, object]]:
+        """The stream's events of one of ours."""
+        match event:
+            case PromptProgress():
+                if not self._started:
+                    yield self._start(event)
+            case Delta():
+                yield from self._pieces(event)
+            case Done():
+                if not self._started:
+                    yield self._start(None)
+                yield from self._close()
+                stop = {"stop_reason": anthropic_stop_reason(event.reason), "stop_sequence": event.stop_string or None}
+                debug = {} if self.debug is None else {"puna": self.debug.debug_fields()}
+                yield {"type": "message_delta", "delta": stop, "usage": usage_of(event), **debug}
+                yield {"type": "message_stop"}
+            case _:
+                pass
+
+    def whole(self, delta: Delta, done: Done) -> dict[str, object]:
+        """The answer at once."""
+        content: list[dict[str, object]] = []
+        if delta.reasoning:
+            content.append({"type": "thinking", "thinking": delta.reasoning, "signature": _SIGNATURE})
+        if delta.content:
+            content.append({"type": "text", "text": delta.content})
+        content += [{**_tool_use(call), "input": _arguments(call)} for call in delta.tool_calls]
+        debug = {} if self.debug is None else {"puna": self.debug.debug_fields()}
+        return self._message(content) | {
+            "stop_reason": anthropic_stop_reason(done.reason),
+            "stop_sequence": done.stop_string or None,
+            "usage": usage_of(done),
+            **debug,
+        }
+
+    def _start(self, prompt: PromptProgress | None) -> dict[str, object]:
+        self._started = True
+        cached = prompt.cached_tokens if prompt else 0
+        usage = {
+            "input_tokens": (prompt.total_tokens if prompt else 0) - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": 0,
+        }
+        message = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": usage}
+        return {"type": "message_start", "message": message}
+
+    def _message(self, content: list[dict[str, object]]) -> dict[str, object]:
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content}
+
+    def _pieces(self, delta: Delta) -> Iterable[dict[str, object]]:
+        if not self._started and (delta.reasoning or delta.content or delta.tool_calls):
+            yield self._start(None)
+        if delta.reasoning:
+            yield from self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
+        if delta.content:
+            yield from self._open("text", {"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": delta.content})
+        for call in delta.tool_calls:
+            if call.id:
+                yield from self._close()
+                yield from self._open("tool_use", {**_tool_use(call), "input": {}})
+            if call.arguments:
+                yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+
+    def _open(self, kind: str, block: dict[str, object]) -> Iterable[dict[str, object]]:
+        if self._block == kind and kind != "tool_use":
+            return
+        yield from self._close()
+        self._block = kind
+        self._index += 1
+        yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _close(self) -> Iterable[dict[str, object]]:
+        if not self._block:
+            return
+        if self._block == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
+        self._block = ""
+        yield {"type": "content_block_stop", "index": self._index}
+
+    def _delta(self, delta: dict[str, object]) -> dict[str, object]:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicAnswers:
+    """The two endpoints."""
+
+    service: Service
+
+    async def messages(self, exchange: Exchange) -> None:
+        """POST /v1/messages."""
+        data = await exchange.json()
+        check_max_tokens(data)
+        body = validated(MessagesBody, data)
+        request = messages_request(self.service, exchange, body)
+        exchange.record.stream = body.stream
+        maker = MessageMaker(model=body.model, debug=exchange.record if exchange.wants_debug else None)
+        async with self.service.feed(request, exchange.record) as feed:
+            if body.stream:
+                stream = SseStream(
+                    exchange=exchange,
+                    feed=feed,
+                    objects=maker.events,
+                    progress_of=lambda item: item,
+                    commit_s=self.service.stream_commit_s,
+                    frame=named_event,
+                    end=b"",
+                    heartbeat=named_event({"type": "ping"}),
+                )
+                await stream.run()
+                return
+            delta, done = await whole_answer(feed)
+        await exchange.respond_json(maker.whole(delta, done))
+
+    async def count_tokens(self, exchange: Exchange) -> None:
+        """POST /v1/messages/count_tokens: rendered and tokenized exactly as an answer would be."""
+        body = validated(CountTokensBody, await exchange.json())
+        count = await self.service.inference.models.count(body.model, chat_of(body), think_of(body))
+        await exchange.respond_json({"input_tokens": count})
+
+
+def usage_of(done: Done) -> dict[str, object]:
+    """Counts in Anthropic's words: input tokens without the cached ones."""
+    usage = done.usage
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _tool_use(call: CallDelta) -> dict[str, object]:
+    return {"type": "tool_use", "id": call.id.replace("call_", "toolu_", 1), "name": call.name}
+
+
+def _arguments(call: CallDelta) -> object:
+    try:
+        value = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        value = None
+    # Clients insist on an object; this one shows what the model wrote.
+    return value if isinstance(value, dict) else {"arguments": call.arguments}

@@ -1,0 +1,206 @@
+"""One HTTP request and its response, as endpoints see them."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers, QueryParams
+from starlette.types import Message, Receive, Scope, Send
+
+from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
+from gateway.answers.record import RequestRecord
+from gateway.core.asked.answers import Dialect
+from gateway.http.endpoint.json_body import BODY_BYTES_MAX, parse_json
+from gateway.http.endpoint.rate_headers import rate_headers
+from gateway.keys.visits import current_visit
+from gateway.pressure.pressure import PRESSURE
+
+# A body that takes longer is a client that drips.
+BODY_READ_S_MAX = 60.0
+# How much, and how long, of a refused body is read before the refusal is sent.
+DISCARD_BYTES_MAX = 64 * 1024 * 1024
+DISCARD_S_MAX = 5.0
+# A client that reads nothing for so long is gone; its stream must not hold a slot.
+SLOW_READER_S_MAX = 30.0
+IGNORED = "x-puna-ignored"
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """Reads the request, writes the response. Headers common to all responses are added on the way out."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    record: RequestRecord
+    request_id: str
+    path_value: str = ""  # what stands behind the prefix of a route like /v1/models/
+    headers_out: dict[str, str] = field(default_factory=dict)
+    status: int | None = None  # once the status line is out
+    complete: bool = False  # the last byte of the response is out
+    body_read: bool = False
+    _headers: Headers | None = None
+    _sending_since_s: float | None = None  # on the loop's clock, while a write waits for the client
+    _sender: "asyncio.Task[Any] | None" = None
+    _slow_timer: asyncio.TimerHandle | None = None
+    _is_too_slow: bool = False
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of the matched route."""
+        return self.record.dialect
+
+    @property
+    def headers(self) -> Headers:
+        """The request's headers."""
+        if self._headers is None:
+            self._headers = Headers(scope=self.scope)
+        return self._headers
+
+    @property
+    def wants_debug(self) -> bool:
+        """True if the answer is to say where it was produced."""
+        return self.headers.get("x-puna-debug") == "1"
+
+    @property
+    def query(self) -> QueryParams:
+        """The request's query."""
+        return QueryParams(self.scope["query_string"])
+
+    async def json(self) -> Any:
+        """The request's JSON body.
+
+        Raises:
+            InvalidRequest: missing or malformed.
+            UnsupportedMediaType: compressed, or a media type that the dialect does not take.
+            RequestTooLarge: over the limit.
+            QueueFull: the gateway has too much to do for a body of this size.
+            RequestCanceled: the client left before it was complete.
+        """
+        self._check_media_type()
+        try:
+            async with asyncio.timeout(BODY_READ_S_MAX):
+                raw = await self._read_body()
+        except TimeoutError as error:
+            raise RequestTimeout("the request body did not arrive in time") from error
+        return await parse_json(raw)
+
+    def _check_media_type(self) -> None:
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise UnsupportedMediaType("Content-Encoding is not supported")
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type.startswith("multipart/"):
+            raise UnsupportedMediaType("multipart bodies are not supported")
+        # curl -d sends a form type, and Ollama's clients rely on that being accepted.
+        if self.dialect is not Dialect.OLLAMA and media_type not in ("", "application/json"):
+            raise UnsupportedMediaType("Content-Type must be application/json")
+
+    async def _read_body(self) -> bytes:
+        announced = self.headers.get("content-length", "0")
+        too_large = RequestTooLarge(f"request body exceeds {BODY_BYTES_MAX} bytes")
+        if announced.isdecimal() and int(announced) > BODY_BYTES_MAX:
+            raise too_large
+        PRESSURE.check_body(int(announced) if announced.isdecimal() else 0)
+        body = bytearray()
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise RequestCanceled("request canceled")
+            body += message.get("body", b"")
+            if len(body) > BODY_BYTES_MAX:
+                raise too_large
+            PRESSURE.check_body(len(body))
+            if not message.get("more_body", False):
+                break
+        self.body_read = True
+        if not body.strip():
+            raise InvalidRequest("missing request body")
+        return bytes(body)
+
+    async def discard_body(self) -> None:
+        """Read on for nothing: a client that is still sending would lose the answer when the connection is reset."""
+        announced = self.headers.get("content-length", "0")
+        if not announced.isdecimal() or int(announced) > DISCARD_BYTES_MAX:
+            return
+        seen = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_S_MAX):
+                while not self.body_read and seen <= DISCARD_BYTES_MAX:
+                    message = await self.receive()
+                    seen += len(message.get("body", b""))
+                    self.body_read = not message.get("more_body", False)
+
+    async def respond(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """A whole response."""
+        await self.begin(status, {**headers, "content-length": str(len(body))})
+        await self.write(b"" if self.scope["method"] == "HEAD" else body, more=False)
+
+    async def respond_json(self, value: object, status: int = 200) -> None:
+        """A whole response with a JSON body."""
+        await self.respond(status, orjson.dumps(value), {"content-type": "application/json"})
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the status line."""
+        assert self.status is None
+        self.status = status
+        raw = [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in headers.items()]
+        common = self.headers_out | self._rate_headers()
+        raw += [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in common.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    def ignore(self, *names: str) -> None:
+        """Name fields of the body that have no effect in the header x-puna-ignored."""
+        known = self.headers_out.get(IGNORED, "").split(", ")
+        self.headers_out[IGNORED] = ", ".join(sorted({*known, *names} - {""}))
+
+    def _rate_headers(self) -> dict[str, str]:
+        visit = current_visit()
+        if visit is None or visit.usage is None:
+            return {}
+        return rate_headers(visit.usage.levels, self.dialect, wall_unix_s=visit.clock.wall_unix_s())
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        """Send a piece of the body.
+
+        Raises:
+            RequestCanceled: the client has read nothing for too long.
+        """
+        self.complete = not more
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def _send(self, message: Message) -> None:
+        # One timer looks after all writes of a response: a timer for each would cost as much as the write.
+        loop = asyncio.get_running_loop()
+        self._sender = asyncio.current_task()
+        self._sending_since_s = loop.time()
+        if self._slow_timer is None:
+            self._slow_timer = loop.call_later(SLOW_READER_S_MAX / 4, self._look_at_sending, loop)
+        try:
+            await self.send(message)
+        except asyncio.CancelledError:
+            if not self._is_too_slow or self._sender is None or self._sender.uncancel() > 0:
+                raise
+            raise RequestCanceled("the client stopped reading") from None
+        finally:
+            self._sending_since_s = None
+            if self.complete and self._slow_timer is not None:
+                # It would keep the exchange, and all that it refers to, for seconds: work for the garbage collector.
+                self._slow_timer.cancel()
+                self._slow_timer = None
+
+    def _look_at_sending(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._slow_timer = None
+        if self._sending_since_s is None:
+            return  # the next write starts another timer
+        if loop.time() - self._sending_since_s >= SLOW_READER_S_MAX and self._sender is not None:
+            self._is_too_slow = True
+            self._sender.cancel()
+            return
+        self._slow_timer = loop.call_later(SLOW_READER_S_MAX / 4, self._look_at_sending, loop)
+
+
+Endpoint = Callable[[Exchange], Awaitable[None]]

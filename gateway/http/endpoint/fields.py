@@ -1,0 +1,124 @@
+"""Field types of request bodies: strict, with texts that people understand, and their JSON schema.
+
+A boolean is no integer, "5" is no number, 5.0 counts as 5, null means absent.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from common.errors import InvalidRequest
+from gateway import metrics
+from gateway.core.asked.option_table import whole_number
+
+_TYPE_NAMES = {
+    "string_type": "string",
+    "bool_type": "boolean",
+    "int_type": "integer",
+    "float_type": "number",
+    "list_type": "array",
+    "tuple_type": "array",
+    "dict_type": "object",
+    "model_type": "object",
+    "model_attributes_type": "object",
+}
+
+
+_NAMES = ("model", "name", "source", "destination", "from")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class Body(BaseModel):
+    """Base of all bodies: strict types, unknown fields ignored, null is absent."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
+
+
+BodyType = TypeVar("BodyType", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number in [low, high], for `Annotated`. `whole`: an integer."""
+
+    low: float
+    high: float | None = None
+    whole: bool = False
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The check."""
+        return core_schema.no_info_plain_validator_function(self.checked)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """How clients see it."""
+        described: JsonSchemaValue = {"type": "integer" if self.whole else "number", "minimum": self.low}
+        return described if self.high is None else described | {"maximum": self.high}
+
+    def checked(self, value: object) -> float:
+        """The number.
+
+        Raises:
+            PydanticCustomError: another type, or out of range.
+        """
+        number = whole_number(value) if self.whole else value
+        if number is None or isinstance(number, bool) or not isinstance(number, int | float):
+            raise PydanticCustomError("type", "must be of type " + ("integer" if self.whole else "number"))
+        if number < self.low or (self.high is not None and number > self.high):
+            wanted = f"at least {self.low}" if self.high is None else f"between {self.low} and {self.high}"
+            raise PydanticCustomError("range", "must be {wanted}", {"wanted": wanted})
+        return number
+
+
+def validated(body_type: type[BodyType], data: object) -> BodyType:
+    """A body as its type.
+
+    Raises:
+        InvalidRequest: names the first field at fault, as `param`, too.
+    """
+    if not isinstance(data, dict):
+        raise InvalidRequest("the request body must be a JSON object")
+    for name in _NAMES:
+        text = data.get(name)
+        # Such a name reaches logs and error texts, and no model can have it.
+        if isinstance(text, str) and _CONTROL.search(text):
+            raise InvalidRequest(f"{name} must not have control characters", param=name)
+    names = {field.alias or name for name, field in body_type.model_fields.items()}
+    metrics.IGNORED_FIELDS.inc(sum(1 for key in data if key not in names))
+    try:
+        return body_type.model_validate(data)
+    except ValidationError as error:
+        raise _first_fault(error) from error
+
+
+def _first_fault(error: ValidationError) -> InvalidRequest:
+    fault = error.errors(include_url=False, include_input=False)[0]
+    param = _path(fault["loc"])
+    match fault["type"]:
+        case "missing":
+            text = f"{param} is required"
+        case kind if kind in _TYPE_NAMES:
+            text = f"{param} must be of type {_TYPE_NAMES[kind]}"
+        case "type" | "range":
+            text = f"{param} {fault['msg']}"
+        case "plain":
+            text = fault["msg"]
+        case _:
+            text = f"{param}: {fault['msg']}"
+    return InvalidRequest(text, param=param)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`messages[0].role` of its parts."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path

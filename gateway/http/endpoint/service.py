@@ -1,0 +1,216 @@
+"""What every endpoint has at hand, and how it runs an answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from common.closing import closing
+from common.effective_settings import EffectiveSetting
+from common.errors import InternalError, ModelUnavailable, PunaError
+from common.telemetry.logs import get_logger
+from gateway.answers.choices import ChoiceEvent, merge_choices
+from gateway.answers.feed import EndOfFeed, Feed
+from gateway.answers.inference import Inference
+from gateway.answers.live import LiveRequests
+from gateway.answers.record import RequestRecord
+from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
+from gateway.core.asked.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
+from gateway.core.asked.option_table import CheckedOptions, check_options
+from gateway.core.keys.keys import Scope
+from gateway.core.prepare.estimates import answer_tokens, question_tokens
+from gateway.core.prepare.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
+from gateway.http.endpoint.exchange import Exchange
+from gateway.keys.made_keys import MadeKeys
+from gateway.keys.visits import current_visit, reserve
+from gateway.models.model_store import ModelStores
+from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
+from gateway.ports import Scheduler, for_clients
+
+log = get_logger()
+
+Item = TypeVar("Item")
+
+# While draining only: how soon the end of the last answer is noticed.
+_DRAIN_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A replica runs."""
+
+
+async def _with_end(load: AsyncIterator[LoadEvent]) -> AsyncIterator[LoadEvent | Loaded]:
+    async for event in load:
+        yield event
+    yield Loaded()
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """The gateway's parts as the dialects use them."""
+
+    inference: Inference
+    scheduler: Scheduler
+    stores: ModelStores
+    version: str
+    engine_build: str = "puna"
+    stream_commit_s: float = 15.0
+    keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
+    blob_bytes_max: int = 2**40
+    trusts_strangers: bool = True  # where there are no keys, callers may manage models
+    made_keys: MadeKeys | None = None  # where keys can be made: with a file of keys and a Redis
+    draining: bool = False
+    addresses: OwnAddresses = NO_ADDRESSES
+    settings: tuple[EffectiveSetting, ...] = ()  # of this process, without secrets
+    feeds: set[Feed[Any]] = field(default_factory=set)
+    live: LiveRequests = field(default_factory=LiveRequests)
+
+    def feed(self, request: AnswerRequest, record: RequestRecord) -> Feed[AnswerEvent]:
+        """Start an answer; use as a context. It may begin with a RateLimited: the key has not so many tokens left."""
+        answer = self.inference.answer(request, record)
+        return Feed(self._guarded(answer, record, reserved_tokens=answer_tokens(request)), self.feeds)
+
+    def choices_feed(self, requests: list[AnswerRequest], record: RequestRecord) -> Feed[ChoiceEvent]:
+        """Start the answers of several choices; use as a context. May begin as `feed`."""
+        tokens = sum(answer_tokens(request) for request in requests)
+        answers = merge_choices([self.inference.answer(request, record) for request in requests])
+        return Feed(self._guarded(answers, record, reserved_tokens=tokens), self.feeds)
+
+    def load_feed(
+        self,
+        model: str,
+        keep_alive_ms: int | None,
+        record: RequestRecord,
+        *,
+        context_tokens: int | None = None,
+        options: LoadOptions = NO_LOAD_OPTIONS,
+    ) -> Feed[LoadEvent | Loaded]:
+        """Start a load; use as a context. The last event is Loaded."""
+        load = self.inference.models.load(
+            model, keep_alive_ms=keep_alive_ms, context_tokens=context_tokens, options=options, record=record
+        )
+        return Feed(self._guarded(_with_end(load), record), self.feeds)
+
+    def work_feed(self, events: AsyncIterator[Item], record: RequestRecord) -> Feed[Item]:
+        """Start other work that tells how it goes; use as a context."""
+        return Feed(self._guarded(events, record), self.feeds)
+
+    async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
+        """A vector for each input.
+
+        Raises:
+            PunaError: it failed, or the gateway is shutting down.
+        """
+        await reserve(question_tokens(question))
+        return await self.whole(self.inference.vectors.embed(question, record), record)
+
+    async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
+        """A score for each document.
+
+        Raises:
+            PunaError: as `embed`.
+        """
+        await reserve(question_tokens(question))
+        return await self.whole(self.inference.vectors.rerank(question, record), record)
+
+    async def whole(self, answer: Awaitable[Item], record: RequestRecord) -> Item:
+        """An answer without events, run as a feed so that a shutdown waits for it, and can end it."""
+
+        async def events() -> AsyncIterator[Item]:
+            yield await answer
+
+        feed: Feed[Item] = Feed(self._guarded(events(), record), self.feeds)
+        async with feed:
+            item = await feed.next()
+        assert not isinstance(item, EndOfFeed)  # one item comes, or an error is raised
+        return item
+
+    async def unload(self, model_name: str) -> int:
+        """Stop a model's idle replicas; how many were told to.
+
+        Raises:
+            ModelUnavailable: there is no scheduler to order it.
+        """
+        try:
+            return await self.scheduler.unload_model(model_name)
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
+
+    async def all_answered(self) -> None:
+        """Return once no answer is in progress."""
+        while self.feeds:  # noqa: ASYNC110  # at most twice in a process's life; an event would cost every answer
+            await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def _guarded(
+        self, events: AsyncIterator[Any], record: RequestRecord, *, reserved_tokens: int | None = None
+    ) -> AsyncIterator[Any]:
+        """Bugs become an InternalError, so that streams that have begun end in an error object, too.
+
+        Nothing begins without the tokens that it is to reserve.
+        """
+        try:
+            with self.live.request(record) as live:
+                async with closing(events):
+                    if reserved_tokens is not None:
+                        await reserve(reserved_tokens)
+                    async for event in events:
+                        self.live.note(live, event)
+                        yield event
+        except PunaError:
+            raise
+        except Exception as error:
+            log.exception("answer.bug")
+            raise InternalError("internal error") from error
+
+    def keep_alive_ms(self, value: object) -> int | None:
+        """A keep_alive of a request body, within what callers may ask for.
+
+        Raises:
+            InvalidRequest: no number and no duration.
+        """
+        return self.clamped_keep_alive_ms(parse_keep_alive_ms(value))
+
+    def clamped_keep_alive_ms(self, asked_ms: int | None) -> int | None:
+        """A keep_alive within what the caller may ask for."""
+        limit_ms = self.keep_alive_max_ms
+        if asked_ms is None or limit_ms < 0 or self.may_manage_models():
+            return asked_ms
+        return limit_ms if asked_ms == FOREVER_MS else min(asked_ms, limit_ms)
+
+    def may_manage_models(self) -> bool:
+        """True if the caller may say how replicas are loaded, how long they stay, and what their template is."""
+        visit = current_visit()
+        return self.trusts_strangers if visit is None else visit.may(Scope.MODELS_WRITE, stranger=self.trusts_strangers)
+
+
+def checked_options(service: Service, exchange: Exchange, options: dict[str, object]) -> CheckedOptions:
+    """Options of a request body; what has no effect is named in the log and the x-puna-ignored header.
+
+    Raises:
+        InvalidRequest: wrong type or out of range.
+    """
+    checked = check_options(options, may_set_load=service.may_manage_models())
+    for name in checked.unknown:
+        log.warning("option.ignored", option=name[:64])
+    if checked.ignored:
+        exchange.ignore(*checked.ignored)
+    return checked
+
+
+async def whole_answer(feed: Feed[AnswerEvent]) -> tuple[Delta, Done]:
+    """Read an answer to its end, as one delta.
+
+    Raises:
+        PunaError: the answer failed.
+    """
+    deltas: list[Delta] = []
+    done: Done | None = None
+    async for event in feed:
+        if isinstance(event, Delta):
+            deltas.append(event)
+        elif isinstance(event, Done):
+            done = event
+    assert done is not None  # answer() ends in Done or raises
+    return Delta.joined(deltas), done

@@ -1,0 +1,138 @@
+"""Streams over HTTP: server-sent events and lines of JSON. Each ends in exactly one terminal or error object."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from common.errors import InternalError, PunaError, RequestCanceled
+from common.telemetry.logs import get_logger
+from gateway.answers.feed import EndOfFeed, Feed
+from gateway.core.asked.answers import Dialect, Loading, Queued
+from gateway.http.endpoint.errors import error_body
+from gateway.http.endpoint.exchange import Exchange
+
+log = get_logger()
+
+Event = TypeVar("Event")
+
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+NDJSON_HEADERS = {"content-type": "application/x-ndjson", **STREAM_HEADERS}
+SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", **STREAM_HEADERS}
+HEARTBEAT_S = 10.0
+SSE_DONE = b"data: [DONE]\n\n"
+
+Objects = Callable[[Event], Iterable[object]]
+
+
+async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[Event]) -> None:
+    """One object per line. Never committed before the first object, because clients parse every line."""
+    try:
+        while not isinstance(batch := await feed.next_batch(), EndOfFeed):
+            lines = [orjson.dumps(value) + b"\n" for event in batch for value in objects(event)]
+            if lines:
+                if exchange.status is None:
+                    await exchange.begin(200, NDJSON_HEADERS)
+                await exchange.write(b"".join(lines), more=not feed.is_over)
+    except PunaError as error:
+        if exchange.status is None or isinstance(error, RequestCanceled):
+            raise
+        await _write_error(exchange, error, b"", b"\n")
+        return
+    if not exchange.complete:
+        await exchange.write(b"", more=False)
+
+
+def data_event(value: object) -> bytes:
+    """An event as OpenAI's clients read them."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def named_event(value: Mapping[str, object]) -> bytes:
+    """An event as Anthropic's clients read them: its type stands before it once more."""
+    return f"event: {value['type']}\n".encode() + data_event(value)
+
+
+@dataclass(slots=True, kw_only=True)
+class SseStream(Generic[Event]):
+    """A stream of server-sent events, closed by `end`. `commit_s`: see PUNA_STREAM_COMMIT_S."""
+
+    exchange: Exchange
+    feed: Feed[Event]
+    objects: Objects[Event]
+    commit_s: float
+    progress_of: Callable[[Event], object]  # where an item has its Queued or Loading
+    frame: Callable[[Any], bytes] = data_event
+    end: bytes = SSE_DONE
+    heartbeat: bytes = b""  # empty: a comment that says what is being waited for
+    failure: Callable[[dict[str, object]], Any] | None = None  # makes the event of a broken stream from its error
+    _progress: str = "waiting"
+
+    async def run(self) -> None:
+        """Relay the feed."""
+        try:
+            while not isinstance(batch := await self._next_batch(), EndOfFeed):
+                events = [self.frame(value) for item in batch for value in self.objects(item)]
+                is_over = self.feed.is_over
+                if is_over:
+                    events.append(self.end)
+                if events:
+                    await self._begin()
+                    await self.exchange.write(b"".join(events), more=not is_over)
+        except PunaError as error:
+            if self.exchange.status is None or isinstance(error, RequestCanceled):
+                raise
+            await self._fail(error)
+            return
+        if not self.exchange.complete:
+            await self._begin()
+            await self.exchange.write(self.end, more=False)
+
+    async def _fail(self, error: PunaError) -> None:
+        if self.failure is not None:
+            _note_error(self.exchange, error)
+            body = orjson.loads(error_body(error, self.exchange.dialect, self.exchange.request_id))["error"]
+            await self.exchange.write(self.frame(self.failure(body)), more=False)
+            return
+        is_named = self.exchange.dialect is Dialect.ANTHROPIC
+        await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
+
+    async def _next_batch(self) -> list[Event] | EndOfFeed:
+        """The feed's next events; while there are none, comments keep the connection alive."""
+        while True:
+            begun = self.exchange.status is not None
+            timeout_s = HEARTBEAT_S if begun else self.commit_s or None
+            try:
+                batch = await self.feed.next_batch(timeout_s)
+            except TimeoutError:
+                await self._begin()
+                await self.exchange.write(self.heartbeat or f": {self._progress}\n\n".encode())
+                continue
+            if not isinstance(batch, EndOfFeed):
+                for item in batch:
+                    self._note_progress(self.progress_of(item))
+            return batch
+
+    def _note_progress(self, item: object) -> None:
+        match item:
+            case Queued(position=position):
+                self._progress = f"queued position={position}"
+            case Loading(fraction=fraction):
+                self._progress = f"loading {fraction:.0%}"
+
+    async def _begin(self) -> None:
+        if self.exchange.status is None:
+            await self.exchange.begin(200, SSE_HEADERS)
+
+
+async def _write_error(exchange: Exchange, error: PunaError, before: bytes, after: bytes) -> None:
+    """The one error object that ends a stream whose status line is out."""
+    _note_error(exchange, error)
+    await exchange.write(before + error_body(error, exchange.dialect, exchange.request_id) + after, more=False)
+
+
+def _note_error(exchange: Exchange, error: PunaError) -> None:
+    if isinstance(error, InternalError):
+        log.error("stream.failed", text=error.message)
+    exchange.record.error = error.reason

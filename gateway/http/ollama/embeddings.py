@@ -1,0 +1,82 @@
+"""POST /api/embed and /api/embeddings."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import InvalidRequest
+from gateway.core.asked.answers import Dialect
+from gateway.core.prepare.vectors import Embedded, EmbedQuestion, check_embeds
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Service, checked_options
+from gateway.http.endpoint.vector_inputs import check_input_count
+from gateway.http.ollama.bodies import EmbedBody, LegacyEmbeddingBody
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaEmbeddings:
+    """Vectors, in Ollama's words."""
+
+    service: Service
+
+    async def embed(self, exchange: Exchange) -> None:
+        """POST /api/embed."""
+        body = validated(EmbedBody, await exchange.json())
+        answer = await self._answer(exchange, body, _texts(body.input), normalize=True)
+        if answer is None:
+            await exchange.respond_json({"model": body.model, "embeddings": []})
+            return
+        await exchange.respond_json(
+            {
+                "model": body.model,
+                "embeddings": [vector.tolist() for vector in answer.vectors],
+                "total_duration": answer.counts.total_duration_ns,
+                "load_duration": answer.counts.load_duration_ns,
+                "prompt_eval_count": answer.counts.prompt_tokens,
+            }
+        )
+
+    async def legacy(self, exchange: Exchange) -> None:
+        """POST /api/embeddings."""
+        body = validated(LegacyEmbeddingBody, await exchange.json())
+        answer = await self._answer(exchange, body, (body.prompt,) if body.prompt else (), normalize=False)
+        await exchange.respond_json({"embedding": answer.vectors[0].tolist() if answer is not None else []})
+
+    async def _answer(
+        self, exchange: Exchange, body: EmbedBody | LegacyEmbeddingBody, texts: tuple[str, ...], *, normalize: bool
+    ) -> Embedded | None:
+        """The vectors; None if there was nothing to embed, and the model was loaded only."""
+        if not body.model:
+            raise InvalidRequest("model is required", param="model")
+        keep_alive_ms = self.service.keep_alive_ms(body.keep_alive)
+        options = checked_options(self.service, exchange, body.options).values
+        if not texts:
+            check_embeds(self.service.inference.models.known_route(body.model).model)
+            async with self.service.load_feed(body.model, keep_alive_ms, exchange.record) as feed:
+                async for _ in feed:
+                    pass
+            return None
+        context_tokens = options.get("num_ctx")
+        question = EmbedQuestion(
+            dialect=Dialect.OLLAMA,
+            model=body.model,
+            inputs=texts,
+            truncate=body.truncate if isinstance(body, EmbedBody) else True,
+            normalize=normalize,
+            dimensions=body.dimensions if isinstance(body, EmbedBody) else None,
+            context_tokens=context_tokens if isinstance(context_tokens, int) else None,
+            keep_alive_ms=keep_alive_ms,
+        )
+        return await self.service.embed(question, exchange.record)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """The inputs of a body; none asks for a load."""
+    if value is None or value == "":
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InvalidRequest("invalid input type", param="input")
+    check_input_count(len(value), param="input")
+    return tuple(value)

@@ -1,0 +1,170 @@
+"""POST /api/pull, /api/create, /api/copy, DELETE /api/delete, HEAD and POST /api/blobs/{digest}."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import orjson
+
+from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError, TemplateFailed
+from common.telemetry.logs import get_logger
+from gateway.answers.feed import Feed
+from gateway.answers.model_access import check_visible
+from gateway.answers.record import RequestRecord
+from gateway.core.asked.option_table import check_options
+from gateway.core.models.creation import blob_digest, check_origin, checked_files, license_texts, new_name
+from gateway.core.models.family_templates import is_jinja
+from gateway.core.models.go_template import go_template_fault
+from gateway.core.models.stored_model import ROLES
+from gateway.http.endpoint.blob_body import BlobBody
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.streaming import stream_ndjson
+from gateway.http.ollama.store_bodies import CopyBody, CreateBody, DeleteBody, NamedBody, PullBody
+from protos import store_pb2
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStore:
+    """What models there are, and how that changes."""
+
+    service: Service
+
+    async def pull(self, exchange: Exchange) -> None:
+        """POST /api/pull."""
+        body = validated(PullBody, await exchange.json())
+        name = _new_name(body)
+        check_visible(name)
+        feed = self.service.work_feed(self.service.stores.pull(name, insecure=body.insecure), exchange.record)
+        await _tell(exchange, feed, stream=body.stream)
+
+    async def create(self, exchange: Exchange) -> None:
+        """POST /api/create."""
+        body = validated(CreateBody, await exchange.json())
+        request = await self._creation(body)
+        feed = self.service.work_feed(self.service.stores.create(request), exchange.record)
+        await _tell(exchange, feed, stream=body.stream)
+
+    async def copy(self, exchange: Exchange) -> None:
+        """POST /api/copy."""
+        body = validated(CopyBody, await exchange.json())
+        if not body.source or not body.destination:
+            field = "destination" if body.source else "source"
+            raise InvalidRequest(f"{field} is required", param=field)
+        destination = new_name(body.destination)
+        check_visible(destination)
+        try:
+            route = self.service.inference.models.known_route(body.source)
+        except ModelNotFound as error:
+            raise ModelNotFound(f'model "{body.source}" not found', param="source") from error
+        exchange.record.model = route.model.name
+        await self.service.whole(self.service.stores.copy(route, destination), exchange.record)
+        await exchange.respond(200, b"", {})
+
+    async def delete(self, exchange: Exchange) -> None:
+        """DELETE /api/delete."""
+        body = validated(DeleteBody, await exchange.json())
+        name = body.model or body.name
+        if not name:
+            raise InvalidRequest("model is required", param="model")
+        route = self.service.inference.models.stored_route(name)
+        exchange.record.model = route.model.name
+        await self.service.whole(self.service.stores.delete(route), exchange.record)
+        await exchange.respond(200, b"", {})
+
+    async def has_blob(self, exchange: Exchange) -> None:
+        """HEAD /api/blobs/{digest}: 200 or 404."""
+        size_bytes = await self.service.stores.stat_blob(blob_digest(exchange.path_value))
+        await exchange.respond(404 if size_bytes is None else 200, b"", {})
+
+    async def put_blob(self, exchange: Exchange) -> None:
+        """POST /api/blobs/{digest}: 201, or 200 if some node has it; what comes is passed on as it comes."""
+        digest = blob_digest(exchange.path_value)
+        body = BlobBody(exchange, bytes_max=self.service.blob_bytes_max)
+        is_new = False
+        if await self.service.stores.stat_blob(digest) is None:
+            async with body:
+                is_new = await self._stored(digest, body, exchange.record)
+        headers: dict[str, str] = {}
+        if not exchange.body_read:
+            await exchange.discard_body()
+            headers = {} if exchange.body_read else {"connection": "close"}
+        await exchange.respond(201 if is_new else 200, b"", headers)
+
+    async def refuse_push(self, _exchange: Exchange) -> None:
+        """POST /api/push, /api/me, /api/signout and experiments: never."""
+        raise NotSupported("this server sends models to nobody and has no accounts")
+
+    async def _stored(self, digest: str, body: BlobBody, record: RequestRecord) -> bool:
+        stores = self.service.stores
+        try:
+            sent = stores.put_blob(digest, body.pieces(), size_bytes=body.size_bytes)
+            return await self.service.whole(sent, record)
+        except (PunaError, asyncio.CancelledError):
+            # Why the pieces ended is the reason; that the call then broke off is not.
+            if body.error is not None:
+                raise body.error from None
+            raise
+
+    async def _creation(self, body: CreateBody) -> store_pb2.CreateRequest:
+        """Everything that can be refused without a node is refused here."""
+        name = _new_name(body)
+        check_visible(name)
+        check_origin(body.base, body.files, body.quantize)
+        files = checked_files(body.files, param="files")
+        adapters = checked_files(body.adapters, param="adapters")
+        base = self.service.inference.models.known_route(body.base).model.name if body.base else ""
+        for unknown in check_options(body.parameters).unknown:
+            log.warning("option.ignored", option=unknown[:64])
+        for message in body.messages:
+            if message.role.lower() not in ROLES:
+                raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
+        if body.template:
+            await self._check_template(body.template)
+        messages = [{"role": message.role.lower(), "content": message.content} for message in body.messages]
+        return store_pb2.CreateRequest(
+            name=name,
+            from_model=base,
+            files=files,
+            adapters=adapters,
+            template=body.template,
+            system=body.system,
+            licenses=license_texts(body.license),
+            parameters_json=orjson.dumps(body.parameters).decode() if body.parameters else "",
+            messages_json=orjson.dumps(messages).decode() if messages else "",
+            renderer=body.renderer,
+            parser=body.parser,
+        )
+
+    async def _check_template(self, template: str) -> None:
+        if is_jinja(template):
+            await self.service.inference.models.check_template(template)
+        elif fault := go_template_fault(template):
+            raise TemplateFailed(f"template error: {fault}", param="template")
+
+
+async def _tell(exchange: Exchange, feed: Feed[store_pb2.StoreProgress], *, stream: bool) -> None:
+    exchange.record.stream = stream
+    async with feed:
+        if stream:
+            await stream_ndjson(exchange, feed, _lines)
+            return
+        async for _ in feed:
+            pass
+    await exchange.respond_json({"status": "success"})
+
+
+def _lines(step: store_pb2.StoreProgress) -> Iterable[dict[str, object]]:
+    line: dict[str, object] = {"status": step.status}
+    if step.digest:
+        line["digest"] = step.digest
+    if step.total_bytes:
+        line |= {"total": step.total_bytes, "completed": step.completed_bytes}
+    yield line
+
+
+def _new_name(body: NamedBody) -> str:
+    return new_name(body.model or body.name)

@@ -1,0 +1,226 @@
+"""POST /v1/chat/completions and /v1/completions."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from common.ids import random_id
+from gateway.answers.choices import ChoiceEvent
+from gateway.answers.record import RequestRecord
+from gateway.core.asked.answers import (
+    AnswerRequest,
+    CallDelta,
+    Delta,
+    Done,
+    PromptProgress,
+    RawPrompt,
+    openai_finish_reason,
+)
+from gateway.core.asked.logprobs import legacy_logprobs, logprob_entries
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Service
+from gateway.http.endpoint.streaming import SseStream
+from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody
+from gateway.http.openai.requests import chat_requests, completion_requests
+
+_DIGEST_SHOWN = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """One request's answer in OpenAI's form: knows which choices have begun and ended, and counts usage."""
+
+    kind: str  # "chat.completion" or "text_completion"
+    model: str
+    fingerprint: str
+    include_usage: bool
+    choices_per_prompt: int
+    with_logprobs: bool
+    echo: Sequence[str] = ()  # per choice, what /v1/completions repeats before the answer
+    debug: RequestRecord | None = None
+    id: str = ""
+    created: int = 0
+    dones: dict[int, Done] = field(default_factory=dict)
+    _begun: set[int] = field(default_factory=set)
+    _text_lengths: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.id = random_id("chatcmpl-" if self.is_chat else "cmpl-", 24)
+        self.created = int(time.time())
+
+    @property
+    def is_chat(self) -> bool:
+        """Chat or plain completion."""
+        return self.kind == "chat.completion"
+
+    def chunks(self, item: ChoiceEvent, choice_count: int) -> Iterable[dict[str, object]]:
+        """The chunks of one event of a stream."""
+        index, event = item.index, item.event
+        if not isinstance(event, PromptProgress | Delta | Done):
+            return
+        if index not in self._begun:
+            self._begun.add(index)
+            if self.is_chat:
+                yield self._chunk([self._choice(index, {"role": "assistant", "content": ""})])
+            elif self.echo:
+                yield self._chunk([self._choice(index, {"content": self.echo[index]})])
+        if isinstance(event, Delta) and (fields := self._delta_fields(event)) is not None:
+            yield self._chunk([self._choice(index, fields, delta=event)])
+        if isinstance(event, Done):
+            self.dones[index] = event
+            yield self._chunk([self._choice(index, {}, done=event)])
+            if len(self.dones) == choice_count:
+                if self.include_usage:
+                    yield self._chunk([]) | {"usage": self.usage()} | self._debug()
+                elif self.debug is not None:
+                    yield self._chunk([]) | self._debug()
+
+    def whole(self, deltas: Sequence[Delta]) -> dict[str, object]:
+        """The answer at once; one delta per choice."""
+        choices = [self._whole_choice(index, delta) for index, delta in enumerate(deltas)]
+        return self._envelope(self.kind, choices) | {"usage": self.usage()} | self._debug()
+
+    def usage(self) -> dict[str, object]:
+        """Counts over all choices; a prompt that several choices share counts once."""
+        first_of_prompts = [done for index, done in self.dones.items() if index % self.choices_per_prompt == 0]
+        prompt = sum(done.usage.prompt_tokens for done in first_of_prompts)
+        completion = sum(done.usage.completion_tokens for done in self.dones.values())
+        reasoning = sum(done.usage.reasoning_tokens for done in self.dones.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(done.usage.cached_tokens for done in first_of_prompts)},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
+        }
+
+    def _delta_fields(self, delta: Delta) -> dict[str, object] | None:
+        """What a chunk says; None: nothing, so that no chunk is sent."""
+        fields: dict[str, object] = {}
+        if delta.content:
+            fields["content"] = delta.content
+        if delta.reasoning:
+            fields |= {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning}
+        if delta.tool_calls:
+            fields["tool_calls"] = [_call_piece(call) for call in delta.tool_calls]
+        return fields if fields or (self.with_logprobs and delta.tokens) else None
+
+    def _choice(
+        self, index: int, fields: dict[str, object], *, delta: Delta | None = None, done: Done | None = None
+    ) -> dict[str, object]:
+        text = {"delta": fields} if self.is_chat else {"text": fields.get("content", "")}
+        return {
+            "index": index,
+            **text,
+            "logprobs": self._logprobs(index, delta) if delta is not None else None,
+            "finish_reason": openai_finish_reason(done.reason) if done is not None else None,
+        }
+
+    def _whole_choice(self, index: int, delta: Delta) -> dict[str, object]:
+        reasoning = {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning} if delta.reasoning else {}
+        calls = {"tool_calls": [_call_piece(call) for call in delta.tool_calls]} if delta.tool_calls else {}
+        content = delta.content or (None if calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None, **reasoning, **calls}
+        echo = self.echo[index] if self.echo else ""
+        text: dict[str, object] = {"message": message} if self.is_chat else {"text": echo + delta.content}
+        return {
+            "index": index,
+            **text,
+            "logprobs": self._logprobs(index, delta),
+            "finish_reason": openai_finish_reason(self.dones[index].reason),
+        }
+
+    def _logprobs(self, index: int, delta: Delta) -> dict[str, object] | None:
+        if not self.with_logprobs:
+            return None
+        if self.is_chat:
+            return {"content": logprob_entries(delta.tokens), "refusal": None}
+        offset = self._text_lengths.get(index, 0)
+        columns = legacy_logprobs(delta.tokens, text_offset=offset)
+        self._text_lengths[index] = offset + sum(len(str(token)) for token in columns["tokens"])
+        return dict(columns)
+
+    def _chunk(self, choices: list[dict[str, object]]) -> dict[str, object]:
+        chunk = self._envelope("chat.completion.chunk" if self.is_chat else self.kind, choices)
+        return chunk | {"usage": None} if self.include_usage else chunk
+
+    def _envelope(self, kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        }
+
+    def _debug(self) -> dict[str, object]:
+        return {} if self.debug is None else {"puna": self.debug.debug_fields()}
+
+
+def _call_piece(call: CallDelta) -> dict[str, object]:
+    """The first piece of a call, any other, or the whole of it."""
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiAnswers:
+    """The two endpoints that answer."""
+
+    service: Service
+
+    async def chat(self, exchange: Exchange) -> None:
+        """POST /v1/chat/completions."""
+        body = validated(ChatCompletionBody, await exchange.json())
+        requests = chat_requests(self.service, exchange, body)
+        answer = self._answer(exchange, body, "chat.completion", with_logprobs=body.logprobs)
+        await self._respond(exchange, body, requests, answer)
+
+    async def complete(self, exchange: Exchange) -> None:
+        """POST /v1/completions."""
+        body = validated(CompletionBody, await exchange.json())
+        requests = completion_requests(self.service, exchange, body)
+        answer = self._answer(exchange, body, "text_completion", with_logprobs=body.logprobs is not None)
+        if body.echo:
+            answer.echo = [r.prompt.text if isinstance(r.prompt, RawPrompt) else "" for r in requests]
+        await self._respond(exchange, body, requests, answer)
+
+    def _answer(self, exchange: Exchange, body: OpenAiAnswerBody, kind: str, *, with_logprobs: bool) -> Answer:
+        exchange.record.stream = body.stream
+        route = self.service.inference.models.meant_route(body.model)
+        digest = route.model.digest[:_DIGEST_SHOWN] if route is not None else ""
+        return Answer(
+            kind=kind,
+            model=body.model,
+            fingerprint=f"puna-{self.service.version}-{digest}",
+            include_usage=body.stream_options is not None and body.stream_options.include_usage,
+            choices_per_prompt=body.n,
+            with_logprobs=with_logprobs,
+            debug=exchange.record if exchange.wants_debug else None,
+        )
+
+    async def _respond(
+        self, exchange: Exchange, body: OpenAiAnswerBody, requests: list[AnswerRequest], answer: Answer
+    ) -> None:
+        async with self.service.choices_feed(requests, exchange.record) as feed:
+            if body.stream:
+                stream = SseStream(
+                    exchange=exchange,
+                    feed=feed,
+                    objects=lambda item: answer.chunks(item, len(requests)),
+                    progress_of=lambda item: item.event,
+                    commit_s=self.service.stream_commit_s,
+                )
+                await stream.run()
+                return
+            deltas: list[list[Delta]] = [[] for _ in requests]
+            async for item in feed:
+                if isinstance(item.event, Delta):
+                    deltas[item.index].append(item.event)
+                elif isinstance(item.event, Done):
+                    answer.dones[item.index] = item.event
+        await exchange.respond_json(answer.whole([Delta.joined(parts) for parts in deltas]))

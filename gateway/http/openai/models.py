@@ -1,0 +1,78 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from dataclasses import dataclass
+
+from common.clock import NS_PER_S, rfc3339_ns
+from gateway.core.models.model_text import model_id
+from gateway.core.models.routes import ReplicaState, RouteInfo
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.service import Service
+
+# A client that sends this header reads the same routes in Anthropic's form.
+ANTHROPIC_VERSION = "anthropic-version"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiModels:
+    """What the cluster has, in OpenAI's words, or in Anthropic's for its clients."""
+
+    service: Service
+
+    async def list_all(self, exchange: Exchange) -> None:
+        """GET /v1/models."""
+        listed = self.service.inference.models.listed()
+        if ANTHROPIC_VERSION in exchange.headers:
+            await exchange.respond_json(_anthropic_list([one.route for one in listed]))
+            return
+        await exchange.respond_json(
+            {"object": "list", "data": [self._model_object(one.route, one.alias_of) for one in listed]}
+        )
+
+    async def get(self, exchange: Exchange) -> None:
+        """GET /v1/models/{id}; ids may contain slashes. The answer echoes the id as asked."""
+        route = self.service.inference.models.known_route(exchange.path_value)
+        exchange.record.model = route.model.name
+        if ANTHROPIC_VERSION in exchange.headers:
+            await exchange.respond_json(_anthropic_object(route) | {"id": exchange.path_value})
+            return
+        _, alias = self.service.inference.models.resolve(exchange.path_value)
+        shown = self._model_object(route, route.model.name if alias is not None else "")
+        await exchange.respond_json(shown | {"id": exchange.path_value})
+
+    def _model_object(self, route: RouteInfo, alias_of: str) -> dict[str, object]:
+        model = route.model
+        return {
+            "id": model_id(model),
+            "object": "model",
+            "created": model.modified_at_unix_s,
+            "owned_by": "library",
+            "puna": {
+                "state": _state(route),
+                "context_length": model.context_tokens,
+                "capabilities": list(model.capabilities),
+                "alias_of": alias_of or None,
+                "template_flaw": self.service.inference.models.flaw_seen(model) or None,
+            },
+        }
+
+
+def _anthropic_list(routes: list[RouteInfo]) -> dict[str, object]:
+    data = [_anthropic_object(route) for route in routes]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
+
+
+def _anthropic_object(route: RouteInfo) -> dict[str, object]:
+    model = route.model
+    created_at = rfc3339_ns(model.modified_at_unix_s * NS_PER_S)
+    return {"type": "model", "id": model_id(model), "display_name": model_id(model), "created_at": created_at}
+
+
+def _state(route: RouteInfo) -> str:
+    states = {replica.state for replica in route.replicas}
+    if route.model.error:
+        return "broken"
+    for state in (ReplicaState.READY, ReplicaState.LOADING):
+        if state in states:
+            return str(state)
+    return "unloaded"

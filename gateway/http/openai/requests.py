@@ -1,0 +1,274 @@
+"""OpenAI bodies into requests of the gateway, one per choice."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from common.errors import InvalidRequest
+from gateway.core.asked.answer_format import only_one, parse_grammar_field, parse_response_format
+from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.asked.conversation import template_kwargs
+from gateway.core.asked.images import URLS_REFUSED, Image, PlacedImage
+from gateway.core.asked.logprobs import check_top_logprobs
+from gateway.core.asked.option_table import OptionValue
+from gateway.core.asked.thinking import EFFORTS, parse_think
+from gateway.core.asked.tool_choice import openai_choice
+from gateway.core.prepare.options import OPENAI_DEFAULTS
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.service import Service, checked_options
+from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody, OpenAiMessage
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PARTS_MAX = 64
+_PROMPTS_MAX = 32
+# Spreads the seeds of choices over the 64 bits (the golden ratio, as in SplitMix64).
+_SEED_STEP = 0x9E3779B97F4A7C15
+_TOKEN_ID_MAX = 2**32 - 1
+
+
+def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody) -> list[AnswerRequest]:
+    """The requests of POST /v1/chat/completions, in the order of their choices.
+
+    Raises:
+        PunaError: the body cannot be honoured; `param` names the field.
+    """
+    if not body.messages:
+        raise InvalidRequest("[] is too short - 'messages'", param="messages")
+    _refuse_chat_fields(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    top_logprobs = check_top_logprobs(body.top_logprobs or 0)
+    tools = () if body.tool_choice == "none" else checked_tools(body.tools)
+    chat = Chat(
+        messages=tuple(_message(message) for message in body.messages),
+        tools=tools,
+        forced_tools=openai_choice(body.tool_choice, tools),
+        parallel_calls=body.parallel_tool_calls,
+        template_kwargs=template_kwargs(body.chat_template_kwargs),
+    )
+    request = _request(
+        service,
+        exchange,
+        body,
+        chat,
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        think=_think(body),
+        top_logprobs=top_logprobs if body.logprobs else None,
+    )
+    return [_choice(request, index) for index in range(body.n)]
+
+
+def completion_requests(service: Service, exchange: Exchange, body: CompletionBody) -> list[AnswerRequest]:
+    """The requests of POST /v1/completions: prompt i, choice j has index i * n + j.
+
+    Raises:
+        PunaError: the body cannot be honoured; `param` names the field.
+    """
+    if body.best_of is not None and body.best_of != body.n:
+        raise InvalidRequest("best_of must equal n", param="best_of")
+    prompts = parse_prompts(body.prompt)
+    if body.suffix:
+        if any(prompt.token_ids for prompt in prompts):
+            raise InvalidRequest("suffix works with text prompts only", param="suffix")
+        prompts = [replace(prompt, suffix=body.suffix) for prompt in prompts]
+    if body.echo and (body.logprobs is not None or any(prompt.token_ids for prompt in prompts)):
+        raise InvalidRequest("echo works with text prompts and without logprobs only", param="echo")
+    top_logprobs = None if body.logprobs is None else check_top_logprobs(body.logprobs, param="logprobs")
+    requests = [
+        _request(service, exchange, body, prompt, max_tokens=body.max_tokens, think=None, top_logprobs=top_logprobs)
+        for prompt in prompts
+    ]
+    return [_choice(request, index) for request in requests for index in range(body.n)]
+
+
+def parse_prompts(prompt: object) -> list[RawPrompt]:
+    """A string, a list of strings, token ids, or a list of lists of token ids.
+
+    Raises:
+        InvalidRequest: anything else, an empty list, or too many prompts.
+    """
+    if isinstance(prompt, str):
+        return [RawPrompt(text=prompt)]
+    if is_token_ids(prompt):
+        return [RawPrompt(token_ids=tuple(prompt))]  # type: ignore[arg-type]  # checked by is_token_ids
+    if isinstance(prompt, list) and 1 <= len(prompt) <= _PROMPTS_MAX:
+        if all(isinstance(item, str) for item in prompt):
+            return [RawPrompt(text=item) for item in prompt]
+        if all(is_token_ids(item) for item in prompt):
+            return [RawPrompt(token_ids=tuple(item)) for item in prompt]
+    raise InvalidRequest(
+        f"prompt must be a string, token ids, or a list of 1 to {_PROMPTS_MAX} of either", param="prompt"
+    )
+
+
+def is_token_ids(value: object) -> bool:
+    """A list of token ids that is not empty."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _TOKEN_ID_MAX for item in value)
+    )
+
+
+def _request(
+    service: Service,
+    exchange: Exchange,
+    body: OpenAiAnswerBody,
+    prompt: Chat | RawPrompt,
+    *,
+    max_tokens: int | None,
+    think: Think | None,
+    top_logprobs: int | None,
+) -> AnswerRequest:
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream to be true", param="stream_options")
+    own = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "seed": body.seed,
+        "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
+        "frequency_penalty": body.frequency_penalty,
+        "presence_penalty": body.presence_penalty,
+        "logit_bias": body.logit_bias,
+        "num_predict": max_tokens,
+        "top_k": body.top_k,
+        "min_p": body.min_p,
+        "repeat_penalty": body.repeat_penalty,
+    }
+    options = {**body.options, **{name: value for name, value in own.items() if value is not None}}
+    return AnswerRequest(
+        dialect=Dialect.OPENAI,
+        model=body.model,
+        prompt=prompt,
+        options=checked_options(service, exchange, options).values,
+        dialect_defaults=OPENAI_DEFAULTS,
+        keep_alive_ms=service.keep_alive_ms(body.keep_alive),
+        think=think,
+        top_logprobs=top_logprobs,
+        truncate=body.truncate,
+        shift=body.shift,
+        format=only_one(parse_response_format(body.response_format), parse_grammar_field(body.grammar)),
+    )
+
+
+def _choice(request: AnswerRequest, index: int) -> AnswerRequest:
+    """Choice 0 uses the seed itself, the others one derived from it; without a seed each draws its own."""
+    seed = request.options.get("seed", -1)
+    if index == 0 or not isinstance(seed, int) or seed == -1:
+        return request
+    options: dict[str, OptionValue] = {**request.options, "seed": (seed + index * _SEED_STEP) % 2**63}
+    return replace(request, options=options)
+
+
+def _refuse_chat_fields(body: ChatCompletionBody) -> None:
+    """Fields that are known, change the answer, and cannot be honoured."""
+    for name in ("functions", "function_call", "audio"):
+        if getattr(body, name) is not None:
+            raise InvalidRequest(f"{name} is not supported", param=name)
+    if body.modalities not in (None, ["text"]):
+        raise InvalidRequest("only the modality text is supported", param="modalities")
+    if body.grammar and body.tool_choice not in (None, "none", "auto"):
+        raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
+
+
+def checked_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, object], ...]:
+    """Tools as templates know them.
+
+    Raises:
+        InvalidRequest: one is no function with a valid name.
+    """
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if tool.get("type") != "function" or not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+            raise InvalidRequest(f"tools[{index}] is no function with a valid name", param=f"tools[{index}]")
+    return tuple(tools)
+
+
+def _think(body: ChatCompletionBody) -> Think | None:
+    effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
+    if body.think is not None or effort is None:
+        return parse_think(body.think)
+    if effort not in EFFORTS:
+        raise InvalidRequest(f"reasoning_effort must be one of {', '.join(EFFORTS)}", param="reasoning_effort")
+    return EFFORTS[effort]
+
+
+def _message(message: OpenAiMessage) -> Message:
+    if message.role not in _ROLES:
+        raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
+    if message.content is None and message.role != "assistant":
+        raise InvalidRequest("messages must have content", param="messages")
+    content, images = _content(message.content)
+    return Message(
+        role=_ROLES[message.role],
+        content=content,
+        images=images,
+        thinking=message.reasoning_content or message.reasoning,
+        tool_calls=tuple(_tool_call(call) for call in message.tool_calls),
+        tool_name=message.name if message.role == "tool" else "",
+        tool_call_id=message.tool_call_id,
+    )
+
+
+def _content(content: object) -> tuple[str, tuple[PlacedImage, ...]]:
+    """The text of a message, and the images where they stand in it.
+
+    Neighbouring texts are joined by line ends, so that no two of them make a special token together.
+    """
+    match content:
+        case None:
+            return "", ()
+        case str():
+            return content, ()
+        case list() if len(content) <= _PARTS_MAX:
+            return joined_parts([_part(part) for part in content])
+        case _:
+            raise InvalidRequest(f"content must be a string or at most {_PARTS_MAX} parts", param="messages")
+
+
+def joined_parts(parts: list[str | Image]) -> tuple[str, tuple[PlacedImage, ...]]:
+    """Parts as one text, with the places of the images in it."""
+    text = ""
+    images: list[PlacedImage] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, Image):
+            images.append(PlacedImage(part, len(text)))
+        else:
+            text += f"\n{part}" if index and not isinstance(parts[index - 1], Image) else part
+    return text, tuple(images)
+
+
+def _part(part: object) -> str | Image:
+    match part:
+        case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            if url.startswith(("http:", "https:")):
+                raise InvalidRequest(URLS_REFUSED, param="messages")
+            return Image(url)
+        case _:
+            raise InvalidRequest("content parts must be of type text, image_url or refusal", param="messages")
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    match call:
+        case {"function": {"name": str(name), "arguments": str() | dict() as arguments}}:
+            return ToolCall(id=str(call.get("id", "")), name=name, arguments=call_arguments(arguments))
+        case _:
+            raise InvalidRequest("tool_calls must have a function with name and arguments", param="messages")
+
+
+def call_arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Templates write arguments as JSON themselves; text that is none reaches them as it is."""
+    if isinstance(arguments, dict):
+        return arguments
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    return value if isinstance(value, dict) else arguments

@@ -1,0 +1,1 @@
+"""Puna's own routes: placements, keys, operations, and what the page reads."""

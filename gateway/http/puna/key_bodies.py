@@ -1,0 +1,71 @@
+"""Bodies of /puna/v1/keys."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.core.keys.key_file import CONTEXT_TOKENS_MIN, WEIGHT_MAX
+from gateway.http.endpoint.answer_body import Answer
+from gateway.http.endpoint.fields import Between, Body
+
+_WHOLE = Between(1, 2**53, whole=True)
+
+
+class KeyBody(Body):
+    """A key that is to be made (POST /puna/v1/keys)."""
+
+    owner: str = Field(description="Whose key it is; one owner has at most two that are good")
+    tenant: str | None = Field(default=None, description="With whom it shares in slots; unset: the owner")
+    scopes: list[str] = Field(
+        default_factory=lambda: ["infer", "embed", "models:read"],
+        max_length=16,
+        description="infer, embed, models:read, models:write, metrics, admin:keys, admin:cluster",
+    )
+    models: list[str] = Field(default_factory=list, max_length=256, description="Only these; none: every model")
+    networks: list[str] = Field(default_factory=list, max_length=64, description="Only from there; none: everywhere")
+    band: str = Field(default="normal", description="high, normal or low: who is served first")
+    weight: Annotated[int, Between(1, WEIGHT_MAX, whole=True)] = 1
+    requests_per_minute: Annotated[int, _WHOLE] | None = None
+    tokens_per_minute: Annotated[int, _WHOLE] | None = None
+    tokens_per_day: Annotated[int, _WHOLE] | None = None
+    concurrency: Annotated[int, _WHOLE] | None = None
+    context_tokens: Annotated[int, Between(CONTEXT_TOKENS_MIN, 2**31 - 1, whole=True)] | None = Field(
+        default=None, description="Longest context of a request; unset: the replica's"
+    )
+    expires: str | None = Field(default=None, description='How long it is good, as in "720h"; unset: for ever')
+
+
+class KeyObject(Answer):
+    """A key as it is shown. Its text comes once, from POST."""
+
+    key: str | None = Field(default=None, description="The key itself; only in the answer that made it")
+    id: str
+    owner: str
+    tenant: str
+    scopes: list[str]
+    models: list[str]
+    networks: list[str]
+    band: str
+    weight: int
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrency: int | None = None
+    context_tokens: int | None = None
+    created: int = Field(description="Seconds since 1970")
+    expires: int | None = None
+    revoked: int | None = None
+    last_used: int | None = None
+    state: str = Field(description="active, expired or revoked")
+    source: str = Field(description="file, or api if it was made here")
+
+
+class KeyList(Answer):
+    """Every key that the caller may see (GET /puna/v1/keys)."""
+
+    keys: list[KeyObject]
+
+
+def shown_key(fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A key's fields without what is kept of its secret."""
+    return {name: value for name, value in fields.items() if name != "digest"} | more

@@ -1,0 +1,114 @@
+"""/puna/v1/keys: make, list and revoke API keys."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.clock import MS_PER_S
+from common.durations import parse_go_duration_ms
+from common.errors import InvalidRequest, KeyNotFound, NotSupported
+from common.ids import random_id
+from gateway.core.keys.key_file import key_fields, read_key
+from gateway.core.keys.key_rules import check_gift, check_room, may_see
+from gateway.core.keys.keys import ID_LENGTH, SECRET_LENGTH, Key, digest_of, key_text
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Service
+from gateway.http.puna.key_bodies import KeyBody, shown_key
+from gateway.keys.made_keys import MadeKeys
+from gateway.keys.visits import current_visit
+
+_LONGEST_MS = 100 * 365 * 86_400 * MS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """For operators."""
+
+    service: Service
+
+    @property
+    def made(self) -> MadeKeys | None:
+        """None where keys cannot be made: no file of keys, or no Redis."""
+        return self.service.made_keys
+
+    async def list_all(self, exchange: Exchange) -> None:
+        """GET /puna/v1/keys: every key that the caller may see, oldest first."""
+        made, who = self._ready()
+        used = await made.last_used()
+        keys = [self._shown(key, used) for key in made.store.all_keys() if may_see(who, key)]
+        await exchange.respond_json({"keys": keys})
+
+    async def get(self, exchange: Exchange) -> None:
+        """GET /puna/v1/keys/{id}."""
+        made, who = self._ready()
+        key = self._found(who, exchange.path_value)
+        await exchange.respond_json(self._shown(key, await made.last_used()))
+
+    async def create(self, exchange: Exchange) -> None:
+        """POST /puna/v1/keys: make a key; its text is in this answer and nowhere else."""
+        made, who = self._ready()
+        body = validated(KeyBody, await exchange.json())
+        key_id, secret = random_id("", ID_LENGTH), random_id("", SECRET_LENGTH)
+        now_unix_s = int(made.clock.wall_unix_s())
+        key = _new_key(body, key_id, digest_of(made.store.records.pepper, secret), now_unix_s)
+        check_gift(who, key)
+
+        def check() -> None:
+            check_room(key, made.store.all_keys(), made=len(made.store.records.made), now_unix_s=now_unix_s)
+
+        await made.add(key, check)
+        exchange.headers_out["cache-control"] = "no-store"
+        await exchange.respond_json({"key": key_text(key_id, secret), **self._shown(key, {})})
+
+    async def revoke(self, exchange: Exchange) -> None:
+        """DELETE /puna/v1/keys/{id}: refuse it from now on. It stays as a tombstone."""
+        made, who = self._ready()
+        key = self._found(who, exchange.path_value)
+        if made.store.is_in_file(key.id):
+            raise InvalidRequest("this key stands in the file of keys: revoke it there (`puna keys revoke`)")
+        if key.revoked_unix_s is None:
+            await made.revoke(key)
+            key = self._found(who, key.id)
+        await exchange.respond_json(self._shown(key, await made.last_used()))
+
+    def _ready(self) -> tuple[MadeKeys, Key]:
+        if self.made is None:
+            raise NotSupported("this gateway makes no keys: that needs PUNA_API_KEYS_FILE and PUNA_REDIS_URL")
+        visit = current_visit()
+        assert visit is not None  # a gateway with a file of keys lets nobody in without one
+        assert visit.key is not None
+        return self.made, visit.key
+
+    def _found(self, who: Key, key_id: str) -> Key:
+        made, _ = self._ready()
+        key = made.store.ring.keys.get(key_id)
+        if key is None or not may_see(who, key):
+            raise KeyNotFound("there is no such key")
+        return key
+
+    def _shown(self, key: Key, used: dict[str, int]) -> dict[str, Any]:
+        made, _ = self._ready()
+        now_unix_s = made.clock.wall_unix_s()
+        state = "revoked" if key.revoked_unix_s is not None else "active" if key.is_active(now_unix_s) else "expired"
+        source = "file" if made.store.is_in_file(key.id) else "api"
+        return shown_key(key_fields(key), last_used=used.get(key.id), state=state, source=source)
+
+
+def _new_key(body: KeyBody, key_id: str, digest: str, now_unix_s: int) -> Key:
+    fields = body.model_dump() | {"id": key_id, "digest": digest, "created": now_unix_s}
+    fields["tenant"] = body.tenant or body.owner
+    fields["expires"] = None if body.expires is None else now_unix_s + _seconds(body.expires)
+    try:
+        return read_key(fields, "the key")
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _seconds(text: str) -> int:
+    try:
+        duration_ms = parse_go_duration_ms(text)
+    except ValueError as error:
+        raise InvalidRequest(f"expires: {error}", param="expires") from error
+    if not MS_PER_S <= duration_ms <= _LONGEST_MS:
+        raise InvalidRequest("expires must be between a second and a hundred years", param="expires")
+    return duration_ms // MS_PER_S

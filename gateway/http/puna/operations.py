@@ -1,0 +1,53 @@
+"""Health, metrics, and Puna's own pages about nodes and placements."""
+
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from common.errors import ModelUnavailable
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.service import Service
+from gateway.models.inventory import inventory_nodes
+from gateway.models.scrape_targets import scrape_targets
+from gateway.ports import for_clients
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """For operators and orchestrators."""
+
+    service: Service
+
+    async def health(self, exchange: Exchange) -> None:
+        """GET /healthz: the event loop turns."""
+        await exchange.respond_json({"status": "ok"})
+
+    async def ready(self, exchange: Exchange) -> None:
+        """GET /readyz: requests are admitted."""
+        if self.service.draining:
+            await exchange.respond_json({"status": "draining"}, status=503)
+        elif not self.service.inference.models.routes.heard:
+            await exchange.respond_json({"status": "no_routes"}, status=503)
+        else:
+            await exchange.respond_json({"status": "ok"})
+
+    async def metrics(self, exchange: Exchange) -> None:
+        """GET /metrics: the Prometheus page."""
+        await exchange.respond(200, generate_latest(), {"content-type": CONTENT_TYPE_LATEST})
+
+    async def nodes(self, exchange: Exchange) -> None:
+        """GET /puna/v1/nodes: the inventory as the scheduler sees it."""
+        try:
+            inventory = await self.service.scheduler.list_nodes()
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
+        await exchange.respond_json({"nodes": inventory_nodes(inventory)})
+
+    async def targets(self, exchange: Exchange) -> None:
+        """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
+        try:
+            inventory = await self.service.scheduler.list_nodes()
+        except ModelUnavailable as error:
+            raise for_clients(error) from error
+        dialled = exchange.headers.get("host", "")
+        await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))

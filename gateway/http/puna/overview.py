@@ -1,0 +1,188 @@
+"""What the page shows, kept current for as long as somebody looks, and not a moment longer.
+
+One for all pages: the inventory is asked for once, however many look. Readers take the newest view when they are ready
+for it, so that a slow one skips some and holds nobody up.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from common.clock import MS_PER_S, Clock, SystemClock
+from common.errors import PunaError, QueueFull
+from common.telemetry.logs import get_logger
+from gateway.answers.live import LiveRequest
+from gateway.converters.constraints import constraints_from_proto
+from gateway.core.asked.model_names import parse_model_name
+from gateway.core.ui.changes import Item, View
+from gateway.core.ui.figures import Counters, Figures, figures_between
+from gateway.core.ui.pace import LoadPaces
+from gateway.http.endpoint.service import Service
+from gateway.http.puna.overview_items import figures_item, model_item, request_item
+from gateway.models.inventory import inventory_nodes
+
+log = get_logger()
+
+TICK_S = 0.5
+# The inventory of a large fleet is asked for less often: this many nodes a second.
+NODES_PER_S = 50
+POLL_S_MIN = 1.0
+SAMPLE_S = 1.0
+SAMPLES_KEPT = 300
+# After this long without a reader the old points say nothing about the new ones.
+GAP_S_MAX = 5.0
+READERS_MAX = 64
+# A page shows so many requests; the counts beside it are of all.
+REQUESTS_SHOWN_MAX = 200
+_NO_FIGURES = Figures(
+    requests_per_s=0.0, tokens_per_s=0.0, prompt_tokens_per_s=0.0, first_token_ms=None, model_tokens_per_s={}
+)
+
+
+@dataclass(slots=True)
+class Overview:
+    """Lives on the event loop."""
+
+    service: Service
+    clock: Clock = field(default_factory=SystemClock)
+    view: View = field(default_factory=dict)
+    _readers: int = 0
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _nodes: dict[str, Item] = field(default_factory=dict)
+    _wanted: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    _nodes_at_unix_ms: int | None = None
+    _scheduler_error: str | None = None
+    _samples: dict[str, Item] = field(default_factory=dict)
+    _counters: Counters | None = None
+    _figures: Figures = _NO_FIGURES
+    _paces: LoadPaces = field(default_factory=LoadPaces)
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Somebody looks: the view is kept current inside.
+
+        Raises:
+            QueueFull: too many look already.
+        """
+        if self._readers >= READERS_MAX:
+            raise QueueFull("too many pages are open", retry_after_s=GAP_S_MAX)
+        self._readers += 1
+        if self._readers == 1:
+            await self._begin()
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if self._readers == 0:
+                tasks, self._tasks = self._tasks, []
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def next_view(self, timeout_s: float) -> View:
+        """The view after its next change; the same one when nothing changed in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        return self.view
+
+    async def _begin(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._keep_cluster_current(), name="overview cluster"),
+            asyncio.create_task(self._keep_view_current(), name="overview"),
+        ]
+        self._refresh()
+
+    async def _keep_cluster_current(self) -> None:
+        while True:
+            await self._ask_scheduler()
+            await asyncio.sleep(max(POLL_S_MIN, len(self._nodes) / NODES_PER_S))
+
+    async def _ask_scheduler(self) -> None:
+        scheduler = self.service.scheduler
+        try:
+            inventory = await scheduler.list_nodes()
+            models = await scheduler.list_constraints("")
+        except PunaError as error:
+            # What was known stays on the page, which says how old it is.
+            log.debug("overview.scheduler_silent", reason=error.reason)
+            self._scheduler_error = error.reason
+            return
+        self._scheduler_error = None
+        self._nodes_at_unix_ms = self._now_unix_ms()
+        self._nodes = {str(node["id"]): node for node in inventory_nodes(inventory)}
+        self._wanted = {parse_model_name(model.model_name).key: constraints_from_proto(model) for model in models}
+
+    async def _keep_view_current(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._refresh()
+
+    def _refresh(self) -> None:
+        live = self.service.live.all()
+        self._sample(live)
+        by_model: dict[str | None, list[LiveRequest]] = {}
+        for one in live:
+            by_model.setdefault(one.record.model, []).append(one)
+        self.view = {
+            "gateway": {"status": self._status()},
+            "nodes": self._nodes,
+            "models": self._models(by_model),
+            "requests": {str(one.number): request_item(one) for one in islice(live, REQUESTS_SHOWN_MAX)},
+            "samples": dict(self._samples),
+        }
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _status(self) -> Item:
+        return {
+            "version": self.service.version,
+            "draining": self.service.draining,
+            "routes_heard": self.service.inference.models.routes.heard,
+            "scheduler_error": self._scheduler_error,
+            "nodes_at_unix_ms": self._nodes_at_unix_ms,
+        }
+
+    def _models(self, live: dict[str | None, list[LiveRequest]]) -> dict[str, Item]:
+        dispatcher, now_s = self.service.inference.dispatcher, self.clock.now_s()
+        depths, routes = dispatcher.depths(), dispatcher.routes.all()
+        self._paces.keep_only({replica.key for route in routes for replica in route.replicas})
+        items: dict[str, Item] = {}
+        for route in routes:
+            name = route.model.name
+            key = parse_model_name(name).key
+            items[name] = model_item(
+                route,
+                pool=dispatcher.pool,
+                live=live.get(name, []),
+                depth=depths.get(key, 0),
+                tokens_per_s=self._figures.model_tokens_per_s.get(name, 0.0),
+                wanted=self._wanted.get(key),
+                paces=self._paces,
+                now_s=now_s,
+            )
+        return items
+
+    def _sample(self, live: list[LiveRequest]) -> None:
+        now_s = self.clock.now_s()
+        before = self._counters
+        if before is not None and now_s - before.at_s < SAMPLE_S:
+            return
+        self._counters = self.service.live.counters(now_s)
+        first_tokens_s = self.service.live.new_first_tokens_s()
+        if before is None or now_s - before.at_s > GAP_S_MAX:
+            return  # nobody looked in between: an average over all that time would be no point of these charts
+        self._figures = figures_between(before, self._counters, first_tokens_s)
+        at_unix_ms = self._now_unix_ms()
+        waiting = sum(one.state in ("queued", "loading") for one in live)
+        self._samples[str(at_unix_ms)] = figures_item(
+            self._figures, at_unix_ms=at_unix_ms, waiting=waiting, running=len(live) - waiting
+        )
+        while len(self._samples) > SAMPLES_KEPT:
+            del self._samples[next(iter(self._samples))]
+
+    def _now_unix_ms(self) -> int:
+        return round(self.clock.wall_unix_s() * MS_PER_S)

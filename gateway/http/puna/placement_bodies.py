@@ -1,0 +1,80 @@
+"""Bodies of Puna's own pages about what is loaded, what is wanted, and why."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.http.endpoint.fields import Between, Body
+
+SLOTS_MAX = 256
+
+
+class ConstraintsBody(Body):
+    """What is wanted of a model (PUT /puna/v1/placements/{model}); what is left out asks for nothing."""
+
+    nodes: list[str] = Field(default_factory=list, max_length=256, description="Node ids; none: any")
+    devices: list[str] = Field(
+        default_factory=list, max_length=256, description='Device ids or names, alone or behind "node/"; none: any'
+    )
+    backend: str = Field(default="", description="CUDA, CPU, …; empty: any")
+    max_shape: str = Field(
+        default="",
+        description="Slowest acceptable: one_device, one_node, nodes, experts_on_host, partial, cpu",
+    )
+    policy: str = Field(default="", description="pack or spread")
+    tensor_split: list[Annotated[float, Between(0)]] = Field(
+        default_factory=list, max_length=256, description="Shares of the layers, one for each of `devices`"
+    )
+    num_gpu: Annotated[int, Between(0, 2**31 - 1, whole=True)] | None = None
+    main_gpu: Annotated[int, Between(0, 2**31 - 1, whole=True)] | None = None
+    require_gpu: bool = False
+    max_bytes: dict[str, Annotated[int, Between(0, 2**63 - 1, whole=True)]] = Field(
+        default_factory=dict, description='Most that the model may take, by device; "*": on each but the CPU'
+    )
+    replicas_min: Annotated[int, Between(0, 64, whole=True)] = 0
+    replicas_max: Annotated[int, Between(1, 64, whole=True)] | None = Field(
+        default=None, description="Unset: 1, or replicas_min"
+    )
+    pinned: bool = False
+    priority: Annotated[int, Between(-10, 10, whole=True)] = 0
+    preload: bool = False
+    keep_alive: Any = Field(default=None, description="A number of seconds or a duration such as 10m; negative: ever")
+    slots: Annotated[int, Between(0, SLOTS_MAX, whole=True)] = 0
+    num_ctx: Annotated[int, Between(0, 2**31 - 1, whole=True)] = 0
+    num_batch: Annotated[int, Between(0, 2**31 - 1, whole=True)] = 0
+    num_thread: Annotated[int, Between(0, 2**31 - 1, whole=True)] = 0
+    cache_type_k: str = ""
+    cache_type_v: str = ""
+    flash_attention: str = Field(default="", description="auto, on or off")
+    use_mmap: bool | None = None
+
+
+class ExplainBody(Body):
+    """A question (POST /puna/v1/explain)."""
+
+    model: str
+    options: dict[str, Any] = Field(default_factory=dict, description="num_ctx, num_gpu, main_gpu, require_gpu, …")
+    last: bool = Field(default=False, description="The last decision that was taken, not a hypothetical one")
+    slots: Annotated[int, Between(1, SLOTS_MAX, whole=True)] | None = Field(
+        default=None, description="Unset: automatic"
+    )
+
+
+class LoadBody(Body):
+    """POST /puna/v1/load."""
+
+    model: str
+    keep_alive: Any = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class ClearDeviceBody(Body):
+    """POST /puna/v1/devices/clear."""
+
+    device: str = Field(description='Id or name, alone or behind "node/"')
+
+
+class UnloadBody(Body):
+    """POST /puna/v1/unload."""
+
+    model: str

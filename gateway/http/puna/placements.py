@@ -1,0 +1,237 @@
+"""What is loaded, what is wanted, and why: /puna/v1/placements, explain, load and unload."""
+
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common.errors import InvalidRequest, ModelUnavailable
+from common.nearest import did_you_mean
+from gateway.converters.constraints import (
+    constraints_from_proto,
+    constraints_to_proto,
+    explanation_from_proto,
+    load_options_to_proto,
+)
+from gateway.core.asked.answers import LoadEvent, Loading, Queued
+from gateway.core.asked.load_options import load_options
+from gateway.core.asked.option_table import whole_number
+from gateway.core.dispatch.replica_load import ReplicaLoad
+from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
+from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Loaded, Service, checked_options
+from gateway.http.endpoint.streaming import stream_ndjson
+from gateway.http.puna.placement_bodies import (
+    SLOTS_MAX,
+    ClearDeviceBody,
+    ConstraintsBody,
+    ExplainBody,
+    LoadBody,
+    UnloadBody,
+)
+from gateway.keys.visits import may_use
+from gateway.models.inventory import cleared_device
+from gateway.ports import for_clients
+from gateway.replicas.replicas import ReplicaPool
+from protos import scheduler_pb2
+
+Answer = TypeVar("Answer")
+# A measurement takes some tens of milliseconds, and a decision may need several.
+EXPLAIN_WAIT_MS = 5000
+_YES = frozenset({"1", "true", "yes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """For operators."""
+
+    service: Service
+
+    async def list_all(self, exchange: Exchange) -> None:
+        """GET /puna/v1/placements: every replica in the routes, and every model that something is set for."""
+        named = exchange.query.get("model")
+        name = "" if named is None else self._known_name(named)
+        placements = self._placements(named)
+        try:
+            found = await asked(self.service.scheduler.list_constraints(name))
+        except ModelUnavailable:
+            models = None  # nobody is there to say; what runs is known all the same
+        else:
+            models = [constraints_from_proto(model) for model in found if may_use(model.model_name)]
+        await exchange.respond_json({"placements": placements, "models": models})
+
+    async def get(self, exchange: Exchange) -> None:
+        """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""
+        name = self._known_name(exchange.path_value)
+        (model,) = await asked(self.service.scheduler.list_constraints(name))
+        known = self.service.inference.models.routes.find(name) is not None
+        placements = self._placements(name) if known else []
+        await exchange.respond_json({**constraints_from_proto(model), "placements": placements})
+
+    async def put(self, exchange: Exchange) -> None:
+        """PUT /puna/v1/placements/{model}: set what is wanted of it; replaces what was set before."""
+        data = await exchange.json()
+        known = ConstraintsBody.model_fields
+        if isinstance(data, dict) and (strange := [name for name in data if name not in known]):
+            wrong = str(strange[0])[:64]
+            # Ignored, as unknown fields are elsewhere, a misspelt wish would be found out when it is too late.
+            raise InvalidRequest(f'"{wrong}" is no constraint{did_you_mean(wrong, known)}', param=wrong)
+        body = validated(ConstraintsBody, data)
+        model = constraints_to_proto(self._known_name(exchange.path_value), body.model_dump())
+        answer = await asked(self.service.scheduler.put_constraints(model))
+        await exchange.respond_json(constraints_from_proto(answer))
+
+    async def delete(self, exchange: Exchange) -> None:
+        """DELETE /puna/v1/placements/{model}: forget what was set."""
+        name = self._known_name(exchange.path_value)
+        was_set = await asked(self.service.scheduler.remove_constraints(name))
+        await exchange.respond_json({"model": name, "was_set": was_set})
+
+    async def explain_get(self, exchange: Exchange) -> None:
+        """GET /puna/v1/explain?model=…: the last decision with `last=1`, else what would be decided now."""
+        query = exchange.query
+        if not query.get("model"):
+            raise InvalidRequest("model is required", param="model")
+        options: dict[str, object] = {"require_gpu": query.get("require_gpu", "") in _YES}
+        for name in ("num_ctx", "num_gpu", "main_gpu"):
+            if (text := query.get(name)) is not None:
+                options[name] = int(text) if text.lstrip("-").isdecimal() else text
+        slots = query.get("slots")
+        if slots is not None and not (slots.isdecimal() and 1 <= int(slots[:4]) <= SLOTS_MAX):
+            raise InvalidRequest(f"slots must be a whole number from 1 to {SLOTS_MAX}", param="slots")
+        await self._explain(
+            exchange,
+            query["model"],
+            options,
+            last=query.get("last", "") in _YES,
+            slots=int(slots) if slots is not None else None,
+        )
+
+    async def explain_post(self, exchange: Exchange) -> None:
+        """POST /puna/v1/explain: the same with the options of a request."""
+        body = validated(ExplainBody, await exchange.json())
+        await self._explain(exchange, body.model, body.options, last=body.last, slots=body.slots)
+
+    async def load(self, exchange: Exchange) -> None:
+        """POST /puna/v1/load: have a replica, and hear how that goes; one line per news."""
+        body = validated(LoadBody, await exchange.json())
+        options = checked_options(self.service, exchange, body.options).values
+        feed = self.service.load_feed(
+            body.model,
+            self.service.keep_alive_ms(body.keep_alive),
+            exchange.record,
+            context_tokens=whole_number(options.get("num_ctx")),
+            options=load_options(options),
+        )
+        async with feed:
+            await stream_ndjson(exchange, feed, _load_lines)
+
+    async def unload(self, exchange: Exchange) -> None:
+        """POST /puna/v1/unload: have the replicas of a model stopped that no constraint keeps."""
+        body = validated(UnloadBody, await exchange.json())
+        name = self.service.inference.models.known_route(body.model).model.name
+        exchange.record.model = name
+        await exchange.respond_json({"model": name, "replicas": await self.service.unload(name)})
+
+    async def clear_device(self, exchange: Exchange) -> None:
+        """POST /puna/v1/devices/clear: have an excluded device tested again."""
+        body = validated(ClearDeviceBody, await exchange.json())
+        answer = await asked(self.service.scheduler.clear_device(body.device))
+        await exchange.respond_json(cleared_device(answer))
+
+    async def _explain(
+        self, exchange: Exchange, model: str, options: dict[str, object], *, last: bool, slots: int | None
+    ) -> None:
+        values = checked_options(self.service, exchange, options).values
+        request = scheduler_pb2.ExplainRequest(
+            model_name=self._known_name(model),
+            context_tokens=whole_number(values.get("num_ctx")),
+            options=load_options_to_proto(load_options(values)),
+            last=last,
+            wait_ms=EXPLAIN_WAIT_MS,
+            slots=slots or 0,
+        )
+        explanation = await asked(self.service.scheduler.explain(request))
+        exchange.record.model = explanation.model_name
+        await exchange.respond_json(explanation_from_proto(explanation))
+
+    def _known_name(self, model: str) -> str:
+        """The name as the cluster has it; one that no node has stays as it is written."""
+        if not model:
+            raise InvalidRequest("model is required", param="model")
+        name, _ = self.service.inference.models.resolve(model)
+        route = self.service.inference.models.routes.find(name)
+        return route.model.name if route is not None else name
+
+    def _placements(self, asked: str | None) -> list[dict[str, object]]:
+        models = self.service.inference.models
+        routes = models.visible() if asked is None else [models.known_route(asked)]
+        pool = self.service.inference.dispatcher.pool
+        return [placement_of(pool, route, replica) for route in routes for replica in route.replicas]
+
+
+def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
+    """One replica, with its live load."""
+    load = pool.load_of(replica.key)
+    state: ReplicaState = load.state if load else replica.state
+    return {
+        "id": replica.placement_id,
+        "generation": replica.generation,
+        "model": route.model.name,
+        "digest": route.model.digest,
+        "node": replica.node_id,
+        "state": str(state),
+        "fraction": _fraction(replica, load) if state is ReplicaState.LOADING else None,
+        "reason": replica.reason or None,
+        "layout": [
+            {"device": device.device_id, "name": device.name, "layers": device.layer_count}
+            for device in replica.devices
+        ],
+        "measured_bytes": {device.device_id: device.size_bytes for device in replica.devices},
+        "host_bytes": replica.host_bytes,
+        "context_length": replica.context_tokens,
+        "slots_total": load.slots_total if load else replica.slots_total,
+        "slots_busy": load.slots_busy if load else replica.slots_busy,
+        "queued": load.queued if load else replica.queued,
+        "reachable": load.reachable if load else False,
+        "expires_at_unix_ms": replica.expires_at_unix_ms,
+    }
+
+
+def _fraction(replica: ReplicaInfo, load: ReplicaLoad | None) -> float:
+    """How far its load is; the replica itself knows it sooner than the routes."""
+    return max(replica.load_fraction, load.load_fraction) if load is not None else replica.load_fraction
+
+
+def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
+    match event:
+        case Loaded():
+            yield {"status": "ready"}
+        case Queued():
+            yield {"status": "queued", "position": event.position, **_expected(event)}
+        case Loading():
+            yield {
+                "status": "loading",
+                "fraction": event.fraction,
+                "bytes_done": event.bytes_done,
+                "bytes_total": event.bytes_total,
+                **_expected(event),
+            }
+
+
+def _expected(event: Queued | Loading) -> dict[str, object]:
+    """What the load waits for, and how long it will take; nothing of what nobody knows."""
+    told: dict[str, object] = {"waits_for": event.waits_for} if event.waits_for else {}
+    return told if event.eta_s is None else {**told, "eta_s": round(event.eta_s, 1)}
+
+
+async def asked(answer: Awaitable[Answer]) -> Answer:
+    """An answer of the scheduler; what it does not reach is no business of clients.
+
+    Raises:
+        PunaError: what the scheduler raised.
+    """
+    try:
+        return await answer
+    except ModelUnavailable as error:
+        raise for_clients(error) from error

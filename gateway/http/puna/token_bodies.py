@@ -1,0 +1,42 @@
+"""Bodies of tokenize and detokenize."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.http.endpoint.answer_body import Answer
+from gateway.http.endpoint.fields import Between, Body
+from gateway.http.ollama.bodies import OllamaMessage
+
+_TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
+TOKENS_MAX = 200_000
+
+
+class TokenizeBody(Body):
+    """POST /puna/v1/tokenize: a text as it is, or messages as an answer would read them."""
+
+    model: str = Field(min_length=1)
+    text: str | None = None
+    messages: list[OllamaMessage] | None = Field(default=None, max_length=2048)
+    tools: list[dict[str, Any]] = Field(default_factory=list, description="Beside messages", max_length=128)
+    think: Any = Field(default=None, description="Beside messages")
+
+
+class TokenizeAnswer(Answer):
+    """The answer of /puna/v1/tokenize."""
+
+    tokens: list[int]
+    count: int
+
+
+class DetokenizeBody(Body):
+    """POST /puna/v1/detokenize."""
+
+    model: str = Field(min_length=1)
+    tokens: list[_TokenId] = Field(max_length=TOKENS_MAX)
+
+
+class DetokenizeAnswer(Answer):
+    """The answer of /puna/v1/detokenize. Bytes that are not UTF-8 became U+FFFD."""
+
+    text: str

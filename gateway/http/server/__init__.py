@@ -1,0 +1,1 @@
+"""Connections and the outermost layer, before any endpoint."""

@@ -1,0 +1,96 @@
+"""HTTP connections whose requests have to begin in time: a client that drips its headers holds nothing for long."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from gateway.http.server.response_bytes import ResponseBytes
+
+# From the first byte of a request, or from the connection, to the end of its headers.
+HEAD_S_MAX = 10.0
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+# Where an application finds its client in a request's scope.
+CLIENT = "puna.client"
+
+
+class Client:
+    """Who asked, for as long as the request lasts: `on_leave` is called once if the connection goes before its end."""
+
+    __slots__ = ("_cycle", "on_leave")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self.on_leave: Callable[[], None] | None = None
+
+    @property
+    def has_left(self) -> bool:
+        """True if the connection went before the response was complete."""
+        return self._cycle.disconnected
+
+    @property
+    def is_sending(self) -> bool:
+        """True until the last byte of the request's body is here."""
+        return self._cycle.more_body
+
+
+class TimedProtocol(H11Protocol):
+    """Uvicorn's protocol; between requests its own timeout of idle connections holds."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _client: Client | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._application, self.app = self.app, self._serve
+
+    def connection_made(self, transport: Any) -> None:
+        """A client is there, and has to say what it wants."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: a whole head, or a part of one."""
+        super().data_received(data)
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering or self.transport.is_closing():
+            self._stop_waiting()
+        elif self._head_timer is None and self.conn.trailing_data[0]:
+            self._wait_for_head()
+        elif not self.conn.trailing_data[0]:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client left."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+        client = self._client
+        if client is not None and client.has_left and client.on_leave is not None:
+            client.on_leave()
+
+    async def _serve(self, scope: Scope, receive: Receive, _send: Send) -> None:
+        client = self._client = Client(self.cycle)
+        scope["extensions"] = {CLIENT: client}
+        try:
+            await self._application(scope, receive, ResponseBytes(self, self.loop).send)
+        finally:
+            if self._client is client:  # a request behind it on the same connection may have begun
+                self._client = None
+
+    def _wait_for_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_S_MAX, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if self.conn.trailing_data[0]:
+            self.transport.write(_TOO_SLOW)
+        self.transport.close()

@@ -1,0 +1,1 @@
+"""Grammars over bytes and tokens, and JSON schemas as grammars. Pure."""

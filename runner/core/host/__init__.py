@@ -1,0 +1,1 @@
+"""What a host does about commands, leases and children. Pure."""

@@ -1,0 +1,1 @@
+"""What a runner is started with, and what that takes of memory. Pure."""

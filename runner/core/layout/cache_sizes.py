@@ -1,0 +1,106 @@
+"""How many bytes of cache each block takes, from the model's header. Pure.
+
+KV: cells * (key length * kv heads * bytes(type_k) + value length * kv heads * bytes(type_v)). A windowed block has
+only the cells that its window needs. A recurrent block has a state of 32-bit floats for each slot, at any context.
+Source: the sizes that llama.cpp gives its caches (hparams.n_embd_k_gqa, n_embd_r, n_embd_s; kv-cache-iswa).
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from runner.core.layout.layout import LaunchLayout
+from runner.core.model.description import Value
+
+# ggml's blocks: bytes for each value. q8_0 has 34 bytes for 32 values, q4_0 18.
+_VALUE_BYTES = {"f16": Fraction(2), "q8_0": Fraction(34, 32), "q4_0": Fraction(18, 32)}
+_STATE_VALUE_BYTES = 4
+_CELL_STEP = 256
+
+
+def padded(cells: int) -> int:
+    """Cells as llama.cpp pads them."""
+    return -(-cells // _CELL_STEP) * _CELL_STEP
+
+
+class ModelNumbers:
+    """Numbers of a header by short key; per block where the file gives an array."""
+
+    def __init__(self, metadata: Mapping[str, Value]) -> None:
+        """`metadata` with every array in full."""
+        self._metadata = metadata
+        self._architecture = str(metadata.get("general.architecture", ""))
+        self.block_count = self.one("block_count")
+
+    def one(self, key: str, block: int = 0) -> int:
+        """A number, of a block if there is one for each; 0 where the header does not tell."""
+        value = self._metadata.get(f"{self._architecture}.{key}")
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = value[block] if block < len(value) else 0
+        return int(value) if isinstance(value, int | float) else 0
+
+    def has(self, key: str) -> bool:
+        """Whether the header has the key."""
+        return f"{self._architecture}.{key}" in self._metadata
+
+    def windowed(self) -> tuple[bool, ...]:
+        """Which blocks see a window only, as far as the header says; the engine knows better where it tells."""
+        key = "attention.sliding_window_pattern"
+        value = self._metadata.get(f"{self._architecture}.{key}")
+        if not self.one("attention.sliding_window") or value is None:
+            return (False,) * self.block_count
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return tuple(bool(self.one(key, block)) for block in range(self.block_count))
+        period = self.one(key)
+        return tuple(period > 0 and block % period < period - 1 for block in range(self.block_count))
+
+
+def block_cache_bytes(
+    numbers: ModelNumbers, layout: LaunchLayout, *, windowed: Sequence[bool], cells: int
+) -> tuple[int, ...]:
+    """Bytes of each block's cache with a resolved layout. Blocks of an unknown kind count as 0.
+
+    Args:
+        numbers: of the model.
+        layout: resolved.
+        windowed: for each block, whether it sees a window only.
+        cells: of all slots together, for blocks that see everything.
+    """
+    return tuple(
+        _state_bytes(numbers, block) * layout.slots
+        if not numbers.one("attention.head_count_kv", block) and _state_bytes(numbers, block)
+        else _cell_bytes(numbers, layout, block) * _cells(numbers, layout, cells, windowed=windowed[block])
+        for block in range(numbers.block_count)
+    )
+
+
+def _cells(numbers: ModelNumbers, layout: LaunchLayout, full: int, *, windowed: bool) -> int:
+    window = numbers.one("attention.sliding_window")
+    if not windowed or not window:
+        return full
+    return padded(min(full, window * layout.slots + (layout.ubatch_tokens or layout.batch_tokens)))
+
+
+def _cell_bytes(numbers: ModelNumbers, layout: LaunchLayout, block: int) -> int:
+    heads = numbers.one("attention.head_count", block)
+    if not heads:
+        return 0
+    kv_heads = numbers.one("attention.head_count_kv", block) if numbers.has("attention.head_count_kv") else heads
+    head_length = numbers.one("embedding_length") // heads
+    key_values = (numbers.one("attention.key_length", block) or head_length) * kv_heads
+    value_values = (numbers.one("attention.value_length", block) or head_length) * kv_heads
+    return int(key_values * _VALUE_BYTES[layout.cache_type_k] + value_values * _VALUE_BYTES[layout.cache_type_v])
+
+
+def _state_bytes(numbers: ModelNumbers, block: int) -> int:
+    """The recurrent state of one sequence in one block."""
+    inner, state = numbers.one("ssm.inner_size", block), numbers.one("ssm.state_size", block)
+    if inner:
+        convolved = inner + 2 * numbers.one("ssm.group_count") * state
+        return ((numbers.one("ssm.conv_kernel") - 1) * convolved + state * inner) * _STATE_VALUE_BYTES
+    if numbers.one("shortconv.l_cache"):
+        return (numbers.one("shortconv.l_cache") - 1) * numbers.one("embedding_length") * _STATE_VALUE_BYTES
+    if numbers.one("wkv.head_size"):
+        width = numbers.one("embedding_length")
+        shifts = numbers.one("token_shift_count") or 2
+        return (shifts * width + width * numbers.one("wkv.head_size")) * _STATE_VALUE_BYTES
+    return 0

@@ -1,0 +1,1 @@
+"""What a GGUF is, and whether it may reach llama.cpp. Pure."""

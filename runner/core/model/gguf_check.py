@@ -1,0 +1,261 @@
+"""Checks the structure of a GGUF file before llama.cpp sees it. Pure: bytes in, verdict out.
+
+llama.cpp aborts the process on some malformed files and says little about truncated ones. Counts are bounded here, so
+that a hostile file costs neither memory nor more than a few seconds, and every complaint names the byte it is about.
+Source: the GGUF specification, versions 2 and 3, little-endian.
+"""
+
+import itertools
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.core.model.gguf_numbers import ARCHITECTURE_KEY, BLOCKS_MAX, ENDINGS, BadNumbers, Numbers, check_numbers
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+# Far above every real model, far below what could exhaust the machine.
+KEYS_MAX = 100_000
+TENSORS_MAX = 100_000
+HEADER_BYTES_MAX = 256 * 1024 * 1024
+NAME_BYTES_MAX = 65_535
+TENSOR_NAME_BYTES_MAX = 63  # GGML_MAX_NAME is 64 with the final NUL
+STRING_BYTES_MAX = 10_000_000
+TEMPLATE_BYTES_MAX = 256 * 1024
+ARRAY_ELEMENTS_MAX = 4_000_000  # arrays of arrays are refused as a whole: the engine's own reader does not know them
+STRINGS_MAX = 6_000_000  # in all arrays together; each is looked at, so this is what the verdict takes its time for
+DIMENSIONS_MAX = 4
+ELEMENTS_MAX = 2**48
+ALIGNMENT_DEFAULT = 32
+ALIGNMENT_MAX = 2**20
+ALIGNMENT_KEY = b"general.alignment"
+TEMPLATE_KEY = b"tokenizer.chat_template"  # and those that begin with it and a dot
+
+_UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
+_INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", 5: "i", 10: "Q", 11: "q"}
+_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, _UINT32: 4, 5: 4, 6: 4, _BOOL: 1, 10: 8, 11: 8, 12: 8}
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class BadGguf(Exception):
+    """The file is no usable GGUF. `offset` is the byte that the complaint is about."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFormat:
+    """A tensor type: so many elements are stored together in so many bytes."""
+
+    elements: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    name: str
+    data_offset: int
+    size_bytes: int
+
+
+def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> None:
+    """Walk through header, keys and tensor table, and compare the table with the file's size.
+
+    `formats` holds the tensor types that the engine knows, by their number.
+
+    Raises:
+        BadGguf: what is wrong, and where.
+    """
+    cursor = _Cursor(data)
+    tensor_count, key_count = _read_start(cursor)
+    keys = _Keys()
+    for _ in range(key_count):
+        _read_key(cursor, keys)
+    try:
+        check_numbers(keys.architecture, {name: number for name, (number, _) in keys.numbers.items()})
+    except BadNumbers as error:
+        raise BadGguf(error.message, keys.numbers[error.key][1]) from None
+    tensors = [_read_tensor(cursor, formats, keys.alignment) for _ in range(tensor_count)]
+    data_start = -(-cursor.offset // keys.alignment) * keys.alignment
+    _check_places(tensors, data_start, len(data))
+
+
+def _check_places(tensors: list[_Tensor], data_start: int, file_bytes: int) -> None:
+    """No tensor lies beyond the end of the file, and no two share a byte."""
+    for tensor in tensors:
+        end = data_start + tensor.data_offset + tensor.size_bytes
+        if end > file_bytes:
+            raise BadGguf(
+                f"truncated: tensor {tensor.name!r} ends at byte {end}, the file has only {file_bytes} bytes",
+                file_bytes,
+            )
+    ordered = sorted(tensors, key=lambda tensor: tensor.data_offset)
+    for before, after in itertools.pairwise(ordered):
+        if before.data_offset + before.size_bytes > after.data_offset:
+            raise BadGguf(f"tensors {before.name!r} and {after.name!r} overlap", data_start + after.data_offset)
+
+
+@dataclass(slots=True)
+class _Keys:
+    """What the keys say that matters here. Numbers come with the byte that they stand at."""
+
+    alignment: int = ALIGNMENT_DEFAULT
+    architecture: bytes = b""
+    numbers: dict[bytes, tuple[Numbers, int]] = field(default_factory=dict)
+    seen: set[bytes] = field(default_factory=set)
+
+
+class _Cursor:
+    """Reads forward through the file; running over its end is a complaint, never an exception of Python."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.offset = 0
+        self._strings_left = STRINGS_MAX
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes."""
+        end = self.offset + count
+        if end > len(self._data):
+            raise BadGguf(f"truncated: the header goes on after the file's {len(self._data)} bytes", len(self._data))
+        if end > HEADER_BYTES_MAX:
+            raise BadGguf(f"a header of more than {HEADER_BYTES_MAX} bytes", self.offset)
+        part = self._data[self.offset : end]
+        self.offset = end
+        return part
+
+    def u32(self) -> int:
+        """The next four bytes as a number."""
+        (value,) = _U32.unpack(self.take(4))
+        return int(value)
+
+    def u64(self) -> int:
+        """The next eight bytes as a number."""
+        (value,) = _U64.unpack(self.take(8))
+        return int(value)
+
+    def string(self, length_max: int, what: str) -> bytes:
+        """A length and as many bytes."""
+        start = self.offset
+        length = self.u64()
+        if length > length_max:
+            raise BadGguf(f"{what} of {length} bytes, at most {length_max} are allowed", start)
+        return bytes(self.take(length))
+
+    def skip_strings(self, count: int) -> None:
+        """`count` strings; a tight loop, because vocabularies have hundreds of thousands."""
+        self._strings_left -= count
+        if self._strings_left < 0:
+            raise BadGguf(f"more than {STRINGS_MAX} strings in arrays", self.offset)
+        data, offset, end = self._data, self.offset, min(len(self._data), HEADER_BYTES_MAX)
+        unpack = _U64.unpack_from
+        for _ in range(count):
+            if offset + 8 > end:
+                break
+            (length,) = unpack(data, offset)
+            if length > STRING_BYTES_MAX:
+                raise BadGguf(f"string of {length} bytes, at most {STRING_BYTES_MAX} are allowed", offset)
+            offset += 8 + length
+        else:
+            if offset <= end:
+                self.offset = offset
+                return
+        if end < len(data):
+            raise BadGguf(f"a header of more than {HEADER_BYTES_MAX} bytes", end)
+        raise BadGguf(f"truncated: the header goes on after the file's {end} bytes", end)
+
+
+def _read_start(cursor: _Cursor) -> tuple[int, int]:
+    """Magic, version and the two counts."""
+    magic = bytes(cursor.take(4))
+    if magic != MAGIC:
+        raise BadGguf(f"not a GGUF file: it begins with {magic!r}", 0)
+    version = cursor.u32()
+    if version & 0xFFFF == 0:
+        raise BadGguf("big-endian GGUF files are not supported", 4)
+    if version not in VERSIONS:
+        raise BadGguf(f"GGUF version {version} is not supported", 4)
+    tensor_count, key_count = cursor.u64(), cursor.u64()
+    if tensor_count > TENSORS_MAX:
+        raise BadGguf(f"{tensor_count} tensors, at most {TENSORS_MAX} are allowed", 8)
+    if key_count > KEYS_MAX:
+        raise BadGguf(f"{key_count} keys, at most {KEYS_MAX} are allowed", 16)
+    return tensor_count, key_count
+
+
+def _read_key(cursor: _Cursor, keys: _Keys) -> None:
+    """Skip one key and its value, or keep it where it matters."""
+    at = cursor.offset
+    name = cursor.string(NAME_BYTES_MAX, "key name")
+    if name in keys.seen:
+        raise BadGguf(f"key {name[:64]!r} is there twice", at)
+    keys.seen.add(name)
+    start = cursor.offset
+    kind = cursor.u32()
+    if name == ALIGNMENT_KEY:
+        value = cursor.u32() if kind == _UINT32 else 0
+        if value == 0 or value & (value - 1) or value > ALIGNMENT_MAX:
+            raise BadGguf(f"{ALIGNMENT_KEY.decode()} must be a power of two in 32 bits, at most {ALIGNMENT_MAX}", start)
+        keys.alignment = value
+    elif kind in _SCALAR_BYTES:
+        content = cursor.take(_SCALAR_BYTES[kind])
+        if name.endswith(ENDINGS) and kind in _INTEGERS:
+            keys.numbers[name] = struct.unpack("<" + _INTEGERS[kind], content)[0], start
+    elif kind == _STRING:
+        is_template = name == TEMPLATE_KEY or name.startswith(TEMPLATE_KEY + b".")
+        text = cursor.string(TEMPLATE_BYTES_MAX if is_template else STRING_BYTES_MAX, "string")
+        if name == ARCHITECTURE_KEY:
+            keys.architecture = text
+    elif kind == _ARRAY:
+        numbers = _read_array(cursor, keeps=name.endswith(ENDINGS))
+        if numbers:
+            keys.numbers[name] = numbers, start
+    else:
+        raise BadGguf(f"key {name[:64]!r} has the unknown type {kind}", start)
+
+
+def _read_array(cursor: _Cursor, *, keeps: bool) -> Sequence[int]:
+    """Skip an array; its numbers if they are wanted and few enough to be one for each block."""
+    start = cursor.offset
+    kind, count = cursor.u32(), cursor.u64()
+    if count > ARRAY_ELEMENTS_MAX:
+        raise BadGguf(f"array of {count} elements, at most {ARRAY_ELEMENTS_MAX} are allowed", start)
+    if kind == _STRING:
+        cursor.skip_strings(count)
+    elif kind in _SCALAR_BYTES:
+        content = cursor.take(count * _SCALAR_BYTES[kind])
+        if keeps and kind in _INTEGERS and count <= BLOCKS_MAX:
+            return struct.unpack(f"<{count}{_INTEGERS[kind]}", content)
+    else:
+        raise BadGguf(f"array of the unknown or nested type {kind}", start)
+    return ()
+
+
+def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment: int) -> _Tensor:
+    start = cursor.offset
+    raw_name = cursor.string(TENSOR_NAME_BYTES_MAX, "tensor name")
+    name = raw_name.decode(errors="replace")
+    dimension_count = cursor.u32()
+    if not 0 < dimension_count <= DIMENSIONS_MAX:
+        raise BadGguf(f"tensor {name!r} has {dimension_count} dimensions, not 1 to {DIMENSIONS_MAX}", start)
+    shape = [cursor.u64() for _ in range(dimension_count)]
+    kind, data_offset = cursor.u32(), cursor.u64()
+    block = formats.get(kind)
+    if block is None:
+        raise BadGguf(f"tensor {name!r} has the unknown type {kind}", start)
+    element_count = 1
+    for length in shape:
+        element_count *= length
+        if not 0 < length <= ELEMENTS_MAX or element_count > ELEMENTS_MAX:
+            raise BadGguf(f"tensor {name!r} has the impossible shape {shape}", start)
+    if shape and shape[0] % block.elements:
+        raise BadGguf(f"tensor {name!r}: rows of {shape[0]} are no multiple of {block.elements}", start)
+    if data_offset % alignment:
+        raise BadGguf(f"tensor {name!r} is not aligned to {alignment} bytes", start)
+    size_bytes = element_count // block.elements * block.size_bytes
+    return _Tensor(name=name, data_offset=data_offset, size_bytes=size_bytes)

@@ -1,0 +1,195 @@
+"""Turn the tokens of one sequence into text that may be shown: whole characters, and nothing of a stop string. Pure.
+
+Text leaves in whole tokens, so that the ids that were sent are exactly the ids that were shown: a stream can go on in
+another runner from them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from common.errors import InvalidRequest
+from runner.core.sequence.endings import Ending, EndReason
+
+STOP_STRINGS_MAX = 64
+STOP_STRING_BYTES_MAX = 4096
+_CONTINUATION = range(0x80, 0xC0)
+# The second byte after these is limited further: no overlong forms, no surrogates, nothing above U+10FFFF.
+_SECOND_BYTES = {
+    0xE0: range(0xA0, 0xC0),
+    0xED: range(0x80, 0xA0),
+    0xF0: range(0x90, 0xC0),
+    0xF4: range(0x80, 0x90),
+}
+
+
+class TokenLogprobs(NamedTuple):
+    """Natural log-probabilities of one position, from the raw logits."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), highest first, ties by id
+
+
+class TextToken(NamedTuple):
+    """A generated token. `piece` is what it adds to the text: empty for control tokens that are not shown."""
+
+    token_id: int
+    piece: bytes
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What may be sent now. With an ending, it is the last."""
+
+    text: str
+    tokens: tuple[TextToken, ...]
+    ending: Ending | None = None
+
+
+NOTHING = Release("", ())
+
+
+def check_stop_strings(stops: Sequence[str]) -> tuple[bytes, ...]:
+    """The stop strings as bytes, without empty ones.
+
+    Raises:
+        InvalidRequest: too many, or one is too long.
+    """
+    encoded = tuple(stop.encode() for stop in stops if stop)
+    if len(encoded) > STOP_STRINGS_MAX:
+        raise InvalidRequest(f"at most {STOP_STRINGS_MAX} stop strings are allowed", param="stop")
+    if any(len(stop) > STOP_STRING_BYTES_MAX for stop in encoded):
+        raise InvalidRequest(f"a stop string has more than {STOP_STRING_BYTES_MAX} bytes", param="stop")
+    return encoded
+
+
+def incomplete_tail_bytes(data: bytes) -> int:
+    """How many bytes at the end are the beginning of a character that more bytes could complete (0 to 3)."""
+    for length in range(1, min(3, len(data)) + 1):
+        lead = data[-length]
+        if lead in _CONTINUATION:
+            continue
+        needed = _character_bytes(lead)
+        if length >= needed:
+            return 0
+        second_is_wrong = length > 1 and data[1 - length] not in _SECOND_BYTES.get(lead, _CONTINUATION)
+        return 0 if second_is_wrong else length
+    return 0
+
+
+def _character_bytes(lead: int) -> int:
+    """Length of the character that a byte begins; 0 if no character begins with it."""
+    if 0xC2 <= lead <= 0xDF:
+        return 2
+    if 0xE0 <= lead <= 0xEF:
+        return 3
+    return 4 if 0xF0 <= lead <= 0xF4 else 0
+
+
+def find_stop(data: bytes, stops: Sequence[bytes]) -> tuple[int, bytes] | None:
+    """The earliest match of any stop string: (offset, stop string); on a tie the first in the list."""
+    best: tuple[int, bytes] | None = None
+    for stop in stops:
+        offset = data.find(stop)
+        if offset >= 0 and (best is None or offset < best[0]):
+            best = (offset, stop)
+    return best
+
+
+def partial_stop_bytes(data: bytes, stops: Sequence[bytes]) -> int:
+    """How many bytes at the end are the longest beginning of some stop string."""
+    held = 0
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(data)), held, -1):
+            if data.endswith(stop[:length]):
+                held = length
+                break
+    return held
+
+
+class TextStream:
+    """Takes tokens, gives back what may be sent. One per sequence."""
+
+    __slots__ = ("_pending", "_pending_bytes", "_stops", "counted", "delivered", "ended")
+
+    def __init__(self, stops: Sequence[bytes], *, resumed: int = 0) -> None:
+        """`resumed` tokens were delivered by another runner and count as generated and delivered."""
+        self._stops = tuple(stops)
+        self._pending: list[TextToken] = []
+        self._pending_bytes = b""
+        self.counted = resumed  # tokens generated, those cut and the end token included
+        self.delivered = resumed  # tokens whose text was released whole
+        self.ended = False
+
+    def push(self, token: TextToken, ending: Ending | None) -> Release:
+        """Add a token; `ending` is what the engine decided about it.
+
+        In this order: count, end token, stop string, limit, hold back, send. A stop string that the last allowed token
+        completes is therefore found before the limit is looked at.
+        """
+        assert not self.ended, "a token after the end"
+        self.counted += 1
+        if ending is not None and ending.reason is EndReason.END_TOKEN:
+            return self._flush(ending)
+        if not self._pending and ending is None and not self._stops and token.piece.isascii():
+            self.delivered += 1  # nothing can hold it back
+            return Release(token.piece.decode("ascii"), (token,))
+        self._pending.append(token)
+        self._pending_bytes += token.piece
+        match = find_stop(self._pending_bytes, self._stops)
+        if match is not None:
+            return self._cut(*match)
+        if ending is not None:
+            return self._flush(ending)
+        return self._release_whole_tokens()
+
+    def finish(self, ending: Ending) -> Release:
+        """End without a further token, for example because the context is full."""
+        assert not self.ended, "a second end"
+        return self._flush(ending)
+
+    def _flush(self, ending: Ending) -> Release:
+        """What is held was no stop string after all."""
+        tokens, text = tuple(self._pending), self._pending_bytes.decode("utf-8", "replace")
+        self._take(len(tokens))
+        self.ended = True
+        return Release(text, tokens, ending)
+
+    def _cut(self, offset: int, stop: bytes) -> Release:
+        """Send what comes before the stop string; a token that it begins inside is not delivered."""
+        whole, _ = self._tokens_within(offset)
+        text = self._pending_bytes[:offset].decode("utf-8", "replace")
+        tokens = tuple(self._pending[:whole])
+        self._take(whole)
+        self.ended = True
+        return Release(text, tokens, Ending(EndReason.STOP_STRING, stop_string=stop.decode()))
+
+    def _release_whole_tokens(self) -> Release:
+        data = self._pending_bytes
+        safe = len(data) - max(partial_stop_bytes(data, self._stops), incomplete_tail_bytes(data))
+        whole, end = self._tokens_within(safe)
+        # A token boundary may itself lie inside a character: go back to one that does not.
+        while whole and incomplete_tail_bytes(data[:end]):
+            whole -= 1
+            end -= len(self._pending[whole].piece)
+        if whole == 0:
+            return NOTHING
+        tokens, text = tuple(self._pending[:whole]), data[:end].decode("utf-8", "replace")
+        self._take(whole)
+        return Release(text, tokens)
+
+    def _tokens_within(self, limit: int) -> tuple[int, int]:
+        """How many pending tokens end at or before byte `limit`, and where the last of them ends."""
+        end = 0
+        for index, token in enumerate(self._pending):
+            if end + len(token.piece) > limit:
+                return index, end
+            end += len(token.piece)
+        return len(self._pending), end
+
+    def _take(self, count: int) -> None:
+        taken = sum(len(token.piece) for token in self._pending[:count])
+        del self._pending[:count]
+        self._pending_bytes = self._pending_bytes[taken:]
+        self.delivered += count

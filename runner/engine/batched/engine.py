@@ -1,0 +1,236 @@
+"""The default engine: continuous batching of many sequences in one llama.cpp context."""
+
+import sys
+import threading
+from dataclasses import dataclass
+
+from common.errors import PunaError
+from common.telemetry.logs import get_logger
+from runner.core.layout.layout import COPIES_BYTES_MAX, LaunchLayout, slot_context_tokens
+from runner.core.layout.projector import widened
+from runner.core.model.model_files import ModelFiles
+from runner.core.sequence.endings import REPEATED_TOKENS_MAX
+from runner.core.sequence.media import Image
+from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
+from runner.core.sequence.slots import MemoryRules, SlotPolicy
+from runner.cores import computing_cores
+from runner.engine.batched.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
+from runner.engine.batched.loop import Loop, LoopOptions
+from runner.engine.batched.media_engine import Eyes
+from runner.engine.batched.sampling_pool import SamplingPool
+from runner.engine.batched.sequence import Sequence
+from runner.engine.batched.slot_table import SlotTable
+from runner.engine.batched.step_reads import step_reads
+from runner.engine.bindings.library import start_engine
+from runner.engine.contract.engine import EngineListener, LoadedModel
+from runner.engine.llama.context import Context
+from runner.engine.llama.launch import prepare_launch
+from runner.engine.llama.loading import load_weights, system_facts, tell_loaded
+from runner.engine.llama.model import Model
+from runner.engine.llama.opened_context import CountedMemory, as_opened, generation_memory, open_context
+from runner.engine.llama.vocabulary import Vocabulary
+from runner.engine.llama.warm_up import warm_up
+from runner.engine.media.media_encoder import EncodingDone
+from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
+from runner.engine.threads.spinning import Spinning
+
+log = get_logger()
+
+SWITCH_INTERVAL_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedOptions:
+    """What does not come from the layout."""
+
+    policy: SlotPolicy = SlotPolicy.BEST
+    overlap: bool = True
+    verify: bool = False
+    repeats_max: int = REPEATED_TOKENS_MAX  # a sequence that says the same token more often ends; 0: never
+    # Host RAM for copies of states that cannot go back, and for prompts of idle slots. A model needs one of the two.
+    checkpoint_bytes_max: int = COPIES_BYTES_MAX
+    parking_bytes_max: int = COPIES_BYTES_MAX
+    sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
+
+
+class BatchedEngine:
+    """Loads one model in a thread of its own and serves it there; see `runner.engine.contract.engine.Engine`."""
+
+    def __init__(self, files: ModelFiles, layout: LaunchLayout, options: BatchedOptions | None = None) -> None:
+        self._files = files
+        self._layout = layout
+        self._options = options or BatchedOptions()
+        self._thread = EngineThread()
+        self._stop_load = threading.Event()
+        self._model: Model | None = None
+        self._loop: Loop | None = None
+        self._spinning: Spinning | None = None
+        self._pool: SamplingPool | None = None
+        self._slot_context_tokens = 0
+        self.eyes = Eyes()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Only once loaded."""
+        assert self._model is not None, "still loading"
+        return self._model.vocabulary
+
+    def start(self, listener: EngineListener) -> None:
+        """Begin to load in the engine thread."""
+        self._thread.start(self._run, listener)
+
+    def submit(self, sequence_id: int, request: GenerationRequest) -> None:
+        """Check and run a request.
+
+        Raises:
+            InvalidRequest: no runner of this model could do it.
+            PromptTooLong: it may not be cut, and is longer than the context.
+        """
+        assert self._loop is not None, "still loading"
+        vocabulary = self.vocabulary
+        check_request(request, vocabulary_size=vocabulary.size)
+        prepared = prepare_prompt(request, slot_context_tokens=self._slot_context_tokens, adds_bos=vocabulary.adds_bos)
+        sequence = Sequence(
+            sequence_id,
+            request,
+            prepared,
+            end_tokens=vocabulary.end_tokens,
+            suppressed=vocabulary.suppressed,
+            repeats_max=self._options.repeats_max,
+        )
+        self._loop.post(Submit(sequence))
+
+    def read_image(self, data: bytes) -> Image:
+        """What an image file becomes among the inputs.
+
+        Raises:
+            UnsupportedCapability: the model sees no images.
+            InvalidRequest: no image, or none that it can take.
+        """
+        return self.eyes.read(data)
+
+    def cancel(self, sequence_id: int) -> None:
+        """Free the slot of a sequence before the next decode call."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(Cancel(sequence_id))
+
+    def cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """End a sequence and keep only so many of its generated tokens in the cache."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(Cut(sequence_id, generated_tokens))
+
+    def pause(self, sequence_id: int, paused: bool) -> None:
+        """Leave a sequence out of the batches while its reader is behind."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(Pause(sequence_id, paused))
+
+    def stop(self) -> None:
+        """Abort the load, or drop every sequence and free the model."""
+        self._stop_load.set()
+        if self._loop is not None:
+            self._loop.post(Stop())
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the engine thread to end."""
+        return self._thread.join(timeout_s)
+
+    def _run(self, listener: EngineListener) -> None:
+        """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
+        try:
+            context = self._load(listener)
+        except PunaError as error:
+            if not self._stop_load.is_set():  # nobody asks any more why it failed
+                listener.load_failed(error)
+            return
+        except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded
+            listener.died(error)
+            return
+        try:
+            assert self._loop is not None
+            if not self._stop_load.is_set():
+                self._loop.run()
+        except BaseException as error:  # noqa: BLE001  # as above
+            listener.died(error)
+            return
+        self.eyes.close()
+        assert self._spinning is not None
+        self._spinning.close()
+        assert self._pool is not None
+        self._pool.close()
+        context.close()
+        assert self._model is not None
+        self._model.close()
+
+    def _load(self, listener: EngineListener) -> Context:
+        """Have everything ready to serve; the loop is made last."""
+        mark_engine_thread()
+        start_engine()
+        launch = prepare_launch(self._files, self._layout)
+        layout, warnings = launch.layout, list(launch.resolved.warnings)
+        model = load_weights(launch, listener, self._stop_load)
+        try:
+            self.eyes.open(launch, model, warnings)
+            widest = widened(layout, self.eyes.whole_rows)
+            context = open_context(launch, model, widest)
+        except PunaError:
+            self.eyes.close()
+            model.close()
+            raise
+        layout = as_opened(layout, warnings)
+        tokens = self._slot_context_tokens = min(
+            layout.context_tokens, slot_context_tokens(context.cells, layout.slots)
+        )
+        spinning = self._spinning = Spinning(threads=layout.threads)
+        rules = warm_up(context, model, layout)
+        spinning.decide()  # the first answer is not to be the one that finds out
+        media = self.eyes.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
+        counted = generation_memory(launch, widest, model, context, self.eyes.memory())
+        use = counted.use if counted is not None else None
+        self._model = model
+        threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
+        pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
+        slots = self._make_slots(context, rules, counted)
+        self._loop = Loop(context, slots, listener, self._loop_options(layout), media, spinning, pool)
+        # The engine thread waits no longer than this for the event loop to give the interpreter up.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        loaded = LoadedModel(
+            layout=layout,
+            warnings=tuple(warnings),
+            vocabulary_size=model.vocabulary.size,
+            slot_context_tokens=tokens,
+            weights_bytes=model.size_bytes,
+            memory=use,
+            reads=step_reads(launch, use, cells=context.cells),
+        )
+        log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
+        tell_loaded(listener, launch, loaded)
+        return context
+
+    def _make_slots(self, context: Context, rules: MemoryRules, counted: CountedMemory | None) -> SlotTable:
+        """The slots, with no more host RAM for copies than was counted for them."""
+        copies_bytes = COPIES_BYTES_MAX if counted is None else counted.copies_bytes
+        return SlotTable(
+            context,
+            policy=self._options.policy,
+            rules=rules,
+            checkpoint_bytes_max=min(self._options.checkpoint_bytes_max, copies_bytes),
+            parking_bytes_max=min(self._options.parking_bytes_max, copies_bytes),
+        )
+
+    def _loop_options(self, layout: LaunchLayout) -> LoopOptions:
+        return LoopOptions(
+            # With a pipeline the calls are larger than the graphs, so that every device has work.
+            batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
+            overlap=self._options.overlap,
+            verify=self._options.verify,
+        )
+
+    def _encoded(self, done: EncodingDone) -> None:
+        """On the encoder's thread."""
+        assert self._loop is not None, "images are encoded for requests"
+        self._loop.post(Encoded(done))
+
+
+def _rules_fields(rules: MemoryRules) -> dict[str, object]:
+    """The memory's abilities as log fields."""
+    return {"erases_tail": rules.erases_tail, "window_tokens": rules.window_tokens, "can_shift": rules.can_move}

@@ -1,0 +1,399 @@
+"""The engine thread: schedule → decode → collect, for as long as the process lives.
+
+Of one step, only sampling and planning lie between two decode calls. What was sampled is reported right before the next
+call, which gives the interpreter away: text work happens while the next step computes.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import assert_never
+
+from common.clock import NS_PER_S
+from common.errors import PunaError, QueueFull
+from runner.core.grammar.token_grammar import NO_TOKEN
+from runner.core.sequence.batching import BatchPlan, BatchRow, Demand, plan_batch
+from runner.core.sequence.context_shift import plan_context_shift
+from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
+from runner.core.sequence.inputs import groups_in
+from runner.engine.batched.commands import Cancel, Command, Cut, Encoded, Pause, Stop, Submit
+from runner.engine.batched.media_rows import MediaRows
+from runner.engine.batched.sampling_pool import SamplingPool, Wanted
+from runner.engine.batched.sequence import Sequence
+from runner.engine.batched.slot_table import Slot, SlotTable
+from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
+from runner.engine.llama.batch import Batch
+from runner.engine.llama.context import Context, DecodeResult
+from runner.engine.threads.spinning import Spinning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """How the loop runs."""
+
+    batch_tokens: int
+    overlap: bool = True  # False: text work of a step is done before the next one is planned
+    verify: bool = False  # check the slots' bookkeeping against the engine's after every step
+
+
+class Loop:
+    """Owns context and slots. `post` may be called from any thread, everything else is the engine thread's."""
+
+    def __init__(
+        self,
+        context: Context,
+        slots: SlotTable,
+        listener: EngineListener,
+        options: LoopOptions,
+        media: MediaRows | None = None,
+        spinning: Spinning | None = None,
+        pool: SamplingPool | None = None,
+    ) -> None:
+        """`media`: None where the model sees no images. `spinning`: None leaves OpenMP alone. `pool`: or one core."""
+        self._context = context
+        self._pool = pool or SamplingPool(context, threads=0)
+        self._spinning = spinning
+        self.media = media
+        self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
+        self._slots = slots
+        self._listener = listener
+        self._options = options
+        self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
+        self._inbox: deque[Command] = deque()
+        self._wake = threading.Event()
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[int, Sequence] = {}
+        self._report = StepReport()
+        self._reported = (0, 0)  # busy and waiting as last reported
+        self._next_start = 0
+        self._sampling_ns = 0
+        self._called_ns = 0  # when the last decode call began
+        self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
+        self._stopping = False
+
+    def post(self, command: Command) -> None:
+        """Hand a command to the engine thread."""
+        self._inbox.append(command)
+        self._wake.set()
+
+    def run(self) -> None:
+        """Serve until `Stop`.
+
+        Raises:
+            EngineFailure: the engine broke.
+        """
+        while not self._stopping:
+            self._wake.clear()
+            if not self.turn() and not self._stopping:
+                self._wake.wait()
+        for sequence in [*self._running.values(), *self._waiting]:
+            self._drop(sequence)
+        self._tell()
+
+    def turn(self) -> bool:
+        """Obey what was posted, then run one step or tidy up; False if there is nothing to do."""
+        while self._inbox:
+            self._handle(self._inbox.popleft())
+        if self._stopping:
+            return False
+        self._admit()
+        rows = self._plan()
+        if rows:
+            self._step(rows)
+        else:
+            self._synced_ns = 0
+            self._tell()
+        return self._slots.park_one() or bool(rows)
+
+    def _handle(self, command: Command) -> None:
+        match command:
+            case Submit(sequence):
+                self._waiting.append(sequence)
+            case Cancel(sequence_id):
+                found = self._find(sequence_id)
+                if found is not None:
+                    self._drop(found)
+            case Cut(sequence_id, generated_tokens):
+                self._cut(sequence_id, generated_tokens)
+            case Pause(sequence_id, paused):
+                found = self._find(sequence_id)
+                if found is not None:
+                    found.paused = paused
+            case Encoded(done):
+                assert self.media is not None
+                self.media.take_in(done)
+                self._report.images_encoded += done.encoded is not None
+                self._report.encode_s += done.seconds
+            case Stop():
+                self._stopping = True
+            case _:
+                assert_never(command)
+
+    def _find(self, sequence_id: int) -> Sequence | None:
+        running = self._running.get(sequence_id)
+        if running is not None:
+            return running
+        return next((sequence for sequence in self._waiting if sequence.id == sequence_id), None)
+
+    def _drop(self, sequence: Sequence) -> None:
+        """Cancelled or failed: free what it has."""
+        if sequence.slot_id < 0:
+            self._waiting.remove(sequence)
+            sequence.sampler.close()
+            self._report.outcomes.append(Freed(sequence.id, None))
+        else:
+            self._free(sequence, unheld_tokens=len(sequence.pending) if sequence.generating else 0)
+
+    def _free(self, sequence: Sequence, *, unheld_tokens: int) -> None:
+        """Give the slot back. `unheld_tokens` of the generated ones never reached the cache."""
+        slot = self._slots.slots[sequence.slot_id]
+        slot.generated_held = max(0, sequence.rules.generated - unheld_tokens)
+        self._slots.free(slot)
+        del self._running[sequence.id]
+        if sequence.images and self.media is not None:
+            self.media.end(sequence)
+        sequence.sampler.close()
+        self._report.outcomes.append(Freed(sequence.id, sequence.times()))
+
+    def _cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """A stop string was found: the tokens from it on leave the cache. The sequence may have ended by itself."""
+        sequence = self._running.get(sequence_id)
+        if sequence is not None:
+            self._free(sequence, unheld_tokens=len(sequence.pending))
+        for slot in self._slots.slots:
+            if slot.last_sequence_id == sequence_id and slot.sequence is None:
+                excess = max(0, slot.generated_held - generated_tokens)
+                self._slots.erase_tail(slot, max(0, len(slot.held) - excess))
+                slot.generated_held -= excess
+
+    def _admit(self) -> None:
+        """Give waiting sequences slots, first come first served."""
+        while self._waiting and self._slots.busy < self._context.slots:
+            sequence = self._waiting.popleft()
+            sequence.slot_ns = time.monotonic_ns()
+            slot = self._slots.take(sequence, reuse=sequence.request.cache_prompt)
+            assert slot is not None, "a slot was free"
+            self._running[sequence.id] = sequence
+            if sequence.media_ahead and self.media is not None:
+                self.media.begin(sequence)
+
+    def _plan(self) -> tuple[BatchRow, ...]:
+        """Rows of the next call; makes room in full contexts first."""
+        while True:
+            plan = self._plan_once()
+            if not plan.full:
+                self._next_start = plan.next_start
+                return plan.rows
+            for slot_id in plan.full:
+                self._make_room(self._slots.slots[slot_id])
+
+    def _plan_once(self) -> BatchPlan:
+        demands: list[Demand] = []
+        rows: list[Demand] = []
+        for slot in self._slots.slots:
+            sequence = slot.sequence
+            if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
+                room = sequence.prepared.context_tokens - len(slot.held)
+                if sequence.checkpoints:  # a chunk ends where the memory is to be saved
+                    room = min(room, sequence.checkpoints[0] - len(slot.held))
+                if sequence.media_ahead:
+                    self._look_ahead(slot, sequence, room, demands, rows)
+                else:
+                    demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
+        # A call holds tokens or rows. Where both wait they take turns.
+        self._rows_turn = bool(rows) and not (demands and self._rows_turn)
+        if self._rows_turn:
+            assert self.media is not None
+            return plan_batch(rows, batch_tokens=self.media.rows_max, start=self._next_start)
+        return plan_batch(demands, batch_tokens=self._options.batch_tokens, start=self._next_start)
+
+    def _look_ahead(self, slot: Slot, sequence: Sequence, room: int, demands: list[Demand], rows: list[Demand]) -> None:
+        """What a sequence with images ahead could add next, to the tokens or to the rows."""
+        assert self.media is not None
+        error = self.media.failure(sequence)
+        if error is not None:
+            self._fail(sequence, error)
+            return
+        found = self.media.demand(slot, sequence, room)
+        if found.demand is not None:
+            (rows if found.rows else demands).append(found.demand)
+
+    def _make_room(self, slot: Slot) -> None:
+        sequence = slot.sequence
+        assert sequence is not None
+        if not sequence.request.shift:
+            self._report.outcomes.append(Ended(sequence.id, CONTEXT_FULL))
+            self._free(sequence, unheld_tokens=len(sequence.pending))
+            return
+        try:
+            plan = plan_context_shift(
+                held_tokens=len(slot.held),
+                context_tokens=sequence.prepared.context_tokens,
+                kept_tokens=sequence.prepared.kept_tokens,
+                can_move=self._slots.rules.can_move,
+                shared_tokens=self._slots.shared_tokens(slot),
+                groups=groups_in(slot.held) if sequence.images else (),
+            )
+        except PunaError as error:
+            self._fail(sequence, error)
+            return
+        assert plan is not None, "a full context always has something to drop"
+        self._slots.shift(slot, sequence, plan)
+        # With inputs to compute again the sequence shares the batch like a prompt.
+        sequence.generating = len(sequence.pending) == 1
+
+    def _fail(self, sequence: Sequence, error: PunaError) -> None:
+        self._report.outcomes.append(Failed(sequence.id, error))
+        self._drop(sequence)
+
+    def _step(self, planned: tuple[BatchRow, ...]) -> None:
+        started_ns = time.monotonic_ns()
+        rows, outputs = self._decode(planned, started_ns)
+        if not rows:
+            return
+        self._context.synchronize()
+        synced_ns = self._synced_ns = time.monotonic_ns()
+        if self._spinning is not None:
+            self._spinning.look(synced_ns)
+        report = self._report
+        report.decode_calls += 1
+        report.decode_s += (synced_ns - self._called_ns) / NS_PER_S
+        report.batch_sequences = len(rows)
+        report.lone_steps += self._slots.lone_step(rows, self._called_ns, synced_ns)
+        if self._pool.threads and len(rows) > 1:
+            self._choose_ahead(rows, outputs)
+        for row, output in zip(rows, outputs, strict=True):
+            self._collect(row, output, synced_ns)
+        self._sampling_ns += time.monotonic_ns() - synced_ns
+        if self._options.verify:
+            self._slots.check()
+        if not self._options.overlap:
+            self._tell()
+
+    def _decode(self, rows: tuple[BatchRow, ...], started_ns: int) -> tuple[tuple[BatchRow, ...], list[int]]:
+        """Run the rows, fewer if cells run out; return those that ran and where their logits are (-1: none)."""
+        while rows:
+            outputs = self._fill(rows, started_ns)
+            self._tell()
+            self._called_ns = time.monotonic_ns()
+            if self._synced_ns:
+                self._report.gap_s += (self._called_ns - self._synced_ns) / NS_PER_S
+                self._synced_ns = 0
+            if self._call() == DecodeResult.DONE:
+                return rows, outputs
+            if self._slots.evict_oldest_idle():
+                continue
+            if len(rows) == 1:
+                (row,) = rows
+                sequence = self._slots.slots[row.key].sequence
+                assert sequence is not None
+                self._fail(sequence, QueueFull("the cache has no free cell for this sequence"))
+                return (), []
+            rows = tuple(row for row in rows if row is not self._newest(rows))
+        return (), []
+
+    def _call(self) -> int:
+        if self._rows_turn:
+            assert self.media is not None
+            return self.media.decode()
+        return self._context.decode(self._batch)
+
+    def _newest(self, rows: tuple[BatchRow, ...]) -> BatchRow:
+        """What is left out first when cells run out: the newest prompt, else the newest sequence."""
+
+        def age(row: BatchRow) -> tuple[bool, int]:
+            sequence = self._slots.slots[row.key].sequence
+            assert sequence is not None
+            return not sequence.generating, sequence.id
+
+        return max(rows, key=age)
+
+    def _fill(self, rows: tuple[BatchRow, ...], started_ns: int) -> list[int]:
+        batch = self._batch
+        batch.clear()
+        media = self.media if self._rows_turn else None
+        if media is not None:
+            media.batch.clear()
+        outputs = []
+        for row in rows:
+            slot = self._slots.slots[row.key]
+            sequence = slot.sequence
+            assert sequence is not None
+            if not sequence.first_batch_ns:
+                sequence.first_batch_ns = started_ns
+            if media is not None:
+                last = media.add(slot, sequence, row)
+            else:
+                tokens = sequence.pending if row.complete else sequence.pending[: row.tokens]
+                last = batch.add(slot.id, len(slot.held) - slot.excess, tokens, wants_logits=row.complete)
+            outputs.append(last if row.complete else -1)
+        return outputs
+
+    def _choose_ahead(self, rows: tuple[BatchRow, ...], outputs: list[int]) -> None:
+        """Let several cores make the choices that take long."""
+        wanted = []
+        for row, output in zip(rows, outputs, strict=True):
+            sequence = self._slots.slots[row.key].sequence
+            assert sequence is not None
+            # Of log-probabilities a copy is taken before the choice changes the logits.
+            raw = sequence.request.top_logprobs is not None
+            if sequence.sampler.cost >= self._pool.cost_min and output >= 0 and not (raw or sequence.rules.exhausted):
+                wanted.append(Wanted(sequence.sampler, output, sequence.rules.generated))
+        self._pool.choose_ahead(wanted)
+
+    def _collect(self, row: BatchRow, output: int, synced_ns: int) -> None:
+        """Book what was evaluated, and sample where logits were wanted."""
+        slot = self._slots.slots[row.key]
+        sequence = slot.sequence
+        assert sequence is not None
+        report = self._report
+        slot.held += sequence.pending[: row.tokens]
+        del sequence.pending[: row.tokens]
+        if sequence.media_ahead and self.media is not None:
+            self.media.book(slot, sequence, row.tokens)
+        if not sequence.generating:
+            report.prompt_tokens += row.tokens
+            if not sequence.first_token_ns:
+                total = len(sequence.prepared.inputs)
+                done = total - len(sequence.pending)
+                report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
+            if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
+                self._slots.save_checkpoint(slot)
+                sequence.checkpoints = sequence.checkpoints[1:]
+        if output < 0:
+            return
+        if sequence.rules.exhausted:
+            report.outcomes.append(Ended(sequence.id, LENGTH))
+            self._free(sequence, unheld_tokens=0)
+            return
+        logits = self._context.logits(output).copy() if sequence.request.top_logprobs is not None else None
+        try:
+            token_id = self._pool.sample(Wanted(sequence.sampler, output, sequence.rules.generated))
+        except PunaError as error:
+            self._fail(sequence, error)
+            return
+        if token_id == NO_TOKEN:
+            report.outcomes.append(Ended(sequence.id, END_TOKEN))
+            self._free(sequence, unheld_tokens=0)
+            return
+        sequence.stamp_token(synced_ns=synced_ns, sampling_ns=self._sampling_ns)
+        ending = sequence.rules.count(token_id)
+        report.generated_tokens += 1
+        report.outcomes.append(Sampled(sequence.id, token_id, logits, ending))
+        if ending is None:
+            sequence.pending.append(token_id)
+            sequence.generating = True
+        else:
+            self._free(sequence, unheld_tokens=1)
+
+    def _tell(self) -> None:
+        """Report what happened, if anything did."""
+        report = self._report
+        report.slots_busy, report.waiting = self._slots.busy, len(self._waiting)
+        now = (report.slots_busy, report.waiting)
+        if report.outcomes or now != self._reported or self._slots.has_parked:
+            self._slots.tell(report)
+            self._reported = now
+            self._report = StepReport()
+            self._listener.stepped(report)

@@ -1,0 +1,98 @@
+"""What the engine sees with: projector, encoder thread, the loop's side of both; nothing where the model is blind."""
+
+from collections.abc import Callable
+from functools import partial
+
+from common.errors import BadModelFile, PunaError
+from runner.core.sequence.embedding_shelf import EmbeddingShelf
+from runner.core.sequence.media import Image
+from runner.engine.batched.media_rows import MediaRows
+from runner.engine.contract.engine import refuse_image
+from runner.engine.llama.context import Context
+from runner.engine.llama.launch import Launch
+from runner.engine.llama.model import Model
+from runner.engine.media.media_encoder import EncodingDone, MediaEncoder
+from runner.engine.media.media_loading import LoadedProjector, load_projector, warm_up_projector
+from runner.engine.media.media_store import MediaStore
+
+
+class Eyes:
+    """Opened between model and context, connected once the context is there. A projector that fails is a warning."""
+
+    def __init__(self) -> None:
+        self._loaded: LoadedProjector | None = None
+        self.encoder: MediaEncoder | None = None
+        self.shelf = EmbeddingShelf()
+        self.read: Callable[[bytes], Image] = refuse_image
+
+    @property
+    def whole_rows(self) -> int:
+        """The most rows of an image that must be in one call; 0 where images may be split."""
+        return self._loaded.whole_rows if self._loaded is not None else 0
+
+    def open(self, launch: Launch, model: Model, warnings: list[str]) -> None:
+        """Load the projector, if there is one.
+
+        Raises:
+            DeviceMemoryExhausted: the device has no room for it.
+        """
+        if launch.files.projector is None:
+            return
+        try:
+            self._loaded = load_projector(launch.files.projector, model, launch.layout, launch.device_pointers)
+        except BadModelFile as error:
+            warnings.append(f"images are refused: {error.message}")
+
+    def connect(
+        self,
+        launch: Launch,
+        context: Context,
+        *,
+        context_tokens: int,
+        on_done: Callable[[EncodingDone], None],
+        warnings: list[str],
+    ) -> MediaRows | None:
+        """Start the encoder thread and try everything out on the largest image.
+
+        Raises:
+            DeviceMemoryExhausted, InsufficientMemory: no room for the largest image's graph.
+        """
+        loaded = self._loaded
+        if loaded is None:
+            return None
+        encoder = MediaEncoder(loaded.projector, on_done=on_done)
+        try:
+            image = encoder.start(
+                partial(
+                    warm_up_projector, loaded, context_tokens=context_tokens, device_pointers=launch.device_pointers
+                )
+            )
+        except PunaError as error:
+            self.close()
+            if not isinstance(error, BadModelFile):
+                raise
+            warnings.append(f"images are refused: {error.message}")
+            return None
+        self.encoder = encoder
+        self.read = loaded.projector.read
+        media = MediaRows(
+            context,
+            MediaStore(encoder.submit, self.shelf),
+            components=loaded.projector.components,
+            whole=loaded.projector.whole,
+            batch_tokens=launch.layout.batch_tokens,
+        )
+        media.warm_up(image)
+        return media
+
+    def memory(self) -> dict[int | None, int]:
+        """What the projector holds, by ggml device; None is host RAM."""
+        return self._loaded.memory() if self._loaded is not None else {}
+
+    def close(self) -> None:
+        """End the encoder thread and free the projector; before context and model."""
+        if self.encoder is not None:
+            self.encoder.close()
+        if self._loaded is not None:
+            self._loaded.projector.close()
+        self.encoder = self._loaded = None

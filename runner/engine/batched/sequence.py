@@ -1,0 +1,135 @@
+"""A sequence while the engine thread has it."""
+
+import time
+
+from runner.core.grammar.token_grammar import GrammarCursor
+from runner.core.sequence.endings import EndRules, generated_tokens_max
+from runner.core.sequence.inputs import tokens_of
+from runner.core.sequence.media import Image
+from runner.core.sequence.reasoning_budget import ReasoningCursor
+from runner.core.sequence.requests import GenerationRequest, PreparedPrompt
+from runner.core.sequence.slots import Leader
+from runner.engine.batched.sampler import Sampler
+from runner.engine.contract.engine import SequenceTimes
+
+
+class Sequence:
+    """One request from submit to freed. Only the engine thread touches it after `submit`."""
+
+    __slots__ = (
+        "cached_tokens",
+        "checkpoints",
+        "first_batch_ns",
+        "first_token_ns",
+        "generating",
+        "id",
+        "images",
+        "last_token_ns",
+        "leader",
+        "media_ahead",
+        "paused",
+        "pending",
+        "prepared",
+        "request",
+        "rules",
+        "sampler",
+        "sampling_first_ns",
+        "sampling_last_ns",
+        "slot_id",
+        "slot_ns",
+        "submitted_ns",
+    )
+
+    def __init__(
+        self,
+        sequence_id: int,
+        request: GenerationRequest,
+        prepared: PreparedPrompt,
+        *,
+        end_tokens: frozenset[int],
+        suppressed: frozenset[int],
+        repeats_max: int,
+    ) -> None:
+        """Made in the caller's thread, so that the engine thread has less to do.
+
+        Args:
+            sequence_id: never used before.
+            request: checked.
+            prepared: what the slot has to hold.
+            end_tokens: of the vocabulary.
+            suppressed: tokens that the model file forbids.
+            repeats_max: how often a token may repeat; 0: without limit.
+        """
+        self.id = sequence_id
+        self.request = request
+        self.prepared = prepared
+        self.rules = EndRules(
+            end_tokens=frozenset() if request.ignore_eos else end_tokens,
+            limit=generated_tokens_max(request.max_tokens, prepared.context_tokens),
+            # Who asks to go on after an end token wants every token up to the limit.
+            repeats_max=0 if request.ignore_eos else repeats_max,
+            resumed=request.resumed,
+        )
+        self.sampler = Sampler(
+            request.sampling,
+            suppressed=suppressed,
+            context_tokens=prepared.context_tokens,
+            earlier=(*(tokens_of(request.prompt) if request.images else request.prompt), *request.resumed),
+            grammar=None
+            if request.grammar is None
+            else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
+            reasoning=None
+            if request.reasoning is None
+            else ReasoningCursor(request.reasoning, resumed=request.resumed),
+        )
+        # By unit key: the image that it is a part of, and which part.
+        self.images: dict[int, tuple[Image, int]] = {
+            unit.key: (image, part) for image in request.images for part, unit in enumerate(image.units)
+        }
+        self.media_ahead = False  # some pending input is a row of an image
+        self.slot_id = -1
+        self.pending: list[int] = []  # inputs that are not in the cache yet
+        self.generating = False  # the one pending input is the token sampled last
+        self.paused = False
+        self.leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
+        self.cached_tokens = 0
+        self.checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
+        self.submitted_ns = time.monotonic_ns()
+        self.slot_ns = 0
+        self.first_batch_ns = 0
+        self.first_token_ns = 0
+        self.last_token_ns = 0
+        self.sampling_first_ns = 0  # the engine's total sampling time before the first and before the last token
+        self.sampling_last_ns = 0
+
+    def stamp_token(self, *, synced_ns: int, sampling_ns: int) -> None:
+        """A token was sampled from the results of `synced_ns`; `sampling_ns` is the engine's total before it."""
+        if not self.first_token_ns:
+            self.first_token_ns = synced_ns
+            self.sampling_first_ns = sampling_ns
+        self.last_token_ns = synced_ns
+        self.sampling_last_ns = sampling_ns
+
+    @property
+    def cached_prompt_tokens(self) -> int:
+        """What of the prompt was in the cache. Where an answer goes on, some of that answer may have been, too."""
+        return min(self.cached_tokens, self.prepared.prompt_tokens)
+
+    def times(self) -> SequenceTimes | None:
+        """What was measured; None if the sequence never had a slot."""
+        if self.slot_id < 0:
+            return None
+        prompt_ns = generate_ns = 0
+        if self.first_token_ns:
+            prompt_ns = self.first_token_ns - self.first_batch_ns
+            sampling_ns = self.sampling_last_ns - self.sampling_first_ns
+            generate_ns = max(0, self.last_token_ns - self.first_token_ns - sampling_ns)
+        return SequenceTimes(
+            queue_ns=self.slot_ns - self.submitted_ns,
+            prompt_ns=prompt_ns,
+            generate_ns=generate_ns,
+            prompt_tokens=self.prepared.prompt_tokens,
+            cached_tokens=self.cached_prompt_tokens,
+            evaluated_tokens=len(self.prepared.inputs) - self.cached_tokens,
+            slot_id=self.slot_id,
+        )

@@ -1,0 +1,316 @@
+"""The slots of a context: who holds what. Applies to llama.cpp's memory what the core decided."""
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+
+from common.telemetry.logs import get_logger
+from runner.core.sequence.batching import BatchRow
+from runner.core.sequence.checkpoints import best_checkpoint, plan_checkpoints
+from runner.core.sequence.context_shift import ContextShift, ShiftMethod
+from runner.core.sequence.decode_windows import LoneStep
+from runner.core.sequence.inputs import excess_rows, holds_media, whole_units
+from runner.core.sequence.slots import (
+    MemoryRules,
+    PromptView,
+    SharedCells,
+    SlotChoice,
+    SlotPolicy,
+    SlotView,
+    choose_leader,
+    choose_slot,
+    resume_point,
+)
+from runner.engine.batched.checkpoint_store import CheckpointStore
+from runner.engine.batched.parking import IDLE_CELLS_MAX, ParkingLot
+from runner.engine.batched.sequence import Sequence
+from runner.engine.contract.engine import StepReport
+from runner.engine.llama.context import Context
+
+log = get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """One KV sequence of the context. `held` are the inputs in its cells, in order."""
+
+    id: int
+    held: list[int] = field(default_factory=list)
+    sequence: Sequence | None = None
+    last_used: int = 0
+    last_sequence_id: int = -1  # whose tokens the end of `held` is, also after it ended
+    generated_held: int = 0  # how many of them were generated, once it ended
+    excess: int = 0  # by how many `held` outnumbers its positions; only images take fewer positions than rows
+    shifted: bool = False  # it does not begin as its last prompt did
+    parks: bool = True  # False: what it holds is too large to be moved out of the cache
+    salt: str = ""  # of the last request
+
+
+class SlotTable:
+    """Owns the slots. Only the engine thread may use it."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        policy: SlotPolicy,
+        rules: MemoryRules,
+        checkpoint_bytes_max: int = 0,
+        parking_bytes_max: int = 0,
+    ) -> None:
+        """Checkpoints are taken only of memory that cannot go back; prompts are parked only from memory that can."""
+        goes_back = rules.erases_tail and rules.window_tokens == 0
+        parks = goes_back and policy is SlotPolicy.BEST  # the other policy never copies a prefix
+        self._checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else checkpoint_bytes_max)
+        self._parking = ParkingLot(context, bytes_max=parking_bytes_max if parks else 0)
+        self._context = context
+        self._policy = policy
+        self.rules = rules
+        self._shared = SharedCells()
+        self._uses = 0
+        self.has_parked = False  # since it was last told what is held
+        self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
+
+    @property
+    def busy(self) -> int:
+        """How many slots serve a sequence."""
+        return sum(slot.sequence is not None for slot in self.slots)
+
+    @property
+    def held_inputs(self) -> int:
+        """How much all slots hold together."""
+        return sum(len(slot.held) for slot in self.slots)
+
+    def tell(self, report: StepReport) -> None:
+        """Say what is held, and by whom."""
+        report.held_inputs = self.held_inputs
+        report.holders = tuple(slot.last_sequence_id for slot in self.slots if slot.held and not slot.shifted)
+        report.parked = self._parking.holders
+        self.has_parked = False
+
+    def lone_step(self, rows: Rows[BatchRow], began_ns: int, ended_ns: int) -> tuple[LoneStep, ...]:
+        """A call that held one generated token of one sequence, before it is booked; else nothing."""
+        if len(rows) != 1 or rows[0].tokens != 1:
+            return ()
+        slot = self.slots[rows[0].key]
+        if slot.sequence is None or not slot.sequence.generating:
+            return ()
+        # Where all share the cells, a step goes over those of the others, too.
+        held = self.held_inputs if self._context.shares_cells else len(slot.held)
+        return (LoneStep(began_ns, ended_ns, min(held + 1, self._context.cells)),)
+
+    def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
+        """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
+        inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
+        choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse, salt=salt)
+        if choice is None:
+            return None
+        slot = self.slots[choice.slot_id]
+        assert slot.sequence is None, "a busy slot was chosen"
+        slot.sequence = sequence
+        self._uses += 1
+        slot.last_used = self._uses
+        slot.last_sequence_id, slot.salt = sequence.id, salt
+        slot.generated_held = 0
+        slot.parks, slot.shifted = True, False
+        sequence.slot_id = slot.id
+        self._fill(slot, sequence, choice)
+        if reuse and self.rules.erases_tail:
+            older = self._prompts_in_progress(besides=sequence)
+            sequence.leader = choose_leader(inputs, held_tokens=len(slot.held), older=older, salt=salt)
+        return slot
+
+    def await_leader(self, slot: Slot, sequence: Sequence) -> bool:
+        """True while a sequence has to wait for its leader; takes over what the leader evaluated once it is there."""
+        leader = sequence.leader
+        if leader is None:
+            return False
+        source = self.slots[leader.slot_id]
+        running = source.sequence is not None and source.sequence.id == leader.sequence_id
+        if running and len(source.held) < leader.tokens:
+            return True
+        sequence.leader = None
+        inputs = sequence.prepared.inputs
+        points = {view.slot_id: resume_point(view, inputs, self.rules, salt=slot.salt) for view in self._views()}
+        best = max(points, key=lambda slot_id: (points[slot_id].tokens, slot_id == slot.id))
+        if points[best].tokens > len(slot.held):
+            choice = SlotChoice(
+                slot_id=slot.id, source_id=best, prefix_tokens=points[best].tokens, restores=points[best].restores
+            )
+            self._fill(slot, sequence, choice)
+        return False
+
+    def free(self, slot: Slot) -> None:
+        """The slot serves nobody now; what it holds stays for the next prompt that begins the same."""
+        slot.sequence = None
+
+    def erase_tail(self, slot: Slot, kept_tokens: int) -> None:
+        """Forget inputs from `kept_tokens` on; more where the memory can only go back to a checkpoint."""
+        if kept_tokens >= len(slot.held):
+            return
+        if kept_tokens == 0 or not self._context.erase(slot.id, _position(slot, kept_tokens)):
+            kept_tokens = self._go_back(slot, kept_tokens)
+        self._forget(slot, kept_tokens)
+
+    def save_checkpoint(self, slot: Slot) -> None:
+        """Keep a copy of what this slot's memory could not go back to."""
+        self._checkpoints.save(slot.id, len(slot.held))
+
+    def _go_back(self, slot: Slot, kept_tokens: int) -> int:
+        """Restore the latest checkpoint within the first inputs, else erase all; return how many inputs are left."""
+        place = best_checkpoint(self._checkpoints.places(slot.id), prefix_tokens=kept_tokens)
+        restored = place > 0 and self._checkpoints.restore(slot.id, source_id=slot.id, tokens=place)
+        if restored and self._context.erase(slot.id, _position(slot, place)):
+            return place
+        self._context.erase(slot.id, 0)
+        return 0
+
+    def _forget(self, slot: Slot, kept_tokens: int) -> None:
+        """Book what was erased."""
+        del slot.held[kept_tokens:]
+        slot.excess = excess_rows(slot.held) if slot.excess else 0
+        self._shared.cut(slot.id, kept_tokens)
+        self._checkpoints.cut(slot.id, kept_tokens)
+
+    def shared_tokens(self, slot: Slot) -> int:
+        """Inputs at the start whose cells another slot uses too."""
+        return self._shared.shared_tokens(slot.id)
+
+    def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
+        """Make room in a full context; what must be computed again goes in front of what is pending."""
+        slot.shifted = True
+        if plan.method is ShiftMethod.MOVE and self._context.erase(slot.id, plan.drop_start, plan.drop_stop):
+            distance = plan.drop_start - plan.drop_stop
+            self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)
+            del slot.held[plan.drop_start : plan.drop_stop]
+            self._shared.cut(slot.id, plan.drop_start)
+            self._checkpoints.cut(slot.id, plan.drop_start)
+            return
+        before = list(slot.held)
+        if self.rules.window_tokens:  # it may have lost what the first input after the head has to see
+            self._forget(slot, self._go_back(slot, plan.drop_start))
+        else:
+            self.erase_tail(slot, plan.drop_start)
+        again = before[len(slot.held) : plan.drop_start] + before[plan.drop_stop :]
+        sequence.pending = again + sequence.pending
+        sequence.media_ahead = bool(sequence.images) and holds_media(sequence.pending)
+
+    def park_one(self) -> bool:
+        """Move the idle prompt used longest ago out of the cache, if idle ones slow the others; False if not."""
+        if not self._parking.enabled:
+            return False
+        idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
+        # The newest one stays: whoever talked last talks next.
+        if len(idle) < 2 or sum(len(slot.held) for slot in idle) <= IDLE_CELLS_MAX:
+            return False
+        idle.sort(key=lambda slot: slot.last_used)
+        slot = next((slot for slot in idle[:-1] if slot.parks), None)
+        if slot is None:
+            return False
+        sequence_id = None if slot.shifted else slot.last_sequence_id
+        if self._parking.park(slot.id, slot.held, sequence_id=sequence_id, salt=slot.salt):
+            self.erase_tail(slot, 0)
+            self.has_parked = True
+        else:
+            slot.parks = False
+        return True
+
+    def evict_oldest_idle(self) -> bool:
+        """Empty the idle slot used longest ago; False if no idle slot holds anything."""
+        idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
+        if not idle:
+            return False
+        slot = min(idle, key=lambda candidate: candidate.last_used)
+        _log_eviction(slot)
+        self.erase_tail(slot, 0)
+        return True
+
+    def check(self) -> None:
+        """Assert that every slot holds what its bookkeeping says."""
+        for slot in self.slots:
+            last = self._context.last_position(slot.id)
+            held = len(slot.held)
+            if slot.held and slot.held[-1] < 0:  # the last rows of an image may share a position
+                assert 0 <= last < held, f"slot {slot.id}: position {last}, {held} inputs held"
+            else:
+                assert last + 1 == held - slot.excess, f"slot {slot.id}: position {last}, {held} inputs held"
+
+    def _views(self) -> list[SlotView]:
+        windowed = self.rules.window_tokens > 0
+        slots = [
+            SlotView(
+                slot_id=slot.id,
+                held=slot.held,
+                busy=slot.sequence is not None,
+                last_used=slot.last_used,
+                first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
+                checkpoints=self._checkpoints.places(slot.id),
+                excess=slot.excess,
+                salt=slot.salt,
+            )
+            for slot in self.slots
+        ]
+        return slots + self._parking.views()
+
+    def _prompts_in_progress(self, *, besides: Sequence) -> list[PromptView]:
+        return [
+            PromptView(slot_id=slot.id, sequence_id=running.id, inputs=running.prepared.inputs, salt=slot.salt)
+            for slot in self.slots
+            if (running := slot.sequence) is not None and running is not besides and not running.first_token_ns
+        ]
+
+    def _fill(self, slot: Slot, sequence: Sequence, choice: SlotChoice) -> None:
+        """Bring the chosen prefix into the slot's cells; the rest of the inputs is pending."""
+        inputs = sequence.prepared.inputs
+        if choice.source_id != slot.id:
+            self._fork(slot, choice, inputs)
+        elif choice.restores:
+            self._forget(slot, self._go_back(slot, choice.prefix_tokens))
+        else:
+            if not choice.prefix_tokens:
+                _log_eviction(slot)
+            self.erase_tail(slot, choice.prefix_tokens)
+        prefix = len(slot.held)
+        if sequence.images:
+            slot.excess = excess_rows(slot.held)
+            sequence.media_ahead = holds_media(inputs[prefix:])
+        sequence.pending = inputs[prefix:]
+        sequence.cached_tokens = prefix
+        if self._checkpoints.enabled:
+            planned = plan_checkpoints(
+                held_tokens=prefix, prompt_tokens=len(inputs), boundaries=sequence.prepared.boundaries
+            )
+            sequence.checkpoints = tuple(place for place in planned if whole_units(inputs, place) == place)
+
+    def _fork(self, slot: Slot, choice: SlotChoice, inputs: list[int]) -> None:
+        """Let a slot use the prefix that another one holds or has saved."""
+        prefix = choice.prefix_tokens
+        stop = prefix - excess_rows(inputs[:prefix])
+        _log_eviction(slot)
+        self.erase_tail(slot, 0)
+        if choice.source_id >= len(self.slots):
+            if self._parking.unpark(choice.source_id, slot.id, prefix, stop):
+                slot.held = inputs[:prefix]
+                log.info("slot.unparked", slot=slot.id, tokens=prefix)
+            return
+        self._context.copy(choice.source_id, slot.id, stop)
+        if choice.restores:
+            restored = self._checkpoints.restore(slot.id, source_id=choice.source_id, tokens=prefix)
+            if not restored or not self._context.erase(slot.id, stop):
+                self._context.erase(slot.id, 0)
+                return
+        if self._context.shares_cells:
+            self._shared.fork(choice.source_id, slot.id, prefix)
+        self._checkpoints.fork(choice.source_id, slot.id, prefix)
+        slot.held = inputs[:prefix]
+        log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
+
+
+def _log_eviction(slot: Slot) -> None:
+    """Nothing of what a slot holds stays, for somebody else's sake."""
+    if slot.held:
+        log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
+
+
+def _position(slot: Slot, index: int) -> int:
+    """Where an input of a slot stands; no index inside an image."""
+    return index - excess_rows(slot.held[:index]) if slot.excess else index

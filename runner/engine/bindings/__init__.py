@@ -1,0 +1,1 @@
+"""llama.cpp's and ggml's functions as Python calls them."""

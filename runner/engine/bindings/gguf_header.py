@@ -1,0 +1,180 @@
+"""Reads a GGUF header through the engine's own reader, after our checks. No tensor byte is read."""
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from common.errors import BadModelFile
+from runner.core.model.description import METADATA_ITEMS_MAX, Scalar, TensorFacts, TokenType, Value
+from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf
+from runner.engine.bindings import ggml
+
+LAYERS_MAX = 512  # of any model that the engine loads
+TOKENS_KEY = "tokenizer.ggml.tokens"
+TOKEN_TYPES_KEY = "tokenizer.ggml.token_type"  # noqa: S105  # a key of the file format, no secret
+
+
+def check_model_file(path: Path) -> None:
+    """Refuse files that the engine could choke on.
+
+    Raises:
+        BadModelFile: missing, unreadable, truncated or malformed; the text has path, offset and errno.
+    """
+    try:
+        with path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes == 0:
+                raise BadModelFile(f"{path}: the file is empty")
+            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content, memoryview(content) as data:
+                check_gguf(data, _block_formats())
+    except BadGguf as error:
+        # The view is released by the time the error is re-raised, so the mapping closes.
+        raise BadModelFile(f"{path}: {error.message} (offset {error.offset})") from None
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        raise BadModelFile(f"{path}: {error.strerror or error} ({name})") from error
+
+
+def _block_formats() -> dict[int, BlockFormat]:
+    """Tensor types of this build; removed ones have blocks of no elements."""
+    formats = {}
+    for number in range(ggml.TYPE_COUNT):
+        elements = ggml.type_block_elements(number)
+        if elements > 0:
+            formats[number] = BlockFormat(elements=elements, size_bytes=ggml.type_size_bytes(number))
+    return formats
+
+
+class GgufHeader:
+    """An open header. Strings that are not UTF-8 come with replacement characters."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+        self._ids = {self._key(index): index for index in range(ggml.gguf_key_count(pointer))}
+
+    def metadata(self, *, items_max: int = METADATA_ITEMS_MAX) -> dict[str, Value]:
+        """Every key; arrays of more items come as empty."""
+        return {key: self._value(index, items_max) for key, index in self._ids.items()}
+
+    def layer_arrays(self) -> dict[str, list[Scalar]]:
+        """Arrays of numbers that are short enough to have one for each layer."""
+        found = {}
+        for key, index in self._ids.items():
+            if ggml.gguf_value_type(self._pointer, index) == ggml.GGUF_ARRAY:
+                count = ggml.gguf_array_count(self._pointer, index)
+                kind = ggml.gguf_array_type(self._pointer, index)
+                if 0 < count <= LAYERS_MAX and kind in ggml.GGUF_SCALARS:
+                    found[key] = self._scalars(index, kind, count)
+        return found
+
+    def tensors(self) -> list[TensorFacts]:
+        """The tensor table."""
+        return [self._tensor(index) for index in range(ggml.gguf_tensor_count(self._pointer))]
+
+    def shapes(self) -> list[tuple[str, str, list[int]]]:
+        """Name, type and lengths of every tensor, the innermost dimension first."""
+        return [
+            (
+                _text(ggml.gguf_tensor_name(self._pointer, index)),
+                _text(ggml.type_name(ggml.gguf_tensor_type(self._pointer, index))),
+                [int(length) for length in ggml.gguf_tensor_shape(self._pointer, index)[: facts.dimension_count]],
+            )
+            for index, facts in enumerate(self.tensors())
+        ]
+
+    def vocabulary_size(self) -> int:
+        """Tokens of the tokenizer; 0 without one."""
+        return self._count(TOKENS_KEY, ggml.GGUF_STRING)
+
+    def token_text(self, index: int) -> str:
+        """The tokenizer's text of one token; empty if it has no such token."""
+        if not 0 <= index < self.vocabulary_size():
+            return ""
+        return _text(ggml.gguf_array_string(self._pointer, self._ids[TOKENS_KEY], index))
+
+    def tokens_of(self, *kinds: TokenType) -> list[int]:
+        """Ids of the tokens of these types."""
+        int32 = 5
+        count = min(self._count(TOKEN_TYPES_KEY, int32), self.vocabulary_size())
+        if not count:
+            return []
+        types = (ctypes.c_int32 * count).from_address(ggml.gguf_array_data(self._pointer, self._ids[TOKEN_TYPES_KEY]))
+        return [index for index, kind in enumerate(types) if kind in kinds]
+
+    def _key(self, index: int) -> str:
+        return _text(ggml.gguf_key(self._pointer, index))
+
+    def _count(self, key: str, kind: int) -> int:
+        """Items of an array of that type; 0 if the key is something else."""
+        index = self._ids.get(key)
+        if index is None or ggml.gguf_value_type(self._pointer, index) != ggml.GGUF_ARRAY:
+            return 0
+        if ggml.gguf_array_type(self._pointer, index) != kind:
+            return 0
+        count: int = ggml.gguf_array_count(self._pointer, index)
+        return count
+
+    def _value(self, index: int, items_max: int) -> Value:
+        kind = ggml.gguf_value_type(self._pointer, index)
+        if kind == ggml.GGUF_STRING:
+            return _text(ggml.gguf_value_string(self._pointer, index))
+        if kind == ggml.GGUF_ARRAY:
+            return self._short_array(index, items_max)
+        scalar: Scalar = ggml.gguf_scalar_readers[kind](self._pointer, index)
+        return scalar
+
+    def _short_array(self, index: int, items_max: int) -> list[Scalar]:
+        count = ggml.gguf_array_count(self._pointer, index)
+        if not 0 < count <= items_max:
+            return []
+        kind = ggml.gguf_array_type(self._pointer, index)
+        if kind == ggml.GGUF_STRING:
+            return [_text(ggml.gguf_array_string(self._pointer, index, item)) for item in range(count)]
+        return self._scalars(index, kind, count)
+
+    def _scalars(self, index: int, kind: int, count: int) -> list[Scalar]:
+        return list((ggml.GGUF_SCALARS[kind] * count).from_address(ggml.gguf_array_data(self._pointer, index)))
+
+    def _tensor(self, index: int) -> TensorFacts:
+        lengths = ggml.gguf_tensor_shape(self._pointer, index)[:4]
+        element_count = 1
+        for length in lengths:
+            element_count *= length
+        return TensorFacts(
+            name=_text(ggml.gguf_tensor_name(self._pointer, index)),
+            type_name=_text(ggml.type_name(ggml.gguf_tensor_type(self._pointer, index))),
+            dimension_count=max((i + 1 for i, length in enumerate(lengths) if length > 1), default=1),
+            element_count=element_count,
+            size_bytes=ggml.gguf_tensor_size_bytes(self._pointer, index),
+        )
+
+
+@contextmanager
+def open_gguf_header(path: Path) -> Iterator[GgufHeader]:
+    """Check the file, then read its header with the engine.
+
+    Raises:
+        BadModelFile: as `check_model_file`, or the engine's reader refuses the file.
+    """
+    check_model_file(path)
+    pointer = ggml.gguf_init_from_file(os.fsencode(path), ggml.GgufInitParams(no_alloc=True, ctx=None))
+    if not pointer:
+        raise BadModelFile(f"{path}: the engine cannot read the header")
+    try:
+        yield GgufHeader(pointer)
+    finally:
+        ggml.gguf_free(pointer)
+
+
+def special_tokens(header: GgufHeader) -> Mapping[int, str]:
+    """Tokens that the tokenizer reads as control tokens when special tokens are parsed."""
+    ids = header.tokens_of(TokenType.CONTROL, TokenType.UNKNOWN)
+    return {index: header.token_text(index) for index in ids}
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode(errors="replace")

@@ -1,0 +1,1 @@
+"""What every engine offers to the server. No engine is imported here."""

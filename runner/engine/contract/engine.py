@@ -1,0 +1,210 @@
+"""What every engine offers to the server, and what it reports back. No engine is imported here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import PunaError, UnsupportedCapability
+from runner.core.layout.layout import LaunchLayout
+from runner.core.layout.memory_report import MemoryUse
+from runner.core.sequence.decode_windows import LoneStep, StepReads
+from runner.core.sequence.endings import Ending
+from runner.core.sequence.media import Image
+from runner.core.sequence.requests import GenerationRequest
+
+
+class Progressed(NamedTuple):
+    """Part of a prompt was evaluated."""
+
+    sequence_id: int
+    done_tokens: int
+    total_tokens: int
+    cached_tokens: int
+
+
+class Sampled(NamedTuple):
+    """A token was chosen. `logits` is a copy of the raw row float32[vocabulary], where log-probabilities are wanted."""
+
+    sequence_id: int
+    token_id: int
+    logits: NDArray[np.float32] | None
+    ending: Ending | None
+
+
+class Ended(NamedTuple):
+    """A sequence ended without a further token."""
+
+    sequence_id: int
+    ending: Ending
+
+
+class Failed(NamedTuple):
+    """A sequence cannot go on."""
+
+    sequence_id: int
+    error: PunaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceTimes:
+    """Measured by the engine thread for one sequence."""
+
+    queue_ns: int  # arrival to slot
+    prompt_ns: int  # first batch to first token
+    generate_ns: int  # first token to last, without sampling
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt
+    evaluated_tokens: int  # before the first token; where an answer goes on, what it said so far among them
+    slot_id: int
+
+
+class Freed(NamedTuple):
+    """The sequence is gone and its slot is free. Reported once for every submitted sequence, after everything else."""
+
+    sequence_id: int
+    times: SequenceTimes | None  # None: it never had a slot
+
+
+Outcome = Progressed | Sampled | Ended | Failed | Freed
+
+
+@dataclass(slots=True, kw_only=True)
+class StepReport:
+    """What happened since the last report."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    decode_calls: int = 0
+    decode_s: float = 0.0
+    gap_s: float = 0.0  # from the results of a call to the next call, while there was something to compute
+    batch_sequences: int = 0  # of the last call
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    images_encoded: int = 0
+    encode_s: float = 0.0  # in the encoder's thread
+    slots_busy: int = 0
+    waiting: int = 0
+    held_inputs: int = 0  # that all slots hold
+    lone_steps: list[LoneStep] = field(default_factory=list)  # the calls of which the time of reading can be told
+    holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
+    parked: tuple[int, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """What an engine has loaded."""
+
+    layout: LaunchLayout  # with every automatic value resolved
+    warnings: tuple[str, ...]  # where the engine does not do what the layout asked for
+    vocabulary_size: int
+    slot_context_tokens: int
+    weights_bytes: int
+    memory: MemoryUse | None  # what the engine really holds; None where it cannot tell
+    reads: StepReads | None = None  # what a decode step of one token reads; None where it cannot tell
+
+
+class LoadProgress(NamedTuple):
+    """How far a load is. Neither figure ever falls."""
+
+    fraction: float  # 0..1; 1 only once everything is there, the context too
+    bytes_done: int  # weights in memory
+    bytes_total: int
+
+
+# What is left once all weights are there: the context.
+WEIGHTS_FRACTION = 0.99
+
+
+def weights_progress(fraction: float, bytes_total: int) -> LoadProgress:
+    """So much of the weights is in memory, and nothing else."""
+    return LoadProgress(min(fraction, WEIGHTS_FRACTION), int(fraction * bytes_total), bytes_total)
+
+
+class EngineListener(Protocol):
+    """Called by the engine on its own thread, in this order: progress, then loaded or failed, then steps."""
+
+    def load_progressed(self, progress: LoadProgress) -> None:
+        """From the first call on with all bytes that there will be; the last one says that all are there."""
+
+    def loaded(self, model: LoadedModel) -> None:
+        """The engine takes requests now."""
+
+    def load_failed(self, error: PunaError) -> None:
+        """The engine is finished."""
+
+    def stepped(self, report: StepReport) -> None:
+        """Something happened. The report belongs to the listener."""
+
+    def died(self, error: BaseException) -> None:
+        """The engine broke and the process has to end at once."""
+
+
+class TokenTable(Protocol):
+    """What the text side needs of a vocabulary; safe in any thread."""
+
+    size: int
+    pieces: list[bytes]
+    control: frozenset[int]
+    end_tokens: frozenset[int]
+    bos: int
+    adds_bos: bool
+
+    def tokenize(self, text: bytes, *, parse_special: bool) -> list[int]:
+        """Token ids of UTF-8 text, without begin token."""
+
+    def detokenize(self, ids: list[int]) -> bytes:
+        """The bytes of tokens, special ones included."""
+
+
+class Engine(Protocol):
+    """One loaded model. Methods may be called from any thread and never block."""
+
+    @property
+    def vocabulary(self) -> TokenTable:
+        """Only once loaded."""
+
+    def start(self, listener: EngineListener) -> None:
+        """Begin to load in a thread of the engine's own."""
+
+    def submit(self, sequence_id: int, request: GenerationRequest) -> None:
+        """Run a checked request under an id that was never used before."""
+
+    def read_image(self, data: bytes) -> Image:
+        """What an image file becomes among the inputs; takes milliseconds, so not on an event loop.
+
+        Raises:
+            UnsupportedCapability: the model sees no images.
+            InvalidRequest: no image, or none that it can take.
+        """
+
+    def cancel(self, sequence_id: int) -> None:
+        """Free a sequence's slot before the next decode call. Unknown ids are ignored."""
+
+    def cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """End a sequence and keep only so many of its generated tokens in the cache; for stop strings."""
+
+    def pause(self, sequence_id: int, paused: bool) -> None:
+        """Leave a sequence out of the batches while its reader is behind."""
+
+    def stop(self) -> None:
+        """Drop every sequence, free the model and end the thread."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it did."""
+
+
+NO_IMAGES = "this model does not support images"
+
+
+def refuse_image(_: bytes) -> Image:
+    """`read_image` of models without eyes.
+
+    Raises:
+        UnsupportedCapability: always.
+    """
+    raise UnsupportedCapability(NO_IMAGES, param="images")
+
+
+EngineFactory = Callable[[], Engine]

@@ -1,0 +1,1 @@
+"""The devices of this build: listed, checked, lent, capped."""

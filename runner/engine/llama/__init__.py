@@ -1,0 +1,1 @@
+"""A model and a context of llama.cpp, behind checks."""

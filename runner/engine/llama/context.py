@@ -1,0 +1,177 @@
+"""A llama_context behind checks: llama.cpp answers a wrong argument by killing the process."""
+
+import ctypes
+from enum import IntEnum
+from typing import Any
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.engine.bindings import library
+from runner.engine.llama.batch import Batch
+from runner.engine.llama.row_batch import RowBatch
+
+_ALL, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
+
+
+class DecodeResult(IntEnum):
+    """What llama_decode answers; anything below is fatal."""
+
+    DONE = 0
+    NO_CELLS = 1
+    ABORTED = 2
+    INVALID = -1
+
+
+class EngineFailure(Exception):
+    """The engine broke; its state is unknown and the process has to end."""
+
+
+class Context:
+    """One context of one model. Only the engine thread may call it."""
+
+    def __init__(self, model_pointer: int, parameters: Any, *, vocabulary_size: int) -> None:
+        """Create the context; it reserves everything that it will ever need.
+
+        Raises:
+            MemoryError: an allocation was refused; `engine_log.errors` says which.
+        """
+        pointer = llama.llama_init_from_model(model_pointer, parameters)
+        if not pointer:
+            raise MemoryError("the engine could not create the context")
+        self.pointer: int = pointer
+        self.cells: int = llama.llama_n_ctx(pointer)
+        self.batch_tokens: int = llama.llama_n_batch(pointer)
+        self.ubatch_tokens: int = llama.llama_n_ubatch(pointer)
+        self.slots: int = llama.llama_n_seq_max(pointer)
+        self.embedding: int = llama.llama_model_n_embd_inp(model_pointer)
+        self._outputs_max: int = parameters.n_outputs_max or self.batch_tokens
+        self._row_type = ctypes.c_float * vocabulary_size
+        # Views by address: the engine's output buffer has one row for each output, at the same place in every step.
+        self._rows: dict[int, NDArray[np.float32]] = {}
+        self._memory = llama.llama_get_memory(pointer)
+        self.shares_cells: bool = bool(parameters.kv_unified)
+        self.can_shift: bool = bool(self._memory) and llama.llama_memory_can_shift(self._memory)
+
+    def close(self) -> None:
+        """Free the context."""
+        llama.llama_free(self.pointer)
+
+    def decode(self, batch: Batch | RowBatch) -> int:
+        """Evaluate a batch. On a GPU this returns before the result is there; `synchronize` waits.
+
+        Returns: DecodeResult.DONE or NO_CELLS; after NO_CELLS the memory is as before.
+
+        Raises:
+            EngineFailure: anything else.
+        """
+        assert 0 < batch.size <= self.batch_tokens, "batch size"
+        assert batch.outputs <= self._outputs_max, "more outputs than reserved"
+        result: int = library.decode(self.pointer, batch.struct)
+        if result not in (DecodeResult.DONE, DecodeResult.NO_CELLS):
+            raise EngineFailure(f"llama_decode returned {result}")
+        return result
+
+    def set_causal(self, causal: bool) -> None:
+        """Whether an input of the next calls sees only what stands before it, or the whole call."""
+        llama.llama_set_causal_attn(self.pointer, causal)
+
+    def synchronize(self) -> None:
+        """Wait for the results of the last decode."""
+        library.synchronize(self.pointer)
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        """The engine's own row float32[vocabulary] for the batch index; the next decode overwrites it."""
+        address = library.logits_at(self.pointer, index)
+        assert address, "no logits were asked for at this index"
+        row = self._rows.get(address)
+        if row is None:
+            row = self._rows[address] = np.ctypeslib.as_array(self._row_type.from_address(address))
+        return row
+
+    def erase(self, slot_id: int, start: int, stop: int = -1) -> bool:
+        """Erase positions [start, stop) of a slot (-1: to the end). False: only whole sequences can be erased."""
+        self._check(slot_id)
+        assert start >= 0, "positions"
+        assert stop == -1 or start <= stop, "positions"
+        erased: bool = library.sequence_remove(self._memory, slot_id, start, stop)
+        return erased
+
+    def copy(self, source_id: int, target_id: int, stop: int) -> None:
+        """Let an empty slot use the cells [0, stop) of another one, or a copy of them where slots share none."""
+        self._check(source_id)
+        self._check(target_id)
+        assert source_id != target_id, "copy onto itself"
+        assert stop > 0, "copy of nothing"
+        if self.shares_cells:
+            library.sequence_copy(self._memory, source_id, target_id, 0, stop)
+            return
+        # Between caches only everything can be copied: llama.cpp aborts otherwise.
+        library.sequence_copy(self._memory, source_id, target_id, -1, -1)
+        self.erase(target_id, stop)
+
+    def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
+        """Renumber positions [start, stop) by `distance`."""
+        self._check(slot_id)
+        assert self.can_shift, "llama.cpp would abort"
+        library.sequence_add(self._memory, slot_id, start, stop, distance)
+
+    def first_position(self, slot_id: int) -> int:
+        """The oldest position of a slot that is still in the cache; -1 if it is empty."""
+        self._check(slot_id)
+        position: int = library.sequence_first(self._memory, slot_id)
+        return position
+
+    def last_position(self, slot_id: int) -> int:
+        """The newest position of a slot; -1 if it is empty."""
+        self._check(slot_id)
+        position: int = library.sequence_last(self._memory, slot_id)
+        return position
+
+    def saved_bytes(self, slot_id: int) -> int:
+        """Size of what `save` would copy."""
+        return self._size(slot_id, _PARTIAL)
+
+    def save(self, slot_id: int) -> NDArray[np.uint8]:
+        """A copy of what cannot go back: recurrent state, sliding windows. Empty if it could not be taken."""
+        return self._read(slot_id, _PARTIAL)
+
+    def restore(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
+        """Put a copy back, which another slot of this context may have given; False leaves the slot without it."""
+        return self._write(slot_id, data, _PARTIAL)
+
+    def state_bytes(self, slot_id: int) -> int:
+        """Size of what `save_all` would copy."""
+        return self._size(slot_id, _ALL)
+
+    def save_all(self, slot_id: int) -> NDArray[np.uint8]:
+        """A copy of everything in a slot's cells. Empty if it could not be taken."""
+        return self._read(slot_id, _ALL)
+
+    def restore_all(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
+        """Fill an empty slot from a copy that this context made; False leaves it empty."""
+        return self._write(slot_id, data, _ALL)
+
+    def _size(self, slot_id: int, flags: int) -> int:
+        self._check(slot_id)
+        size: int = llama.llama_state_seq_get_size_ext(self.pointer, slot_id, flags)
+        return size
+
+    def _read(self, slot_id: int, flags: int) -> NDArray[np.uint8]:
+        size = self._size(slot_id, flags)
+        data = np.empty(size, np.uint8)
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, flags)
+        return data[:copied]
+
+    def _write(self, slot_id: int, data: NDArray[np.uint8], flags: int) -> bool:
+        self._check(slot_id)
+        read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, flags)
+        return bool(read == data.size)
+
+    def _check(self, slot_id: int) -> None:
+        assert 0 <= slot_id < self.slots, "slot id: llama.cpp would abort"
+
+
+def _bytes_of(data: NDArray[np.uint8]) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

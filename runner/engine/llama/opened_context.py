@@ -1,0 +1,116 @@
+"""A context for generation: created with its adapters, described as it came out, counted."""
+
+from dataclasses import dataclass, replace
+
+from common.errors import BadModelFile, PunaError
+from common.telemetry.logs import get_logger
+from runner.core.layout.layout import FlashAttention, LaunchLayout, cache_cells
+from runner.core.layout.load_notes import parse_notes
+from runner.core.layout.memory_report import MemoryUse
+from runner.core.layout.refusals import MemoryClass, find_refusal
+from runner.engine.bindings.library import engine_log
+from runner.engine.llama.accounting import (
+    Count,
+    CountAgain,
+    copies_bytes,
+    count_memory,
+    output_row_bytes,
+    report_layers,
+)
+from runner.engine.llama.adapters import AdapterRefused, load_adapters, set_adapters
+from runner.engine.llama.context import Context
+from runner.engine.llama.launch import Launch
+from runner.engine.llama.memory import BreakdownUnavailable
+from runner.engine.llama.model import Model, load_failure
+from runner.engine.llama.parameters import context_parameters
+
+log = get_logger()
+
+PIPELINE_DROPPED = "the devices have no memory for a pipeline; it is off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedMemory:
+    """A memory report, and how much of it is for copies of prompts and states in host RAM."""
+
+    use: MemoryUse
+    copies_bytes: int
+
+
+def open_context(launch: Launch, model: Model, layout: LaunchLayout) -> Context:
+    """Create a context with the adapters of the launch.
+
+    Raises:
+        InsufficientMemory, DeviceMemoryExhausted: something was refused. The model is as before.
+        InvalidRequest: the engine cannot compute in the way that the layout asks for.
+        BadModelFile: an adapter is not for this model.
+    """
+    adapters = open_adapters(launch, model)
+    engine_log.clear()
+    try:
+        context = Context(model.pointer, context_parameters(layout), vocabulary_size=model.vocabulary.size)
+    except MemoryError:
+        raise _failure(launch, MemoryClass.GRAPH) from None
+    if adapters:
+        set_adapters(context.pointer, adapters, launch.files.adapters)
+    return context
+
+
+def open_adapters(launch: Launch, model: Model) -> list[int]:
+    """The launch's adapters beside the model's weights.
+
+    Raises:
+        InsufficientMemory, DeviceMemoryExhausted: no memory for one.
+        BadModelFile: one is not for this model.
+    """
+    try:
+        return load_adapters(model.pointer, launch.files.adapters)
+    except AdapterRefused as error:
+        if find_refusal(engine_log.errors, phase=MemoryClass.ADAPTERS) is None:
+            raise BadModelFile(str(error)) from None
+        raise _failure(launch, MemoryClass.ADAPTERS) from None
+
+
+def as_opened(layout: LaunchLayout, warnings: list[str]) -> LaunchLayout:
+    """The layout as the engine took it; where it silently did something else, a warning is added."""
+    notes = parse_notes(engine_log.notes)
+    pipeline = layout.pipeline and notes.graph_copies != 1
+    if layout.pipeline and not pipeline:
+        warnings.append(PIPELINE_DROPPED)
+    attention = layout.flash_attention
+    if attention is FlashAttention.AUTO and notes.flash_attention is not None:
+        attention = FlashAttention.ON if notes.flash_attention else FlashAttention.OFF
+    return replace(layout, pipeline=pipeline, flash_attention=attention)
+
+
+def generation_memory(
+    launch: Launch, layout: LaunchLayout, model: Model, context: Context, projector_bytes: dict[int | None, int]
+) -> CountedMemory | None:
+    """The memory report of a context; None where the engine cannot tell."""
+    try:
+        count = count_memory(launch, context.pointer, projector_bytes=projector_bytes)
+    except BreakdownUnavailable as error:
+        log.info("engine.memory_unknown", text=str(error))
+        return None
+    return with_layers(launch, layout, count, vocabulary_size=model.vocabulary.size)
+
+
+def with_layers(
+    launch: Launch,
+    layout: LaunchLayout,
+    count: Count,
+    *,
+    vocabulary_size: int,
+    count_again: CountAgain | None = None,
+) -> CountedMemory:
+    """A count per layer, with what lies in host RAM beside the engine's caches. `count_again`: see `report_layers`."""
+    copies = copies_bytes(count.use)
+    extra = copies + output_row_bytes(layout, vocabulary_size=vocabulary_size)
+    use = report_layers(
+        launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra, count_again=count_again
+    )
+    return CountedMemory(use=use, copies_bytes=copies)
+
+
+def _failure(launch: Launch, phase: MemoryClass) -> PunaError:
+    return load_failure(launch.files.model, phase=phase, device_pointers=launch.device_pointers)

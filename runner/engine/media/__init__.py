@@ -1,0 +1,1 @@
+"""Images: decoded, encoded, counted."""

@@ -1,0 +1,217 @@
+"""The engine for models with pooling: encoders, embedding and ranking models."""
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import llama_cpp.llama_cpp as llama
+
+from common.errors import BadModelFile, PunaError, UnsupportedCapability
+from common.telemetry.logs import get_logger
+from runner.core.layout.layout import LaunchLayout
+from runner.core.layout.memory_report import MemoryUse
+from runner.core.layout.refusals import MemoryClass
+from runner.core.model.description import Pooling
+from runner.core.model.model_files import ModelFiles
+from runner.core.pooled.pooling import pooled_layout, pooling_of
+from runner.core.sequence.media import Image
+from runner.core.sequence.requests import GenerationRequest
+from runner.engine.bindings.gguf_header import open_gguf_header
+from runner.engine.bindings.library import engine_log, start_engine
+from runner.engine.contract.engine import EngineListener, LoadedModel, refuse_image
+from runner.engine.contract.pooling import PooledModel
+from runner.engine.llama.accounting import count_memory, report_layers
+from runner.engine.llama.adapters import set_adapters
+from runner.engine.llama.launch import Launch, prepare_launch
+from runner.engine.llama.loading import load_weights, system_facts, tell_loaded
+from runner.engine.llama.memory import BreakdownUnavailable
+from runner.engine.llama.model import Model, load_failure
+from runner.engine.llama.opened_context import open_adapters
+from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
+from runner.engine.llama.vocabulary import Vocabulary
+from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
+from runner.engine.pooled.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob
+from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
+from runner.engine.threads.spinning import Spinning
+
+log = get_logger()
+
+NO_GENERATION = "this model does not support generation"
+
+
+def read_pooling(path: Path) -> Pooling | None:
+    """How the model of a file pools; None if it generates, or if the file cannot be read: its load will say why."""
+    try:
+        with open_gguf_header(path) as header:
+            return pooling_of(header.metadata())
+    except BadModelFile:
+        return None
+
+
+class PooledLlamaEngine:
+    """Loads one model in a thread of its own and computes there; see `runner.engine.contract.pooling.PooledEngine`."""
+
+    def __init__(self, files: ModelFiles, layout: LaunchLayout, pooling: Pooling) -> None:
+        self._files = files
+        self._layout = layout
+        self._pooling = pooling
+        self._thread = EngineThread()
+        self._stop_load = threading.Event()
+        self._model: Model | None = None
+        self._pooled_model: PooledModel | None = None
+        self._loop: PooledLoop | None = None
+        self._spinning: Spinning | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Only once loaded."""
+        assert self._model is not None, "still loading"
+        return self._model.vocabulary
+
+    @property
+    def pooled_model(self) -> PooledModel:
+        """Only once loaded."""
+        assert self._pooled_model is not None, "still loading"
+        return self._pooled_model
+
+    def start(self, listener: EngineListener) -> None:
+        """Begin to load in the engine thread."""
+        self._thread.start(self._run, listener)
+
+    def submit_inputs(self, request_id: int, inputs: Sequence[Sequence[int]]) -> None:
+        """Compute framed inputs."""
+        assert self._loop is not None, "still loading"
+        limit = self.pooled_model.input_tokens_max
+        assert all(0 < len(tokens) <= limit for tokens in inputs), "an input that was not framed"
+        counts = [len(tokens) for tokens in inputs]
+        job = Job(id=request_id, inputs=inputs, input_tokens=counts, submitted_ns=time.monotonic_ns())
+        self._loop.post(SubmitJob(job))
+
+    def submit(self, sequence_id: int, request: GenerationRequest) -> None:  # noqa: ARG002  # as `Engine` has it
+        """Refuse.
+
+        Raises:
+            UnsupportedCapability: always.
+        """
+        raise UnsupportedCapability(NO_GENERATION)
+
+    def read_image(self, data: bytes) -> Image:
+        """Refuse it.
+
+        Raises:
+            UnsupportedCapability: this engine sees no images.
+        """
+        return refuse_image(data)
+
+    def cancel(self, sequence_id: int) -> None:
+        """Drop a request before the next call."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(CancelJob(sequence_id))
+
+    def cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """Nothing is generated here."""
+
+    def pause(self, sequence_id: int, paused: bool) -> None:
+        """Nothing is streamed here."""
+
+    def stop(self) -> None:
+        """Abort the load, or drop every request and free the model."""
+        self._stop_load.set()
+        if self._loop is not None:
+            self._loop.post(StopPooled())
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the engine thread to end."""
+        return self._thread.join(timeout_s)
+
+    def _run(self, listener: EngineListener) -> None:
+        """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
+        try:
+            context = self._load(listener)
+            assert self._loop is not None
+            if not self._stop_load.is_set():
+                self._loop.run()
+            assert self._spinning is not None
+            self._spinning.close()
+            context.close()
+            self._close_model()
+        except PunaError as error:
+            listener.load_failed(error)
+        except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded or half broken
+            listener.died(error)
+
+    def _load(self, listener: EngineListener) -> PooledContext:
+        mark_engine_thread()
+        start_engine()
+        launch = prepare_launch(self._files, self._layout)
+        model = self._model = load_weights(launch, listener, self._stop_load)
+        layout = pooled_layout(launch.layout, recurrent=model.recurrent)
+        context = self._open_context(launch, model, layout)
+        pooled = self._pooled_model = _describe(model, context)
+        self._spinning = Spinning(threads=layout.threads)
+        self._loop = PooledLoop(context, listener, self._spinning)
+        loaded = LoadedModel(
+            layout=layout,
+            warnings=launch.resolved.warnings,
+            vocabulary_size=model.vocabulary.size,
+            slot_context_tokens=pooled.input_tokens_max,
+            weights_bytes=model.size_bytes,
+            memory=_memory_in_use(launch, model, context, layout),
+        )
+        log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
+        tell_loaded(listener, launch, loaded)
+        return context
+
+    def _open_context(self, launch: Launch, model: Model, layout: LaunchLayout) -> PooledContext:
+        """Create the context and let it reserve all that it will ever need."""
+        token_id = max(model.vocabulary.bos, 0)
+        parameters = pooled_context_parameters(layout, self._pooling)
+        context: PooledContext | None = None
+        try:
+            adapters = open_adapters(launch, model)
+            engine_log.clear()
+            context = PooledContext(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
+            if adapters:
+                set_adapters(context.pointer, adapters, self._files.adapters)
+            context.reserve(token_id)
+        except MemoryError:
+            failure = load_failure(self._files.model, phase=MemoryClass.GRAPH, device_pointers=launch.device_pointers)
+            if context is not None:
+                context.close()
+            self._close_model()
+            raise failure from None
+        except PunaError:
+            self._close_model()
+            raise
+        if context.pooling is not Pooling.NONE:  # then there is nothing to read
+            context.compute([[token_id]])
+        context.forget()
+        return context
+
+    def _close_model(self) -> None:
+        assert self._model is not None
+        self._model.close()
+
+
+def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout: LaunchLayout) -> MemoryUse | None:
+    """With the output buffer, which the engine's own count leaves out; here it may be larger than the weights."""
+    try:
+        count = count_memory(launch, context.pointer)
+    except BreakdownUnavailable as error:
+        log.info("engine.memory_unknown", text=str(error))
+        return None
+    rows = output_bytes(model.pointer, tokens=context.batch_tokens).cache_bytes
+    return report_layers(launch, layout, count, cells=context.cells, host_extra_bytes=rows)
+
+
+def _describe(model: Model, context: PooledContext) -> PooledModel:
+    vocabulary = llama.llama_model_get_vocab(model.pointer)
+    return PooledModel(
+        pooling=context.pooling,
+        input_tokens_max=min(context.batch_tokens, model.trained_context_tokens or context.batch_tokens),
+        vector_length=context.vector_length,
+        frame=read_frame(vocabulary),
+        pair_tokens=read_pair_tokens(vocabulary),
+        rerank_template=read_rerank_template(model.pointer),
+    )

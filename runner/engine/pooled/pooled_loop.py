@@ -1,0 +1,211 @@
+"""The engine thread of a pooled model: plan → compute → report, strictly in turn.
+
+Nothing is prepared while a call runs, no slot keeps anything, and requests are cancelled between calls.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+import numpy as np
+
+from common.clock import NS_PER_S
+from common.errors import InternalError, PunaError
+from runner.core.pooled.embedding_batches import InputDemand, InputPlan, plan_inputs
+from runner.engine.contract.engine import EngineListener
+from runner.engine.contract.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
+from runner.engine.pooled.pooled_context import PooledContext
+from runner.engine.threads.spinning import Spinning
+
+NOT_FINITE = "the model gave an invalid number for an input"
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One request from submit to end. Only the engine thread touches it after `submit`."""
+
+    id: int
+    inputs: Sequence[Sequence[int]]
+    input_tokens: Sequence[int]  # how many each input has
+    submitted_ns: int
+    next_input: int = 0
+    again: deque[int] = field(default_factory=deque)  # inputs to compute once more, alone
+    missing: int = 0  # inputs without a vector
+    first_call_ns: int = 0
+    last_call_ns: int = 0
+
+    @property
+    def demand(self) -> InputDemand:
+        """What is left to compute."""
+        if self.again:
+            return InputDemand(self.id, self.input_tokens, self.again[0], alone=True)
+        return InputDemand(self.id, self.input_tokens, self.next_input)
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is left to compute."""
+        return bool(self.again) or self.next_input < len(self.inputs)
+
+    def take(self) -> int:
+        """Index of the next input to compute."""
+        if self.again:
+            return self.again.popleft()
+        self.next_input += 1
+        return self.next_input - 1
+
+    def times(self) -> PooledTimes | None:
+        """What was measured; None if no input was in a call."""
+        if not self.first_call_ns:
+            return None
+        return PooledTimes(self.first_call_ns - self.submitted_ns, max(0, self.last_call_ns - self.first_call_ns))
+
+
+class Taken(NamedTuple):
+    """One input of the running call."""
+
+    job: Job
+    input_index: int
+
+
+class SubmitJob(NamedTuple):
+    """Compute a request."""
+
+    job: Job
+
+
+class CancelJob(NamedTuple):
+    """Drop a request."""
+
+    request_id: int
+
+
+class StopPooled(NamedTuple):
+    """Drop everything and return."""
+
+
+PooledCommand = SubmitJob | CancelJob | StopPooled
+
+
+class PooledLoop:
+    """Owns the context. `post` may be called from any thread, everything else is the engine thread's."""
+
+    def __init__(self, context: PooledContext, listener: EngineListener, spinning: Spinning) -> None:
+        self._context = context
+        self._spinning = spinning
+        self._listener = listener
+        self._inbox: deque[PooledCommand] = deque()
+        self._wake = threading.Event()
+        self._jobs: dict[int, Job] = {}  # by id, which is the order of arrival
+        self._report = PooledReport()
+        self._reported = (0, 0)  # busy and waiting as last reported
+        self._next_start = 0
+        self._stopping = False
+
+    def post(self, command: PooledCommand) -> None:
+        """Hand a command to the engine thread."""
+        self._inbox.append(command)
+        self._wake.set()
+
+    def run(self) -> None:
+        """Serve until `StopPooled`.
+
+        Raises:
+            EngineFailure: the engine broke.
+        """
+        while True:
+            self._wake.clear()
+            while self._inbox:
+                self._handle(self._inbox.popleft())
+            if self._stopping:
+                break
+            plan = self._plan()
+            if plan.rows:
+                self._step(plan)
+            else:
+                self._tell(busy=0, waiting=0)
+                self._wake.wait()
+        for job in list(self._jobs.values()):
+            self._end(job)
+        self._tell(busy=0, waiting=0)
+
+    def _handle(self, command: PooledCommand) -> None:
+        match command:
+            case SubmitJob(job):
+                job.missing = len(job.inputs)
+                self._jobs[job.id] = job
+                if not job.missing:
+                    self._end(job)
+            case CancelJob(request_id):
+                found = self._jobs.get(request_id)
+                if found is not None:
+                    self._end(found)
+            case StopPooled():
+                self._stopping = True
+            case _:
+                assert_never(command)
+
+    def _plan(self) -> InputPlan:
+        return plan_inputs(
+            [job.demand for job in self._jobs.values() if job.pending],
+            batch_tokens=self._context.batch_tokens,
+            inputs_max=self._context.slots,
+            start=self._next_start,
+        )
+
+    def _step(self, plan: InputPlan) -> None:
+        self._next_start = plan.next_start
+        taken = [
+            Taken(job, job.take()) for row in plan.rows for job in [self._jobs[row.key]] for _ in range(row.inputs)
+        ]
+        # The reports of the last call go out before this one begins: results and plans alternate.
+        self._tell(busy=len(taken), waiting=len(self._jobs) - len(plan.rows))
+        started_ns = time.monotonic_ns()
+        vectors = self._context.compute([job.inputs[index] for job, index in taken])
+        ended_ns = time.monotonic_ns()
+        self._spinning.look(ended_ns)
+        report = self._report
+        report.decode_calls += 1
+        report.decode_s += (ended_ns - started_ns) / NS_PER_S
+        report.batch_sequences = len(taken)
+        report.prompt_tokens += sum(job.input_tokens[index] for job, index in taken)
+        for (job, index), values in zip(taken, vectors, strict=True):
+            job.first_call_ns = job.first_call_ns or started_ns
+            job.last_call_ns = ended_ns
+            if np.isfinite(values).all():
+                self._answer(job, PooledVector(job.id, index, values))
+            else:
+                self._refuse(job, index, was_alone=len(taken) == 1)
+
+    def _answer(self, job: Job, vector: PooledVector) -> None:
+        if job.id not in self._jobs:
+            return  # another input of it failed in this call
+        self._report.vectors.append(vector)
+        job.missing -= 1
+        if not job.missing:
+            self._end(job)
+
+    def _refuse(self, job: Job, index: int, *, was_alone: bool) -> None:
+        """A masked row still multiplies what it does not see by zero: one invalid input spoils its whole call."""
+        self._context.forget()
+        if job.id not in self._jobs:
+            return
+        if was_alone:
+            self._end(job, InternalError(NOT_FINITE))
+        else:
+            job.again.append(index)
+
+    def _end(self, job: Job, error: PunaError | None = None) -> None:
+        del self._jobs[job.id]
+        self._report.ends.append(PooledEnd(job.id, error, job.times()))
+
+    def _tell(self, *, busy: int, waiting: int) -> None:
+        """Report what happened, if anything did."""
+        report = self._report
+        report.slots_busy, report.waiting = busy, waiting
+        if report.ends or report.vectors or (busy, waiting) != self._reported:
+            self._reported = (busy, waiting)
+            self._report = PooledReport()
+            self._listener.stepped(report)

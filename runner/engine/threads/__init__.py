@@ -1,0 +1,1 @@
+"""The thread of an engine, and how long compute threads spin."""

@@ -1,0 +1,1 @@
+"""What the core remembers, and what happens to it: state, events, effects."""

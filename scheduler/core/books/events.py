@@ -1,0 +1,330 @@
+"""Everything that can happen to the scheduler's core. Failures are events too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.core.planning.candidates import MeasureKey
+from scheduler.core.sizes.margins import NO_MARGINS, Margins
+from scheduler.core.values.constraints import NO_OPTIONS, Constraints, LoadOptions
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.memory import MemoryReport
+from scheduler.core.values.model_alias import ModelAlias
+from scheduler.core.values.view import NodeView, RunnerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventorySeen:
+    """Discovery sent its inventory."""
+
+    nodes: tuple[NodeView, ...]
+    uptime_s: float  # of the discovery process: a young one may not know every node yet
+    silent: frozenset[str] = frozenset()  # nodes that have not reported since the inventory before
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryLost:
+    """The watch on discovery broke; the last view stays true until contradicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsureRequested:
+    """A caller wants a replica of a model."""
+
+    caller_id: str
+    model_name: str
+    context_tokens: int | None = None
+    keep_alive_ms: int | None = None
+    options: LoadOptions = NO_OPTIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerLeft:
+    """A caller does not wait any longer."""
+
+    caller_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadRequested:
+    """A caller wants every replica of a model stopped."""
+
+    caller_id: str
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsAsked:
+    """A caller wants to know what is set for a model; an empty name means all of them."""
+
+    caller_id: str
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsPut:
+    """A caller sets what is wanted of a model; None: it forgets what was set."""
+
+    caller_id: str
+    model_name: str
+    constraints: Constraints | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsSaved:
+    """The store holds them, or has forgotten them."""
+
+    caller_id: str
+    model_name: str
+    constraints: Constraints | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsSaveFailed:
+    """The store did not take them."""
+
+    caller_id: str
+    model_name: str
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainAsked:
+    """A caller wants to know why: of the last decision, or of one that is worked out for it."""
+
+    caller_id: str
+    model_name: str
+    context_tokens: int | None = None
+    options: LoadOptions = NO_OPTIONS
+    last: bool = False
+    wait_s: float = 0.0  # how long a missing report may be waited for
+    slots: int = 0  # of the replica that is asked about; 0: as it would be without the question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClearAsked:
+    """A caller wants an excluded device to have another chance."""
+
+    caller_id: str
+    label: str  # id or name, alone or behind "node/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """A caller wants a node to be taken out of use, or to come back."""
+
+    caller_id: str
+    node_id: str
+    drain: bool
+    budget_s: float | None = None  # so long its sequences may go on; None: as long as the policy says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSaved:
+    """The store has it; `budget_s` None: the node is in use again."""
+
+    caller_id: str
+    node_id: str
+    budget_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainSaveFailed:
+    """It is not written down."""
+
+    caller_id: str
+    node_id: str
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasPut:
+    """A caller wants a second name for a model; `target` None: no longer."""
+
+    caller_id: str
+    name: str
+    target: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasSaved:
+    """The store holds it, or has forgotten it."""
+
+    caller_id: str  # empty: nobody waits for it
+    key: str
+    alias: ModelAlias | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasSaveFailed:
+    """It is not written down."""
+
+    caller_id: str
+    key: str
+    alias: ModelAlias | None
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class AliasesRead:
+    """What the store holds, for a scheduler that does not lead."""
+
+    aliases: Mapping[str, ModelAlias]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesReported:
+    """A gateway told how long the oldest request waits for a slot of each model. Who is not named has none waiting."""
+
+    gateway_id: str
+    waits_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A host has counted."""
+
+    node_id: str
+    key: MeasureKey
+    report: MemoryReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureFailed:
+    """A host could not count."""
+
+    node_id: str
+    key: MeasureKey
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredSaved:
+    """The store holds the record in this phase."""
+
+    placement_id: str
+    generation: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredSaveFailed:
+    """The store did not take the record; STALE_FENCE if somebody else may lead."""
+
+    placement_id: str
+    generation: int
+    phase: Phase
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerReported:
+    """A host told how a start that we ordered goes."""
+
+    node_id: str
+    runner: RunnerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerAnswered:
+    """A runner whose node left the inventory answered us itself."""
+
+    placement_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFailed:
+    """A start was refused, or its stream ended without an outcome."""
+
+    placement_id: str
+    generation: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendFailed:
+    """A node did not lend what a start needs; nothing was started."""
+
+    placement_id: str
+    generation: int
+    node_id: str
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopDone:
+    """The process is gone."""
+
+    placement_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFailed:
+    """The host did not stop it, or did not answer."""
+
+    placement_id: str
+    generation: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipGained:
+    """This scheduler leads with this fence; `desired` is what the store holds."""
+
+    fence: int
+    leader_id: str
+    desired: tuple[DesiredPlacement, ...]
+    constraints: Mapping[str, Constraints] = field(default_factory=dict)
+    margins: Margins = NO_MARGINS
+    drains: Mapping[str, float] = field(default_factory=dict)  # node id → how long its sequences may go on
+    aliases: Mapping[str, ModelAlias] | None = field(default_factory=dict)  # by key; None: never had any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadershipLost:
+    """This scheduler does not lead, and why nothing can be commanded here."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A moment that the core asked for (`wake_at_s`) has come."""
+
+
+Event = (
+    InventorySeen
+    | InventoryLost
+    | EnsureRequested
+    | CallerLeft
+    | UnloadRequested
+    | ConstraintsAsked
+    | ConstraintsPut
+    | ConstraintsSaved
+    | ConstraintsSaveFailed
+    | ExplainAsked
+    | QueuesReported
+    | DeviceClearAsked
+    | DrainAsked
+    | DrainSaved
+    | DrainSaveFailed
+    | AliasPut
+    | AliasSaved
+    | AliasSaveFailed
+    | AliasesRead
+    | Measured
+    | MeasureFailed
+    | DesiredSaved
+    | DesiredSaveFailed
+    | RunnerReported
+    | RunnerAnswered
+    | StartFailed
+    | LendFailed
+    | StopDone
+    | StopFailed
+    | LeadershipGained
+    | LeadershipLost
+    | TimePassed
+)

@@ -1,0 +1,1 @@
+"""How many replicas there should be and where, held against those that there are."""

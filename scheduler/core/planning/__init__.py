@@ -1,0 +1,1 @@
+"""Where a model goes: a request and a snapshot in, a placement or a refusal out. Nothing here is remembered."""

@@ -1,0 +1,281 @@
+"""One shape on one ground: from sizes and rooms to a layout, and whether a measured one fits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scheduler.core.planning.candidates import PlacementRequest
+from scheduler.core.planning.grounds import Ground
+from scheduler.core.planning.layer_rooms import Beside, LayerRooms
+from scheduler.core.planning.trials import Trials, target_of
+from scheduler.core.sizes.estimate import layer_ranges
+from scheduler.core.sizes.graph_hopes import GraphHopes
+from scheduler.core.sizes.graphs import Graphs
+from scheduler.core.sizes.layers import LayerSizes, sizes_by_report
+from scheduler.core.sizes.ledger import Kept, Need, needs_of
+from scheduler.core.sizes.rooms import Rooms
+from scheduler.core.sizes.speeds import OwnedDevice, expected_s, speed_of, step_s
+from scheduler.core.sizes.splitting import Bin, DeviceKey, Filling, Split, split_layers
+from scheduler.core.values.constraints import FillPolicy, Shape, label_means
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.layouts import DeviceLayers, Layout
+from scheduler.core.values.memory import MemoryOrigin, MemoryReport, memory_text
+
+COMPLETE_SHAPES = frozenset({Shape.ONE_DEVICE, Shape.ONE_NODE, Shape.NODES})
+
+
+@dataclass(slots=True, kw_only=True)
+class Fitting:
+    """Plans layouts of one shape on one ground; what converge.Planning asks for. Lives for one run of the loop."""
+
+    shape: Shape
+    ground: Ground
+    base: Layout  # everything but the devices
+    request: PlacementRequest
+    facts: ModelFacts
+    sizes: LayerSizes  # as well as they are known before the run
+    rooms: Rooms
+    kept: Kept
+    without: frozenset[str]
+    devices_min: int = 1
+    cells_guessed: bool = False  # sizes of the cache are by formula, and can be counted
+    speeds_known: bool = False
+    decoding: Mapping[DeviceKey, float] = field(default_factory=dict)
+    host_text: str = ""  # why the last plan left more to the host than it has
+    _graphs: Graphs = field(default_factory=Graphs)
+    _origin: MemoryOrigin = MemoryOrigin.MEASURED
+    _space: LayerRooms = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._space = LayerRooms(
+            shape=self.shape,
+            ground=self.ground,
+            constraints=self.request.constraints,
+            rooms=self.rooms,
+            kept=self.kept,
+            without=self.without,
+        )
+
+    def plan(self, report: MemoryReport | None, backoff: float, exactly: int | None = None) -> Layout | None:
+        """A layout for these sizes; None: the shape cannot be had."""
+        if report is not None:
+            self.sizes = sizes_by_report(report, self.facts)
+            self._origin = report.origin
+            self._graphs.take(report, self.ground.node.id)
+        if self.shape is Shape.CPU:
+            return self.base.without_devices()
+        if self.request.constraints.tensor_split:
+            return self._layout(self._by_shares())
+        if self.shape is Shape.EXPERTS_ON_HOST:
+            return self._plan_experts(backoff, exactly)
+        split = self._split(backoff, self.given_layers if exactly is None else exactly)
+        if report is None and self.cells_guessed and self.shape in COMPLETE_SHAPES and not split.is_complete:
+            self.cells_guessed = False
+            self.sizes = self.sizes.without_caches()  # no formula refuses what was never counted
+            return self.plan(None, backoff, exactly)
+        wanted = self.given_layers if exactly is None else exactly
+        if wanted is not None and split.taken != wanted:
+            return None
+        if self.shape in COMPLETE_SHAPES and not split.is_complete:
+            return None
+        blocks = split.taken - (not split.output_on_host)
+        return self._layout(split) if blocks and self._host_holds(split) else None
+
+    def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
+        """The next better layout that may fit, with graphs as small as they were ever seen."""
+        if self.shape in (Shape.CPU, Shape.EXPERTS_ON_HOST) or self.request.constraints.tensor_split:
+            return None
+        return self._trials(reports).better(layout)
+
+    def faster(self, layout: Layout, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
+        """One that is as good and takes clearly less time for a token."""
+        if self.shape not in (Shape.ONE_NODE, Shape.PARTIAL) or not self.speeds_known:
+            return None
+        if self.request.constraints.tensor_split or self.request.constraints.names_main_gpu:
+            return None
+        return self._trials(reports).faster(layout)
+
+    def _trials(self, reports: Mapping[Layout, MemoryReport]) -> Trials:
+        return Trials(
+            shape=self.shape,
+            space=self,
+            keys=[(node.id, device.id) for node, device in self.ground.devices],
+            devices_min=self.devices_min,
+            in_any_order=self._in_any_order,
+            hopes=GraphHopes(reports, self.ground.node.id),
+            reports=reports,
+        )
+
+    def layer_bytes(self) -> Sequence[int]:
+        """Of each layer on a device, the output last."""
+        return self.sizes.on_devices()
+
+    def layer_seconds(self, key: DeviceKey) -> Sequence[float]:
+        """For a token, of each layer on this device."""
+        speed = speed_of(self.ground.device(*key)[1], known=self.speeds_known)
+        return [self.facts.bytes_per_token(layer) / speed for layer in range(len(self.facts.layer_weights_bytes))]
+
+    def bins_beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int]) -> list[Bin]:
+        """Devices with their room for layers, the roomiest first."""
+        return self._space.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
+
+    def split_exactly(self, bins: Sequence[Bin], sizes: Sequence[int], taken: int, *, output: bool) -> Split:
+        """So many layers over all of these devices, filled in their fixed order."""
+        return split_layers(sizes, bins, self._filling(taken, output=output, devices_min=len(bins)))
+
+    def layout_of(self, split: Split) -> Layout | None:
+        """None: the host does not hold what is left to it."""
+        return self._layout(split) if self._host_holds(split) else None
+
+    def worth(self, layout: Layout) -> tuple[int, ...]:
+        """Blocks on devices, without those whose experts stay in host RAM, then the output, then few devices."""
+        blocks, has_output = target_of(layout)
+        fewer = -len(layout.devices) if self.shape is Shape.ONE_NODE and self._in_any_order else 0
+        return blocks - layout.experts_on_host, has_output, fewer
+
+    def offloaded(self, layout: Layout) -> int:
+        """Layers on devices; experts that stay in host RAM count against it."""
+        return sum(part.layer_count for part in layout.devices) - layout.experts_on_host
+
+    def needs(self, report: MemoryReport, layout: Layout) -> tuple[Need, ...] | None:
+        """What a layout takes, by device."""
+        return needs_of(self.ground.node, layout, report, self.kept, self.ground.nodes)
+
+    def fits(self, report: MemoryReport, layout: Layout) -> bool:
+        """Whether every device and every pool has room, and no cap is exceeded."""
+        needs = self.needs(report, layout)
+        if needs is None or self._space.over_cap(needs):
+            return False
+        if self._may_exceed(self.given_layers):
+            return not any(need.total_bytes > self._space.whole(need) for need in needs)
+        return not self.rooms.short_pools(needs, self.ground.nodes, self.without)
+
+    def _may_exceed(self, given: int | None) -> bool:
+        """A count that the user gave may exceed what is free where nothing of ours is loaded; never what there is."""
+        return given is not None and given == self.given_layers and not self._space.others_are_loaded()
+
+    @property
+    def given_layers(self) -> int | None:
+        """Layers that the user wants on devices, at most all."""
+        wanted = self.request.constraints.num_gpu
+        return None if wanted is None else min(wanted, len(self.facts.layer_weights_bytes))
+
+    def expected_s(self, layout: Layout) -> float:
+        """Seconds for a token with this layout, beside those who decode on its devices now."""
+        owned = [self.ground.device(part.node_id, part.device_id) for part in layout.devices]
+        ranges = layer_ranges(layout, len(self.facts.layer_weights_bytes) - 1)
+        step = step_s(
+            self.facts,
+            [(one, range(*layers)) for one, layers in zip(owned, ranges, strict=True)],
+            self.ground.node.host_device,
+            experts_on_host=layout.experts_on_host,
+            speeds_known=self.speeds_known,
+        )
+        return expected_s(step, owned or self._host(), self.decoding)
+
+    def _host(self) -> Sequence[OwnedDevice]:
+        host = self.ground.node.host_device
+        return [(self.ground.node, host)] if host is not None else []
+
+    def _split(self, backoff: float, given: int | None, experts_on_host: int = 0) -> Split:
+        sizes = self.sizes.on_devices(experts_on_host=experts_on_host)
+        merged = self._is_spread or self.given_layers is not None
+        bins = self._space.bins(self._beside(self._graphs.last, sizes), backoff=backoff, merged=merged)
+        return split_layers(sizes, bins, self._filling(given))
+
+    @property
+    def _in_any_order(self) -> bool:
+        """Whether devices may be left out or change places: nodes stay together, and to spread is to use them all."""
+        return self.shape is not Shape.NODES and not self._is_spread
+
+    @property
+    def _is_spread(self) -> bool:
+        return self.request.constraints.policy is FillPolicy.SPREAD
+
+    def _filling(self, given: int | None, *, output: bool | None = None, devices_min: int | None = None) -> Filling:
+        return Filling(
+            spread=self._is_spread,
+            given_layers=given,
+            may_exceed=self._may_exceed(given),
+            output=output,
+            only_complete=given is None and self.shape in COMPLETE_SHAPES and not self._is_spread,
+            devices_min=max(self.devices_min, self._graphs.device_count) if devices_min is None else devices_min,
+            score=self._score,
+        )
+
+    def _beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int] = ()) -> Beside:
+        return Beside(
+            graphs=graphs,
+            host_bytes=self.sizes.input_bytes + self.sizes.beside_bytes + self._graphs.host_bytes,
+            largest_layer_bytes=max(sizes, default=0) if self._origin is MemoryOrigin.ESTIMATED else 0,
+            origin=self._origin,
+        )
+
+    def _plan_experts(self, backoff: float, exactly: int | None) -> Layout | None:
+        """The fewest blocks whose experts stay in host RAM, so that all the rest lies on devices."""
+        blocks, layers = len(self.sizes.experts) - 1, len(self.sizes.weights)
+        if exactly is not None:
+            split = self._split(backoff, None, layers - exactly)
+            return self._layout(split, layers - exactly) if split.is_complete else None
+        low, high = 1, blocks
+        if blocks < 1 or not self._split(backoff, None, high).is_complete:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self._split(backoff, None, middle).is_complete:
+                high = middle
+            else:
+                low = middle + 1
+        split = self._split(backoff, None, high)
+        return self._layout(split, high) if self._host_holds(split, high) else None
+
+    def _host_holds(self, split: Split, experts_on_host: int = 0) -> bool:
+        """Whether the host has room for what is left to it; if not, the shape fails, and the text says so."""
+        left = [*range(split.host_blocks), *([len(self.sizes.weights) - 1] if split.output_on_host else [])]
+        always, have = self._space.on_host(self._beside({}))
+        need: int = always + sum(self.sizes.weights[layer] + self.sizes.caches[layer] for layer in left)
+        need += sum(self.sizes.experts[split.host_blocks : experts_on_host])
+        if need > have >= 0:
+            self.host_text = memory_text(need, have)
+        return need <= have
+
+    def _score(self, split: Split) -> tuple[object, ...]:
+        """Of equally many devices: those with the GPU that was asked for, the fastest, the roomiest, then by name."""
+        keys = [key for key, _ in split.parts]
+        owned = [self.ground.device(*key) for key in keys]
+        room = sum(self.rooms.on(node, device, self.without).available_bytes for node, device in owned)
+        main = self.request.constraints.main_device(self.ground.node)
+        lacks_main = main is not None and (self.ground.node.id, main.id) not in keys
+        return lacks_main, self.expected_s(self._layout(split)), -room, sorted(keys)
+
+    def _by_shares(self) -> Split:
+        """Layers in the proportions that the operator has given, in the order of their list."""
+        constraints = self.request.constraints
+        shares = [
+            ((node.id, device.id), share)
+            for label, share in zip(constraints.devices, constraints.tensor_split, strict=True)
+            for node, device in self.ground.devices
+            if share and label_means(label, node, device)
+        ]
+        layers = len(self.facts.layer_weights_bytes)
+        wanted = layers if self.given_layers is None else self.given_layers
+        whole, passed, parts, before = sum(share for _, share in shares), 0.0, list[tuple[DeviceKey, int]](), 0
+        for key, share in shares:
+            passed += share
+            upto = round(wanted * passed / whole)
+            parts.append((key, upto - before))
+            before = upto
+        return Split(parts=tuple(part for part in parts if part[1]), host_blocks=layers - before)
+
+    def _layout(self, split: Split, experts_on_host: int = 0) -> Layout:
+        devices = tuple(
+            DeviceLayers(
+                device_id=device_id, layer_count=count, node_id="" if node_id == self.ground.node.id else node_id
+            )
+            for (node_id, device_id), count in split.parts
+        )
+        return replace(
+            self.base,
+            devices=devices,
+            output_on_host=split.output_on_host and bool(devices),
+            experts_on_host=experts_on_host,
+        )

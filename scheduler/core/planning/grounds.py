@@ -1,0 +1,229 @@
+"""Which devices may hold a model at all, and which of them together. Filters come before scores."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.core.planning.candidates import ClusterView, PlacementRequest, Verdict
+from scheduler.core.sizes.speeds import OwnedDevice
+from scheduler.core.sizes.splitting import DeviceKey
+from scheduler.core.values.constraints import Shape, device_obstacle
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, Trust
+
+DEVICES_MAX = 15  # llama.cpp's limit less one, which BLAS may take
+
+LAYER_KINDS = frozenset({DeviceKind.GPU, DeviceKind.INTEGRATED, DeviceKind.CPU})
+Obstacle = tuple[Verdict, str]
+# A device by itself, roomiest first: minus the bytes that it may have at most, node id, device id.
+Site = tuple[int, str, str, OwnedDevice]
+GroundKey = tuple[str, tuple[DeviceKey, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Devices that a model may lie on together. The runner runs on `node`; no devices: host RAM alone."""
+
+    node: NodeView
+    devices: tuple[OwnedDevice, ...]
+    key: GroundKey
+    free_bytes: int  # no more than this can be had without eviction
+    total_bytes: int  # nor more than this with it
+
+    @property
+    def nodes(self) -> Mapping[str, NodeView]:
+        """Every node that takes part, by id."""
+        return {self.node.id: self.node} | {node.id: node for node, _ in self.devices}
+
+    def device(self, node_id: str, device_id: str) -> OwnedDevice:
+        """A device by its ids; an empty node id means the runner's node."""
+        wanted = (node_id or self.node.id, device_id)
+        return next(one for one in self.devices if (one[0].id, one[1].id) == wanted)
+
+
+def ground_of(node: NodeView, devices: Sequence[OwnedDevice] = ()) -> Ground:
+    """These devices; none: the node's RAM."""
+    keys: list[DeviceKey] = []
+    free = total = 0
+    for owner, device in devices:
+        keys.append((owner.id, device.id))
+        free += device.free_bytes if device.free_bytes < device.total_bytes else device.total_bytes
+        total += device.total_bytes
+    if not devices and (host := node.host_device) is not None:
+        free, total = min(host.free_bytes, host.total_bytes), host.total_bytes
+    return Ground(node=node, devices=tuple(devices), key=(node.id, tuple(keys)), free_bytes=free, total_bytes=total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeGrounds:
+    """Of one node, if nothing about the request or the moment speaks against a device."""
+
+    single: Mapping[DeviceKind, list[Site]]
+    joint: Mapping[DeviceKind, list[Ground]]
+    host: Ground | None
+    left_out: list[tuple[NodeView, DeviceView, Obstacle]]
+    speeds_known: bool
+    age_s: float  # of the oldest figure
+
+
+@dataclass(slots=True, kw_only=True)
+class Grounds:
+    """What a request may use of a snapshot."""
+
+    single: dict[DeviceKind, list[Site]] = field(default_factory=dict)  # one device each
+    joint: dict[DeviceKind, list[Ground]] = field(default_factory=dict)  # all devices of a node and a backend
+    hosts: list[Ground] = field(default_factory=list)
+    lenders: list[Ground] = field(default_factory=list)  # as joint, of nodes that may take part with others
+    left_out: list[tuple[NodeView, DeviceView, Obstacle]] = field(default_factory=list)
+    speeds_known: bool = True  # of every device
+
+    def of_shape(self, shape: Shape, kind: DeviceKind) -> list[Ground]:
+        """The grounds on which a shape may be tried."""
+        match shape:
+            case Shape.ONE_DEVICE:
+                return [ground_of(one[0], (one,)) for *_, one in self.single.get(kind, [])]
+            case Shape.CPU:
+                return self.hosts
+            case Shape.ONE_NODE:
+                return [ground for ground in self.joint.get(kind, []) if len(ground.devices) > 1]
+            case _:
+                return self.joint.get(kind, [])
+
+
+def find_grounds(request: PlacementRequest, view: ClusterView, policy: Policy) -> Grounds:
+    """Sort the devices of a snapshot into what may be used and what may not, with the reason."""
+    grounds = Grounds()
+    loading = {node_id for node_id, _ in view.loading_pools}
+    is_plain = _asks_for_nothing(request)
+    for node in view.nodes:
+        obstacle = node_obstacle(request, view, policy, node)
+        if obstacle is not None:
+            if len(grounds.left_out) < policy.candidates_max:  # nobody is shown more
+                grounds.left_out += [(node, device, obstacle) for device in _layer_devices(node)]
+            if obstacle[0] is not Verdict.FILE_MISSING:
+                continue
+        found = node.memo.get("grounds")
+        if found is None:
+            found = node.memo["grounds"] = _node_grounds(node, None, view, policy)
+        if not is_plain or node.id in loading or found.age_s > policy.figures_unusable_s:
+            found = _node_grounds(node, request, view, policy)
+        _add(grounds, node, found, has_file=obstacle is None)
+    return grounds
+
+
+def _asks_for_nothing(request: PlacementRequest) -> bool:
+    """Whether the request leaves every usable device to the planner."""
+    wanted = request.constraints
+    is_open = not (wanted.nodes or wanted.devices or wanted.backend or wanted.require_gpu or request.require_gpu)
+    is_open = is_open and wanted.main_gpu is None
+    return is_open and wanted.num_gpu != 0 and wanted.max_shape is Shape.CPU
+
+
+def _node_grounds(node: NodeView, request: PlacementRequest | None, view: ClusterView, policy: Policy) -> _NodeGrounds:
+    by_backend: dict[tuple[DeviceKind, str], list[OwnedDevice]] = {}
+    left_out: list[tuple[NodeView, DeviceView, Obstacle]] = []
+    host = None
+    for device in _layer_devices(node):
+        obstacle = _standing_obstacle(device)
+        if obstacle is None and request is not None:
+            obstacle = _passing_obstacle(request, view, policy, node, device)
+        if obstacle is not None:
+            left_out.append((node, device, obstacle))
+        elif device.kind is DeviceKind.CPU:
+            host = ground_of(node)
+        else:
+            by_backend.setdefault((device.kind, device.backend), []).append((node, device))
+    main = request.constraints.main_device(node) if request is not None else None  # one GPU that was asked for
+    single: dict[DeviceKind, list[Site]] = {}
+    joint: dict[DeviceKind, list[Ground]] = {}
+    for (kind, _), devices in by_backend.items():
+        joint.setdefault(kind, []).append(ground_of(node, _roomiest(devices)))
+        single.setdefault(kind, []).extend(
+            (-min(one[1].free_bytes, one[1].total_bytes), node.id, one[1].id, one)
+            for one in devices
+            if main is None or one[1].id == main.id
+        )
+    return _NodeGrounds(
+        single=single,
+        joint=joint,
+        host=host,
+        left_out=left_out,
+        speeds_known=all(device.speed_bytes_s > 0 for devices in by_backend.values() for _, device in devices),
+        age_s=node.report_age_s + max((device.free_age_s for device in node.devices), default=0.0),
+    )
+
+
+def _roomiest(devices: Sequence[OwnedDevice]) -> Sequence[OwnedDevice]:
+    """As many as a layout may name."""
+    if len(devices) <= DEVICES_MAX:
+        return devices
+    return sorted(devices, key=lambda one: (-min(one[1].free_bytes, one[1].total_bytes), one[1].id))[:DEVICES_MAX]
+
+
+def _add(grounds: Grounds, node: NodeView, found: _NodeGrounds, *, has_file: bool) -> None:
+    if node.rpc_enabled and found.joint:
+        every = [ground for joint in found.joint.values() for ground in joint]
+        grounds.lenders.append(max(every, key=lambda ground: ground.total_bytes))
+    if not has_file:
+        return
+    grounds.left_out += found.left_out
+    grounds.speeds_known = grounds.speeds_known and found.speeds_known
+    if found.host is not None:
+        grounds.hosts.append(found.host)
+    for kind, sites in found.single.items():
+        grounds.single.setdefault(kind, []).extend(sites)
+    for kind, whole in found.joint.items():
+        grounds.joint.setdefault(kind, []).extend(whole)
+
+
+def _layer_devices(node: NodeView) -> Iterator[DeviceView]:
+    """What could hold layers. Whether an integrated GPU is used beside a discrete one, its host has decided."""
+    for device in node.devices:
+        if device.kind in LAYER_KINDS:
+            yield device
+
+
+def node_obstacle(request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView) -> Obstacle | None:
+    """Why nothing of a node may be used. A missing file is named last: its devices may still be lent."""
+    host = node.host_device
+    if node.suspect:
+        return Verdict.NODE_SUSPECT, "the node is silent"
+    if node.id in view.drained:
+        return Verdict.NODE_DRAINED, "the node is drained: nothing new is placed there"
+    if host is not None and host.probing:
+        return Verdict.NODE_PROBING, host.state_reason
+    if host is None or not host.usable:
+        return Verdict.DEVICE_EXCLUDED, host.state_reason if host is not None else "the node does not report its RAM"
+    if node.id in request.failed_nodes:
+        return Verdict.LOAD_FAILED, request.failed_nodes[node.id]
+    if view.loads_per_node.get(node.id, 0) >= policy.loads_per_node_max:
+        return Verdict.LOAD_IN_PROGRESS, "the node has as many loads as it may"
+    if node.model(request.model_digest) is None:
+        return Verdict.FILE_MISSING, "the node does not have the file"
+    return None
+
+
+def _standing_obstacle(device: DeviceView) -> Obstacle | None:
+    """What speaks against a device whoever asks."""
+    if not device.usable:
+        return Verdict.DEVICE_EXCLUDED, device.state_reason or "the device is not usable"
+    if device.trust is Trust.UNKNOWN:
+        return Verdict.FIGURES_UNUSABLE, "free memory is unknown"
+    return None
+
+
+def _passing_obstacle(
+    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView, device: DeviceView
+) -> Obstacle | None:
+    """What speaks against a device now, or for this request."""
+    age_s = device.free_age_s + node.report_age_s
+    if age_s > policy.figures_unusable_s:
+        return Verdict.FIGURES_UNUSABLE, f"free memory is {age_s:.1f} s old"
+    if device.kind is DeviceKind.CPU and (request.require_gpu or request.constraints.require_gpu):
+        return Verdict.GPU_REQUIRED, "a GPU is required"
+    if obstacle := device_obstacle(request.constraints, node, device):
+        return Verdict.CONSTRAINED, f'the model is kept off by "{obstacle}"'
+    # Free bytes move while a load runs, so a device takes one at a time. RAM may take two: what they will hold is
+    # promised beforehand, and a stuck load must not block a machine that has nothing but its CPU.
+    if device.kind is not DeviceKind.CPU and (node.id, device.pool_id) in view.loading_pools:
+        return Verdict.LOAD_IN_PROGRESS, "another load runs on the device"
+    return None

@@ -1,0 +1,230 @@
+"""What is known of a model's bytes: reports by layout, sizes of layers from any of them, estimates where nothing is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from common import errors
+from scheduler.core.planning.candidates import MeasureKey, Reports
+from scheduler.core.planning.grounds import Ground
+from scheduler.core.sizes.estimate import estimate_report, graph_bytes, sizes_by_facts, sizes_by_larger
+from scheduler.core.sizes.layers import LayerSizes, sizes_by_report
+from scheduler.core.values.facts import ModelFacts, facts_of_size
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import NodeView
+
+BAD_FILE = errors.BadModelFile.reason
+PROJECTOR_GRAPH_BYTES = 512 * MIB  # of a projector that was never measured, for its largest image
+# Counting would fail again, and an estimate would only put off the failure.
+FINAL_FAULTS = frozenset({BAD_FILE, errors.InvalidRequest.reason, errors.ModelNotFound.reason})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A report and the layout that it belongs to, without its devices."""
+
+    layout: Layout
+    report: MemoryReport
+    device_layers: int
+
+    @property
+    def cells(self) -> int:
+        """Cells of the cache."""
+        return self.layout.context_tokens * self.layout.slots
+
+    @property
+    def on_devices_bytes(self) -> tuple[int, int]:
+        """Weights and cache."""
+        devices = self.report.devices
+        return sum(part.weights_bytes for part in devices), sum(part.cache_bytes for part in devices)
+
+
+@dataclass(slots=True)
+class KnownReports:
+    """Reports of one model. A memo: it changes no answer.
+
+    With `bounds` nothing is measured any more: what was counted with larger values bounds what smaller ones take,
+    and is as little in doubt as a count.
+    """
+
+    digest: str
+    reports: Reports
+    policy: Policy
+    bounds: bool = False
+    _by_build: dict[str, list[Known]] | None = None
+    _by_values: dict[tuple[str, Layout], Known] = field(default_factory=dict)  # of each, the one with most on devices
+    _facts: dict[str, ModelFacts] = field(default_factory=dict)
+    _least: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def report(self, ground: Ground, layout: Layout) -> MemoryReport | Fault | None:
+        """For a layout on a ground: measured, or estimated where nothing can be measured; None: measure it first."""
+        spans_nodes = any(part.node_id for part in layout.devices)
+        if not self.policy.measure or (spans_nodes and not self.policy.measure_over_nodes):
+            return self.estimate(ground, layout)
+        known = self.reports.get(measure_key(self.digest, ground, layout))
+        if isinstance(known, MemoryReport):
+            return _named_as(known, layout)
+        if isinstance(known, Fault) and known.reason not in FINAL_FAULTS:
+            return self.estimate(ground, layout)
+        return known
+
+    def estimate(self, ground: Ground, layout: Layout) -> MemoryReport:
+        """By formula; layers and graph as measured in another layout of the same values, if there is one."""
+        known = self._same_values(ground, layout) or self._larger_values(ground, layout)
+        if known is None:
+            graph = graph_bytes(self.facts(ground), layout)
+            projector = self._projector_bytes(ground, layout)
+        else:
+            parts = (*known.report.devices, known.report.host)
+            graph = max(part.graph_bytes for part in parts)
+            projector = sum(part.projector_bytes for part in parts)
+        found = estimate_report(self.sizes(ground, layout), graph, layout, projector_bytes=projector)
+        return found if known is None or not self.bounds else replace(found, origin=MemoryOrigin.MEASURED)
+
+    def hope(self, ground: Ground, layout: Layout) -> MemoryReport:
+        """What a layout takes at least, as far as the header says: for what can be counted in a moment."""
+        report, file = self.estimate(ground, layout), ground.node.model(self.digest)
+        no_header = file is None or file.facts is None
+        devices = tuple(_without_guesses(part, caches=no_header) for part in report.devices)
+        return replace(report, devices=devices, host=_without_guesses(report.host, caches=no_header))
+
+    def _projector_bytes(self, ground: Ground, layout: Layout) -> int:
+        file = ground.node.model(self.digest)
+        if not layout.projector_digest or file is None:
+            return 0
+        return file.projector_size_bytes + PROJECTOR_GRAPH_BYTES
+
+    def sizes(self, ground: Ground, base: Layout) -> LayerSizes:
+        """Of every layer: as measured in any layout of these values, else by the header."""
+        facts = self.facts(ground)
+        if (known := self._same_values(ground, base)) is not None:
+            return sizes_by_report(known.report, facts)
+        if (larger := self._larger_values(ground, base)) is not None:
+            return sizes_by_larger(sizes_by_report(larger.report, facts), facts, base)
+        return sizes_by_facts(facts, base)
+
+    def are_sizes_counted(self, ground: Ground, base: Layout) -> bool:
+        """Whether `sizes` are measured, wherever the layers lay."""
+        return self._same_values(ground, base) is not None
+
+    def least_on_devices(self, ground: Ground, base: Layout) -> int:
+        """What the model takes of devices at least, if all of it lies there.
+
+        Fewer slots and less context make weights no smaller, and cells at best in proportion.
+        """
+        cells = base.context_tokens * base.slots
+        if (known_least := self._least.get((ground.node.engine_build, cells))) is not None:
+            return known_least
+        least = 0
+        layers = len(self.facts(ground).layer_weights_bytes)
+        for known in self._of_build(ground.node.engine_build):
+            if known.cells >= cells and known.device_layers == layers and not known.layout.experts_on_host:
+                weights, cache = known.on_devices_bytes
+                least = max(least, weights + cache * cells // max(1, known.cells))
+        file = ground.node.model(self.digest)
+        if not least and file is not None and file.facts is not None:
+            least = sum(file.facts.layer_weights_bytes)
+        self._least[ground.node.engine_build, cells] = least
+        return least
+
+    def facts(self, ground: Ground) -> ModelFacts:
+        """What the header says, as the runner's node has it."""
+        return self.facts_on(ground.node)
+
+    def facts_on(self, node: NodeView) -> ModelFacts:
+        """What the header says."""
+        known = self._facts.get(node.id)
+        if known is None:
+            file = node.model(self.digest)
+            assert file is not None, "grounds have the file"
+            known = self._facts[node.id] = file.facts or facts_of_size(file.size_bytes, file.layer_count)
+        return known
+
+    def final_fault(self) -> Fault | None:
+        """The file is of no use, whoever counts."""
+        found = (one for key, one in self.reports.items() if key.model_digest == self.digest)
+        return next((one for one in found if isinstance(one, Fault) and one.reason == BAD_FILE), None)
+
+    def _same_values(self, ground: Ground, base: Layout) -> Known | None:
+        build = ground.node.engine_build
+        self._of_build(build)
+        return self._by_values.get((build, _values(base)))
+
+    def _larger_values(self, ground: Ground, base: Layout) -> Known | None:
+        """The report that is nearest among those with no less context, no fewer slots and no smaller cache type."""
+        if not self.bounds:
+            return None
+        wanted = _values_but_cells(base)
+        found = [
+            known
+            for known in self._of_build(ground.node.engine_build)
+            if known.layout.context_tokens >= base.context_tokens
+            and known.layout.slots >= base.slots
+            and _values_but_cells(known.layout) == wanted
+            and _cache_types(known.layout) in (_cache_types(base), ("", ""))
+        ]
+        return min(found, key=lambda known: (known.cells, -known.device_layers), default=None)
+
+    def _of_build(self, build: str) -> list[Known]:
+        if self._by_build is None:
+            self._by_build = {}
+            for key, known in self._mine():
+                self._by_build.setdefault(key.engine_build, []).append(known)
+                values = key.engine_build, _values(known.layout)
+                best = self._by_values.get(values)
+                # With devices, it is known what the output takes there.
+                if best is None or known.device_layers > best.device_layers:
+                    self._by_values[values] = known
+        return self._by_build.get(build, [])
+
+    def _mine(self) -> Iterator[tuple[MeasureKey, Known]]:
+        for key, report in self.reports.items():
+            if key.model_digest == self.digest and isinstance(report, MemoryReport):
+                layers = sum(kind[2] for kind in key.device_kinds)
+                yield key, Known(layout=key.layout, report=report, device_layers=layers)
+
+
+def measure_key(digest: str, ground: Ground, layout: Layout) -> MeasureKey:
+    """Under which a report of this layout is remembered."""
+    kinds = []
+    for part in layout.devices:
+        _, device = ground.device(part.node_id, part.device_id)
+        kinds.append((device.backend, device.description, part.layer_count))
+    return MeasureKey(
+        model_digest=digest,
+        engine_build=ground.node.engine_build,
+        device_kinds=tuple(kinds),
+        layout=layout.without_devices(),
+    )
+
+
+def _without_guesses(part: DeviceBytes, *, caches: bool) -> DeviceBytes:
+    """The same without what compute graphs take, and without `caches` if their sizes are not in the header."""
+    less = replace(part, graph_bytes=0)
+    return replace(less, cache_bytes=0, layer_cache_bytes=()) if caches else less
+
+
+def _values(layout: Layout) -> Layout:
+    """What sizes of layers depend on: not where they lie."""
+    return replace(layout, devices=(), pipeline=False, output_on_host=False, experts_on_host=0)
+
+
+def _values_but_cells(layout: Layout) -> Layout:
+    return replace(_values(layout), context_tokens=0, slots=0, cache_type_k="", cache_type_v="")
+
+
+def _cache_types(layout: Layout) -> tuple[str, str]:
+    return layout.cache_type_k, layout.cache_type_v
+
+
+def _named_as(report: MemoryReport, layout: Layout) -> MemoryReport:
+    """The same with the devices of this layout: it may have been measured on equal ones of another node."""
+    if len(report.devices) != len(layout.devices):
+        return report
+    devices = tuple(
+        replace(part, device_id=layers.device_id, node_id=layers.node_id)
+        for part, layers in zip(report.devices, layout.devices, strict=True)
+    )
+    return replace(report, devices=devices)

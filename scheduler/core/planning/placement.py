@@ -1,0 +1,306 @@
+"""Where a model goes: a request and a snapshot of the cluster in, a placement or a refusal out.
+
+1. Sort out which devices may be used at all (`grounds`), each refusal with its reason.
+2. Try the steps in order (`shapes`): shapes, eviction and automatic values, best first.
+3. In each step try the grounds in order (`ranking`): the fastest, then those with most room.
+4. On a ground run the loop (`converge`): plan, measure, plan again. A report that is missing ends it with
+   `MeasureFirst`; once it is there, the same way is taken again from what is known.
+5. Nothing fits: BUSY if it would once others are gone, else a refusal with the numbers and what would fit (`nearest`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from scheduler.core.planning.candidates import (
+    Candidate,
+    ClusterView,
+    MeasureFirst,
+    Placement,
+    PlacementRequest,
+    Refusal,
+    RefusalKind,
+    Reports,
+    Verdict,
+)
+from scheduler.core.planning.converge import NOT_ALLOCATED
+from scheduler.core.planning.grounds import Ground, Grounds, find_grounds
+from scheduler.core.planning.judge import Judge
+from scheduler.core.planning.known_reports import BAD_FILE
+from scheduler.core.planning.nearest import nearest, would_fit_text
+from scheduler.core.planning.node_sets import node_sets
+from scheduler.core.planning.ranking import ranked, ranked_sites
+from scheduler.core.planning.shapes import Eviction, Step, steps
+from scheduler.core.planning.variants import Automatic, tier_bytes
+from scheduler.core.sizes.ledger import NOBODY, Available
+from scheduler.core.values.constraints import FillPolicy, Shape
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import memory_text
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import NodeView
+
+__all__ = ["BAD_FILE", "WAITS_FOR_LOAD", "WAITS_FOR_PROBE", "plan_placement"]
+
+# Refusals that time alone will change.
+WAITS_FOR_MEMORY = "waiting for memory"
+WAITS_FOR_LOAD = "waiting for another load"
+WAITS_FOR_PROBE = "waiting for a node to know its devices"
+
+Outcome = Placement | MeasureFirst | Refusal
+Seen = dict[tuple[object, ...], Candidate]
+
+
+def plan_placement(request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> Outcome:
+    """Choose where a model goes; the module's docstring has the order."""
+    search = _Search(request, view, reports, policy)
+    if (fault := search.judge.known.final_fault()) is not None:  # the same bytes everywhere
+        return _broken(search, fault)
+    outcome = search.run()
+    if outcome is not None:
+        return outcome
+    everybody = frozenset(promise.placement_id for promise in view.promises) - view.pinned
+    return _refuse(search, search.would_fit_without(everybody) if everybody else None)
+
+
+class _Search:
+    """One way through the steps."""
+
+    def __init__(
+        self, request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy, *, bounds: bool = False
+    ) -> None:
+        if request.require_gpu and not request.constraints.require_gpu:
+            request = replace(request, constraints=replace(request.constraints, require_gpu=True))
+        self.request = request
+        self.view = view
+        self.policy = policy
+        self.judge = Judge(request, view, reports, policy, bounds)
+        self.grounds: Grounds = find_grounds(request, view, policy)
+        self._automatic = self._find_automatic()
+        self.seen: Seen = {}
+        self._evictable: frozenset[str] | None = None
+        for node, device, (verdict, reason) in self.grounds.left_out:
+            if len(self.seen) >= policy.candidates_max:
+                break
+            self.seen[node.id, device.id] = Candidate(
+                node_id=node.id,
+                device_id=device.id,
+                device_ids=(device.id,),
+                verdict=verdict,
+                slots=0,
+                reason=reason,
+            )
+
+    def run(self, *, may_evict: bool = True) -> Placement | MeasureFirst | None:
+        """The first that fits, or what has to be measured to know; None: nothing does."""
+        for step in self._steps(may_evict=may_evict):
+            without = NOBODY
+            if step.eviction is Eviction.IDLE:  # who may go is asked only where nothing fits beside them
+                without = self._may_go()
+                if not without:
+                    continue
+            outcome = self._try_step(step, without, self.seen)
+            if isinstance(outcome, MeasureFirst):
+                return outcome
+            if isinstance(outcome, Placement):
+                return replace(outcome, candidates=self.told())
+        return None
+
+    def told(self) -> tuple[Candidate, ...]:
+        """Everything that was considered; of devices that were left out, what there is on them."""
+        nodes = {node.id: node for node in self.view.nodes}
+        return tuple(
+            one if one.available else replace(one, available=self._rooms_of(one, nodes.get(one.node_id)))
+            for one in self.seen.values()
+        )
+
+    def _rooms_of(self, left_out: Candidate, node: NodeView | None) -> tuple[Available, ...]:
+        device = node.device(left_out.device_id) if node is not None else None
+        return (self.judge.rooms.on(node, device),) if node is not None and device is not None else ()
+
+    def would_fit_without(self, everybody: frozenset[str]) -> Placement | MeasureFirst | None:
+        """Whether it would fit if everything that we have promised were gone."""
+        found: Seen = {}
+        self.judge.assuming = True
+        for step in self._steps(may_evict=False):
+            outcome = self._try_step(step, everybody, found)
+            if outcome is not None:
+                return outcome
+        return None
+
+    def _may_go(self) -> frozenset[str]:
+        if self._evictable is None:
+            self._evictable = frozenset(one.placement_id for one in self.view.evictable)
+        return self._evictable
+
+    def _steps(self, *, may_evict: bool) -> Iterator[Step]:
+        automatic, layout = self._automatic, self.request.layout
+        tiers = {1}
+        if self.request.automatic_context:
+            heads = [ground.node for joint in self.grounds.joint.values() for ground in joint]
+            totals = {tier_bytes(node) for node in heads} | {0}
+            tiers = {len(automatic.context_steps(layout, total)) for total in totals}
+        return steps(
+            self.request.constraints,
+            slot_steps=self.request.slot_steps,
+            context_steps=max(tiers),
+            cache_steps=len(automatic.cache_types(layout)),
+            may_evict=may_evict,
+            evict_for_speed=self.policy.evict_for_speed,
+        )
+
+    @property
+    def _uses_all(self) -> bool:
+        """Whether layers are to lie on every device that there is."""
+        constraints = self.request.constraints
+        return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
+
+    def _ordered_sites(self, step: Step) -> Iterator[Ground]:
+        sites = self.grounds.single.get(step.kind, [])
+        if not sites:
+            return iter(())
+        read = self._bytes_per_token(sites[0][3][0])
+        speeds_known = self.grounds.speeds_known
+        return ranked_sites(sites, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
+
+    def _bytes_per_token(self, node: NodeView) -> int:
+        facts = self.judge.known.facts_on(node)
+        return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
+
+    def _find_automatic(self) -> Automatic:
+        trained = next(
+            (
+                file.trained_context_tokens
+                for node in self.view.nodes
+                if (file := node.model(self.request.model_digest)) is not None
+            ),
+            0,
+        )
+        return Automatic(
+            slot_steps=self.request.slot_steps,
+            context=self.request.automatic_context,
+            cache_type=self.request.automatic_cache_type,
+            trained_tokens=trained,
+        )
+
+    def _try_step(self, step: Step, without: frozenset[str], seen: Seen) -> Placement | MeasureFirst | None:
+        """The first ground that holds the model; where somebody has to go for it, the one that costs least."""
+        best: Placement | None = None
+        for number, ground in enumerate(self._ordered(step)):
+            if number >= self.policy.grounds_tried_max:
+                break
+            base = self._base(step, ground)
+            if base is None or (
+                (step.shape, ground.key) in seen and self.judge.is_hopeless(step.shape, ground, base, without)
+            ):
+                continue
+            outcome = self.judge.try_ground(step.shape, ground, base, without)
+            match outcome:
+                case MeasureFirst():
+                    return outcome
+                case Candidate():
+                    self._remember(seen, (step.shape, ground.key), outcome)
+                case Placement():
+                    self._remember(seen, (step.shape, ground.key), outcome.candidates[0])
+                    if not outcome.victims:
+                        return outcome
+                    if best is None or self._loss(outcome) < self._loss(best):
+                        best = outcome
+        return best
+
+    def _loss(self, placement: Placement) -> float:
+        return sum(one.loss for one in self.view.evictable if one.placement_id in placement.victims)
+
+    def _remember(self, seen: Seen, key: tuple[object, ...], candidate: Candidate) -> None:
+        """For people: the last that an engine counted says more than what was not even counted any more."""
+        known = seen.get(key)
+        if known is None and len(seen) >= self.policy.candidates_max:
+            return
+        if known is None or candidate.origin.is_counted or not known.origin.is_counted:
+            seen[key] = candidate
+
+    def _ordered(self, step: Step) -> Iterator[Ground]:
+        if step.shape is Shape.NODES:
+            return node_sets(self.grounds, self.judge.rooms, nodes_max=self.policy.rpc_nodes_max)
+        if step.shape is Shape.ONE_DEVICE and not self._uses_all:
+            return self._ordered_sites(step)
+        grounds = self.grounds.of_shape(step.shape, step.kind)
+        if step.shape is Shape.ONE_DEVICE and self._uses_all:
+            alone = {ground.node.id for ground in self.grounds.joint.get(step.kind, []) if len(ground.devices) == 1}
+            grounds = [ground for ground in grounds if ground.node.id in alone]
+        if not grounds:
+            return iter(())
+        if step.shape is Shape.EXPERTS_ON_HOST and not self.judge.known.facts(grounds[0]).has_experts:
+            return iter(())
+        read = self._bytes_per_token(grounds[0].node)
+        speeds_known = self.grounds.speeds_known and step.shape is not Shape.CPU
+        return ranked(grounds, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
+
+    def _base(self, step: Step, ground: Ground) -> Layout | None:
+        """The values of the step on this ground; None: it has stepped down as far as it can."""
+        total = tier_bytes(ground.node) if step.shape is not Shape.CPU else 0
+        contexts = self._automatic.context_steps(self.request.layout, total)
+        if step.context_step >= len(contexts):
+            return None
+        layout = self._automatic.cache_types(self.request.layout)[step.cache_step]
+        return replace(layout, context_tokens=contexts[step.context_step], slots=step.slots)
+
+
+def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outcome:
+    """Say why nothing was taken: wait, too large, broken, or nowhere to go; in this order."""
+    candidates = search.told()
+    if isinstance(elsewise, MeasureFirst):
+        return elsewise
+    if elsewise is not None:
+        return Refusal(kind=RefusalKind.BUSY, message=WAITS_FOR_MEMORY, candidates=candidates)
+    if any(one.verdict is Verdict.LOAD_IN_PROGRESS for one in candidates):
+        return Refusal(kind=RefusalKind.BUSY, message=WAITS_FOR_LOAD, candidates=candidates)
+    if any(one.verdict is Verdict.NODE_PROBING for one in candidates):
+        return Refusal(kind=RefusalKind.BUSY, message=WAITS_FOR_PROBE, candidates=candidates)
+    short = [one for one in candidates if one.verdict in (Verdict.SHORT_BYTES, Verdict.LAYOUT_NOT_FOUND)]
+    if short:
+        would_fit = _nearest(search, search.request)
+        text = _memory_text(short)
+        if would_fit:
+            text += f"; {would_fit_text(would_fit)}"
+        return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=text, candidates=candidates, nearest=would_fit)
+    failed = [one for one in candidates if one.verdict is Verdict.MEASURE_FAILED]
+    if failed:
+        reports = search.judge.reports.values()
+        fault = next((report for report in reports if isinstance(report, Fault)), None)
+        return Refusal(kind=RefusalKind.MEASURE_FAILED, message=failed[0].reason, candidates=candidates, fault=fault)
+    reasons = sorted({one.reason for one in candidates if one.reason})
+    text = "; ".join(reasons) if search.view.nodes and reasons else "no node is known"
+    # Where allocations failed, less may succeed.
+    would_fit = _nearest(search, replace(search.request, failed_nodes={})) if search.request.backoff else ()
+    text = f"no device can take the model: {text}"
+    return Refusal(kind=RefusalKind.NO_DEVICE, message=text, candidates=candidates, nearest=would_fit)
+
+
+def _nearest(search: _Search, request: PlacementRequest) -> tuple[str, ...]:
+    return nearest(request, search.view, search.policy, partial(_fits, search.judge.reports))
+
+
+def _fits(reports: Reports, request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
+    return isinstance(_Search(request, view, reports, policy, bounds=True).run(may_evict=False), Placement)
+
+
+def _broken(search: _Search, fault: Fault) -> Refusal:
+    candidates = search.told()
+    return Refusal(kind=RefusalKind.MEASURE_FAILED, message=fault.message, candidates=candidates, fault=fault)
+
+
+def _memory_text(short: list[Candidate]) -> str:
+    """What an engine counted before what is estimated; of RAM, which takes whatever devices cannot, before devices."""
+    given = [one.reason for one in short if one.reason.startswith(f"{NOT_ALLOCATED} with")]
+    numbered = [one for one in short if one.needs]
+    if given or not numbered:
+        return given[0] if given else short[0].reason
+    best = min(
+        numbered,
+        key=lambda one: (
+            not one.origin.is_counted, one.shape is not Shape.CPU, one.short_bytes, one.node_id, one.device_id,
+        ),
+    )  # fmt: skip
+    need, have = best.shortest
+    return memory_text(need.total_bytes, have.available_bytes)

@@ -1,0 +1,1 @@
+"""Bytes, layers and room. Numbers in, numbers out."""

@@ -1,0 +1,1 @@
+"""How replicas go, and how their memory is seen to come back."""

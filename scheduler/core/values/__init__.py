@@ -1,0 +1,1 @@
+"""What decisions are about: nodes, devices, models, layouts, wishes. Values only."""

@@ -1,0 +1,196 @@
+"""Constraints by the names under which people write them: in the file, in the store, over HTTP. Pure."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from common.durations import parse_go_duration_ms, whole_ms
+from common.errors import InvalidRequest
+from common.nearest import did_you_mean
+from scheduler.core.values.constraints import Constraints, FillPolicy, Shape
+from scheduler.core.values.layouts import FlashAttention
+from scheduler.core.values.memory import GIB, KIB, MIB
+
+LIST_LENGTH_MAX = 256
+REPLICAS_MAX = 64
+PRIORITY_MAX = 10
+SLOTS_MAX = 256
+FOREVER_MS = -1
+_INT32_MAX = 2**31 - 1
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]iB|[kMGT]B|B)?")
+_UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
+_UNITS |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+# What the engine knows as types of the KV cache.
+CACHE_TYPES = ("", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+
+# How people write a field, where that is not its own name.
+_WRITTEN = {
+    "context_tokens": "num_ctx",
+    "batch_tokens": "num_batch",
+    "threads": "num_thread",
+    "keep_alive_ms": "keep_alive",
+}
+
+
+def _wrong(name: str, wanted: str) -> InvalidRequest:
+    return InvalidRequest(f'"{name}" must be {wanted}', param=name)
+
+
+def _whole(low: int, high: int = _INT32_MAX) -> Callable[[str, object], int]:
+    def parse(name: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise _wrong(name, f"an integer of at least {low}" + (f" and at most {high}" if high < _INT32_MAX else ""))
+        return value
+
+    return parse
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, "true or false")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name, "a text")
+    return value
+
+
+def _names(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, Sequence) or len(value) > LIST_LENGTH_MAX:
+        raise _wrong(name, f"a list of at most {LIST_LENGTH_MAX} names")
+    if not all(isinstance(one, str) and one for one in value):
+        raise _wrong(name, "a list of names")
+    return tuple(value)
+
+
+def _shares(name: str, value: object) -> tuple[float, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > LIST_LENGTH_MAX:
+        raise _wrong(name, "a list of numbers")
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and one >= 0 for one in value):
+        raise _wrong(name, "a list of numbers that are not negative")
+    return tuple(float(one) for one in value)
+
+
+def _one_of(*values: str) -> Callable[[str, object], str]:
+    def parse(name: str, value: object) -> str:
+        if value not in values:
+            raise _wrong(name, "one of " + ", ".join(one for one in values if one))
+        return str(value)
+
+    return parse
+
+
+def parse_bytes(name: str, value: object) -> int:
+    """A number of bytes, or a text such as "8 GiB".
+
+    Raises:
+        InvalidRequest: neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise _wrong(name, 'a number of bytes or a size such as "8GiB"')
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def _bytes_by_device(name: str, value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, Mapping):
+        return (("*", parse_bytes(name, value)),)
+    if len(value) > LIST_LENGTH_MAX or not all(isinstance(label, str) and label for label in value):
+        raise _wrong(name, "a size, or sizes by device")
+    return tuple(sorted((label, parse_bytes(name, size)) for label, size in value.items()))
+
+
+def _keep_alive_ms(name: str, value: object) -> int:
+    if isinstance(value, str):
+        try:
+            duration_ms = parse_go_duration_ms(value)
+        except ValueError as error:
+            raise _wrong(name, "a number of seconds or a duration such as 10m") from error
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        duration_ms = whole_ms(abs(value) * 1000.0) * (-1 if value < 0 else 1)
+    else:
+        raise _wrong(name, "a number of seconds or a duration such as 10m")
+    return FOREVER_MS if duration_ms < 0 else duration_ms
+
+
+_PARSERS: Mapping[str, Callable[[str, object], Any]] = {
+    "nodes": _names,
+    "devices": _names,
+    "backend": _text,
+    "max_shape": lambda name, value: Shape(_one_of(*Shape)(name, value)),
+    "policy": lambda name, value: FillPolicy(_one_of(*FillPolicy)(name, value)),
+    "tensor_split": _shares,
+    "num_gpu": _whole(0),
+    "main_gpu": _whole(0),
+    "require_gpu": _boolean,
+    "max_bytes": _bytes_by_device,
+    "replicas_min": _whole(0, REPLICAS_MAX),
+    "replicas_max": _whole(1, REPLICAS_MAX),
+    "pinned": _boolean,
+    "priority": _whole(-PRIORITY_MAX, PRIORITY_MAX),
+    "preload": _boolean,
+    "keep_alive": _keep_alive_ms,
+    "slots": _whole(0, SLOTS_MAX),
+    "num_ctx": _whole(0),
+    "num_batch": _whole(0),
+    "num_thread": _whole(0),
+    "cache_type_k": _one_of(*CACHE_TYPES),
+    "cache_type_v": _one_of(*CACHE_TYPES),
+    "flash_attention": lambda name, value: FlashAttention(_one_of(*FlashAttention)(name, value)),
+    "use_mmap": _boolean,
+}
+FIELD_NAMES = tuple(_PARSERS)
+_FIELDS = {_WRITTEN.get(field.name, field.name): field for field in fields(Constraints)}
+
+
+def parse_constraints(written: Mapping[str, object]) -> Constraints:
+    """Constraints from what people write; a null is as good as absent.
+
+    Raises:
+        InvalidRequest: an unknown name, a wrong type, out of range, or a contradiction; `param` is the name.
+    """
+    values: dict[str, Any] = {}
+    for name, value in written.items():
+        parser = _PARSERS.get(name)
+        if parser is None:
+            hint = did_you_mean(name[:64], FIELD_NAMES, else_say=f"there are {', '.join(FIELD_NAMES)}")
+            raise InvalidRequest(f'"{name[:64]}" is no constraint{hint}', param=name[:64])
+        if value is not None:
+            values[_FIELDS[name].name] = parser(name, value)
+    values.setdefault("replicas_max", default_replicas_max(values.get("replicas_min", 0)))
+    return Constraints(**values)
+
+
+def default_replicas_max(replicas_min: int) -> int:
+    """Who wants three replicas kept, and says no more, wants three."""
+    return max(1, replicas_min)
+
+
+def written_constraints(constraints: Constraints) -> dict[str, object]:
+    """What was asked for, by the names under which people write it; defaults are left out."""
+    written: dict[str, object] = {}
+    for name, field in _FIELDS.items():
+        value = getattr(constraints, field.name)
+        assert field.default is not MISSING, "every constraint has a default"
+        if value != field.default:
+            written[name] = _plain(field.name, value)
+    if constraints.replicas_max == default_replicas_max(constraints.replicas_min):
+        written.pop("replicas_max", None)
+    return written
+
+
+def _plain(field: str, value: Any) -> object:
+    match field:
+        case "max_bytes":
+            return dict(value)
+        case "keep_alive_ms":
+            return value / 1000 if value >= 0 else -1
+        case _:
+            return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,46 @@
+"""What the leader wants to run, as it is written down before anything is done about it."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import MemoryReport
+
+
+class Phase(StrEnum):
+    """How far a placement has come. The next leader goes on from here."""
+
+    STARTING = "starting"  # Start may or may not have been sent: send it again
+    RUNNING = "running"  # was seen ready
+    STOPPING = "stopping"  # Stop may or may not have been sent: send it again
+    LOST = "lost"  # its runner died; the next load of the model takes the next generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredPlacement:
+    """One placement and the generation that is wanted of it."""
+
+    placement_id: str
+    generation: int
+    phase: Phase
+    node_id: str
+    model_name: str
+    model_digest: str
+    layout: Layout
+    planned: MemoryReport | None = None  # what the plan counted on; None: adopted, nobody planned it here
+    keep_alive_ms: int | None = None  # newest that was asked of the scheduler itself; None: nothing asked
+
+    def in_phase(self, phase: Phase) -> "DesiredPlacement":
+        """The same, further on."""
+        return replace(self, phase=phase)
+
+    def with_keep_alive(self, keep_alive_ms: int) -> "DesiredPlacement":
+        """The same with a newer wish."""
+        return replace(self, keep_alive_ms=keep_alive_ms)
+
+    @property
+    def spec_digest(self) -> str:
+        """Names everything that must not change within a generation."""
+        spec = repr((self.node_id, self.model_digest, self.layout))
+        return hashlib.sha256(spec.encode()).hexdigest()

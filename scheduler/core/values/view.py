@@ -1,0 +1,200 @@
+"""What the scheduler sees of the cluster: nodes, their devices, model files and runners. Values only."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from scheduler.core.values.facts import ModelFacts
+from scheduler.core.values.faults import Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import MemoryReport
+
+
+class DeviceKind(StrEnum):
+    """What a device is; the order of preference lives in `placement`."""
+
+    GPU = "gpu"
+    INTEGRATED = "integrated"
+    CPU = "cpu"
+    ACCELERATOR = "accelerator"  # holds no layers of its own
+    UNKNOWN = "unknown"
+
+
+class Trust(StrEnum):
+    """How far a figure of free memory may be relied on."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+    STALE = "stale"
+    UNKNOWN = "unknown"
+
+
+class RunnerState(StrEnum):
+    """Life of a runner as its host reports it."""
+
+    UNKNOWN = "unknown"
+    LAUNCHED = "launched"
+    LOADING = "loading"
+    READY = "ready"
+    NO_SLOTS = "no_slots"
+    NOT_RESPONDING = "not_responding"
+    ERROR = "error"
+    DRAINING = "draining"
+
+
+SERVING_STATES = frozenset({RunnerState.READY, RunnerState.NO_SLOTS})
+STARTING_STATES = frozenset({RunnerState.LAUNCHED, RunnerState.LOADING})
+
+
+class SpeedSource(StrEnum):
+    """Where the speed of a device comes from, in the words of the API."""
+
+    UNKNOWN = ""
+    COPY = "probe copy"  # what its test timed
+    LIKE_DEVICES = "like devices"  # what replicas showed on those
+    REPLICAS = "replicas"  # their decode steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderView:
+    """A placement whose process lies on a device."""
+
+    placement_id: str
+    listed: bool  # the device's driver says so; it does for a while after the end of the process
+    held_bytes: int = 0  # 0: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """One device and its memory as last reported."""
+
+    id: str
+    name: str
+    kind: DeviceKind
+    backend: str
+    description: str
+    pool_id: str  # devices of a node with the same pool draw from the same memory
+    total_bytes: int
+    free_bytes: int
+    free_source: str
+    free_age_s: float  # when the inventory was received
+    trust: Trust
+    usable: bool
+    lost: bool = False  # it was there and is gone, which also makes it unusable
+    probing: bool = False  # what the node has is not known yet: likewise
+    state_reason: str = ""
+    speed_bytes_s: float = 0.0  # what ranks it; 0: not known
+    speed_source: SpeedSource = SpeedSource.UNKNOWN
+    copy_bytes_s: float = 0.0  # of a copy inside the device; 0: not known
+    max_bytes: int | None = None  # most that may ever be promised here, set by the operator
+    overhead_bytes: int | None = None  # never promised; None: the policy's own for such a device
+    pci_id: str = ""  # empty: it has none
+    backing_pool_id: str = ""  # another pool of the node that the memory comes out of, too
+    holders: tuple[HolderView, ...] = ()
+
+    def holder(self, placement_id: str) -> HolderView | None:
+        """What is known of a placement's process here; None: none lives here, and the driver lists none."""
+        return next((one for one in self.holders if one.placement_id == placement_id), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model file as a node has it. `error` says why it cannot be used; empty: it can."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    modified_at_unix_s: int
+    trained_context_tokens: int  # 0: not given
+    layer_count: int
+    error: str = ""
+    facts: ModelFacts | None = None  # None: its header has not told them
+    projector_digest: str = ""  # of the vision projector beside it; empty: none
+    projector_size_bytes: int = 0
+    manifest_digest: str = ""  # of what is said of it besides; empty: a plain file
+    blob_digests: tuple[str, ...] = ()  # of everything that a runner needs; empty: other nodes cannot fetch it
+    total_size_bytes: int = 0  # of everything that the name holds; 0: the file and its projector
+
+    @property
+    def fetched_bytes(self) -> int:
+        """What a node takes into its store that fetches it."""
+        return self.total_size_bytes or self.size_bytes + self.projector_size_bytes
+
+    @property
+    def sees(self) -> bool:
+        """It is loaded with a vision projector."""
+        return bool(self.projector_digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerView:
+    """One runner as its host reports it."""
+
+    placement_id: str
+    generation: int
+    incarnation: str
+    model_name: str
+    model_digest: str
+    layout: Layout
+    address: str
+    state: RunnerState
+    load_fraction: float = 0.0
+    load_bytes_done: int = 0  # weights in memory; what is fetched first is none
+    load_bytes_total: int = 0
+    is_fetching: bool = False  # its host gets the files from another node first
+    slots_total: int = 0
+    slots_busy: int = 0
+    queued: int = 0
+    idle_ms: int = 0
+    keep_alive_ms: int | None = None
+    requests_total: int = 0
+    held_prompt_s: float = 0.0  # what it took to evaluate the prompts that its slots hold
+    memory: MemoryReport | None = None
+    fault: Fault | None = None
+    last_error_line: str = ""  # of its log, while it loads
+
+    @property
+    def is_busy(self) -> bool:
+        """A sequence runs or waits."""
+        return self.slots_busy > 0 or self.queued > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One machine with devices."""
+
+    id: str
+    address: str
+    engine_build: str
+    devices: tuple[DeviceView, ...]
+    models: tuple[ModelFile, ...]
+    runners: tuple[RunnerView, ...]
+    suspect: bool = False
+    report_age_s: float = 0.0  # when the inventory was received
+    rpc_enabled: bool = False  # lends its devices to runners of other nodes, and borrows theirs
+    tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
+    models_free_bytes: int = 0  # what its store may still take; 0: nothing, or it is read-only
+
+    memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of what follows from it
+
+    def device(self, device_id: str) -> DeviceView | None:
+        """The device of this id, if the node has it."""
+        for device in self.devices:
+            if device.id == device_id:
+                return device
+        return None
+
+    @property
+    def host_device(self) -> DeviceView | None:
+        """The device that stands for the node's RAM."""
+        if "host" not in self.memo:
+            self.memo["host"] = next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
+        host: DeviceView | None = self.memo["host"]
+        return host
+
+    def model(self, digest: str) -> ModelFile | None:
+        """The usable file of this digest, if the node has it."""
+        if "files" not in self.memo:
+            self.memo["files"] = {model.digest: model for model in reversed(self.models) if not model.error}
+        found: ModelFile | None = self.memo["files"].get(digest)
+        return found
