@@ -12,6 +12,7 @@ from scheduler.core.books.effects import AnswerExplained, AnswerFailed, Measure
 from scheduler.core.books.events import ExplainAsked
 from scheduler.core.books.load_jobs import LoadJob
 from scheduler.core.books.model_constraints import constraints_of, load_constraints
+from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.loading.loading import plan_load
 from scheduler.core.loading.measuring import book
 from scheduler.core.planning.candidates import MeasureFirst, Placement, Refusal
@@ -215,7 +216,7 @@ def _replicas(books: Books, model: ModelFile) -> list[ReplicaMemory]:
                 context_tokens=runner.layout.context_tokens,
                 predicted_bytes=planned.total_bytes if planned is not None else 0,
                 allocated_bytes=runner.memory.total_bytes if runner.memory is not None else 0,
-                pinned=constraints_of(books, runner.model_name).pinned,
+                pinned=keeping_of(books, runner).pinned,
             )
         )
     return replicas

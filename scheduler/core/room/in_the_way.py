@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from scheduler.core.books.books import Books
 from scheduler.core.books.load_jobs import LoadJob
-from scheduler.core.books.model_constraints import constraints_of
+from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.planning.candidates import Candidate, MeasureFirst, Placement, Refusal, Verdict
 from scheduler.core.room.evictable import is_used, pool_bytes, spare_replicas
 from scheduler.core.sizes.eviction import PoolKey
@@ -73,7 +73,7 @@ def _kind(books: Books, runner: RunnerView, now_s: float, *, is_spare: bool) -> 
     """Why a replica does not go for a load; empty: it would."""
     if runner.placement_id in books.stops:
         return "going"
-    if constraints_of(books, runner.model_name).pinned:
+    if keeping_of(books, runner).pinned:
         return "pinned"
     if runner.placement_id not in books.memos or is_used(books, runner, now_s):
         return "busy"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from scheduler.core.planning.candidates import Verdict
 from scheduler.core.values.view import ModelFile
 from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, use
@@ -34,6 +35,18 @@ def test_a_replica_is_pinned_under_every_name_of_its_file() -> None:
     world.pass_time(3)
     world.settle()
     assert world.is_ready("d")
+
+
+def test_an_explanation_says_pinned_whichever_name_is_pinned() -> None:
+    world = loaded_as_m()
+    world.want("copy", pinned=True)
+    assert [one.pinned for one in world.explain("m").replicas] == [True]
+    assert [one.pinned for one in world.explain("copy").replicas] == [True]
+    world.ensure("c", "n")
+    world.settle()
+    short = [one.reason for one in world.explain("n").candidates if one.verdict is Verdict.SHORT_BYTES]
+    assert any("m:latest is pinned" in one for one in short)
+    assert not any("is kept" in one for one in short)
 
 
 def test_what_is_kept_of_one_name_is_not_unloaded_or_expired_by_another() -> None:
