@@ -20,7 +20,8 @@ class PlacementAnswer(Answer):
 
     id: str
     generation: int
-    model: str
+    model: str = Field(description="The name that was asked for, else the first of `names`")
+    names: list[str] = Field(description="Of its file, as far as the caller may use them")
     digest: str
     node: str
     state: str

@@ -165,9 +165,34 @@ class Placements:
 
     def _placements(self, asked: str | None) -> list[dict[str, object]]:
         models = self.service.inference.models
-        routes = models.visible() if asked is None else [models.known_route(asked)]
-        pool = self.service.inference.dispatcher.pool
-        return [placement_of(pool, route, replica) for route in routes for replica in route.replicas]
+        return placements_of(
+            self.service.inference.dispatcher.pool,
+            models.visible(),
+            asked=None if asked is None else models.known_route(asked),
+        )
+
+
+def placements_of(
+    pool: ReplicaPool, visible: Iterable[RouteInfo], *, asked: RouteInfo | None
+) -> list[dict[str, object]]:
+    """Each replica once, with all the names that it serves and the caller may see; `asked`: only those of this name.
+
+    It goes by the name that was asked for, else by the first of the alphabet: one that a newer copy does not change.
+    """
+    named: dict[str, dict[str, RouteInfo]] = {}
+    for route in visible:
+        for replica in route.replicas:
+            named.setdefault(replica.key, {})[route.model.name] = route
+    wanted = None if asked is None else {replica.key for replica in asked.replicas}
+    placements = []
+    for key, routes in named.items():
+        if wanted is not None and key not in wanted:
+            continue
+        names = sorted(routes)
+        route = asked or routes[names[0]]
+        replica = next(one for one in route.replicas if one.key == key)
+        placements.append({**placement_of(pool, route, replica), "names": names})
+    return placements
 
 
 def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
