@@ -1,6 +1,6 @@
 """What is loaded, what is wanted, and why: /puna/v1/placements, explain, load and unload."""
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +21,8 @@ from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Loaded, Service, checked_options
 from gateway.http.endpoint.streaming import stream_ndjson
+from gateway.http.puna.explain_query import explain_question
 from gateway.http.puna.placement_bodies import (
-    SLOTS_MAX,
     ClearDeviceBody,
     ConstraintsBody,
     ExplainBody,
@@ -38,7 +38,6 @@ from protos import scheduler_pb2
 Answer = TypeVar("Answer")
 # A measurement takes some tens of milliseconds, and a decision may need several.
 EXPLAIN_WAIT_MS = 5000
-_YES = frozenset({"1", "true", "yes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +88,8 @@ class Placements:
 
     async def explain_get(self, exchange: Exchange) -> None:
         """GET /puna/v1/explain?model=…: the last decision with `last=1`, else what would be decided now."""
-        query = exchange.query
-        if not query.get("model"):
-            raise InvalidRequest("model is required", param="model")
-        options: dict[str, object] = {"require_gpu": query.get("require_gpu", "") in _YES}
-        for name in ("num_ctx", "num_gpu", "main_gpu"):
-            if (text := query.get(name)) is not None:
-                options[name] = int(text) if text.lstrip("-").isdecimal() else text
-        slots = query.get("slots")
-        if slots is not None and not (slots.isdecimal() and 1 <= int(slots[:4]) <= SLOTS_MAX):
-            raise InvalidRequest(f"slots must be a whole number from 1 to {SLOTS_MAX}", param="slots")
-        await self._explain(
-            exchange,
-            query["model"],
-            options,
-            last=query.get("last", "") in _YES,
-            slots=int(slots) if slots is not None else None,
-        )
+        question = explain_question(exchange.query)
+        await self._explain(exchange, question.model, question.options, last=question.last, slots=question.slots)
 
     async def explain_post(self, exchange: Exchange) -> None:
         """POST /puna/v1/explain: the same with the options of a request."""
@@ -140,9 +124,9 @@ class Placements:
         await exchange.respond_json(cleared_device(answer))
 
     async def _explain(
-        self, exchange: Exchange, model: str, options: dict[str, object], *, last: bool, slots: int | None
+        self, exchange: Exchange, model: str, options: Mapping[str, object], *, last: bool, slots: int | None
     ) -> None:
-        values = checked_options(self.service, exchange, options).values
+        values = checked_options(self.service, exchange, dict(options)).values
         request = scheduler_pb2.ExplainRequest(
             model_name=self._known_name(model),
             context_tokens=whole_number(values.get("num_ctx")),
