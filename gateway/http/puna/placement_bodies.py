@@ -2,11 +2,39 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from common.byte_sizes import BYTES_MAX, parse_byte_size
+from gateway.core.asked.option_table import whole_number
 from gateway.http.endpoint.fields import Between, Body
 
 SLOTS_MAX = 256
+
+
+class ByteSize:
+    """Bytes, for `Annotated`: a number of them, or a size in words as the file of constraints has them."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The check."""
+        return core_schema.no_info_plain_validator_function(self.checked)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """How clients see it."""
+        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": BYTES_MAX}, {"type": "string"}]}
+
+    def checked(self, value: object) -> int:
+        """The number of bytes.
+
+        Raises:
+            PydanticCustomError: it says none.
+        """
+        number = whole_number(value)
+        try:
+            return parse_byte_size(value if number is None else number)
+        except ValueError as error:
+            raise PydanticCustomError("type", "{text}", {"text": str(error)}) from error
 
 
 class ConstraintsBody(Body):
@@ -28,8 +56,9 @@ class ConstraintsBody(Body):
     num_gpu: Annotated[int, Between(0, 2**31 - 1, whole=True)] | None = None
     main_gpu: Annotated[int, Between(0, 2**31 - 1, whole=True)] | None = None
     require_gpu: bool = False
-    max_bytes: dict[str, Annotated[int, Between(0, 2**63 - 1, whole=True)]] = Field(
-        default_factory=dict, description='Most that the model may take, by device; "*": on each but the CPU'
+    max_bytes: dict[str, Annotated[int, ByteSize()]] = Field(
+        default_factory=dict,
+        description='Most that the model may take, by device, in bytes or as "8GiB"; "*": on each but the CPU',
     )
     replicas_min: Annotated[int, Between(0, 64, whole=True)] = 0
     replicas_max: Annotated[int, Between(1, 64, whole=True)] | None = Field(

@@ -6,6 +6,7 @@ from common.errors import InvalidRequest
 from gateway.http.endpoint.fields import validated
 from gateway.http.ollama.bodies import ChatBody, GenerateBody
 from gateway.http.openai.bodies import ChatCompletionBody
+from gateway.http.puna.placement_bodies import ConstraintsBody
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -49,3 +50,16 @@ def test_null_is_absent_and_unknown_fields_are_ignored() -> None:
 def test_a_body_is_an_object(data: object) -> None:
     with pytest.raises(InvalidRequest, match="must be a JSON object"):
         validated(GenerateBody, data)
+
+
+def test_sizes_are_bytes_or_words() -> None:
+    body = validated(ConstraintsBody, {"max_bytes": {"*": 5.0, "gpu": "8GiB", "gpu-1": "500 MB"}})
+    assert body.max_bytes == {"*": 5, "gpu": 8 << 30, "gpu-1": 500_000_000}
+
+
+@pytest.mark.parametrize("size", ["8XB", -1, 1.5, True, [], "9" * 400])
+def test_what_is_no_size_is_told_the_right_form(size: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        validated(ConstraintsBody, {"max_bytes": {"gpu": size}})
+    assert caught.value.message == 'max_bytes.gpu must be a number of bytes or a size such as "8GiB"'
+    assert caught.value.param == "max_bytes.gpu"
