@@ -32,7 +32,7 @@ def read_constraints_file(path: str) -> Mapping[str, Constraints]:
         document = tomllib.loads(data.decode())
     except OSError as error:
         raise StartupError(f"PUNA_PLACEMENTS: {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise StartupError(f"PUNA_PLACEMENTS: {path}: {error}") from error
     tables = document.get("models", {})
     strange = [name for name in document if name != "models"]

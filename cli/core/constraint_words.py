@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from common.nearest import did_you_mean
@@ -89,6 +90,7 @@ def parse_size(text: str) -> int:
 
 def _number_or_text(text: str) -> float | str:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return text
+    return number if isfinite(number) else text  # JSON has no nan

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from common.clock import NS_PER_S
@@ -122,6 +123,7 @@ def timing_line(last: Mapping[str, Any]) -> str:
 def number_if_one(text: str) -> str | float:
     """Seconds are numbers in the API, "10m" is a text."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return text
+    return number if isfinite(number) else text  # JSON has no nan

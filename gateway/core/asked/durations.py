@@ -16,7 +16,8 @@ def parse_keep_alive_ms(value: object) -> int | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or is_infinite:
         raise InvalidRequest("keep_alive must be a number of seconds or a duration string", param="keep_alive")
     if isinstance(value, str):
         try:

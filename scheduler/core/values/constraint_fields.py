@@ -1,16 +1,16 @@
 """Constraints by the names under which people write them: in the file, in the store, over HTTP. Pure."""
 
-import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from common.byte_sizes import BYTE_SIZE_TEXT, parse_byte_size
 from common.durations import parse_go_duration_ms, whole_ms
 from common.errors import InvalidRequest
 from common.nearest import did_you_mean
 from scheduler.core.values.constraints import Constraints, FillPolicy, Shape
 from scheduler.core.values.layouts import FlashAttention
-from scheduler.core.values.memory import GIB, KIB, MIB
 
 LIST_LENGTH_MAX = 256
 REPLICAS_MAX = 64
@@ -18,9 +18,7 @@ PRIORITY_MAX = 10
 SLOTS_MAX = 256
 FOREVER_MS = -1
 _INT32_MAX = 2**31 - 1
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]iB|[kMGT]B|B)?")
-_UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
-_UNITS |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_FLOAT_MAX = sys.float_info.max  # TOML knows inf and nan, and whole numbers of any length
 # What the engine knows as types of the KV cache.
 CACHE_TYPES = ("", "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -71,7 +69,7 @@ def _names(name: str, value: object) -> tuple[str, ...]:
 def _shares(name: str, value: object) -> tuple[float, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > LIST_LENGTH_MAX:
         raise _wrong(name, "a list of numbers")
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and one >= 0 for one in value):
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= _FLOAT_MAX for one in value):
         raise _wrong(name, "a list of numbers that are not negative")
     return tuple(float(one) for one in value)
 
@@ -91,12 +89,10 @@ def parse_bytes(name: str, value: object) -> int:
     Raises:
         InvalidRequest: neither.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
-        raise _wrong(name, 'a number of bytes or a size such as "8GiB"')
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+    try:
+        return parse_byte_size(value)
+    except ValueError as error:
+        raise _wrong(name, BYTE_SIZE_TEXT) from error
 
 
 def _bytes_by_device(name: str, value: object) -> tuple[tuple[str, int], ...]:
@@ -113,7 +109,7 @@ def _keep_alive_ms(name: str, value: object) -> int:
             duration_ms = parse_go_duration_ms(value)
         except ValueError as error:
             raise _wrong(name, "a number of seconds or a duration such as 10m") from error
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _FLOAT_MAX:
         duration_ms = whole_ms(abs(value) * 1000.0) * (-1 if value < 0 else 1)
     else:
         raise _wrong(name, "a number of seconds or a duration such as 10m")

@@ -54,6 +54,7 @@ def test_only_options_that_were_set_are_sent() -> None:
 def test_keep_alive_is_a_number_of_seconds_or_a_duration() -> None:
     assert chat_body("demo", Conversation(), RunOptions(keep_alive="-1"))["keep_alive"] == -1
     assert chat_body("demo", Conversation(), RunOptions(keep_alive="10m"))["keep_alive"] == "10m"
+    assert chat_body("demo", Conversation(), RunOptions(keep_alive="nan"))["keep_alive"] == "nan", "the server says why"
 
 
 def test_the_timing_line_does_not_invent_a_speed() -> None:

@@ -24,6 +24,7 @@ GIB = 1 << 30
         ("replicas_min=", ("replicas_min", None)),
         ("keep_alive=10m", ("keep_alive", "10m")),
         ("keep_alive=-1", ("keep_alive", -1.0)),
+        ("keep_alive=inf", ("keep_alive", "inf")),
         ("max_bytes=8GiB", ("max_bytes", {"*": 8 * GIB})),
         ("max_bytes=GPU-0:4G,GPU-1:500M", ("max_bytes", {"GPU-0": 4 * GIB, "GPU-1": 500 << 20})),
         ("max_shape=one_device", ("max_shape", "one_device")),

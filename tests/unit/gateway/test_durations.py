@@ -1,6 +1,7 @@
 """Durations as Go writes them."""
 
 import contextlib
+import math
 
 import pytest
 from hypothesis import given
@@ -56,7 +57,7 @@ def test_keep_alive_is_seconds_or_a_duration(value: object, keep_alive_ms: int |
     assert parse_keep_alive_ms(value) == keep_alive_ms
 
 
-@pytest.mark.parametrize("value", [True, [], {}, "soon", "5", ""])
+@pytest.mark.parametrize("value", [True, [], {}, "soon", "5", "", "nan", math.nan, math.inf, -math.inf])
 def test_keep_alive_of_another_type_names_the_field(value: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_keep_alive_ms(value)

@@ -1,6 +1,7 @@
 """Constraints: what people write becomes values, and values become filters."""
 
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,21 @@ def test_sizes_are_bytes_or_texts_with_a_unit(text: object, count: int) -> None:
     assert parse_bytes("max_bytes", text) == count
 
 
+@pytest.mark.parametrize("size", ["8XB", "GiB", "-1", -1, 1.5, True, None, "9" * 400, "9999999999TiB"])
+def test_other_sizes_are_refused_with_the_right_form(size: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_bytes("max_bytes", size)
+    assert caught.value.message == '"max_bytes" must be a number of bytes or a size such as "8GiB"'
+
+
+@pytest.mark.parametrize("number", [nan, inf, -inf])
+@pytest.mark.parametrize("name", ["keep_alive", "tensor_split"])
+def test_a_number_that_is_none_is_refused_by_name(name: str, number: float) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_constraints({"devices": ["gpu-0"], name: [number] if name == "tensor_split" else number})
+    assert caught.value.param == name
+
+
 @pytest.mark.parametrize(
     ("constraints", "device", "obstacle"),
     [
@@ -224,6 +240,10 @@ def test_a_file_has_one_table_per_model(tmp_path: Path) -> None:
         ("[demo]\nreplicas_min = 1\n", "only tables"),
         ("models = 3\n", "only tables"),
         ("[models]\ndemo = 3\n", "must be a table"),
+        ("[models.demo]\nkeep_alive = nan\n", 'models."demo": "keep_alive" must be a number of seconds'),
+        ("[models.demo]\nkeep_alive = -inf\n", 'models."demo": "keep_alive" must be a number of seconds'),
+        (f"[models.demo]\nkeep_alive = {'9' * 400}\n", '"keep_alive" must be'),
+        (f"[models.demo]\nkeep_alive = {'9' * 5000}\n", "placements.toml"),
         ("[models.demo\n", "placements.toml"),
     ],
 )
