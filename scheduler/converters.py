@@ -191,6 +191,7 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         queued=status.queued,
         idle_ms=status.idle_ms,
         keep_alive_ms=status.keep_alive_ms if status.HasField("keep_alive_ms") else None,
+        keep_alive_wishes=status.keep_alive_wishes,
         requests_total=status.requests_total,
         held_prompt_s=status.held_prompt_ms / 1000,
         memory=to_report(status.memory) if status.HasField("memory") else None,

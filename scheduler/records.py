@@ -27,6 +27,7 @@ def encode(record: DesiredPlacement) -> str:
         "layout": record.layout,
         "planned": record.planned,
         "keep_alive_ms": record.keep_alive_ms,
+        "keep_alive_heard": record.keep_alive_heard,
     }
     return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -50,6 +51,7 @@ def decode(text: str | bytes) -> DesiredPlacement:
             layout=_layout(fields["layout"]),
             planned=_report(planned) if planned is not None else None,
             keep_alive_ms=fields.get("keep_alive_ms"),
+            keep_alive_heard=int(fields.get("keep_alive_heard", 0)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a placement record: {error}") from error

@@ -56,6 +56,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                 context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
                 keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
                 options=to_options(request.options),
+                load_only=request.load_only,
             )
             await self._loop.post(event)
             try:

@@ -136,7 +136,7 @@ class ModelAccess:
             context_tokens = context_tokens or own_context(known.model)
             options = over(options, load_options(known.model.own_options))
         try:
-            async with closing(self._relay(name, keep_alive_ms, context_tokens, options)) as steps:
+            async with closing(self._relay(name, keep_alive_ms, context_tokens, options, load_only=True)) as steps:
                 async for step in steps:
                     if isinstance(step, RouteInfo):
                         record.model = step.model.name
@@ -208,9 +208,15 @@ class ModelAccess:
         keep_alive_ms: int | None,
         context_tokens: int | None,
         options: LoadOptions = NO_LOAD_OPTIONS,
+        *,
+        load_only: bool = False,
     ) -> AsyncIterator[LoadEvent | RouteInfo]:
         relay = self._dispatcher.loads.relay(
-            model_name=model, context_tokens=context_tokens, keep_alive_ms=keep_alive_ms, options=options
+            model_name=model,
+            context_tokens=context_tokens,
+            keep_alive_ms=keep_alive_ms,
+            options=options,
+            load_only=load_only,
         )
         async with closing(relay) as steps:
             async for step in steps:

@@ -97,8 +97,11 @@ class LoadJobs:
         context_tokens: int | None,
         keep_alive_ms: int | None,
         options: LoadOptions = NO_LOAD_OPTIONS,
+        load_only: bool = False,
     ) -> AsyncIterator[Queued | Loading | RouteInfo]:
         """Ask the scheduler for a replica; the last item is the route, which the cache then has too.
+
+        `load_only`: no request will follow.
 
         Raises:
             ModelUnavailable: the load made no progress for too long; tell the client to come again.
@@ -109,6 +112,7 @@ class LoadJobs:
             context_tokens=context_tokens,
             keep_alive_ms=keep_alive_ms,
             options=load_options_to_proto(options) if options != NO_LOAD_OPTIONS else None,
+            load_only=load_only,
         )
         async with closing(self._scheduler.ensure_model(request)) as events:
             while True:

@@ -164,7 +164,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._board.check_accepting()
         self._board.used()
         if request.HasField("keep_alive_ms"):
-            self._board.keep_alive_ms = request.keep_alive_ms
+            self._board.wish(request.keep_alive_ms)
 
     def _check_placement(
         self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest

@@ -32,7 +32,8 @@ class StatusBoard:
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
         self.requests: RequestTable | None = None
-        self.keep_alive_ms: int | None = None
+        self._keep_alive_ms: int | None = None
+        self._keep_alive_wishes = 0
         self.memory: cluster_pb2.MemoryReport | None = None
         self.decode_window: cluster_pb2.DecodeWindow | None = None
         self._evaluated_tokens = 0
@@ -96,6 +97,11 @@ class StatusBoard:
         """A request came, even if it never got a slot."""
         self._busy_until_s = self._clock.now_s()
 
+    def wish(self, keep_alive_ms: int) -> None:
+        """A request asked for a keep_alive. One that asks for the same again is news, too: it is the newest."""
+        self._keep_alive_ms = keep_alive_ms
+        self._keep_alive_wishes += 1
+
     def snapshot(self) -> cluster_pb2.RunnerStatus:
         """The status now."""
         requests = self.requests
@@ -112,7 +118,8 @@ class StatusBoard:
             slots_busy=busy,
             queued=requests.waiting if requests is not None else 0,
             idle_ms=idle_ms,
-            keep_alive_ms=self.keep_alive_ms,
+            keep_alive_ms=self._keep_alive_ms,
+            keep_alive_wishes=self._keep_alive_wishes,
             requests_total=requests.accepted if requests is not None else 0,
             memory=self.memory,
             error=self.error,

@@ -54,8 +54,8 @@ def gain(books: Books, event: LeadershipGained, now_s: float) -> None:
     take_over_aliases(books, event.aliases, event.fence)
     for placement_id, record in stored.items():
         memo = books.memos.get(placement_id)
-        if memo is not None and memo.asked_ms is None:
-            memo.asked_ms = record.keep_alive_ms
+        if memo is not None:
+            memo.take_over(record)
 
 
 def see_replicas(books: Books, now_s: float) -> None:
@@ -80,11 +80,13 @@ def see_replica(books: Books, runner: RunnerView, now_s: float) -> None:
             generation=runner.generation,
             ready_since_s=now_s - runner.idle_ms / 1000,
             idle_since_s=None,
-            asked_ms=record.keep_alive_ms if record is not None else None,
             counted_requests=runner.requests_total,
         )
+        if record is not None:
+            memo.take_over(record)
         books.memos[runner.placement_id] = memo
-        if runner.requests_total == 0:
+        job = books.job_of(runner.placement_id, runner.generation)
+        if runner.requests_total == 0 and not (job is not None and job.load_only):
             # Somebody had it loaded, whose request is on the way: gateways see the route and leave the load's queue.
             memo.send_caller(runner, now_s)
     memo.see(runner, now_s)

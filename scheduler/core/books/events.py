@@ -36,6 +36,7 @@ class EnsureRequested:
     context_tokens: int | None = None
     keep_alive_ms: int | None = None
     options: LoadOptions = NO_OPTIONS
+    load_only: bool = False  # no request follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

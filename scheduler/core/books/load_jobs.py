@@ -77,6 +77,7 @@ class LoadJob:
     options: LoadOptions = NO_OPTIONS
     constraints: Constraints = NO_CONSTRAINTS  # with the options
     was_asked: bool = False  # by a caller, perhaps one that has left
+    load_only: bool = False  # by nobody whose request follows
     is_extra: bool = False  # one replica more than those that serve; nobody waits for it
     may_evict: bool = True
     created_s: float

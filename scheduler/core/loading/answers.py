@@ -4,6 +4,7 @@ from scheduler.core.books.books import Books, Failures
 from scheduler.core.books.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerReady, RemoveDesired
 from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.books.replicas import serving_replicas, will_do
+from scheduler.core.loading.comers import come_to
 from scheduler.core.loading.expecting import eta_s, waits_for
 from scheduler.core.values.faults import Fault
 
@@ -103,9 +104,7 @@ def _end_if_served(books: Books, job: LoadJob, now_s: float) -> None:
     job.move(LoadState.READY, now_s)
     del books.jobs[job.id]
     for runner in found:
-        memo = books.memos.get(runner.placement_id)
-        if memo is not None:
-            memo.send_caller(runner, now_s)
+        come_to(books, runner, job.keep_alive_ms if job.was_asked else None, load_only=job.load_only, now_s=now_s)
     callers = job.take_callers()
     if callers:
         books.emit(AnswerReady(callers=callers, model_name=job.model_name))

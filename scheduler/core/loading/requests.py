@@ -4,7 +4,7 @@ import statistics
 
 from common.errors import InvalidRequest
 from scheduler.core.books.books import Books
-from scheduler.core.books.effects import AnswerFailed, AnswerReady, AnswerUnloading, SaveDesired
+from scheduler.core.books.effects import AnswerFailed, AnswerReady, AnswerUnloading
 from scheduler.core.books.events import EnsureRequested, UnloadRequested
 from scheduler.core.books.growth import grown_context_tokens, remember_asked
 from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob
@@ -12,6 +12,7 @@ from scheduler.core.books.model_constraints import constraints_of, load_constrai
 from scheduler.core.books.replicas import serving_replicas, will_do
 from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.loading.answers import attach, fail
+from scheduler.core.loading.comers import come_to
 from scheduler.core.loading.starting import stop_load
 from scheduler.core.stopping.stopping import order_stop
 from scheduler.core.values.constraints import NO_OPTIONS, Constraints, LoadOptions, unmatched
@@ -59,6 +60,8 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
     job = _job_that_will_do(books, model, wanted, event.options, constraints)
     if job is None:
         job = begin_load(books, model, now_s=now_s, wanted=wanted, options=event.options, reason="asked")
+        job.load_only = event.load_only
+    job.load_only = job.load_only and event.load_only
     if event.keep_alive_ms is not None:
         job.keep_alive_ms = event.keep_alive_ms
     attach(books, job, event.caller_id, now_s)
@@ -107,25 +110,9 @@ def _send_to_replica(books: Books, event: EnsureRequested, model: ModelFile, wan
     if not found:
         return False
     for runner in found:
-        memo = books.memos.get(runner.placement_id)
-        if memo is None:
-            continue
-        memo.send_caller(runner, now_s)
-        if event.keep_alive_ms is not None:
-            memo.ask(event.keep_alive_ms, runner.keep_alive_ms)
-            _write_keep_alive(books, runner.placement_id, event.keep_alive_ms)
+        come_to(books, runner, event.keep_alive_ms, load_only=event.load_only, now_s=now_s)
     books.emit(AnswerReady(callers=(event.caller_id,), model_name=model.name))
     return True
-
-
-def _write_keep_alive(books: Books, placement_id: str, keep_alive_ms: int) -> None:
-    """So that the next leader knows it too. Nothing depends on it: a store that is away is no reason to refuse."""
-    record = books.desired.get(placement_id)
-    if record is None or books.leadership is None or record.keep_alive_ms == keep_alive_ms:
-        return
-    record = record.with_keep_alive(keep_alive_ms)
-    books.desired[placement_id] = record
-    books.emit(SaveDesired(fence=books.leadership.fence, record=record))
 
 
 def _job_that_will_do(

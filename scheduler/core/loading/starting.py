@@ -141,7 +141,7 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
     del books.jobs[job.id]
     books.failures.pop(job.model_digest, None)
     learn(books, job.record, runner)
-    record = replace(job.record, phase=Phase.RUNNING, keep_alive_ms=job.keep_alive_ms)
+    record = replace(job.record, phase=Phase.RUNNING, keep_alive_ms=job.keep_alive_ms, keep_alive_heard=0)
     books.desired[record.placement_id] = record
     books.emit(SaveDesired(fence=books.leadership.fence, record=record))
     books.note(
@@ -156,7 +156,7 @@ def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None
         memo.asked_ms = job.keep_alive_ms
     callers = job.take_callers()
     if callers:
-        if memo is not None:
+        if memo is not None and not job.load_only:
             memo.send_caller(runner, now_s)
         books.emit(AnswerReady(callers=callers, model_name=job.model_name))
     size, kept = runner.layout.context_tokens, keeping_of(books, runner).replicas_min

@@ -30,14 +30,15 @@ class DesiredPlacement:
     layout: Layout
     planned: MemoryReport | None = None  # what the plan counted on; None: adopted, nobody planned it here
     keep_alive_ms: int | None = None  # newest that was asked of the scheduler itself; None: nothing asked
+    keep_alive_heard: int = 0  # how many the runner had been asked for by then
 
     def in_phase(self, phase: Phase) -> "DesiredPlacement":
         """The same, further on."""
         return replace(self, phase=phase)
 
-    def with_keep_alive(self, keep_alive_ms: int) -> "DesiredPlacement":
+    def with_keep_alive(self, keep_alive_ms: int, heard: int) -> "DesiredPlacement":
         """The same with a newer wish."""
-        return replace(self, keep_alive_ms=keep_alive_ms)
+        return replace(self, keep_alive_ms=keep_alive_ms, keep_alive_heard=heard)
 
     @property
     def spec_digest(self) -> str:

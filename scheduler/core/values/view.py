@@ -147,6 +147,7 @@ class RunnerView:
     queued: int = 0
     idle_ms: int = 0
     keep_alive_ms: int | None = None
+    keep_alive_wishes: int = 0  # requests that asked for one; 0: none, or a build that does not count them
     requests_total: int = 0
     held_prompt_s: float = 0.0  # what it took to evaluate the prompts that its slots hold
     memory: MemoryReport | None = None

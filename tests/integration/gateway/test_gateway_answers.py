@@ -182,6 +182,7 @@ async def test_an_empty_prompt_loads_and_with_keep_alive_zero_unloads(start_clus
         loaded = await cluster.ollama.generate(model="demo", prompt="", keep_alive="10m")
         assert (loaded.done, loaded.done_reason, loaded.response) == (True, "load", "")
         assert cluster.scheduler.ensured[0].keep_alive_ms == 600_000
+        assert cluster.scheduler.ensured[0].load_only
         unloaded = await cluster.ollama.chat(model="demo", messages=[], keep_alive=0)
         assert (unloaded.done, unloaded.done_reason) == (True, "unload")
         assert cluster.scheduler.unloaded == ["demo:latest"]

@@ -198,8 +198,10 @@ async def test_keep_alive_is_remembered_and_idle_time_reported(zoo: Zoo, tmp_pat
         await collect(runner.client, greedy("Hello", keep_alive_ms=-1))
         assert (await runner.status_where(slots_busy=0)).keep_alive_ms == -1
         await collect(runner.client, greedy("Hello", keep_alive_ms=60_000))
+        await collect(runner.client, greedy("Hello", keep_alive_ms=60_000))
         await collect(runner.client, greedy("Hello"))
-        assert (await runner.status_where(slots_busy=0)).keep_alive_ms == 60_000
+        status = await runner.status_where(slots_busy=0)
+        assert (status.keep_alive_ms, status.keep_alive_wishes) == (60_000, 3)
 
 
 async def test_the_time_that_held_prompts_took_is_told_once_a_prompt_is_held(zoo: Zoo, tmp_path: Path) -> None:

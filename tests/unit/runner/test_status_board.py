@@ -85,3 +85,14 @@ def test_progress_never_falls_and_a_failure_is_the_last_word() -> None:
     assert one.snapshot().error.reason == "bad_model_file"
     with pytest.raises(ModelLoading):
         one.check_accepting()
+
+
+def test_every_wish_for_a_keep_alive_counts_also_for_the_same_one_again() -> None:
+    one, _ = board()
+    assert not one.snapshot().HasField("keep_alive_ms")
+    told = []
+    for keep_alive_ms in (300_000, 300_000, -1):
+        one.wish(keep_alive_ms)
+        status = one.snapshot()
+        told.append((status.keep_alive_ms, status.keep_alive_wishes))
+    assert told == [(300_000, 1), (300_000, 2), (-1, 3)]

@@ -74,6 +74,7 @@ class FakeRunner:
     view: RunnerView
     ready_at_s: float | None = None
     idle_since_s: float = 0.0
+    counts_wishes: bool = True  # False: a build that does not
 
 
 @dataclass(slots=True)

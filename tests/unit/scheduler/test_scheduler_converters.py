@@ -95,6 +95,7 @@ def test_a_record_is_stored_unchanged(layout: Layout, phase: Phase, planned: Mem
         layout=layout,
         planned=planned,
         keep_alive_ms=-1,
+        keep_alive_heard=3,
     )
     assert decode(encode(record)) == record
 
@@ -134,6 +135,7 @@ def test_enum_values_of_a_newer_build_become_the_harmless_one() -> None:
 def test_a_runner_without_optional_parts_has_none_of_them() -> None:
     runner = to_runner(cluster_pb2.RunnerRecord())
     assert (runner.keep_alive_ms, runner.memory, runner.fault) == (None, None, None)
+    assert runner.keep_alive_wishes == 0
 
 
 def test_a_runners_error_keeps_its_reason_and_the_sizes_that_failed() -> None:

@@ -85,6 +85,7 @@ class World(Surroundings):
         context_tokens: int | None = None,
         keep_alive_ms: int | None = None,
         options: LoadOptions = NO_OPTIONS,
+        load_only: bool = False,
     ) -> None:
         self.asked.add(caller)
         self.send(
@@ -94,6 +95,7 @@ class World(Surroundings):
                 context_tokens=context_tokens,
                 keep_alive_ms=keep_alive_ms,
                 options=options,
+                load_only=load_only,
             )
         )
 
@@ -241,6 +243,7 @@ class World(Surroundings):
             slots_busy=busy,
             requests_total=one.view.requests_total + grown,
             keep_alive_ms=one.view.keep_alive_ms if keep_alive_ms is None else keep_alive_ms,
+            keep_alive_wishes=one.view.keep_alive_wishes + (keep_alive_ms is not None and one.counts_wishes),
         )
 
     def stops_done(self) -> None:
