@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from scheduler.core.books.books import Books
-from scheduler.core.books.model_constraints import load_constraints
-from scheduler.core.values.constraints import Constraints, LoadOptions, unmatched
+from scheduler.core.values.constraints import Constraints, LoadOptions
 from scheduler.core.values.view import SERVING_STATES, RunnerView
 
 
@@ -23,9 +22,7 @@ def will_do(books: Books, node_id: str, runner: RunnerView, *, wanted_tokens: in
     """Whether a replica serves a request as it asked to be served: what was left open matches anything."""
     if (wanted_tokens or 0) > runner.layout.context_tokens:
         return False
-    if options.main_gpu is not None and not (
-        _has_main(books, runner, options) and _is_on_main(books, node_id, runner, options)
-    ):
+    if options.main_gpu is not None and not _is_on_main(books, node_id, runner, options):
         return False
     if not options.require_gpu and options.num_gpu is None:
         return True
@@ -34,15 +31,6 @@ def will_do(books: Books, node_id: str, runner: RunnerView, *, wanted_tokens: in
     if options.require_gpu and on_devices < layers:
         return False
     return options.num_gpu is None or on_devices == min(options.num_gpu, layers)
-
-
-def _has_main(books: Books, runner: RunnerView, options: LoadOptions) -> bool:
-    """Whether some node has the GPU that was asked for. If none has, no replica does: a load is what says so."""
-    if options.num_gpu == 0:
-        return True
-    asked = LoadOptions(num_gpu=options.num_gpu, main_gpu=options.main_gpu)
-    wishes = load_constraints(books, runner.model_name, asked)
-    return unmatched(wishes, books.observed.nodes.values()) != "main_gpu"
 
 
 def _is_on_main(books: Books, node_id: str, runner: RunnerView, options: LoadOptions) -> bool:

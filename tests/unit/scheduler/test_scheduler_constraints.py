@@ -5,7 +5,7 @@ import pytest
 from scheduler.core.values.constraint_fields import parse_constraints
 from scheduler.core.values.constraints import LoadOptions
 from scheduler.core.values.faults import Fault
-from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.builders import cpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.wishes import TWO_GPUS, put, refusal, told
 from tests.unit.scheduler.world import World, models, world_with
@@ -148,39 +148,6 @@ def test_a_request_that_names_its_gpu_is_served_by_a_replica_there() -> None:
     world.ensure("g", options=LoadOptions(main_gpu=2))
     assert world.fault("g").reason == "invalid_value"
     assert '"main_gpu"' in world.fault("g").message
-
-
-def test_a_gpu_that_no_node_has_is_refused_whatever_serves() -> None:
-    world = world_with(node(devices=TWO_GPUS), m=40)
-    world.ensure("first")
-    world.settle()
-    (served,) = world.runners.values()
-    assert len(served.view.layout.devices) == 2
-    world.ensure("there", options=LoadOptions(main_gpu=1))
-    assert world.is_ready("there")
-    world.ensure("nowhere", options=LoadOptions(main_gpu=2))
-    assert world.fault("nowhere").message == '"main_gpu" matches no node or device of this cluster'
-
-
-def test_a_gpu_that_no_node_has_means_nothing_to_a_model_without_layers_on_devices() -> None:
-    world = world_with(node(), m=8)
-    world.want("m", num_gpu=0)
-    for name in ("first", "again"):
-        world.ensure(name, options=LoadOptions(main_gpu=7, num_gpu=0))
-        world.settle()
-        assert world.is_ready(name)
-    assert len(world.all_starts) == 1
-
-
-def test_a_gpu_that_is_none_of_the_wanted_devices_is_refused_whatever_serves() -> None:
-    gpus = (*(gpu(f"g{number}") for number in range(3)), cpu())
-    world = world_with(node(devices=gpus), m=40)
-    world.want("m", devices=["g1", "g2"])
-    world.ensure("first")
-    world.settle()
-    assert world.is_ready("first")
-    world.ensure("other", options=LoadOptions(main_gpu=0))
-    assert world.fault("other").message == '"main_gpu" matches no node or device of this cluster'
 
 
 def test_a_pinned_replica_is_never_expired_unloaded_by_clients_or_evicted_for_another_model() -> None:
