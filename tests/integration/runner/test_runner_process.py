@@ -304,7 +304,7 @@ async def test_generation_is_refused_while_loading_or_failed(tmp_path: Path) -> 
 @pytest.mark.behaviour("B-10")
 async def test_an_exception_in_the_engine_thread_ends_the_process_and_says_why(zoo: Zoo, tmp_path: Path) -> None:
     program = (
-        "import sys, time; from runner.engine import library; from runner import __main__ as runner\n"
+        "import sys, time; from runner.engine.bindings import library; from runner import __main__ as runner\n"
         "decode, calls = library.decode, []\n"
         "def broken(*args):\n"
         "    calls.append(1)\n"
