@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 ANSWERED_WITHIN_S = 150.0
+# Long enough for a busy machine to answer a Ctrl-C that was heard.
+TYPED_AGAIN_S = 30.0
 # Makes standard input the controlling terminal, so that its Ctrl-C becomes a signal, and becomes the command.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
@@ -48,14 +50,20 @@ class Terminal:
 
     def wait_for(self, text: str) -> str:
         """Read until the text appears, and return everything up to it, without escapes; what follows is kept."""
-        deadline_s = time.monotonic() + ANSWERED_WITHIN_S
-        while text.encode() not in self._text:
-            left_s = deadline_s - time.monotonic()
-            ready, _, _ = select.select([self._master], [], [], max(0.0, left_s))
-            assert ready, f"{text!r} did not appear in {self._text!r}"
-            self._text = _ESCAPE.sub(b"", self._text + self._read())
+        assert self._appears(text, ANSWERED_WITHIN_S), f"{text!r} did not appear in {self._text!r}"
         before, _, self._text = self._text.partition(text.encode())
         return (before + text.encode()).decode().replace("\r\n", "\n")
+
+    def interrupt(self, text: str) -> str:
+        """Type Ctrl-C, and wait for the text that it leads to.
+
+        Once more if it does not come: Python hears a Ctrl-C that falls between its prompt and its wait for keys only
+        when the next key comes.
+        """
+        self.type(CTRL_C)
+        if not self._appears(text, TYPED_AGAIN_S):
+            self.type(CTRL_C)
+        return self.wait_for(text)
 
     def rest(self) -> str:
         """Everything until the command ends."""
@@ -74,6 +82,17 @@ class Terminal:
         self.process.wait()
         if self._master >= 0:
             os.close(self._master)
+
+    def _appears(self, text: str, within_s: float) -> bool:
+        deadline_s = time.monotonic() + within_s
+        while text.encode() not in self._text:
+            left_s = deadline_s - time.monotonic()
+            ready, _, _ = select.select([self._master], [], [], max(0.0, left_s))
+            data = self._read() if ready else b""
+            if not data:
+                return False
+            self._text = _ESCAPE.sub(b"", self._text + data)
+        return True
 
     def _read(self) -> bytes:
         try:
