@@ -29,8 +29,17 @@ def cpu_of(inventory: Inventory) -> cluster_pb2.Device:
 
 @pytest.mark.behaviour("B-131")
 async def test_memory_that_another_process_takes_is_missing_within_two_seconds(node: Node) -> None:
+    """What a third process gives back at the same moment would hide it; that does not happen three times."""
+    for _ in range(3):
+        if await _is_missing(node, HOG_MIB * MIB):
+            return
+    pytest.fail("nothing was missing")
+
+
+async def _is_missing(node: Node, taken_bytes: int) -> bool:
+    """Whether what a process takes is soon no longer free."""
     before = cpu_of(await node.inventory(lambda inventory: bool(inventory.nodes))).free_bytes
-    program = f"import sys; hog = b'x' * ({HOG_MIB} * {MIB}); print('there', flush=True); sys.stdin.read()"
+    program = f"import sys; hog = b'x' * {taken_bytes}; print('there', flush=True); sys.stdin.read()"
     hog = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -38,14 +47,13 @@ async def test_memory_that_another_process_takes_is_missing_within_two_seconds(n
     assert hog.stdin is not None
     await hog.stdout.readline()
     watch = Stopwatch()
-    enough = before - HOG_MIB // 2 * MIB
-    found = await node.inventory(lambda inventory: cpu_of(inventory).free_bytes < enough)
-    assert watch.elapsed_s < 2.5
-    cpu = cpu_of(found)
-    assert (cpu.trust, cpu.state) == (cluster_pb2.TRUST_MEASURED, cluster_pb2.DEVICE_STATE_OK)
-    assert cpu.free_age_ms < 2000
+    enough = before - taken_bytes // 2
+    found = cpu_of(await node.inventory(lambda inventory: cpu_of(inventory).free_bytes < enough or watch.is_past(2.5)))
     hog.stdin.close()
     assert await hog.wait() == 0
+    assert (found.trust, found.state) == (cluster_pb2.TRUST_MEASURED, cluster_pb2.DEVICE_STATE_OK)
+    assert found.free_age_ms < 2000
+    return found.free_bytes < enough and not watch.is_past(2.5)
 
 
 async def test_a_file_that_is_added_or_removed_is_noticed(tmp_path: Path) -> None:
