@@ -10,22 +10,9 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import (
-    DeviceNotFound,
-    InvalidRequest,
-    ModelNotFound,
-    PlacementMismatch,
-    PunaError,
-)
+from common.errors import DeviceNotFound, InvalidRequest, ModelNotFound, PlacementMismatch, PunaError
 from common.grpc.server import GrpcServer, bind_server
-from protos import (
-    cluster_pb2,
-    discovery_pb2,
-    runner_pb2,
-    runner_pb2_grpc,
-    scheduler_pb2,
-    scheduler_pb2_grpc,
-)
+from protos import cluster_pb2, discovery_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 from tests.integration.gateway.scripted_wishes import ScriptedWishes
 
 Context = aio.ServicerContext[Any, Any]
