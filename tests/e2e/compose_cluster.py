@@ -45,7 +45,7 @@ def project_settings() -> dict[str, str]:
         "COMPOSE_FILE": ":".join(FILES),
         "GATEWAY_CPUS": str(min(2, len(processors))),
         "HEALTH_INTERVAL": "5s",
-        "HOST_CPUS": "0.8",  # the rest is left to what is watched
+        "HOST_CPUS": "0.5",  # the rest is left to what is watched
         "HOST_CPUSET": every,
         "HOST_2_CPUSET": every,
         "HOST_MEMORY": "4g",

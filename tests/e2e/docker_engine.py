@@ -22,8 +22,9 @@ PROGRAMS = (
 START_S = 30.0
 STOP_S = 30.0
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-# Beside a group every task of the root counts as one: without weight a whole cluster would get as much as one of them.
-WEIGHTS = (("cpu", "cpu.shares", "32768"), (".", "cpu.weight", "3200"))  # of the first and of the second hierarchy
+# Beside a group every task of the root counts as one: without weight a whole cluster would get as much as one of them,
+# and with much weight it would leave them nothing. This is six tasks, one for each role.
+WEIGHTS = (("cpu", "cpu.shares", "6144"), (".", "cpu.weight", "600"))  # of the first and of the second hierarchy
 # dockerd and containerd leave keys and directories in these places; the engine sees empty ones of its own. Images and
 # containers (about 2 GB of Puna) lie in memory: deleting them file by file takes a disk longer than the tests do. The
 # last exec makes dockerd the process that gets the signals which docker-init passes on.
