@@ -27,7 +27,6 @@ KNOWN_NAMES = frozenset(
         "API_KEYS_FILE",
         "AUTO_KV",
         "BLOB_MAX_BYTES",
-        "BLOB_MAX_BYTES",
         "CONTEXT_LENGTH",
         "COUNT_SWAP",
         "DEBUG",

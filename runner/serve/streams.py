@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from common.errors import PunaError, QueueFull, RequestCanceled
-from common.telemetry.logs import get_logger
 from runner import metrics
 from runner.core.sequence.endings import Ending, EndReason
 from runner.core.sequence.logprobs import token_logprobs
@@ -24,8 +23,6 @@ from runner.engine.contract.engine import (
     StepReport,
 )
 from runner.serve.held_prefixes import HeldPrefixes
-
-log = get_logger()
 
 # Requests that wait inside the runner for a slot; the gateway queues before that.
 WAITING_MAX = 16

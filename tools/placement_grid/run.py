@@ -43,7 +43,6 @@ class Cell:
 class Worker:
     """The process that counts and loads; another one if it dies."""
 
-    deaths: int = 0
     _process: "subprocess.Popen[bytes] | None" = field(default=None)
 
     def ask(self, **question: Any) -> dict[str, Any]:
@@ -64,7 +63,6 @@ class Worker:
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            self.deaths += 1
             return {"died": process.wait()}
         answer: dict[str, Any] = orjson.loads(line)
         return answer

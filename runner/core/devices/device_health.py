@@ -58,11 +58,6 @@ class Health:
         """Now."""
         return self.condition is Condition.UNCHECKED
 
-    @property
-    def is_excluded(self) -> bool:
-        """It is there, and must not be used."""
-        return self.condition in (Condition.FAILED, Condition.WORN, Condition.BARRED)
-
 
 BARRED_BY_SETTING = "excluded by PUNA_EXCLUDED_DEVICES"
 

@@ -1,11 +1,8 @@
 """Puts what the engine counts per buffer together as bytes per device and class. Pure."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,30 +92,3 @@ def extrapolate(small: MemoryUse, large: MemoryUse, *, small_cells: int, large_c
     smaller = dict(small.devices)
     devices = tuple((device, line(smaller.get(device, ClassBytes()), use)) for device, use in large.devices)
     return MemoryUse(devices=devices, host=line(small.host, large.host))
-
-
-# llama.cpp's lines, formats stable for years: `load_tensors:   CPU_Mapped model buffer size =    57.20 MiB`,
-# `llama_kv_cache:        CPU KV buffer size = …`, `llama_context:        CPU  output buffer size = …`.
-_LINE = re.compile(r":\s+(\S+)\s+(model|KV|RS|output|compute) buffer size =\s+([0-9.]+) MiB")
-
-
-def parse_buffer_lines(lines: Iterable[str]) -> list[tuple[str, ClassBytes]]:
-    """Bytes by buffer type from the log of a load, rounded as logged; for machines without the exact breakdown."""
-    found: dict[str, ClassBytes] = {}
-    for line in lines:
-        match = _LINE.search(line)
-        if match is not None:
-            buffer_type, word, mebibytes = match.groups()
-            size = _class_bytes(word, round(float(mebibytes) * MIB))
-            found[buffer_type] = found.get(buffer_type, ClassBytes()).plus(size)
-    return list(found.items())
-
-
-def _class_bytes(word: str, size_bytes: int) -> ClassBytes:
-    match word:
-        case "model":
-            return ClassBytes(weights_bytes=size_bytes)
-        case "compute":
-            return ClassBytes(graph_bytes=size_bytes)
-        case _:  # the output rows too, since they are kept from step to step
-            return ClassBytes(cache_bytes=size_bytes)

@@ -1,6 +1,5 @@
 """What every engine offers to the server, and what it reports back. No engine is imported here."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -205,6 +204,3 @@ def refuse_image(_: bytes) -> Image:
         UnsupportedCapability: always.
     """
     raise UnsupportedCapability(NO_IMAGES, param="images")
-
-
-EngineFactory = Callable[[], Engine]

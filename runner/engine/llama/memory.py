@@ -1,7 +1,7 @@
 """The engine's own count of what a context holds: exact bytes by buffer type and class.
 
-llama.cpp answers through a C++ function that returns a std::map by value (`cpp_map.py`). Where that cannot be had, only
-the log's rounded figures of a real load are left (`memory_report.parse_buffer_lines`).
+llama.cpp answers through a C++ function that returns a std::map by value (`cpp_map.py`). Where that cannot be had,
+nothing is counted: models are placed by estimates, and a runner that loaded one has no report.
 Source: `llama_get_memory_breakdown` in llama-ext.h of llama.cpp.
 """
 
@@ -17,7 +17,7 @@ _NODES_MAX = 64  # buffer types of one context: a handful
 
 
 class BreakdownUnavailable(Exception):
-    """This machine or this build cannot tell. The caller falls back to the log, or says that it does not know."""
+    """This machine or this build cannot tell. The caller says that it does not know."""
 
 
 class _Node(cpp_map.Node):

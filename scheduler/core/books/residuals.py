@@ -10,7 +10,6 @@ from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.view import NodeView, RunnerView
 
-DeviceSizes = dict[tuple[str, str], tuple[int, int]]  # (node, device) → planned bytes, allocated bytes
 BYTE_CLASSES = ("weights", "cache", "graph", "projector")
 ClassSizes = tuple[int, ...]  # in the order of BYTE_CLASSES
 _NOTHING: ClassSizes = (0,) * len(BYTE_CLASSES)
@@ -39,13 +38,8 @@ def learn(books: Books, record: DesiredPlacement, runner: RunnerView) -> None:
     keep(books, margins)
 
 
-def sizes_by_device(books: Books) -> DeviceSizes:
-    """What loaded replicas were planned with and what they hold, summed by device."""
-    return {key: (sum(planned), sum(held)) for key, (planned, held) in sizes_by_class(books).items()}
-
-
 def sizes_by_class(books: Books) -> dict[tuple[str, str], tuple[ClassSizes, ClassSizes]]:
-    """The same, class by class."""
+    """What loaded replicas were planned with and what they hold, by device, class by class."""
     sums: dict[tuple[str, str], tuple[ClassSizes, ClassSizes]] = {}
     for node_id, runner in books.observed.replicas():
         record = books.desired.get(runner.placement_id)

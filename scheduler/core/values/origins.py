@@ -17,11 +17,6 @@ class Origin:
     projector_digest: str
 
 
-def origin_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projector_digest: str) -> Origin | None:
-    """Who has what a node needs; None: the node itself, or nobody."""
-    return next(iter(origins_for(nodes, node, digest, projector_digest)), None)
-
-
 def origins_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projector_digest: str) -> list[Origin]:
     """Everybody who has what a node needs, by what they have; empty: the node itself has it, or nobody.
 

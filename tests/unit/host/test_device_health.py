@@ -45,7 +45,7 @@ def test_a_device_that_is_gone_is_lost_and_is_checked_again_when_it_comes_back()
 
 def test_a_failed_check_keeps_how_it_ended_and_is_tried_again_ever_later() -> None:
     failed = fail_check(Health(), DIED, now_unix_s=0, driver="nvidia 1")
-    assert failed.is_excluded
+    assert failed.condition is Condition.FAILED
     assert (failed.reason, failed.exit_code, failed.last_line) == ("signal 6", -6, "no kernel image")
     assert not see_time(failed, now_unix_s=RETRY_S_MIN - 1).needs_check
     due = see_time(failed, now_unix_s=RETRY_S_MIN)
@@ -63,7 +63,7 @@ def test_one_error_of_a_runner_has_the_device_checked_and_a_third_within_ten_min
     twice = error(pass_check(once), 100)
     assert pass_check(twice).condition is Condition.OK
     worn = error(pass_check(twice), 200)
-    assert worn.is_excluded
+    assert worn.condition is Condition.WORN
     assert "3 runners ended within 10 min" in worn.reason
     assert pass_check(worn) is worn  # a check does not clear it, nor does time
     assert see_time(worn, now_unix_s=1e9) is worn
@@ -90,7 +90,7 @@ def test_only_an_operator_or_another_driver_clears_a_worn_device() -> None:
 
 def test_nothing_but_the_configuration_decides_about_a_barred_device() -> None:
     health = barred("so says the configuration")
-    assert health.is_excluded
+    assert health.condition is Condition.BARRED
     for after in (
         pass_check(health),
         fail_check(health, DIED, now_unix_s=0, driver=""),

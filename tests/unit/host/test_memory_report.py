@@ -1,14 +1,10 @@
 """From buffers to bytes per device."""
 
-import pytest
-
 from runner.core.layout.memory_report import (
-    MIB,
     BufferUse,
     ClassBytes,
     MemoryUse,
     extrapolate,
-    parse_buffer_lines,
     sum_by_device,
 )
 
@@ -40,21 +36,3 @@ def test_the_line_through_two_measurements_is_followed_exactly() -> None:
 
     there = extrapolate(measured(10), measured(20), small_cells=10, large_cells=20, cells=1000)
     assert there == measured(1000)
-
-
-@pytest.mark.behaviour("B-64")
-def test_log_lines_of_a_load_are_read_by_class() -> None:
-    lines = [
-        "load_tensors:   CPU_Mapped model buffer size =    57.20 MiB",
-        "llama_kv_cache:        CPU KV buffer size =    64.00 MiB",
-        "llama_kv_cache: RPC0[127.0.0.1:50052] KV buffer size =     8.00 MiB",
-        "llama_context:        CPU  output buffer size =     0.25 MiB",
-        "sched_reserve:        CPU compute buffer size =    34.25 MiB",
-        "llama_memory_recurrent:        CPU RS buffer size =     1.50 MiB",
-        "something else: 12 MiB",
-    ]
-    assert dict(parse_buffer_lines(lines)) == {
-        "CPU_Mapped": ClassBytes(weights_bytes=round(57.2 * MIB)),
-        "CPU": ClassBytes(cache_bytes=round(65.75 * MIB), graph_bytes=round(34.25 * MIB)),
-        "RPC0[127.0.0.1:50052]": ClassBytes(cache_bytes=8 * MIB),
-    }

@@ -22,7 +22,7 @@ from scheduler.core.sizes.ledger import Promise
 from scheduler.core.values.constraints import Constraints, Shape
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import GIB, MemoryReport
-from scheduler.core.values.origins import Origin, origin_for
+from scheduler.core.values.origins import Origin, origins_for
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import ModelFile, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, model, node
@@ -136,22 +136,23 @@ def test_a_node_is_told_of_all_who_have_the_same_files() -> None:
         holder("e", file=stored, suspect=True),
         holder("f", file=replace(FILE, manifest_digest="d" * 64)),
     )
-    assert origin_for(nodes, nodes[0], FILE.digest, "") == Origin(
+    first, other = origins_for(nodes, nodes[0], FILE.digest, "")
+    assert first == Origin(
         addresses=("a:1", "d:1"),
         name=FILE.name,
         manifest_digest="c" * 64,
         blob_digests=FILE.blob_digests,
         projector_digest="",
     )
-    assert origin_for(nodes, nodes[1], FILE.digest, "") is None
-    assert origin_for(nodes[:1], nodes[0], FILE.digest, "") is None
+    assert other == replace(first, addresses=("f:1",), manifest_digest="d" * 64)
+    assert origins_for(nodes, nodes[1], FILE.digest, "") == []
+    assert origins_for(nodes[:1], nodes[0], FILE.digest, "") == []
 
 
 def test_a_model_without_its_projector_is_as_good_as_none() -> None:
     seeing = replace(FILE, projector_digest="e" * 64)
     nodes = (holder("a", file=seeing), holder("b"))
-    found = origin_for(nodes, nodes[1], FILE.digest, "e" * 64)
-    assert found is not None
+    (found,) = origins_for(nodes, nodes[1], FILE.digest, "e" * 64)
     assert found.addresses == ("a:1",)
     assert found.projector_digest == "e" * 64
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core.books.learning import keep
-from scheduler.core.books.residuals import sizes_by_device
+from scheduler.core.books.residuals import sizes_by_class
 from scheduler.core.sizes.ledger import device_kind
 from scheduler.core.sizes.margins import LOADS_MIN, MARGIN_BYTES_MIN, NO_MARGINS, MarginKey, Margins, percentile
 from scheduler.core.values.faults import Fault
@@ -74,8 +74,9 @@ def test_every_load_teaches_how_far_its_measurement_was_off() -> None:
 def test_what_was_planned_and_what_is_held_is_known_by_device() -> None:
     world = world_with(node())
     ready(world)
-    planned, allocated = sizes_by_device(world.core.books)["a", "gpu-0"]
-    assert planned == allocated == 8 * GIB
+    planned, allocated = sizes_by_class(world.core.books)["a", "gpu-0"]
+    assert planned == allocated
+    assert sum(planned) == 8 * GIB
 
 
 def test_a_crash_for_device_memory_widens_the_margin_of_its_device() -> None:
