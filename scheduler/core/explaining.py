@@ -11,7 +11,7 @@ from scheduler.core.books.books import Books, Decision, Question
 from scheduler.core.books.effects import AnswerExplained, AnswerFailed, Measure
 from scheduler.core.books.events import ExplainAsked
 from scheduler.core.books.load_jobs import LoadJob
-from scheduler.core.books.model_constraints import constraints_of, load_constraints
+from scheduler.core.books.model_constraints import constraints_of, followable, load_constraints
 from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.loading.loading import plan_load
 from scheduler.core.loading.measuring import book
@@ -96,7 +96,8 @@ def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
 
 def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
     """As if somebody asked for one replica more."""
-    constraints = load_constraints(books, model.name, event.options)
+    options = followable(books, model.name, event.options)
+    constraints = load_constraints(books, model.name, options)
     if event.slots:
         constraints = replace(constraints, slots=event.slots)
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
@@ -110,7 +111,7 @@ def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: fl
         ),
         wanted_tokens=wanted,
         keep_alive_ms=None,
-        options=event.options,
+        options=options,
         constraints=constraints,
         is_extra=True,
         created_s=now_s,

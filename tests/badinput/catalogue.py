@@ -358,6 +358,8 @@ TABLE: list[Row] = [row for rows in (
     row("IN35", "keep_alive 1e9h is clamped", lambda path: chat(path, keep_alive="1e9h"), GOOD),
     row("IN35", "num_gpu 999", option(num_gpu=999), GOOD),
     row("IN35", "main_gpu 99", option(main_gpu=99), GOOD),
+    row("IN35", "main_gpu 0 where no node has a GPU", option(main_gpu=0), GOOD),
+    row("IN35", "main_gpu -1", option(main_gpu=-1), 400, 'option "main_gpu" must be at least 0', param="main_gpu"),
     row("8.1", "17 stop strings", option(stop=["a"] * 17), 400, 'option "stop" must have at most 16 strings', param="stop"),
     row("8.1", "16 stop strings", option(stop=[f"a{number}" for number in range(16)]), GOOD),
     row("8.1", "1,600 stop strings", option(stop=["a"] * 1600), 400, 'option "stop" must have at most 16 strings',

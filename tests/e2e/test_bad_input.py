@@ -272,6 +272,19 @@ def test_who_may_not_change_models_changes_none(locked: Locked) -> None:
     assert not running["expires_at"].startswith("9999"), "a keep_alive for ever needs models:write"
 
 
+def test_a_gpu_that_no_node_has_asks_for_nothing_cold_or_warm(locked: Locked) -> None:
+    """IN35: a client's main_gpu is no error on a machine without that GPU, whoever came before."""
+    chat = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "stream": False}
+    for number in (0, 99):
+        options = {"main_gpu": number, "num_predict": 2}
+        locked.post("/puna/v1/unload", {"model": "demo"})
+        answer = locked.post("/api/chat", chat | {"options": options})
+        assert answer.status_code == 200, answer.text
+        assert "x-puna-ignored" not in answer.headers
+        told = locked.post("/puna/v1/load", {"model": "demo", "options": {"main_gpu": number}}).text.splitlines()
+        assert json.loads(told[-1]) == {"status": "ready"}
+
+
 def test_a_registry_off_the_list_is_refused_whoever_asks(locked: Locked) -> None:
     """IN36."""
     for name in ("elsewhere.example/library/x", "169.254.169.254/library/x", "localhost:1/library/x"):

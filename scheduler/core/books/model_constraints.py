@@ -1,5 +1,8 @@
 """What operators want of models: a file's wishes, and those of commands, which are written down before they count."""
 
+from dataclasses import replace
+
+from common.errors import InvalidRequest
 from scheduler.core.books.books import Books
 from scheduler.core.books.effects import AnswerConstraints, AnswerFailed, CheckLeadership, SaveConstraints
 from scheduler.core.books.events import ConstraintsAsked, ConstraintsPut, ConstraintsSaved, ConstraintsSaveFailed
@@ -33,6 +36,22 @@ def load_constraints(books: Books, model_name: str, options: LoadOptions = NO_OP
         InvalidRequest: the request contradicts the wishes; the text names the option.
     """
     return constraints_of(books, model_name).with_request(options).with_defaults(books.policy.defaults)
+
+
+def followable(books: Books, model_name: str, options: LoadOptions) -> LoadOptions:
+    """A request's options without a `main_gpu` that no node has, as far as the model's wishes leave it one.
+
+    Clients and Modelfiles carry one to every machine, 0 also where there is no GPU: it asks for nothing there, whether
+    a replica serves or not. What operators set is refused instead (`put`).
+    """
+    if options.main_gpu is None:
+        return options
+    try:
+        wishes = load_constraints(books, model_name, options)
+    except InvalidRequest:  # whoever plans with them says so
+        return options
+    is_nowhere = unmatched(wishes, books.observed.nodes.values()) == "main_gpu"
+    return replace(options, main_gpu=None) if is_nowhere else options
 
 
 def wished_models(books: Books) -> list[str]:

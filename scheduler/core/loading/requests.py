@@ -1,6 +1,7 @@
 """What callers ask for: a replica of a model, or that there be none."""
 
 import statistics
+from dataclasses import replace
 
 from common.errors import InvalidRequest
 from scheduler.core.books.books import Books
@@ -8,7 +9,7 @@ from scheduler.core.books.effects import AnswerFailed, AnswerReady, AnswerUnload
 from scheduler.core.books.events import EnsureRequested, UnloadRequested
 from scheduler.core.books.growth import grown_context_tokens, remember_asked
 from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob
-from scheduler.core.books.model_constraints import constraints_of, load_constraints
+from scheduler.core.books.model_constraints import constraints_of, followable, load_constraints
 from scheduler.core.books.replicas import serving_replicas, will_do
 from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.loading.answers import attach, fail
@@ -43,6 +44,7 @@ def ensure(books: Books, event: EnsureRequested, now_s: float) -> None:
     if fault is not None or model is None:
         _refuse(books, event, fault or model_not_found(event.model_name))
         return
+    event = replace(event, options=followable(books, model.name, event.options))
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
     remember_asked(books, model.digest, wanted, now_s)
     if _send_to_replica(books, event, model, wanted, now_s):

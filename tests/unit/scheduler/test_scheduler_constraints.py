@@ -2,6 +2,8 @@
 
 import pytest
 
+from scheduler.core.books.effects import AnswerExplained
+from scheduler.core.books.events import ExplainAsked
 from scheduler.core.values.constraint_fields import parse_constraints
 from scheduler.core.values.constraints import LoadOptions
 from scheduler.core.values.faults import Fault
@@ -146,8 +148,54 @@ def test_a_request_that_names_its_gpu_is_served_by_a_replica_there() -> None:
     assert world.is_ready("f")
     assert places() == [["gpu-1"], ["gpu-0"]]
     world.ensure("g", options=LoadOptions(main_gpu=2))
-    assert world.fault("g").reason == "invalid_value"
-    assert '"main_gpu"' in world.fault("g").message
+    assert world.is_ready("g")
+    assert places() == [["gpu-1"], ["gpu-0"]]
+
+
+@pytest.mark.parametrize("number", [0, 1, 99])
+def test_a_gpu_that_no_node_has_asks_for_nothing_before_a_load_and_after_it(number: int) -> None:
+    options = LoadOptions(main_gpu=number)
+    world = world_with(node(devices=(cpu(),)))
+    for caller in ("first", "again"):
+        world.ensure(caller, options=options)
+        world.settle()
+        assert world.is_ready(caller)
+    assert len(world.all_starts) == 1
+    world.send(ExplainAsked(caller_id="why", model_name="m", options=options))
+    (answer,) = world.answers["why"]
+    assert isinstance(answer, AnswerExplained)
+    assert answer.explanation.outcome in {"placed", "measuring"}
+    assert not any(one.name == "main_gpu" for one in answer.explanation.constraints)
+
+
+def test_a_gpu_that_no_node_has_asks_for_nothing_of_a_model_over_several() -> None:
+    world = world_with(node(devices=TWO_GPUS), m=40)
+    for caller, number in (("first", 2), ("again", 2), ("other", 1)):
+        world.ensure(caller, options=LoadOptions(main_gpu=number))
+        world.settle()
+        assert world.is_ready(caller)
+    (served,) = world.runners.values()
+    assert len(served.view.layout.devices) == 2
+
+
+def test_a_gpu_that_the_models_wishes_rule_out_asks_for_nothing_either() -> None:
+    world = world_with(node(devices=TWO_GPUS))
+    world.want("m", devices=["gpu-1"])
+    for caller in ("first", "again"):
+        world.ensure(caller, options=LoadOptions(main_gpu=0))
+        world.settle()
+        assert world.is_ready(caller)
+    (served,) = world.runners.values()
+    assert [part.device_id for part in served.view.layout.devices] == ["gpu-1"]
+
+
+def test_a_request_without_a_gpu_of_its_own_keeps_the_operators() -> None:
+    world = world_with(node(devices=TWO_GPUS))
+    world.want("m", main_gpu=1)
+    world.ensure("c", options=LoadOptions(main_gpu=7))
+    world.settle()
+    (served,) = world.runners.values()
+    assert [part.device_id for part in served.view.layout.devices] == ["gpu-1"]
 
 
 def test_a_pinned_replica_is_never_expired_unloaded_by_clients_or_evicted_for_another_model() -> None:
