@@ -100,21 +100,10 @@ class LargeWorld(World):
             self._counted[key] = replace(report, devices=devices)
         return self._counted[key]
 
-    def bytes_of(self, placement_id: str) -> dict[tuple[str, str], int]:
-        """What a process really holds, and the processes that lend to it."""
-        one = self.runners[placement_id]
-        report = self.count(one.view.model_digest, one.view.layout)
-        held = {
-            (part.node_id or one.node_id, part.device_id): part.total_bytes + PROCESS_BYTES for part in report.devices
-        }
-        held[one.node_id, "cpu"] = held.get((one.node_id, "cpu"), 0) + report.host.total_bytes
-        return held
-
     def held(self) -> Counter[tuple[str, str]]:
-        """By everybody, whoever knows of it."""
-        held: Counter[tuple[str, str]] = Counter(self.hogs)
-        for placement_id in self.runners:
-            held.update(self.bytes_of(placement_id))
+        """By everybody, hogs too."""
+        held = World.held(self)
+        held.update(self.hogs)
         return held
 
 

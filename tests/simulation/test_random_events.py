@@ -77,16 +77,6 @@ class CheckedWorld(World):
         free = max(0, device.free_bytes - self.hogs.get((node_id, device.id), 0))
         return replace(device, free_bytes=free, lost=is_lost, usable=not is_lost)
 
-    def held(self) -> Counter[tuple[str, str]]:
-        """What processes really hold, whoever knows of it."""
-        held: Counter[tuple[str, str]] = Counter()
-        for one in self.runners.values():
-            report = self.count(one.view.model_digest, one.view.layout)
-            held[one.node_id, "cpu"] += report.host.total_bytes
-            for part in report.devices:
-                held[part.node_id or one.node_id, part.device_id] += part.total_bytes + PROCESS_BYTES
-        return held
-
     def room(self, node_id: str, device: DeviceView) -> int:
         """What is really free on a device, and in the memory that it comes out of."""
         held, least = self.held(), device.total_bytes

@@ -15,7 +15,6 @@ from scheduler.core.values.faults import Fault
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.surroundings import PROCESS_BYTES
 from tests.unit.scheduler.world import World, models
 
 NODES = 6
@@ -165,12 +164,7 @@ class Hours:
     def check(self) -> None:
         """Memory as the processes hold it, and answers as callers got them."""
         world = self.world
-        held: Counter[tuple[str, str]] = Counter()
-        for one in world.runners.values():
-            report = world.count(one.view.model_digest, one.view.layout)
-            held[one.node_id, "cpu"] += report.host.total_bytes
-            for part in report.devices:
-                held[one.node_id, part.device_id] += part.total_bytes + PROCESS_BYTES
+        held = world.held()
         for view in self.nodes.values():
             for device in view.devices:
                 assert held[view.id, device.id] <= device.total_bytes, f"seed {self.seed}: {view.id} {device.id}"

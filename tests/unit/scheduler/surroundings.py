@@ -1,6 +1,7 @@
 """What the scheduler's core lives among, on a clock of its own: nodes, runners, a store; and what it wanted of them."""
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.books.effects import (
@@ -228,6 +229,23 @@ class Surroundings:
         if host is not None and host.id == device_id:
             total += memory.host.total_bytes
         return total + (PROCESS_BYTES if total else 0)
+
+    def bytes_of(self, placement_id: str) -> dict[tuple[str, str], int]:
+        """What a process really holds, and the processes that lend to it: by node and device."""
+        one = self.runners[placement_id]
+        report = self.count(one.view.model_digest, one.view.layout)
+        held = {
+            (part.node_id or one.node_id, part.device_id): part.total_bytes + PROCESS_BYTES for part in report.devices
+        }
+        held[one.node_id, "cpu"] = held.get((one.node_id, "cpu"), 0) + report.host.total_bytes
+        return held
+
+    def held(self) -> Counter[tuple[str, str]]:
+        """What all processes really hold, whoever knows of it."""
+        held: Counter[tuple[str, str]] = Counter()
+        for placement_id in self.runners:
+            held.update(self.bytes_of(placement_id))
+        return held
 
     def count(self, digest: str, layout: Layout) -> MemoryReport:
         weights = int(self.sizes_gib.get(digest, 8) * GIB)

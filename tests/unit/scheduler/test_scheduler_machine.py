@@ -20,7 +20,6 @@ from scheduler.core.values.faults import Fault
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.surroundings import PROCESS_BYTES
 from tests.unit.scheduler.world import World, models
 
 NAMES = ("m", "n", "o", "m", "n", "o", "too-large")
@@ -191,12 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def no_device_has_to_hold_more_than_it_has(self) -> None:
         """Counted from the processes themselves, whatever the core believes."""
         world = self.world
-        held: Counter[tuple[str, str]] = Counter()
-        for one in world.runners.values():
-            report = world.count(one.view.model_digest, one.view.layout)
-            held[one.node_id, "cpu"] += report.host.total_bytes
-            for part in report.devices:
-                held[one.node_id, part.device_id] += part.total_bytes + PROCESS_BYTES
+        held = world.held()
         for view in self.all_nodes.values():
             for device in view.devices:
                 assert held[view.id, device.id] <= device.total_bytes, (view.id, device.id, sorted(world.runners))
