@@ -4,14 +4,16 @@ A boolean is no integer, "5" is no number, 5.0 counts as 5, null means absent.
 """
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from common.errors import InvalidRequest
+from common.nearest import did_you_mean
 from gateway import metrics
 from gateway.core.asked.option_table import whole_number
 
@@ -33,7 +35,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 class Body(BaseModel):
-    """Base of all bodies: strict types, unknown fields ignored, null is absent."""
+    """Base of bodies: strict types, unknown fields ignored, null is absent."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -43,7 +45,29 @@ class Body(BaseModel):
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
+class OwnBody(Body):
+    """Base of bodies that no client of another server sends: one with an unknown field is refused.
+
+    Ignored, a misspelt wish would be answered as if it had not been sent.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    field_noun: ClassVar[str] = "field"  # what its fields are to people
+
+
 BodyType = TypeVar("BodyType", bound=Body)
+
+
+def check_names(names: Iterable[object], known: Collection[str], noun: str) -> None:
+    """Refuse the first name that there is not.
+
+    Raises:
+        InvalidRequest: `param` is that name; the text tells the right one that is nearest.
+    """
+    for name in names:
+        if name not in known:
+            wrong = str(name)[:64]
+            raise InvalidRequest(f'"{wrong}" is no {noun}{did_you_mean(wrong, known)}', param=wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +110,8 @@ def validated(body_type: type[BodyType], data: object) -> BodyType:
     """
     if not isinstance(data, dict):
         raise InvalidRequest("the request body must be a JSON object")
+    if issubclass(body_type, OwnBody):
+        check_names(data, body_type.model_fields, body_type.field_noun)
     for name in _NAMES:
         text = data.get(name)
         # Such a name reaches logs and error texts, and no model can have it.

@@ -3,10 +3,10 @@
 from pydantic import Field
 
 from gateway.http.endpoint.answer_body import Answer
-from gateway.http.endpoint.fields import Body
+from gateway.http.endpoint.fields import OwnBody
 
 
-class AliasBody(Body):
+class AliasBody(OwnBody):
     """PUT /puna/v1/aliases/{alias}."""
 
     model: str = Field(default="", description="The model that the name shall point to. Required.")

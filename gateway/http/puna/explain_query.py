@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
-from common.nearest import did_you_mean
+from gateway.http.endpoint.fields import check_names
 from gateway.http.puna.placement_bodies import SLOTS_MAX
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -30,10 +30,7 @@ def explain_question(query: Mapping[str, str]) -> ExplainQuestion:
     Raises:
         InvalidRequest: a parameter that there is not, or a value that it does not take; `param` is its name.
     """
-    for name in query:
-        if name not in _KNOWN:
-            wrong = name[:64]
-            raise InvalidRequest(f'"{wrong}" is no parameter{did_you_mean(wrong, _KNOWN)}', param=wrong)
+    check_names(query, _KNOWN, "parameter")
     if not query.get("model"):
         raise InvalidRequest("model is required", param="model")
     options: dict[str, object] = {"require_gpu": _is_yes(query, "require_gpu")}

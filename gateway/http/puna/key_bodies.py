@@ -6,12 +6,12 @@ from pydantic import Field
 
 from gateway.core.keys.key_file import CONTEXT_TOKENS_MIN, WEIGHT_MAX
 from gateway.http.endpoint.answer_body import Answer
-from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.fields import Between, OwnBody
 
 _WHOLE = Between(1, 2**53, whole=True)
 
 
-class KeyBody(Body):
+class KeyBody(OwnBody):
     """A key that is to be made (POST /puna/v1/keys)."""
 
     owner: str = Field(description="Whose key it is; one owner has at most two that are good")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from common.errors import InvalidRequest
 from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.fields import check_names
 from gateway.http.endpoint.service import Service
 from gateway.http.puna.placements import asked
 
@@ -23,6 +24,7 @@ class Nodes:
         Answered once it is written down.
         """
         node = exchange.path_value[:NODE_LENGTH_MAX]
+        check_names(exchange.query, ("budget_s",), "parameter")
         budget_s = _budget_s(exchange.query.get("budget_s"))
         replicas = await asked(self.service.scheduler.drain(node, budget_s=budget_s))
         await exchange.respond_json(

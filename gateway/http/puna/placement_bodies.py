@@ -1,6 +1,6 @@
 """Bodies of Puna's own pages about what is loaded, what is wanted, and why."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -8,7 +8,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from common.byte_sizes import BYTES_MAX, parse_byte_size
 from gateway.core.asked.option_table import whole_number
-from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.fields import Between, OwnBody
 
 SLOTS_MAX = 256
 
@@ -37,8 +37,10 @@ class ByteSize:
             raise PydanticCustomError("type", "{text}", {"text": str(error)}) from error
 
 
-class ConstraintsBody(Body):
+class ConstraintsBody(OwnBody):
     """What is wanted of a model (PUT /puna/v1/placements/{model}); what is left out asks for nothing."""
+
+    field_noun: ClassVar[str] = "constraint"
 
     nodes: list[str] = Field(default_factory=list, max_length=256, description="Node ids; none: any")
     devices: list[str] = Field(
@@ -78,7 +80,7 @@ class ConstraintsBody(Body):
     use_mmap: bool | None = None
 
 
-class ExplainBody(Body):
+class ExplainBody(OwnBody):
     """A question (POST /puna/v1/explain)."""
 
     model: str
@@ -89,7 +91,7 @@ class ExplainBody(Body):
     )
 
 
-class LoadBody(Body):
+class LoadBody(OwnBody):
     """POST /puna/v1/load."""
 
     model: str
@@ -97,13 +99,13 @@ class LoadBody(Body):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class ClearDeviceBody(Body):
+class ClearDeviceBody(OwnBody):
     """POST /puna/v1/devices/clear."""
 
     device: str = Field(description='Id or name, alone or behind "node/"')
 
 
-class UnloadBody(Body):
+class UnloadBody(OwnBody):
     """POST /puna/v1/unload."""
 
     model: str

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from common.errors import InvalidRequest, ModelUnavailable
-from common.nearest import did_you_mean
 from gateway.converters.constraints import (
     constraints_from_proto,
     constraints_to_proto,
@@ -14,11 +13,11 @@ from gateway.converters.constraints import (
 )
 from gateway.core.asked.answers import LoadEvent, Loading, Queued
 from gateway.core.asked.load_options import load_options
-from gateway.core.asked.option_table import whole_number
+from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, whole_number
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.endpoint.exchange import Exchange
-from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.fields import check_names, validated
 from gateway.http.endpoint.service import Loaded, Service, checked_options
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.puna.explain_query import explain_question
@@ -38,6 +37,7 @@ from protos import scheduler_pb2
 Answer = TypeVar("Answer")
 # A measurement takes some tens of milliseconds, and a decision may need several.
 EXPLAIN_WAIT_MS = 5000
+OPTIONS = SAMPLING_RULES.keys() | PLACEMENT_RULES.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Placements:
 
     async def list_all(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements: every replica in the routes, and every model that something is set for."""
+        check_names(exchange.query, ("model",), "parameter")
         named = exchange.query.get("model")
         name = "" if named is None else self._known_name(named)
         placements = self._placements(named)
@@ -69,13 +70,7 @@ class Placements:
 
     async def put(self, exchange: Exchange) -> None:
         """PUT /puna/v1/placements/{model}: set what is wanted of it; replaces what was set before."""
-        data = await exchange.json()
-        known = ConstraintsBody.model_fields
-        if isinstance(data, dict) and (strange := [name for name in data if name not in known]):
-            wrong = str(strange[0])[:64]
-            # Ignored, as unknown fields are elsewhere, a misspelt wish would be found out when it is too late.
-            raise InvalidRequest(f'"{wrong}" is no constraint{did_you_mean(wrong, known)}', param=wrong)
-        body = validated(ConstraintsBody, data)
+        body = validated(ConstraintsBody, await exchange.json())
         model = constraints_to_proto(self._known_name(exchange.path_value), body.model_dump())
         answer = await asked(self.service.scheduler.put_constraints(model))
         await exchange.respond_json(constraints_from_proto(answer))
@@ -99,7 +94,7 @@ class Placements:
     async def load(self, exchange: Exchange) -> None:
         """POST /puna/v1/load: have a replica, and hear how that goes; one line per news."""
         body = validated(LoadBody, await exchange.json())
-        options = checked_options(self.service, exchange, body.options).values
+        options = self._checked(exchange, body.options)
         feed = self.service.load_feed(
             body.model,
             self.service.keep_alive_ms(body.keep_alive),
@@ -126,7 +121,7 @@ class Placements:
     async def _explain(
         self, exchange: Exchange, model: str, options: Mapping[str, object], *, last: bool, slots: int | None
     ) -> None:
-        values = checked_options(self.service, exchange, dict(options)).values
+        values = self._checked(exchange, options)
         request = scheduler_pb2.ExplainRequest(
             model_name=self._known_name(model),
             context_tokens=whole_number(values.get("num_ctx")),
@@ -138,6 +133,11 @@ class Placements:
         explanation = await asked(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name
         await exchange.respond_json(explanation_from_proto(explanation))
+
+    def _checked(self, exchange: Exchange, options: Mapping[str, object]) -> Mapping[str, OptionValue]:
+        """Options of a request. One that is misspelt would change nothing, and nobody would know."""
+        check_names(options, OPTIONS, "option")
+        return checked_options(self.service, exchange, dict(options)).values
 
     def _known_name(self, model: str) -> str:
         """The name as the cluster has it; one that no node has stays as it is written."""

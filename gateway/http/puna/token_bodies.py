@@ -5,14 +5,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.http.endpoint.answer_body import Answer
-from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.fields import Between, OwnBody
 from gateway.http.ollama.bodies import OllamaMessage
 
 _TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
 TOKENS_MAX = 200_000
 
 
-class TokenizeBody(Body):
+class TokenizeBody(OwnBody):
     """POST /puna/v1/tokenize: a text as it is, or messages as an answer would read them."""
 
     model: str = Field(min_length=1)
@@ -29,7 +29,7 @@ class TokenizeAnswer(Answer):
     count: int
 
 
-class DetokenizeBody(Body):
+class DetokenizeBody(OwnBody):
     """POST /puna/v1/detokenize."""
 
     model: str = Field(min_length=1)

@@ -96,6 +96,44 @@ async def test_a_question_without_sense_is_refused(cluster: Cluster, query: str)
     assert cluster.scheduler.explained == []
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "text"),
+    [
+        ("POST", "explain", {"model": "demo", "slot": 2}, '"slot" is no field; did you mean slots?'),
+        ("POST", "explain", {"modell": "demo"}, '"modell" is no field; did you mean model?'),
+        (
+            "POST",
+            "explain",
+            {"model": "m", "options": {"numctx": 9}},
+            '"numctx" is no option; did you mean num_ctx?',
+        ),
+        ("POST", "load", {"model": "demo", "keepalive": 5}, '"keepalive" is no field; did you mean keep_alive?'),
+        (
+            "POST",
+            "load",
+            {"model": "m", "options": {"main-gpu": 1}},
+            '"main-gpu" is no option; did you mean main_gpu?',
+        ),
+        ("POST", "unload", {"model": "demo", "force": True}, '"force" is no field'),
+        ("POST", "devices/clear", {"device": "GPU-1", "all": True}, '"all" is no field'),
+        ("POST", "tokenize", {"model": "demo", "message": []}, '"message" is no field; did you mean messages?'),
+        ("POST", "detokenize", {"model": "demo", "token": [1]}, '"token" is no field; did you mean tokens?'),
+        ("PUT", "aliases/fast", {"target": "demo"}, '"target" is no field'),
+        ("PUT", "placements/demo", {"max_byte": {}}, '"max_byte" is no constraint; did you mean max_bytes?'),
+        ("GET", "placements?modell=demo", None, '"modell" is no parameter; did you mean model?'),
+        ("POST", "nodes/node-1/drain?budget=5", None, '"budget" is no parameter; did you mean budget_s?'),
+    ],
+)
+async def test_a_misspelt_field_is_refused_and_the_right_one_named(
+    cluster: Cluster, method: str, path: str, body: dict[str, object] | None, text: str
+) -> None:
+    answer = await cluster.http.request(method, f"/puna/v1/{path}", json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["message"] == text
+    assert error["param"] == text.split('"')[1]
+
+
 async def test_a_load_tells_its_progress_and_ends_with_ready(start_cluster: StartCluster) -> None:
     scheduler = ScriptedScheduler()
     async with start_cluster(scheduler=scheduler, runner=ScriptedRunner(), warm=False) as cluster:

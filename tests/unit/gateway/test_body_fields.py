@@ -1,12 +1,16 @@
 """Strict types of body fields, and their texts."""
 
+from typing import Any, cast
+
 import pytest
 
 from common.errors import InvalidRequest
 from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.service import Service
 from gateway.http.ollama.bodies import ChatBody, GenerateBody
 from gateway.http.openai.bodies import ChatCompletionBody
-from gateway.http.puna.placement_bodies import ConstraintsBody
+from gateway.http.puna.placement_bodies import ConstraintsBody, ExplainBody
+from gateway.http.routes import make_routes
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -44,6 +48,17 @@ def test_a_whole_float_is_an_integer() -> None:
 def test_null_is_absent_and_unknown_fields_are_ignored() -> None:
     body = validated(ChatBody, {"model": "demo", "stream": None, "messages": None, "keep_warm": 1, "think": None})
     assert (body.stream, body.messages, body.think) == (True, [], None)
+
+
+def test_every_body_of_punas_own_routes_refuses_what_it_does_not_know() -> None:
+    nothing = cast("Any", None)
+    routes = make_routes(Service(inference=nothing, scheduler=nothing, stores=nothing, version="0"))
+    bodies = [route.body for route in routes if route.body is not None and route.path.startswith("/puna/")]
+    assert ExplainBody in bodies
+    for body in bodies:
+        with pytest.raises(InvalidRequest) as caught:
+            validated(body, {"unheard_of": 1})
+        assert caught.value.param == "unheard_of", body
 
 
 @pytest.mark.parametrize("data", [[], "x", None, 5])
