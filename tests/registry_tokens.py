@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import datetime
 import json
 import threading
 import time
@@ -16,7 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.x509.oid import NameOID
+
+from tests.certificates import self_signed
 
 ISSUER, SERVICE = "tokens of a test", "registry of a test"
 
@@ -68,20 +68,7 @@ def _encoded(content: bytes) -> str:
 @contextlib.contextmanager
 def token_server() -> Iterator[TokenServer]:
     """On a port of its own, so that it is another host than the registry."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tokens")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    certificate, key = self_signed(x509.BasicConstraints(ca=True, path_length=None), serial=1)
     tokens = TokenServer(certificate, key)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,7 +1,6 @@
 """A cluster that serves HTTPS, and whom commands trust."""
 
 import contextlib
-import datetime
 import ipaddress
 import os
 import re
@@ -12,35 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.certificates import write_certificate
 from tests.integration.cli.place import ROOT, call_puna
 from tests.waiting import wait_until
-
-
-def _certificate(folder: Path, *names: x509.GeneralName) -> tuple[Path, Path]:
-    """Self-signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "puna")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    chain, secret = folder / "chain.pem", folder / "key.pem"
-    chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
-    return chain, secret
 
 
 @contextlib.contextmanager
@@ -64,7 +38,7 @@ def _serving(home: Path, chain: Path, secret: Path) -> Iterator[Path]:
 
 
 def test_commands_trust_only_authorities_that_they_are_told(tmp_path: Path) -> None:
-    chain, secret = _certificate(tmp_path, x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    chain, secret = write_certificate(tmp_path, x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     home = tmp_path / "home"
     here = {"PUNA_HOME": str(home)}
     with _serving(home, chain, secret) as log:
@@ -88,8 +62,8 @@ def test_where_a_gateway_runs_commands_know_it_by_its_own_certificate_and_nobody
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()
-    chain, secret = _certificate(own, x509.DNSName("models.example.org"))
-    stranger, _ = _certificate(other, x509.DNSName("models.example.org"))
+    chain, secret = write_certificate(own, x509.DNSName("models.example.org"))
+    stranger, _ = write_certificate(other, x509.DNSName("models.example.org"))
     bundle = own / "bundle.pem"
     bundle.write_bytes(chain.read_bytes() + stranger.read_bytes())
     with _serving(tmp_path / "home", bundle, secret) as log:

@@ -1,7 +1,6 @@
 """TLS on both listeners of a gateway, and a certificate that is renewed while it serves."""
 
 import asyncio
-import datetime
 import ssl
 from pathlib import Path
 
@@ -9,43 +8,17 @@ import grpc
 import httpx
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc import aio
 
 from common.errors import StartupError
 from gateway import tls
 from gateway.tls import Certificate
 from protos import inference_pb2, inference_pb2_grpc
+from tests.certificates import write_certificate
 from tests.integration.gateway.conftest import StartCluster
 from tests.waiting import next_look
 
 DEADLINE_S = 60.0
-
-
-def write_certificate(folder: Path, serial: int) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost and its key, in place of those that are there."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(serial)
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    chain, secret = folder / "chain.pem", folder / "key.pem"
-    chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return chain, secret
 
 
 async def _serial(address: str) -> int:
