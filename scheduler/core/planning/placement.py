@@ -9,8 +9,10 @@
 """
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import tee
 
 from scheduler.core.planning.candidates import (
     Candidate,
@@ -38,7 +40,7 @@ from scheduler.core.values.faults import Fault
 from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import memory_text
 from scheduler.core.values.policy import Policy
-from scheduler.core.values.view import NodeView
+from scheduler.core.values.view import DeviceKind, NodeView
 
 __all__ = ["BAD_FILE", "WAITS_FOR_LOAD", "WAITS_FOR_PROBE", "plan_placement"]
 
@@ -78,6 +80,7 @@ class _Search:
         self.grounds: Grounds = find_grounds(request, view, policy)
         self._automatic = self._find_automatic()
         self.seen: Seen = {}
+        self._orders: dict[tuple[Shape, DeviceKind], Iterator[Ground]] = {}
         self._evictable: frozenset[str] | None = None
         for node, device, (verdict, reason) in self.grounds.left_out:
             if len(self.seen) >= policy.candidates_max:
@@ -186,7 +189,7 @@ class _Search:
     def _try_step(self, step: Step, without: frozenset[str], seen: Seen) -> Placement | MeasureFirst | None:
         """The first ground that holds the model; where somebody has to go for it, the one that costs least."""
         best: Placement | None = None
-        for number, ground in enumerate(self._ordered(step)):
+        for number, ground in enumerate(self._in_order(step)):
             if number >= self.policy.grounds_tried_max:
                 break
             base = self._base(step, ground)
@@ -218,6 +221,13 @@ class _Search:
             return
         if known is None or candidate.origin.is_counted or not known.origin.is_counted:
             seen[key] = candidate
+
+    def _in_order(self, step: Step) -> Iterator[Ground]:
+        """The grounds of a step, best first. Neither values nor who may go change that: each order is made once."""
+        key = (step.shape, step.kind)
+        if key not in self._orders:
+            (self._orders[key],) = tee(self._ordered(step), 1)
+        return copy(self._orders[key])  # from its beginning; what others have seen of it is kept
 
     def _ordered(self, step: Step) -> Iterator[Ground]:
         if step.shape is Shape.NODES:
