@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ollama
 import pytest
 
 from tests.cluster import Cluster, start_cluster, trained_answers
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +30,15 @@ def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """For tests of the page; they are skipped where the machine has none."""
+    from tests.e2e.browser_page import chromium  # the others do without a driver of browsers
+
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

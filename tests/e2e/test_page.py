@@ -10,17 +10,11 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.cluster import Cluster, start_cluster
-from tests.e2e.browser_page import NARROW, Watched, chromium, opened
+from tests.e2e.browser_page import NARROW, Watched, opened
 from tests.waiting import wait_until
 
 VIEWS = ("Fleet", "Models", "Why", "Live", "Playground")
 THOUGHT = "What is 17 times 24?"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

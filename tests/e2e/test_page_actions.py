@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from tests.cluster import Cluster, start_cluster
-from tests.e2e.browser_page import NARROW, Watched, chromium, opened
+from tests.e2e.browser_page import NARROW, Watched, opened
 from tests.registry import needs_registry, push, running_registry
 from tests.waiting import wait_until
 from tools.model_zoo import build
@@ -32,12 +32,6 @@ class Operated:
     def wanted(self) -> dict[str, object]:
         answer = httpx.get(self.cluster.url + "/puna/v1/placements/demo", timeout=60).json()
         return dict(answer["constraints"])
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.cluster import Cluster, start_cluster
-from tests.e2e.browser_page import Watched, chromium, opened
+from tests.e2e.browser_page import Watched, opened
 from tests.e2e.test_keys import puna_keys
 from tests.waiting import wait_until
 from tools.model_zoo import build
@@ -28,12 +28,6 @@ SLOW_ENGINE = {
 }
 # Loads that can be looked at for long enough where a browser takes seconds for a page.
 LONG_LOADS = {"PUNA_ENGINE_OPTIONS": json.dumps({"load_s": 10.0, "tokens_per_s": 20.0})}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

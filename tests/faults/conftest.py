@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from tests.cluster import Cluster, start_cluster
 from tests.waiting import wait_until
+from tools.model_zoo import build, shape
+from tools.model_zoo.recipe import WeightType
 
 READY_WITHIN_S = 90.0
+BYSTANDER = "dense"
 StartReplicas = Callable[..., Cluster]
 
 
@@ -41,6 +45,19 @@ def busiest(cluster: Cluster, streams: int) -> int:
 
     wait_until(all_are_shown, deadline_s=30, what=f"{streams} streams are shown")
     return max(found, key=lambda pid: (found[pid], pid))
+
+
+@pytest.fixture
+def big_model(tmp_path: Path) -> Path:
+    """A directory with a model ("big") that no single device of these tests holds, and a tiny one."""
+    models = tmp_path / "models"
+    models.mkdir()
+    recipe = replace(
+        shape("57m"), name="big", weights=WeightType.F16, vocabulary_tokens=1024, kv_heads=8, context_tokens=1 << 16
+    )
+    build(recipe, models)
+    build(BYSTANDER, models)
+    return models
 
 
 @pytest.fixture

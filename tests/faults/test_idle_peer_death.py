@@ -3,7 +3,6 @@
 It is kept by `replicas_min`, so it is placed anew without its dead lender; a model on the third node notices nothing.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,10 @@ import httpx
 import pytest
 
 from tests.e2e.namespaces import Machine, Machines, running_hosts
+from tests.faults.conftest import BYSTANDER
 from tests.waiting import wait_until
-from tools.model_zoo import build, shape
-from tools.model_zoo.recipe import WeightType
 
 SIZES = {"num_ctx": 24_576, "require_gpu": True}
-BYSTANDER = "dense"
-
-
-def build_models(directory: Path) -> Path:
-    """A model that no single device of these tests holds, and a tiny one."""
-    models = directory / "models"
-    models.mkdir()
-    recipe = replace(
-        shape("57m"), name="big", weights=WeightType.F16, vocabulary_tokens=1024, kv_heads=8, context_tokens=1 << 16
-    )
-    build(recipe, models)
-    build(BYSTANDER, models)
-    return models
 
 
 def want(hosts: Machines, model: str, **constraints: Any) -> None:
@@ -44,6 +29,12 @@ def ready(hosts: Machines, model: str) -> dict[str, tuple[str, int]]:
     }
 
 
+def served(hosts: Machines, model: str) -> dict[str, tuple[str, int]]:
+    """The same once the inventory has heard of it, which is after the answer."""
+    wait_until(lambda: bool(ready(hosts, model)), deadline_s=60, what=f"a replica of {model} is shown")
+    return ready(hosts, model)
+
+
 def lends_to(hosts: Machines, machine: Machine, models: list[str]) -> bool:
     """Whether the machine's devices serve just these models of other nodes, as /puna/v1/nodes says."""
     devices = [device for node in hosts.nodes() if node["id"] == machine.name for device in node["devices"]]
@@ -51,11 +42,13 @@ def lends_to(hosts: Machines, machine: Machine, models: list[str]) -> bool:
 
 
 @pytest.mark.timeout(900)
-def test_a_peer_that_dies_under_an_idle_model_is_noticed_and_the_model_placed_anew(tmp_path: Path) -> None:
-    with running_hosts(tmp_path, build_models(tmp_path), names=("a", "b", "c"), device_mib=512) as hosts:
+def test_a_peer_that_dies_under_an_idle_model_is_noticed_and_the_model_placed_anew(
+    tmp_path: Path, big_model: Path
+) -> None:
+    with running_hosts(tmp_path, big_model, names=("a", "b", "c"), device_mib=512) as hosts:
         answered = hosts.answer("big", **SIZES)
         assert answered.status_code == 200, answered.text
-        ((name, (head, _)),) = ready(hosts, "big").items()
+        ((name, (head, _)),) = served(hosts, "big").items()
         others = [one for one in hosts.machines.values() if one.name != head]
         lender = next(one for one in others if one.devices[0].used_bytes() > 0)
         (third,) = [one.name for one in others if one is not lender]
@@ -64,7 +57,7 @@ def test_a_peer_that_dies_under_an_idle_model_is_noticed_and_the_model_placed_an
         )
         want(hosts, BYSTANDER, nodes=[third], num_gpu=0)
         assert hosts.answer(BYSTANDER).status_code == 200
-        bystander = ready(hosts, BYSTANDER)
+        bystander = served(hosts, BYSTANDER)
         want(hosts, "big", replicas_min=1, **SIZES)
 
         lender.devices[0].kill()  # and nobody asks for anything

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,30 +19,15 @@ import pytest
 
 from tests.cluster import metric_sum
 from tests.e2e.namespaces import ENDLESS, Machines, request_body, running_hosts
+from tests.faults.conftest import BYSTANDER
 from tests.faults.faults import Killed, broken
 from tests.waiting import Stopwatch, wait_until
-from tools.model_zoo import build, shape
-from tools.model_zoo.recipe import WeightType
 
 TOKENS = 48
 SIZES = {"num_ctx": 24_576, "require_gpu": True, "num_predict": TOKENS, **ENDLESS}
 # How much longer than a load the pause may be.
 BEYOND_LOAD_S = 2.0
-BYSTANDER = "dense"
 ASKED_EVERY_S = 0.2  # so that it takes little of the processors that the load needs
-
-
-@pytest.fixture
-def big_model(tmp_path: Path) -> Path:
-    """A directory with a model that no single device of these tests holds, and a tiny one."""
-    models = tmp_path / "models"
-    models.mkdir()
-    recipe = replace(
-        shape("57m"), name="big", weights=WeightType.F16, vocabulary_tokens=1024, kv_heads=8, context_tokens=1 << 16
-    )
-    build(recipe, models)
-    build(BYSTANDER, models)
-    return models
 
 
 def rows(hosts: Machines, seen: list[tuple[float, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
