@@ -67,12 +67,14 @@ class Fitting:
             return self._layout(self._by_shares())
         if self.shape is Shape.EXPERTS_ON_HOST:
             return self._plan_experts(backoff, exactly)
-        split = self._split(backoff, self.given_layers if exactly is None else exactly)
+        wanted = self.given_layers if exactly is None else exactly
+        if self.shape in COMPLETE_SHAPES and wanted is not None and wanted < len(self.sizes.weights):
+            return None  # a count that leaves layers to the host is no such shape, however they are split
+        split = self._split(backoff, wanted)
         if report is None and self.cells_guessed and self.shape in COMPLETE_SHAPES and not split.is_complete:
             self.cells_guessed = False
             self.sizes = self.sizes.without_caches()  # no formula refuses what was never counted
             return self.plan(None, backoff, exactly)
-        wanted = self.given_layers if exactly is None else exactly
         if wanted is not None and split.taken != wanted:
             return None
         if self.shape in COMPLETE_SHAPES and not split.is_complete:
