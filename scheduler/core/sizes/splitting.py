@@ -7,13 +7,14 @@ stays in host RAM, beginning with block 0.
 2. *pack*: the fewest devices that hold everything, the roomiest first; *spread*, or if nothing holds it: all.
 3. Within a set the fastest class takes first. In a class every device gives the same part of its room, the smallest
    part with which the class still takes as many layers: that evens out in proportion to room.
-4. A fixed order of devices can leave layers behind that another order takes: then every order is tried.
+4. A fixed order of devices can leave layers behind that another order takes: then every order is tried. Devices of a
+   node stay together all the same, and the first node keeps the end: what crosses a network is cuts between nodes.
 """
 
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 DeviceKey = tuple[str, str]  # node id, device id
@@ -198,8 +199,21 @@ class _Layer:
         return max(start, min(stop, self.count - self.wanted))
 
     def _in_any_order(self, bins: Sequence[Bin]) -> tuple[int, list[tuple[DeviceKey, int]]]:
-        """The order of devices that takes most: for every set of them, how far it reaches from the end."""
-        reaches: list[tuple[int, int]] = [(self.count, -1)]  # per set: first layer, the device that came last
+        """The order that takes most, of devices in their nodes and of the nodes behind the first: the first layer."""
+        first, *others = _by_node(bins)
+        ways = (self._node_by_node([first, *order]) for order in itertools.permutations(others))
+        return min(ways, key=lambda way: way[0])
+
+    def _node_by_node(self, nodes: Iterable[Sequence[Bin]]) -> tuple[int, list[tuple[DeviceKey, int]]]:
+        start, parts = self.count, list[tuple[DeviceKey, int]]()
+        for bins in nodes:
+            start, before = self._over_node(bins, start)
+            parts = before + parts
+        return start, parts
+
+    def _over_node(self, bins: Sequence[Bin], stop: int) -> tuple[int, list[tuple[DeviceKey, int]]]:
+        """The order of devices that takes most before `stop`: for every set of them, how far it reaches from there."""
+        reaches: list[tuple[int, int]] = [(stop, -1)]  # per set: first layer, the device that came last
         for members in range(1, 1 << len(bins)):
             reaches.append(
                 min(
@@ -214,3 +228,11 @@ class _Layer:
             members ^= 1 << index
             parts.append((bins[index].key, reaches[members][0] - start))
         return reaches[-1][0], parts
+
+
+def _by_node(bins: Sequence[Bin]) -> list[list[Bin]]:
+    """The devices of each node, that which is filled first at the beginning: of several the one that has the runner."""
+    nodes: dict[str, list[Bin]] = {}
+    for one in bins:
+        nodes.setdefault(one.key[0], []).append(one)
+    return sorted(nodes.values(), key=lambda members: min(one.speed_class for one in members))

@@ -1,7 +1,7 @@
 """Layers onto devices: each rule of placement 4.4 as a table, and all of it against every possibility."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,3 +169,51 @@ def test_of_more_sets_than_are_looked_at_the_fastest_devices_come_first() -> Non
     split = split_layers([10] * 6, among, filling)
     assert split.is_complete
     assert {device for (_, device), _ in split.parts} == {f"d{index}" for index in range(9, 15)}
+
+
+def test_where_devices_change_places_those_of_a_node_stay_together_and_the_heads_take_the_end() -> None:
+    large, small, other = ("head", "large"), ("head", "small"), ("other", "d")
+    among = [
+        Bin(key=large, room_bytes=55, speed_class=0),
+        Bin(key=small, room_bytes=25, speed_class=0),
+        Bin(key=other, room_bytes=15, speed_class=1),
+    ]
+    split = split_layers([10, 10, 10, 50], among)
+    assert split.parts == ((other, 1), (small, 2), (large, 1))
+    assert split.is_complete
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=12),
+    rooms=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 2)), min_size=1, max_size=6),
+)
+def test_over_several_nodes_as_much_is_laid_as_any_order_of_nodes_and_of_their_devices_takes(
+    sizes: list[int], rooms: list[tuple[int, int]]
+) -> None:
+    among = [
+        Bin(key=(f"n{number}", f"d{index}"), room_bytes=room, speed_class=number)
+        for index, (room, number) in enumerate(rooms)
+    ]
+    split = split_layers(sizes, among, Filling(output=True))
+    nodes = [node for node, _ in itertools.groupby(node for (node, _), _ in split.parts)]
+    assert len(nodes) == len(set(nodes))  # each node in one piece
+    head = f"n{min(number for _, number in rooms)}"
+    assert head not in nodes[:-1]  # and the first one has the end
+    of_nodes = [[room for room, number in rooms if number == one] for one in sorted({number for _, number in rooms})]
+    farthest = min(
+        _left_by(sizes, itertools.chain(*ordered))
+        for others in itertools.permutations(of_nodes[1:])
+        for ordered in itertools.product(*(itertools.permutations(one) for one in (of_nodes[0], *others)))
+    )
+    assert split.is_complete == (farthest == 0)
+
+
+def _left_by(sizes: Sequence[int], rooms: Iterable[int]) -> int:
+    """How many layers are left if these rooms are filled one after the other, from the last layer on."""
+    start = len(sizes)
+    for room in rooms:
+        used = 0
+        while start and used + sizes[start - 1] <= room:
+            start -= 1
+            used += sizes[start]
+    return start
