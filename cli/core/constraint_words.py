@@ -1,10 +1,10 @@
 """Constraints as words on a command line: `replicas_min=2 devices=GPU-1,GPU-2 require_gpu`. Pure."""
 
-import re
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
+from common.byte_sizes import parse_byte_size
 from common.nearest import did_you_mean
 
 _LISTS = frozenset({"nodes", "devices"})
@@ -26,8 +26,7 @@ _NUMBERS = frozenset(
 )
 _NAMES = _LISTS | _NUMBER_LISTS | _TEXTS | _SWITCHES | _NUMBERS | {"keep_alive", "max_bytes"}
 _YES_NO = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SHARE_MAX = 1_000_000
 WORDS_TEXT = "write NAME=VALUE, NAME for a switch, NAME= to forget one"
 
 
@@ -62,9 +61,9 @@ def _value(name: str, text: str) -> Any:
     if name in _TEXTS:
         return text
     if name in _NUMBER_LISTS:
-        return [float(part) for part in text.split(",") if part]
+        return _shares(name, text)
     if name in _NUMBERS:
-        return int(text)
+        return _whole(name, text)
     if name == "max_bytes":
         return dict(_cap(part) for part in text.split(",") if part)
     return _number_or_text(text)  # keep_alive
@@ -73,19 +72,31 @@ def _value(name: str, text: str) -> Any:
 def _cap(part: str) -> tuple[str, int]:
     """`GPU-1:8G`, or `8G` for every device."""
     label, _, size = part.rpartition(":")
-    return label or "*", parse_size(size)
+    try:
+        return label or "*", parse_byte_size(size)
+    except ValueError as error:
+        raise ValueError(f"max_bytes: {size!r} is no size; write 8GiB, 8GB or a number of bytes") from error
 
 
-def parse_size(text: str) -> int:
-    """Bytes of "8G", "8GiB" or "1000".
+def _shares(name: str, text: str) -> list[float]:
+    parts = [part for part in text.split(",") if part]
+    try:
+        shares = [float(part) for part in parts]
+    except ValueError as error:
+        raise ValueError(f"{name} is numbers, as in 3,1, not {text!r}") from error
+    for part, share in zip(parts, shares, strict=True):
+        if not 0 <= share <= _SHARE_MAX:  # nan is neither
+            raise ValueError(f"{name} is numbers from 0 to {_SHARE_MAX}, not {part!r}")
+    if not any(shares):
+        raise ValueError(f"{name} needs a share above 0")
+    return shares
 
-    Raises:
-        ValueError: neither.
-    """
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None:
-        raise ValueError(f"{text!r} is no size")
-    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"{name} is a whole number, not {text[:64]!r}") from error
 
 
 def _number_or_text(text: str) -> float | str:

@@ -11,6 +11,7 @@ from gateway.core.asked.option_table import whole_number
 from gateway.http.endpoint.fields import Between, OwnBody
 
 SLOTS_MAX = 256
+SHARE_MAX = 1_000_000  # far from where the sum of all leaves the range of the wire's numbers
 
 
 class ByteSize:
@@ -52,7 +53,7 @@ class ConstraintsBody(OwnBody):
         description="Slowest acceptable: one_device, one_node, nodes, experts_on_host, partial, cpu",
     )
     policy: str = Field(default="", description="pack or spread")
-    tensor_split: list[Annotated[float, Between(0)]] = Field(
+    tensor_split: list[Annotated[float, Between(0, SHARE_MAX)]] = Field(
         default_factory=list, max_length=256, description="Shares of the layers, one for each of `devices`"
     )
     num_gpu: Annotated[int, Between(0, 2**31 - 1, whole=True)] | None = None

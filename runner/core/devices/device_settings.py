@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.byte_sizes import parse_byte_size
+
 EVERY_DEVICE = "*"
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])?i?B?)", re.IGNORECASE)
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _PERCENT = 100
 
@@ -51,10 +51,10 @@ def parse_amount(text: str) -> Amount:
         if float(share[1]) > _PERCENT:
             raise ValueError(f"{text.strip()!r} is more than all of it")
         return Amount(share=float(share[1]) / _PERCENT)
-    size = _SIZE.fullmatch(text.strip())
-    if size is None:
-        raise ValueError(f"{text.strip()!r} is no size; write 512MiB, 2GiB or 5%")
-    return Amount(count_bytes=int(float(size[1]) * _UNITS[(size[2] or "").upper()]))
+    try:
+        return Amount(count_bytes=parse_byte_size(text))
+    except ValueError as error:
+        raise ValueError(f"{text.strip()!r} is no size; write 512MiB, 2GiB or 5%") from error
 
 
 def parse_amounts(text: str) -> dict[str, Amount]:

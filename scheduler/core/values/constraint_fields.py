@@ -16,6 +16,7 @@ LIST_LENGTH_MAX = 256
 REPLICAS_MAX = 64
 PRIORITY_MAX = 10
 SLOTS_MAX = 256
+SHARE_MAX = 1_000_000  # far from where the sum of all leaves the range of the wire's numbers
 FOREVER_MS = -1
 _INT32_MAX = 2**31 - 1
 _FLOAT_MAX = sys.float_info.max  # TOML knows inf and nan, and whole numbers of any length
@@ -69,8 +70,8 @@ def _names(name: str, value: object) -> tuple[str, ...]:
 def _shares(name: str, value: object) -> tuple[float, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > LIST_LENGTH_MAX:
         raise _wrong(name, "a list of numbers")
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= _FLOAT_MAX for one in value):
-        raise _wrong(name, "a list of numbers that are not negative")
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= SHARE_MAX for one in value):
+        raise _wrong(name, f"a list of numbers from 0 to {SHARE_MAX}")
     return tuple(float(one) for one in value)
 
 

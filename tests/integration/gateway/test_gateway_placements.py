@@ -70,6 +70,16 @@ async def test_what_makes_no_sense_is_refused_with_its_name(
     assert cluster.scheduler.constraints == {}
 
 
+@pytest.mark.parametrize("share", ["NaN", "Infinity", "1e999", "1e39", "-1", "null"])
+@pytest.mark.parametrize("page", [f"{PAGE}/demo", "/puna/v1/models/demo/policy"])
+async def test_a_share_that_is_no_number_reaches_nobody(cluster: Cluster, page: str, share: str) -> None:
+    body = f'{{"devices": ["node-1/GPU-1"], "tensor_split": [{share}]}}'
+    answer = await cluster.http.put(page, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["message"]
+    assert cluster.scheduler.constraints == {}
+
+
 async def test_names_with_slashes_and_models_that_no_node_has_yet_can_be_wanted(cluster: Cluster) -> None:
     await cluster.http.put(f"{PAGE}/hf.co/someone/model:q4", json={"preload": True})
     assert set(cluster.scheduler.constraints) == {"hf.co/someone/model:q4"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.core.constraint_words import constraints_of_words, parse_size
+from cli.core.constraint_words import constraints_of_words
 from cli.core.explain_text import explain_lines
 from cli.core.listing_rows import constraint_rows
 
@@ -43,11 +43,27 @@ def test_a_word_that_means_nothing_is_refused(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
-    [("8G", 8 * GIB), ("8GiB", 8 * GIB), ("1.5g", 3 * GIB // 2), ("100", 100), ("7B", 7), ("2KiB", 2048)],
+    ("word", "text"),
+    [
+        ("tensor_split=nan,1", "tensor_split is numbers from 0 to 1000000, not 'nan'"),
+        ("tensor_split=1,inf", "tensor_split is numbers from 0 to 1000000, not 'inf'"),
+        ("tensor_split=1,-inf", "tensor_split is numbers from 0 to 1000000, not '-inf'"),
+        ("tensor_split=1e999", "tensor_split is numbers from 0 to 1000000, not '1e999'"),
+        ("tensor_split=3,-1", "tensor_split is numbers from 0 to 1000000, not '-1'"),
+        ("tensor_split=0,0", "tensor_split needs a share above 0"),
+        ("tensor_split=-0", "tensor_split needs a share above 0"),
+        ("tensor_split=,", "tensor_split needs a share above 0"),
+        ("tensor_split=half,half", "tensor_split is numbers, as in 3,1, not 'half,half'"),
+        ("replicas_min=two", "replicas_min is a whole number, not 'two'"),
+        ("num_gpu=nan", "num_gpu is a whole number, not 'nan'"),
+        ("max_bytes=8X", "max_bytes: '8X' is no size; write 8GiB, 8GB or a number of bytes"),
+        ("max_bytes=GPU-0:-1", "max_bytes: '-1' is no size; write 8GiB, 8GB or a number of bytes"),
+    ],
 )
-def test_sizes_are_powers_of_two(text: str, count: int) -> None:
-    assert parse_size(text) == count
+def test_what_is_wrong_is_said_before_the_server_is_asked(word: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        constraints_of_words([word])
+    assert str(caught.value) == text
 
 
 def test_rows_are_written_as_the_words_that_set_them() -> None:

@@ -67,6 +67,13 @@ def test_a_body_is_an_object(data: object) -> None:
         validated(GenerateBody, data)
 
 
+@pytest.mark.parametrize("share", [-1, -0.5, 1e39, 1_000_001, "1", True])
+def test_a_share_is_a_number_that_the_wire_can_carry(share: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        validated(ConstraintsBody, {"devices": ["a", "b"], "tensor_split": [1, share]})
+    assert caught.value.param == "tensor_split[1]"
+
+
 def test_sizes_are_bytes_or_words() -> None:
     body = validated(ConstraintsBody, {"max_bytes": {"*": 5.0, "gpu": "8GiB", "gpu-1": "500 MB"}})
     assert body.max_bytes == {"*": 5, "gpu": 8 << 30, "gpu-1": 500_000_000}

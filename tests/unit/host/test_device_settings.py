@@ -18,7 +18,15 @@ GIB = 1024**3
 
 @pytest.mark.parametrize(
     ("text", "count_bytes"),
-    [("512MiB", GIB // 2), ("2G", 2 * GIB), ("1.5 gib", 3 * GIB // 2), ("0", 0), ("1073741824", GIB), ("64KB", 65536)],
+    [
+        ("512MiB", GIB // 2),
+        ("2G", 2 * GIB),
+        ("1.5 gib", 3 * GIB // 2),
+        ("0", 0),
+        ("1073741824", GIB),
+        ("64KiB", 65536),
+        ("64KB", 64000),
+    ],
 )
 def test_sizes_are_read_in_the_ways_that_people_write_them(text: str, count_bytes: int) -> None:
     assert parse_amount(text).of(10 * GIB) == count_bytes
