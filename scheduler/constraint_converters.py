@@ -8,8 +8,9 @@ from scheduler.converters import from_layout, from_speed_source
 from scheduler.core.planning.candidates import Candidate, Placement, Refusal, Verdict
 from scheduler.core.planning.explanation import Explanation
 from scheduler.core.sizes.ledger import Available, Need
+from scheduler.core.values.asked import LoadOptions
 from scheduler.core.values.constraint_fields import CACHE_TYPES, default_replicas_max
-from scheduler.core.values.constraints import Constraints, FillPolicy, LoadOptions, ModelConstraints, Shape
+from scheduler.core.values.constraints import Constraints, FillPolicy, ModelConstraints, Shape
 from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.memory import MemoryOrigin
 

@@ -3,6 +3,7 @@
 from common.errors import PunaError, error_types
 from common.seen_inventory import SeenInventory
 from protos import cluster_pb2, host_pb2, scheduler_pb2
+from scheduler.core.values.asked import Asked, LoadOptions
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
@@ -197,6 +198,36 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         memory=to_report(status.memory) if status.HasField("memory") else None,
         fault=to_fault(status.error) if status.HasField("error") else None,
         last_error_line=status.last_error_line,
+        asked=to_asked(record.asked),
+    )
+
+
+def to_asked(asked: cluster_pb2.LoadAsked) -> Asked:
+    """What a runner was loaded for."""
+    return Asked(
+        context_tokens=asked.context_tokens if asked.HasField("context_tokens") else None,
+        options=LoadOptions(
+            require_gpu=asked.require_gpu,
+            num_gpu=asked.num_gpu if asked.HasField("num_gpu") else None,
+            main_gpu=asked.main_gpu if asked.HasField("main_gpu") else None,
+            batch_tokens=asked.batch_tokens,
+            threads=asked.threads,
+            use_mmap=asked.use_mmap if asked.HasField("use_mmap") else None,
+        ),
+    )
+
+
+def from_asked(asked: Asked) -> cluster_pb2.LoadAsked:
+    """The same for a host, which keeps it with the runner."""
+    options = asked.options
+    return cluster_pb2.LoadAsked(
+        context_tokens=asked.context_tokens,
+        require_gpu=options.require_gpu,
+        num_gpu=options.num_gpu,
+        main_gpu=options.main_gpu,
+        batch_tokens=options.batch_tokens,
+        threads=options.threads,
+        use_mmap=options.use_mmap,
     )
 
 

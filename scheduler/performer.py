@@ -12,7 +12,7 @@ from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
-from scheduler.converters import fault_of, from_layout, from_origin, to_report, to_runner
+from scheduler.converters import fault_of, from_asked, from_layout, from_origin, to_report, to_runner
 from scheduler.core.books.effects import (
     AnswerAlias,
     AnswerConstraints,
@@ -205,6 +205,7 @@ class Performer:
             layout=from_layout(record.layout),
             planned=planned_on(record) if record.planned is not None else None,
             origin=from_origin(effect.origin),
+            asked=from_asked(record.asked),
         )
         reference = (record.placement_id, record.generation)
         state = RunnerState.UNKNOWN

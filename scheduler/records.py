@@ -6,6 +6,7 @@ import orjson
 
 from common.errors import InvalidRequest
 from scheduler.core.sizes.margins import LOADS_KEPT, MarginKey, Margins
+from scheduler.core.values.asked import Asked, LoadOptions
 from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
@@ -28,6 +29,7 @@ def encode(record: DesiredPlacement) -> str:
         "planned": record.planned,
         "keep_alive_ms": record.keep_alive_ms,
         "keep_alive_heard": record.keep_alive_heard,
+        "asked": record.asked,
     }
     return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -52,6 +54,7 @@ def decode(text: str | bytes) -> DesiredPlacement:
             planned=_report(planned) if planned is not None else None,
             keep_alive_ms=fields.get("keep_alive_ms"),
             keep_alive_heard=int(fields.get("keep_alive_heard", 0)),
+            asked=_asked(fields.get("asked") or {}),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a placement record: {error}") from error
@@ -115,6 +118,21 @@ def decode_margins(text: str | bytes) -> Margins:
         return Margins(residuals={key: residuals}, shares={key: shares})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of margins: {error}") from error
+
+
+def _asked(fields: dict[str, Any]) -> Asked:
+    options = fields.get("options") or {}
+    return Asked(
+        context_tokens=fields.get("context_tokens"),
+        options=LoadOptions(
+            require_gpu=bool(options.get("require_gpu", False)),
+            num_gpu=options.get("num_gpu"),
+            main_gpu=options.get("main_gpu"),
+            batch_tokens=int(options.get("batch_tokens", 0)),
+            threads=int(options.get("threads", 0)),
+            use_mmap=options.get("use_mmap"),
+        ),
+    )
 
 
 def _layout(fields: dict[str, Any]) -> Layout:

@@ -99,4 +99,5 @@ def spec_from_note(note: RunnerNote) -> RunnerSpec:
         files=ModelFiles(model=Path(note.model_path)),
         layout=record.layout,
         planned=note.planned,
+        asked=record.asked if record.HasField("asked") else None,
     )

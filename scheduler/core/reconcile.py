@@ -8,6 +8,7 @@
 
 import math
 
+from common.errors import InvalidRequest
 from scheduler.core.books.aliases import take_over as take_over_aliases
 from scheduler.core.books.books import Books
 from scheduler.core.books.device_load import see_work
@@ -28,6 +29,8 @@ from scheduler.core.room.keep_cost import default_keep_alive_ms
 from scheduler.core.sizes.ledger import Kept, Need, needs_of
 from scheduler.core.sizes.rooms import Rooms
 from scheduler.core.stopping.stopping import advance_stop, order_stop
+from scheduler.core.values.asked import NOTHING_ASKED, Asked
+from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.keep_alive import ReplicaMemo, expires_at_s
@@ -157,7 +160,7 @@ def reconcile(books: Books, now_s: float) -> None:
             case Phase.STOPPING:
                 _resume_stop(books, record, runner, now_s)
             case Phase.LOST:
-                pass
+                books.lost_since_s.setdefault(record.placement_id, now_s)
 
 
 def _save(books: Books, record: DesiredPlacement) -> None:
@@ -191,6 +194,7 @@ def _adopt(books: Books, loading: set[str]) -> None:
                     model_name=runner.model_name,
                     model_digest=runner.model_digest,
                     layout=runner.layout,
+                    asked=runner.asked,
                 ),
             )
 
@@ -217,6 +221,7 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
         _remove(books, record)
         return
     books.jobs_begun += 1
+    asked, constraints = _wishes(books, record)
     job = LoadJob(
         id=books.jobs_begun,
         model_name=record.model_name,
@@ -225,7 +230,9 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
         keep_alive_ms=record.keep_alive_ms,
         created_s=now_s,
         moved_s=now_s,
-        constraints=load_constraints(books, record.model_name),
+        wanted_tokens=asked.context_tokens,
+        options=asked.options,
+        constraints=constraints,
         record=record,
         placement=Placement(
             node_id=record.node_id,
@@ -239,6 +246,14 @@ def _resume_start(books: Books, record: DesiredPlacement, runner: RunnerView | N
     books.jobs[job.id] = job
     books.note("load.resumed", model=record.model_name, placement=record.placement_id, node=record.node_id)
     begin_start(books, job, now_s)
+
+
+def _wishes(books: Books, record: DesiredPlacement) -> tuple[Asked, Constraints]:
+    """What the load is to be planned with if this start fails: as it was asked for, if that may still be."""
+    try:
+        return record.asked, load_constraints(books, record.model_name, record.asked.options)
+    except InvalidRequest:  # something else was set for the model since
+        return NOTHING_ASKED, load_constraints(books, record.model_name)
 
 
 def _needs(books: Books, node: NodeView | None, record: DesiredPlacement) -> tuple[Need, ...] | None:
@@ -266,6 +281,7 @@ def _check_running(books: Books, record: DesiredPlacement, runner: RunnerView | 
             reason=fault.reason, text=fault.message,
         )  # fmt: skip
         see_crash(books, record, fault, now_s)
+        books.lost_since_s[record.placement_id] = now_s
         _save(books, record.in_phase(Phase.LOST))
 
 

@@ -249,6 +249,7 @@ class SchedulerCore:
         books.queue_waits.clear()
         books.waits_since_s.clear()
         books.desired_unseen_since_s.clear()
+        books.lost_since_s.clear()
 
     def _publish(self) -> list[Effect]:
         books = self.books

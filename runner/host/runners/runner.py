@@ -63,6 +63,7 @@ class Runner:
             model_name=spec.model_name,
             model_digest=spec.model_digest,
             layout=spec.layout,
+            asked=spec.asked,
             status=cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_LAUNCHED),
         )
         self._socket_path = ""

@@ -23,7 +23,7 @@ class RunnerNote:
     socket_path: str  # empty where it listens on TCP
     log_path: str
     model_path: str
-    record: cluster_pb2.RunnerRecord  # placement, model, layout, addresses; its status is not kept
+    record: cluster_pb2.RunnerRecord  # placement, model, layout, addresses, what was asked; its status is not kept
     planned: cluster_pb2.MemoryReport
 
 
@@ -32,6 +32,7 @@ def write_note(path: Path, note: RunnerNote) -> None:
     kept = cluster_pb2.RunnerRecord()
     kept.CopyFrom(note.record)
     kept.ClearField("status")
+    kept.ClearField("asked")
     content = {
         "pid": note.pid,
         "start_ticks": note.start_ticks,
@@ -41,6 +42,8 @@ def write_note(path: Path, note: RunnerNote) -> None:
         "record": json_format.MessageToDict(kept, preserving_proto_field_name=True),
         "planned": json_format.MessageToDict(note.planned, preserving_proto_field_name=True),
     }
+    if note.record.HasField("asked"):  # beside the record: the version before ends runners whose record it cannot read
+        content["asked"] = json_format.MessageToDict(note.record.asked, preserving_proto_field_name=True)
     write_durably(path, orjson.dumps(content))
 
 
@@ -50,14 +53,19 @@ def read_notes(directory: Path) -> dict[Path, RunnerNote]:
     for path in sorted(directory.glob("*.json")):
         try:
             content = orjson.loads(path.read_bytes())
+            record = json_format.ParseDict(content["record"], cluster_pb2.RunnerRecord(), ignore_unknown_fields=True)
+            if asked := content.get("asked"):
+                json_format.ParseDict(asked, record.asked, ignore_unknown_fields=True)
             notes[path] = RunnerNote(
                 pid=int(content["pid"]),
                 start_ticks=int(content["start_ticks"]),
                 socket_path=str(content["socket_path"]),
                 log_path=str(content["log_path"]),
                 model_path=str(content["model_path"]),
-                record=json_format.ParseDict(content["record"], cluster_pb2.RunnerRecord()),
-                planned=json_format.ParseDict(content["planned"], cluster_pb2.MemoryReport()),
+                record=record,
+                planned=json_format.ParseDict(
+                    content["planned"], cluster_pb2.MemoryReport(), ignore_unknown_fields=True
+                ),
             )
         except (OSError, ValueError, KeyError, TypeError, json_format.ParseError) as error:
             log.warning("runner.note_unreadable", path=str(path), text=str(error))

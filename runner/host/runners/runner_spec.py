@@ -23,6 +23,7 @@ class RunnerSpec:
     layout: cluster_pb2.Layout
     planned: cluster_pb2.MemoryReport
     peers: tuple[host_pb2.Peer, ...] = ()  # who lends the devices of other nodes; another set is the same runner
+    asked: cluster_pb2.LoadAsked | None = None  # what it was loaded for; only kept and reported
     environment: Mapping[str, str] = field(default_factory=dict)  # beside what every child gets; of its devices
 
     def fingerprint(self) -> bytes:

@@ -140,6 +140,7 @@ class Supervisor:
                 layout=request.layout,
                 planned=request.planned,
                 peers=tuple(request.peers),
+                asked=request.asked if request.HasField("asked") else None,
             )
             action = decide_start(_running(known), generation=generation, spec=spec.fingerprint())
             if action is StartAction.ATTACH:

@@ -123,6 +123,7 @@ class Books:
     desired: dict[str, DesiredPlacement] = field(default_factory=dict)
     forgotten: dict[str, None] = field(default_factory=dict)  # placements whose record is to go, oldest first
     desired_unseen_since_s: dict[str, float] = field(default_factory=dict)  # placements whose node is not known
+    lost_since_s: dict[str, float] = field(default_factory=dict)  # placements whose runner died
     devices_lost_since_s: dict[tuple[str, str], float] = field(default_factory=dict)  # (node, device) → reported lost
     jobs: dict[int, LoadJob] = field(default_factory=dict)
     jobs_begun: int = 0
@@ -161,6 +162,7 @@ class Books:
     def forget_desired(self, placement_id: str) -> None:
         """A placement is not wanted any more; a store that has not heard of it yet does not bring it back."""
         self.desired.pop(placement_id, None)
+        self.lost_since_s.pop(placement_id, None)
         self.forgotten[placement_id] = None
         while len(self.forgotten) > FORGOTTEN_MAX:
             del self.forgotten[next(iter(self.forgotten))]

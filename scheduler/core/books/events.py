@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from scheduler.core.planning.candidates import MeasureKey
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
-from scheduler.core.values.constraints import NO_OPTIONS, Constraints, LoadOptions
+from scheduler.core.values.asked import NO_OPTIONS, LoadOptions
+from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import MemoryReport

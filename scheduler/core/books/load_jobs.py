@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler.core.planning.candidates import MeasureKey, Placement
-from scheduler.core.values.constraints import NO_CONSTRAINTS, NO_OPTIONS, Constraints, LoadOptions
+from scheduler.core.values.asked import NO_OPTIONS, Asked, LoadOptions
+from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import MemoryReport
@@ -63,6 +64,15 @@ class Progress:
         return min(self.fraction, self.bytes_done / self.bytes_total) if self.bytes_total else self.fraction
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWish:
+    """What a load asks for itself, while it is planned as a lost replica was asked for."""
+
+    asked: Asked
+    context_tokens: int
+    constraints: Constraints  # with the options
+
+
 @dataclass(slots=True, kw_only=True)
 class LoadJob:
     """Mutable; owned by the core."""
@@ -76,6 +86,8 @@ class LoadJob:
     keep_alive_ms: int | None
     options: LoadOptions = NO_OPTIONS
     constraints: Constraints = NO_CONSTRAINTS  # with the options
+    instead_of: str = ""  # the lost placement whose wishes were taken over
+    own: OwnWish | None = None  # None: nothing was taken over, or it was given up
     was_asked: bool = False  # by a caller, perhaps one that has left
     load_only: bool = False  # by nobody whose request follows
     is_extra: bool = False  # one replica more than those that serve; nobody waits for it
@@ -112,6 +124,12 @@ class LoadJob:
     record: DesiredPlacement | None = None
     position: int = 0  # last told to the callers
     told: str = ""  # likewise: what it waits for
+
+    @property
+    def callers_ask(self) -> Asked:
+        """What a replica must have to do for those who wait."""
+        own = self.own
+        return Asked(context_tokens=self.wanted_tokens, options=self.options) if own is None else own.asked
 
     @property
     def first_caller(self) -> str:

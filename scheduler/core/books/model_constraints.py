@@ -6,15 +6,9 @@ from common.errors import InvalidRequest
 from scheduler.core.books.books import Books
 from scheduler.core.books.effects import AnswerConstraints, AnswerFailed, CheckLeadership, SaveConstraints
 from scheduler.core.books.events import ConstraintsAsked, ConstraintsPut, ConstraintsSaved, ConstraintsSaveFailed
+from scheduler.core.values.asked import NO_OPTIONS, LoadOptions
 from scheduler.core.values.constraint_origins import defaults_for
-from scheduler.core.values.constraints import (
-    NO_CONSTRAINTS,
-    NO_OPTIONS,
-    Constraints,
-    LoadOptions,
-    ModelConstraints,
-    unmatched,
-)
+from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, ModelConstraints, unmatched
 from scheduler.core.values.faults import STALE_FENCE, Fault, invalid_value, unavailable
 from scheduler.core.values.routing_table import find_model, with_tag
 

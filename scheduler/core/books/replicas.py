@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from scheduler.core.books.books import Books
-from scheduler.core.values.constraints import Constraints, LoadOptions
+from scheduler.core.values.asked import LoadOptions
+from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.view import SERVING_STATES, RunnerView
 
 

@@ -1,11 +1,19 @@
 """What callers who wait for a load are told, and how a load ends for all of them."""
 
 from scheduler.core.books.books import Books, Failures
-from scheduler.core.books.effects import AnswerFailed, AnswerLoading, AnswerQueued, AnswerReady, RemoveDesired
+from scheduler.core.books.effects import (
+    AnswerFailed,
+    AnswerLoading,
+    AnswerQueued,
+    AnswerReady,
+    RemoveDesired,
+    SaveDesired,
+)
 from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState
 from scheduler.core.books.replicas import serving_replicas, will_do
 from scheduler.core.loading.comers import come_to
 from scheduler.core.loading.expecting import eta_s, waits_for
+from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
 
 
@@ -56,7 +64,7 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
     record = job.record
     if record is not None:
         if record.placement_id not in books.stops:
-            forget(books, record.placement_id)
+            _end_record(books, job, record)
         books.failures[job.model_digest] = _once_more(books, books.failures.get(job.model_digest), now_s)
     elif not job.was_asked:
         books.keep_failures[job.model_digest] = _once_more(books, books.keep_failures.get(job.model_digest), now_s)
@@ -67,6 +75,15 @@ def fail(books: Books, job: LoadJob, fault: Fault, now_s: float) -> None:
     callers = job.take_callers()
     if callers:
         books.emit(AnswerFailed(callers=callers, fault=fault))
+
+
+def _end_record(books: Books, job: LoadJob, record: DesiredPlacement) -> None:
+    """What failed is not wanted any more. What was lost before it is still to be placed anew as it was asked for."""
+    if job.own is None or books.leadership is None:
+        forget(books, record.placement_id)
+        return
+    books.desired[record.placement_id] = lost = record.in_phase(Phase.LOST)
+    books.emit(SaveDesired(fence=books.leadership.fence, record=lost))
 
 
 def _once_more(books: Books, known: Failures | None, now_s: float) -> Failures:
@@ -92,10 +109,11 @@ def end_served(books: Books, now_s: float) -> None:
 
 
 def _end_if_served(books: Books, job: LoadJob, now_s: float) -> None:
+    asked = job.callers_ask
     found = [
         runner
         for node_id, runner in serving_replicas(books, job.model_digest)
-        if will_do(books, node_id, runner, wanted_tokens=job.wanted_tokens, options=job.options)
+        if will_do(books, node_id, runner, wanted_tokens=asked.context_tokens, options=asked.options)
     ]
     if not found:
         return

@@ -14,9 +14,11 @@ from scheduler.core.books.books import Books
 from scheduler.core.books.effects import Measure, SaveDesired
 from scheduler.core.books.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.loading.answers import fail, forget, tell_positions
+from scheduler.core.loading.as_before import as_asked_itself
 from scheduler.core.loading.crashes import broken_nodes, tried_again_at_s
 from scheduler.core.loading.fetch_failures import origin_for_load
 from scheduler.core.loading.measuring import book
+from scheduler.core.loading.starting import FRESH_FIGURES_S
 from scheduler.core.loading.starving import drain_cheapest
 from scheduler.core.planning.candidates import MeasureFirst, Placement, PlacementRequest, Refusal, RefusalKind
 from scheduler.core.planning.fetching import plan_anywhere
@@ -28,6 +30,7 @@ from scheduler.core.room.in_the_way import holders, names_text, with_names
 from scheduler.core.room.snapshot import cluster_view
 from scheduler.core.room.store_room import without_promised_room
 from scheduler.core.stopping.stopping import order_stop, still_hold_what_is_needed
+from scheduler.core.values.asked import Asked
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import RETRY_SOON_S, bad_model_file, insufficient_memory, unavailable
 from scheduler.core.values.layouts import FlashAttention, Layout, slot_steps
@@ -109,10 +112,11 @@ def _other_replicas(books: Books, job: LoadJob) -> frozenset[tuple[str, str]]:
 
 
 def _plan(books: Books, job: LoadJob, now_s: float) -> None:
-    outcome = plan_load(books, job, now_s)
-    if isinstance(outcome, Refusal) and job.wanted_tokens is not None and job.context_tokens > job.wanted_tokens:
-        job.context_tokens = job.wanted_tokens  # more than was asked has no room: no more than was asked
-        outcome = plan_load(books, job, now_s)
+    outcome = _plan_with_less(books, job, plan_load(books, job, now_s), now_s)
+    if _hopes_for_fresh_figures(job, outcome, now_s):
+        return
+    if isinstance(outcome, Refusal) and outcome.kind is not RefusalKind.BUSY and as_asked_itself(job):
+        outcome = _plan_with_less(books, job, plan_load(books, job, now_s), now_s)
     if _waits_for_a_measurement(books, job, outcome, now_s):
         job.waits_for = "a measurement"
         return
@@ -135,6 +139,25 @@ def _plan(books: Books, job: LoadJob, now_s: float) -> None:
         case Refusal():
             books.remember_decision(job, outcome, now_s)
             _refused(books, job, outcome, now_s)
+
+
+def _plan_with_less(
+    books: Books, job: LoadJob, outcome: Placement | MeasureFirst | Refusal, now_s: float
+) -> Placement | MeasureFirst | Refusal:
+    """Where more than was asked has no room: no more than was asked."""
+    if not isinstance(outcome, Refusal) or job.wanted_tokens is None or job.context_tokens <= job.wanted_tokens:
+        return outcome
+    job.context_tokens = job.wanted_tokens
+    return plan_load(books, job, now_s)
+
+
+def _hopes_for_fresh_figures(job: LoadJob, outcome: Placement | MeasureFirst | Refusal, now_s: float) -> bool:
+    """Whether what a lost replica held may be back in a moment: then there is room for it as it was."""
+    fresh_at_s = job.created_s + FRESH_FIGURES_S
+    if not isinstance(outcome, Refusal) or job.own is None or now_s >= fresh_at_s:
+        return False
+    job.not_before_s, job.waits_for = fresh_at_s, "fresh figures"
+    return True
 
 
 def _waits_for_a_measurement(
@@ -209,6 +232,7 @@ def _write_down(books: Books, job: LoadJob, placement: Placement, now_s: float) 
         layout=placement.layout,
         planned=placement.report,
         keep_alive_ms=job.keep_alive_ms,
+        asked=Asked(context_tokens=job.wanted_tokens, options=job.options),
     )
     books.desired[job.record.placement_id] = job.record
     job.move(LoadState.PLANNED, now_s)

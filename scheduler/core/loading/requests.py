@@ -8,15 +8,17 @@ from scheduler.core.books.books import Books
 from scheduler.core.books.effects import AnswerFailed, AnswerReady, AnswerUnloading
 from scheduler.core.books.events import EnsureRequested, UnloadRequested
 from scheduler.core.books.growth import grown_context_tokens, remember_asked
-from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob
+from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob, OwnWish
 from scheduler.core.books.model_constraints import constraints_of, followable, load_constraints
 from scheduler.core.books.replicas import serving_replicas, will_do
 from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.loading.answers import attach, fail
+from scheduler.core.loading.as_before import as_asked_itself, find_before, forget_lost, join
 from scheduler.core.loading.comers import come_to
 from scheduler.core.loading.starting import stop_load
 from scheduler.core.stopping.stopping import order_stop
-from scheduler.core.values.constraints import NO_OPTIONS, Constraints, LoadOptions, unmatched
+from scheduler.core.values.asked import NO_OPTIONS, Asked, LoadOptions
+from scheduler.core.values.constraints import Constraints, unmatched
 from scheduler.core.values.faults import (
     Fault,
     bad_model_file,
@@ -125,13 +127,16 @@ def _job_that_will_do(
             continue
         undecided = job.record is None and job.placement is None
         if options.placing not in {job.options.placing, NO_OPTIONS.placing}:
-            if not undecided or job.options.placing != NO_OPTIONS.placing:
+            if not undecided or job.callers_ask.options.placing != NO_OPTIONS.placing:
                 continue
+            as_asked_itself(job)
             job.options, job.constraints = options, constraints  # nothing is decided yet: one load serves both
         if (wanted or 0) <= job.context_tokens:
+            join(job, wanted, options)
             return job
         if undecided:
             assert wanted is not None, "whoever asks for nothing is content with any load"
+            join(job, wanted, options)
             job.context_tokens = job.wanted_tokens = wanted
             return job
     return None
@@ -150,23 +155,22 @@ def begin_load(
 ) -> LoadJob:
     """One load more. `is_extra`: beside the replicas that serve already."""
     books.jobs_begun += 1
-    constraints = load_constraints(books, model.name, options)
     failures = books.failures.get(model.digest)
-    configured = constraints.context_tokens or books.policy.context_tokens
-    chosen = chosen_context_tokens(wanted, configured=configured, trained=model.trained_context_tokens, sees=model.sees)
-    grows = not is_extra and any(serving_replicas(books, model.digest))
-    if grows or is_extra:
-        chosen = grown_context_tokens(books, model, chosen, now_s)
+    own = _wish(books, model, Asked(context_tokens=wanted, options=options), is_extra=is_extra, now_s=now_s)
+    before = find_before(books, model, own.asked, now_s)
+    wish = own if before is None else _wish(books, model, before.asked, is_extra=is_extra, now_s=now_s)
     job = LoadJob(
         id=books.jobs_begun,
         model_name=model.name,
         model_digest=model.digest,
-        context_tokens=chosen,
+        context_tokens=wish.context_tokens,
         reason=reason,
-        wanted_tokens=wanted,
-        keep_alive_ms=None,
-        options=options,
-        constraints=constraints,
+        wanted_tokens=wish.asked.context_tokens,
+        keep_alive_ms=None if before is None else before.keep_alive_ms,
+        options=wish.asked.options,
+        constraints=wish.constraints,
+        instead_of="" if before is None else before.placement_id,
+        own=None if wish.asked == own.asked else own,
         is_extra=is_extra,
         may_evict=may_evict,
         created_s=now_s,
@@ -174,8 +178,29 @@ def begin_load(
         not_before_s=failures.until_s if failures is not None else 0.0,
     )
     books.jobs[job.id] = job
-    books.note("model.load_requested", model=model.name, context_tokens=chosen, asked=wanted is not None, reason=reason)
+    books.note(
+        "model.load_requested", model=model.name, context_tokens=job.context_tokens, asked=wanted is not None,
+        reason=reason, instead_of=job.instead_of,
+    )  # fmt: skip
     return job
+
+
+def _wish(books: Books, model: ModelFile, asked: Asked, *, is_extra: bool, now_s: float) -> OwnWish:
+    """What is asked, and what follows from it.
+
+    Raises:
+        InvalidRequest: it contradicts what is set for the model.
+    """
+    constraints = load_constraints(books, model.name, asked.options)
+    tokens = chosen_context_tokens(
+        asked.context_tokens,
+        configured=constraints.context_tokens or books.policy.context_tokens,
+        trained=model.trained_context_tokens,
+        sees=model.sees,
+    )
+    if is_extra or any(serving_replicas(books, model.digest)):
+        tokens = grown_context_tokens(books, model, tokens, now_s)
+    return OwnWish(asked=asked, context_tokens=tokens, constraints=constraints)
 
 
 def leave(books: Books, caller_id: str) -> None:
@@ -221,4 +246,6 @@ def unload(books: Books, event: UnloadRequested, now_s: float) -> None:
                 stop_load(books, job, reason="unload", now_s=now_s)
                 ordered += 1
             fail(books, job, unavailable("the model was unloaded"), now_s)
+    if not kept:
+        forget_lost(books, model.digest)
     books.emit(AnswerUnloading(caller_id=event.caller_id, replicas=ordered))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from common.errors import InvalidRequest
+from scheduler.core.values.asked import LoadOptions
 from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
 
@@ -105,7 +106,7 @@ class Constraints:
         found = gpus[self.main_gpu]
         return None if device_obstacle(replace(self, main_gpu=None), node, found) else found
 
-    def with_request(self, request: "LoadOptions") -> "Constraints":
+    def with_request(self, request: LoadOptions) -> "Constraints":
         """The same with what a request asks for; where both speak, the request wins, but it never lifts require_gpu.
 
         Raises:
@@ -136,24 +137,6 @@ class Constraints:
             cache_type_v=self.cache_type_v or defaults.cache_type_v,
             flash_attention=self.flash_attention or defaults.flash_attention,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """What one request asks of the replica that serves it, beside the size of its context."""
-
-    require_gpu: bool = False
-    num_gpu: int | None = None
-    main_gpu: int | None = None
-    # These never cause a reload: they count for a replica that is started anyway.
-    batch_tokens: int = 0
-    threads: int = 0
-    use_mmap: bool | None = None
-
-    @property
-    def placing(self) -> tuple[bool, int | None, int | None]:
-        """What another load is needed for."""
-        return self.require_gpu, self.num_gpu, self.main_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,4 +245,3 @@ def check_consistent(constraints: Constraints) -> None:
 
 
 NO_CONSTRAINTS = Constraints()
-NO_OPTIONS = LoadOptions()

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from scheduler.core.values.asked import NOTHING_ASKED, Asked
 from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MemoryReport
 
@@ -31,6 +32,7 @@ class DesiredPlacement:
     planned: MemoryReport | None = None  # what the plan counted on; None: adopted, nobody planned it here
     keep_alive_ms: int | None = None  # newest that was asked of the scheduler itself; None: nothing asked
     keep_alive_heard: int = 0  # how many the runner had been asked for by then
+    asked: Asked = NOTHING_ASKED  # by the request that it was loaded for; what takes its place is asked the same
 
     def in_phase(self, phase: Phase) -> "DesiredPlacement":
         """The same, further on."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from scheduler.core.values.asked import NOTHING_ASKED, Asked
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.layouts import Layout
@@ -153,6 +154,7 @@ class RunnerView:
     memory: MemoryReport | None = None
     fault: Fault | None = None
     last_error_line: str = ""  # of its log, while it loads
+    asked: Asked = NOTHING_ASKED  # as its Start said
 
     @property
     def is_busy(self) -> bool:

@@ -6,7 +6,8 @@ from scheduler.core.books.books import Failures, StopState
 from scheduler.core.books.events import StopFailed
 from scheduler.core.books.load_jobs import LoadJob
 from scheduler.core.room.evictable import evictable, pool_bytes, spare_replicas
-from scheduler.core.values.constraints import NO_CONSTRAINTS, NO_OPTIONS
+from scheduler.core.values.asked import NO_OPTIONS
+from scheduler.core.values.constraints import NO_CONSTRAINTS
 from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.test_scheduler_keeping import loaded

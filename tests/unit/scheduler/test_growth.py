@@ -1,6 +1,6 @@
 """Clients that differ in what they ask of a replica: what one load serves, and how large the next one is."""
 
-from scheduler.core.values.constraints import LoadOptions
+from scheduler.core.values.asked import LoadOptions
 from tests.unit.scheduler.builders import node
 from tests.unit.scheduler.test_scheduler_keeping import loaded
 from tests.unit.scheduler.wishes import TWO_GPUS

@@ -4,8 +4,8 @@ import pytest
 
 from scheduler.core.books.effects import AnswerExplained
 from scheduler.core.books.events import ExplainAsked
+from scheduler.core.values.asked import LoadOptions
 from scheduler.core.values.constraint_fields import parse_constraints
-from scheduler.core.values.constraints import LoadOptions
 from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, node
 from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use

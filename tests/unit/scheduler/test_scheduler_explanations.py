@@ -8,7 +8,8 @@ from scheduler.constraint_converters import from_explanation
 from scheduler.core.books.effects import AnswerExplained
 from scheduler.core.books.events import ConstraintsAsked, ExplainAsked
 from scheduler.core.planning.candidates import Verdict
-from scheduler.core.values.constraints import Constraints, FillPolicy, LoadOptions
+from scheduler.core.values.asked import LoadOptions
+from scheduler.core.values.constraints import Constraints, FillPolicy
 from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.memory import GIB
 from scheduler.core.values.policy import Policy

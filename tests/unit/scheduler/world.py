@@ -36,8 +36,8 @@ from scheduler.core.books.events import (
     UnloadRequested,
 )
 from scheduler.core.planning.explanation import Explanation
+from scheduler.core.values.asked import NO_OPTIONS, LoadOptions
 from scheduler.core.values.constraint_fields import parse_constraints
-from scheduler.core.values.constraints import NO_OPTIONS, LoadOptions
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import STALE_FENCE, Fault
 from scheduler.core.values.memory import GIB, MemoryOrigin
@@ -194,6 +194,7 @@ class World(Surroundings):
                         state=RunnerState.LAUNCHED,
                         load_bytes_total=int(self.sizes_gib.get(record.model_digest, 8) * GIB),
                         slots_total=record.layout.slots,
+                        asked=record.asked,
                     ),
                 )
             self.tell(record.placement_id)
