@@ -69,7 +69,7 @@ def _node(
     return {
         "id": node.id,
         "address": node.address,
-        "state": _node_state(node),
+        "state": node_state(node),
         "draining_replicas": node.draining_replicas if node.draining else None,
         "build": node.engine_build,
         "report_age_ms": node.report_age_ms,
@@ -97,7 +97,8 @@ def _ram(cpu: cluster_pb2.Device) -> dict[str, object]:
     }
 
 
-def _node_state(node: cluster_pb2.Node) -> str:
+def node_state(node: cluster_pb2.Node) -> str:
+    """What it is to people."""
     if node.suspect:
         return "suspect"
     if node.draining:

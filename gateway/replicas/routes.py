@@ -54,6 +54,11 @@ class RouteCache:
         """Every route, newest model first."""
         return sorted(self._routes.values(), key=lambda r: (-r.model.modified_at_unix_s, r.model.name))
 
+    @property
+    def has_replicas(self) -> bool:
+        """True if anything is loaded, or about to be."""
+        return any(route.replicas for route in self._routes.values())
+
     def proto_of(self, route: RouteInfo) -> scheduler_pb2.ModelRoute:
         """A route of this cache as received."""
         return self._protos[parse_model_name(route.model.name).key]

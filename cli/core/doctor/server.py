@@ -29,6 +29,8 @@ def judge_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> F
 
 def judge_readiness(status: int, answer: Mapping[str, Any]) -> Finding:
     """What GET /readyz said."""
+    if status == 200 and answer.get("waits_for"):
+        return warn("server", f"it takes requests, and waits for {answer['waits_for']}", "look at the hosts' logs")
     if status == 200:
         return ok("server", "it takes requests")
     state = answer.get("status")

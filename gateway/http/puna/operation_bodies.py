@@ -16,6 +16,9 @@ class Readiness(Answer):
     """GET /readyz: `ok`, or with 503 `draining` or `no_routes`."""
 
     status: str
+    waits_for: str | None = Field(
+        default=None, description="With `ok`, while nothing is loaded: what has to come before anything can be"
+    )
 
 
 class ScrapeGroup(Answer):

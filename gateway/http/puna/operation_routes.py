@@ -26,13 +26,14 @@ from gateway.http.puna.placement_answers import (
 )
 from gateway.http.puna.placement_bodies import ClearDeviceBody, ConstraintsBody, ExplainBody, LoadBody, UnloadBody
 from gateway.http.puna.placements import Placements
+from gateway.models.first_nodes import FirstNodes
 
 _NDJSON = "application/x-ndjson"
 
 
 def operation_routes(service: Service) -> list[Route]:
     """Health, metrics, settings and nodes."""
-    operations = Operations(service)
+    operations = Operations(service, FirstNodes(service.scheduler))
     text = ("text/plain",)
     return [
         Route(

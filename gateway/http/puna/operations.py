@@ -7,6 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from common.errors import ModelUnavailable
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service
+from gateway.models.first_nodes import FirstNodes
 from gateway.models.inventory import inventory_nodes
 from gateway.models.scrape_targets import scrape_targets
 from gateway.ports import for_clients
@@ -17,17 +18,21 @@ class Operations:
     """For operators and orchestrators."""
 
     service: Service
+    first_nodes: FirstNodes
 
     async def health(self, exchange: Exchange) -> None:
         """GET /healthz: the event loop turns."""
         await exchange.respond_json({"status": "ok"})
 
     async def ready(self, exchange: Exchange) -> None:
-        """GET /readyz: requests are admitted."""
+        """GET /readyz: requests are admitted. What has to come before one can be answered is told beside that."""
+        routes = self.service.inference.models.routes
         if self.service.draining:
             await exchange.respond_json({"status": "draining"}, status=503)
-        elif not self.service.inference.models.routes.heard:
+        elif not routes.heard:
             await exchange.respond_json({"status": "no_routes"}, status=503)
+        elif not routes.has_replicas and (missing := await self.first_nodes.missing()):
+            await exchange.respond_json({"status": "ok", "waits_for": missing})
         else:
             await exchange.respond_json({"status": "ok"})
 

@@ -207,6 +207,8 @@ def test_who_answers_is_told_by_its_version() -> None:
     assert level({}) is Level.FAIL
     assert judge_readiness(200, {}).level is Level.OK
     assert judge_readiness(503, {"status": "no_routes"}).level is Level.FAIL
+    waiting = judge_readiness(200, {"status": "ok", "waits_for": "a node to know its devices"})
+    assert (waiting.level, waiting.text) == (Level.WARN, "it takes requests, and waits for a node to know its devices")
     assert judge_readiness(503, {"status": "draining"}).level is Level.WARN
 
 
