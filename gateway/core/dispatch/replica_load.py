@@ -68,8 +68,12 @@ def ended(load: ReplicaLoad) -> ReplicaLoad:
 
 
 def saturated(load: ReplicaLoad) -> ReplicaLoad:
-    """The replica refused a request as full: count it as full until it reports again."""
-    return replace(load, slots_busy=load.slots_total, started_since_report=0, ended_since_report=0)
+    """The replica refused a request as full: count it as full until it reports again.
+
+    The end of the refused request frees nothing, nor do those of others while more wait there.
+    """
+    busy = load.slots_total + load.in_flight
+    return replace(load, slots_busy=busy, started_since_report=0, ended_since_report=0)
 
 
 def unreachable(load: ReplicaLoad) -> ReplicaLoad:

@@ -1,6 +1,7 @@
 """A runner and a scheduler that keep their contracts and do exactly what a test scripts, over real gRPC."""
 
 import asyncio
+import contextlib
 import itertools
 import math
 import re
@@ -13,6 +14,7 @@ from grpc import aio
 from common.errors import DeviceNotFound, InvalidRequest, ModelNotFound, PlacementMismatch, PunaError
 from common.grpc.server import GrpcServer, bind_server
 from protos import cluster_pb2, discovery_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
+from runner.serve.status import REPORT_INTERVAL_S
 from tests.integration.gateway.scripted_wishes import ScriptedWishes
 
 Context = aio.ServicerContext[Any, Any]
@@ -188,10 +190,13 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     async def WatchLoad(  # noqa: N802
         self, request: runner_pb2.WatchLoadRequest, context: Context
     ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
+        """The status now, after every change, and every second as of a runner."""
         while True:
             self._changed.clear()
             yield self.status()
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_INTERVAL_S):
+                    await self._changed.wait()
 
     def _count(self, step: int) -> None:
         self.busy += step

@@ -42,3 +42,24 @@ def test_unreachable_and_unready_replicas_have_no_free_slots() -> None:
     assert unreachable(READY).slots_free == 0
     assert ReplicaLoad(state=ReplicaState.DRAINING, slots_total=4).slots_free == 0
     assert reported(unreachable(READY), state=ReplicaState.READY, slots_total=4, slots_busy=0, queued=0).reachable
+
+
+def test_the_end_of_a_refused_request_frees_no_slot_nor_do_ends_before_the_next_report() -> None:
+    running = started(reported(READY, state=ReplicaState.READY, slots_total=4, slots_busy=0, queued=0))
+    refused = saturated(started(running))
+    assert [load.slots_free for load in (refused, ended(refused), ended(ended(refused)))] == [0, 0, 0]
+
+
+def test_what_ended_before_a_refusal_makes_no_room_after_it() -> None:
+    idle = reported(started(started(READY)), state=ReplicaState.READY, slots_total=4, slots_busy=2, queued=0)
+    assert saturated(started(ended(ended(idle)))).slots_free == 0
+
+
+def test_waiting_requests_of_others_are_work_that_comes_before() -> None:
+    load = reported(READY, state=ReplicaState.READY, slots_total=4, slots_busy=2, queued=1)
+    assert (load.work, load.slots_free) == (3, 1)
+
+
+def test_how_far_a_load_is_comes_from_the_replica_itself() -> None:
+    loading = reported(READY, state=ReplicaState.LOADING, slots_total=4, slots_busy=0, queued=0, load_fraction=0.4)
+    assert (loading.load_fraction, loading.slots_free) == (0.4, 0)
