@@ -132,7 +132,7 @@ class Dispatcher:
         replica_key = choose_replica(self._candidates(request.key), request.need)
         if replica_key is None:
             return None
-        queue.shares.give(request.claim)
+        self._give(queue, request)
         return self.pool.take(replica_key, is_suspect=request.need.is_suspect)
 
     async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | Loading | Connection]:
@@ -280,6 +280,7 @@ class Dispatcher:
         if waiting.connection is not None:  # granted, but the request was cancelled before it noticed
             self.pool.give_back(waiting.connection)
             queue.shares.settle(request.claim, 0)
+            queue.drain = queue.drain.after_cancel()
         if not self._waiting_for(request.load_need):
             self.loads.stop(request.load_need)
         self._dispatch(request.key)
@@ -316,7 +317,7 @@ class Dispatcher:
         for grant in plan_grants(ordered, candidates):
             waiting = by_number.pop(grant.number)
             queue.waiting.remove(waiting)
-            queue.shares.give(waiting.request.claim)
+            self._give(queue, waiting.request)
             waiting.connection = self.pool.take(grant.replica_key, is_suspect=waiting.request.need.is_suspect)
             waiting.wake.set()
         left = [by_number[waiter.number] for waiter in ordered if waiter.number in by_number]
@@ -325,6 +326,10 @@ class Dispatcher:
                 self.loads.start(waiting.request.load_need, keep_alive_ms=waiting.request.keep_alive_ms)
             else:
                 waiting.tell(Queued(position=position))
+
+    def _give(self, queue: _ModelQueue, request: SlotRequest) -> None:
+        queue.shares.give(request.claim)
+        queue.drain = queue.drain.after_start(self._clock.now_s())
 
     def _dispatch_all(self) -> None:
         for key in [key for key, queue in self._queues.items() if queue.waiting]:

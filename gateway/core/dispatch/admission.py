@@ -100,18 +100,29 @@ def needs_load(waiter: Waiter, candidates: Iterable[Candidate]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRate:
-    """Requests that end per second, as an exponential average over the intervals between them."""
+    """Requests that end per second while any run, as an exponential average over the intervals between ends.
+
+    A pause in which nothing runs is no slow answer: the first interval after it begins with the first request.
+    """
 
     interval_s: float | None = None
-    last_end_s: float | None = None
+    running: int = 0
+    since_s: float = 0.0  # the newest end, or the first start after a pause
+
+    def after_start(self, now_s: float) -> "DrainRate":
+        """One more request runs."""
+        return replace(self, running=self.running + 1, since_s=self.since_s if self.running else now_s)
 
     def after_end(self, now_s: float) -> "DrainRate":
-        """One more request ended."""
-        if self.last_end_s is None:
-            return DrainRate(interval_s=self.interval_s, last_end_s=now_s)
-        newest_s = now_s - self.last_end_s
+        """One of them ended."""
+        newest_s = now_s - self.since_s
         old_s = newest_s if self.interval_s is None else self.interval_s
-        return DrainRate(interval_s=old_s + _DRAIN_WEIGHT * (newest_s - old_s), last_end_s=now_s)
+        interval_s = old_s + _DRAIN_WEIGHT * (newest_s - old_s)
+        return DrainRate(interval_s=interval_s, running=self.running - 1, since_s=now_s)
+
+    def after_cancel(self) -> "DrainRate":
+        """One of them never began."""
+        return replace(self, running=self.running - 1)
 
 
 def retry_after_s(*, work_ahead: int, drain: DrainRate, jitter: float) -> float:

@@ -1,5 +1,7 @@
 """Who gets the next slot."""
 
+from dataclasses import replace
+
 import pytest
 
 from common.errors import QueueFull
@@ -100,21 +102,44 @@ def test_one_more_than_the_bound_is_told_when_to_come_again() -> None:
 
 
 def test_the_drain_rate_follows_the_intervals_between_ends() -> None:
-    drain = DrainRate().after_end(10.0)
-    assert drain.interval_s is None
-    drain = drain.after_end(12.0)
+    drain = DrainRate().after_start(9.0).after_start(9.5).after_start(9.5)
+    drain = drain.after_end(11.0)
+    assert drain.interval_s == 2.0  # from the first start on
+    drain = drain.after_end(13.0)
     assert drain.interval_s == 2.0
-    assert drain.after_end(12.0).interval_s == pytest.approx(1.6)
+    assert drain.after_end(13.0).interval_s == pytest.approx(1.6)
+
+
+def test_a_pause_in_which_nothing_runs_is_no_slow_answer() -> None:
+    drain = DrainRate().after_start(0.0).after_end(2.0)
+    after_the_night = drain.after_start(40_000.0).after_end(40_002.0)
+    assert after_the_night.interval_s == drain.interval_s == 2.0
+    cancelled = drain.after_start(40_000.0).after_cancel().after_start(50_000.0).after_end(50_002.0)
+    assert cancelled.interval_s == 2.0
+
+
+def test_who_runs_on_keeps_the_time_running() -> None:
+    drain = DrainRate().after_start(0.0).after_start(1.0).after_end(3.0).after_start(90.0)
+    assert drain.after_end(103.0).interval_s == pytest.approx(3.0 + 0.2 * (100.0 - 3.0))
+    assert replace(drain, running=0).after_start(100.0).after_end(103.0).interval_s == 3.0
 
 
 @pytest.mark.parametrize(
     ("work", "interval_s", "jitter", "expected_s"),
-    [(10, 2.0, 0.0, 20.0), (10, 2.0, 1.0, 24.0), (10, 2.0, -1.0, 16.0), (0, 2.0, 0.0, 1.0), (1000, 2.0, 0.0, 60.0)],
+    [
+        (10, 2.0, 0.0, 20.0),
+        (10, 2.0, 1.0, 24.0),
+        (10, 2.0, -1.0, 16.0),
+        (0, 2.0, 0.0, 1.0),
+        (1, 1.0, -1.0, 1.0),  # the bounds hold with the jitter
+        (1000, 2.0, 1.0, 60.0),
+        (10, None, 0.0, 10.0),  # before anything has ended: a second for each
+    ],
 )
 def test_retry_after_is_work_ahead_over_the_drain_rate(
-    work: int, interval_s: float, jitter: float, expected_s: float
+    work: int, interval_s: float | None, jitter: float, expected_s: float
 ) -> None:
-    drain = DrainRate(interval_s=interval_s, last_end_s=1.0)
+    drain = DrainRate(interval_s=interval_s)
     assert retry_after_s(work_ahead=work, drain=drain, jitter=jitter) == pytest.approx(expected_s)
 
 
@@ -130,3 +155,47 @@ def test_two_suspects_never_share_a_replica() -> None:
     grants = plan_grants([*suspects, waiter(9)], [candidate("a", free=4), candidate("b", free=4)])
     assert [grant.number for grant in grants] == [0, 1, 9]
     assert {grant.replica_key for grant in grants[:2]} == {"a", "b"}
+
+
+def test_a_suspect_keeps_its_replica_to_itself_when_others_were_let_in_after_it() -> None:
+    order = [Waiter(number=0, need=Need(is_suspect=True)), waiter(1), Waiter(number=2, need=Need(is_suspect=True))]
+    assert [grant.number for grant in plan_grants(order, [candidate("a", free=4)])] == [0, 1]
+
+
+def test_what_was_just_given_counts_as_work_of_its_replica() -> None:
+    idle = [replace(candidate(key, free=8, total=0)) for key in ("a", "b")]  # told apart by work alone
+    grants = plan_grants([waiter(number) for number in range(4)], idle)
+    assert sorted(grant.replica_key for grant in grants) == ["a", "a", "b", "b"]
+
+
+def test_a_context_as_long_as_asked_for_is_long_enough() -> None:
+    assert choose_replica([candidate("a", context=512)], Need(context_tokens=512)) == "a"
+    assert choose_replica([candidate("a", context=511)], Need(context_tokens=512)) is None
+
+
+@pytest.mark.parametrize(
+    ("need", "on_devices", "is_suited"),
+    [
+        (Need(), 0, True),
+        (Need(require_gpu=True), 33, True),
+        (Need(require_gpu=True), 32, False),
+        (Need(num_gpu=10), 10, True),
+        (Need(num_gpu=10), 11, False),
+        (Need(num_gpu=10), 9, False),
+        (Need(num_gpu=999), 33, True),  # more than there are: all of them
+        (Need(num_gpu=999), 32, False),
+        (Need(num_gpu=0), 0, True),
+    ],
+)
+def test_a_replica_serves_who_wants_layers_on_devices_only_with_those_layers(
+    need: Need, on_devices: int, is_suited: bool
+) -> None:
+    replica = replace(candidate("a"), layers_on_devices=on_devices, layers_total=33)
+    assert (choose_replica([replica], need) == "a") is is_suited
+    assert needs_load(Waiter(number=1, need=need), [replica]) is not is_suited
+
+
+def test_what_runs_beside_a_prompt_slows_its_evaluation_down() -> None:
+    fast_but_busy = replace(candidate("busy", free=1, total=8), prompt_tokens_per_s=1500.0)
+    slow_but_idle = replace(candidate("idle", free=8, total=8), prompt_tokens_per_s=1000.0)
+    assert choose_replica([fast_but_busy, slow_but_idle], Need(prefixes=PROMPT)) == "idle"
