@@ -1,13 +1,15 @@
-"""Whom the crash of a runner is blamed on."""
+"""Whom the crash of a runner is blamed on, and how often a request may try again."""
 
 from typing import Any
 
 import pytest
 
-from common.errors import RequestQuarantined, RunnerLost
-from gateway.answers.attempts import SAME_CRASH_S, Attempts
+from common.errors import DeviceLost, PunaError, QueueFull, RequestQuarantined, RunnerLost, ShuttingDown
+from gateway.answers.attempts import LOST_MAX, REFUSED_MAX, SAME_CRASH_S, Attempts
 from gateway.answers.record import RequestRecord
 from gateway.core.asked.answers import Dialect
+from gateway.core.dispatch.resume import RETRY_RESERVE
+from gateway.replicas.runner_calls import RunnerSilent
 
 CRASH = RunnerLost("the runner ended")
 
@@ -32,6 +34,8 @@ class Pool:
         return self.time_s
 
     def mark_lost(self, replica: Replica) -> None: ...
+
+    def mark_full(self, replica: Replica) -> None: ...
 
 
 def on(pool: Pool) -> Attempts:
@@ -69,3 +73,59 @@ def test_another_replica_is_another_crash() -> None:
     sees_crash(request, Replica())
     with pytest.raises(RequestQuarantined):
         sees_crash(request, Replica())
+
+
+def losses_survived(attempts: Attempts, error: PunaError, most: int = 50) -> int:
+    """After how many failures of one kind, each at a replica of its own, the client hears of it."""
+    for count in range(most):
+        replica: Any = Replica()
+        try:
+            attempts.judge(error, replica)
+        except PunaError:
+            return count
+    return most
+
+
+def test_an_answer_that_has_begun_changes_its_replica_five_times() -> None:
+    attempts = on(Pool())
+    assert losses_survived(attempts, DeviceLost("gone")) == 5
+    assert attempts.resumes == attempts.record.resumes == 5
+
+
+def test_drains_do_not_count_as_losses_but_have_a_bound() -> None:
+    attempts = on(Pool())
+    assert losses_survived(attempts, ShuttingDown("drains")) == REFUSED_MAX - 1
+    assert (attempts.lost, attempts.suspicion.crashes) == (0, 0)
+
+
+def test_who_must_not_resume_hears_of_the_first_loss() -> None:
+    attempts = on(Pool())
+    attempts.may_resume = False
+    assert losses_survived(attempts, DeviceLost("gone")) == 0
+
+
+def test_before_the_first_event_three_replicas_are_tried_and_each_retry_is_paid() -> None:
+    attempts = on(Pool())
+    attempts.delivered = False
+    assert losses_survived(attempts, DeviceLost("gone")) == LOST_MAX - 1
+    assert attempts.budget.left == RETRY_RESERVE - (LOST_MAX - 1)
+    poor = on(Pool())
+    poor.delivered, poor.budget.left = False, 0.5
+    assert losses_survived(poor, DeviceLost("gone")) == 0
+
+
+def test_a_refusal_of_a_full_replica_costs_nothing_and_has_a_bound() -> None:
+    attempts = on(Pool())
+    assert losses_survived(attempts, QueueFull("full", retry_after_s=1.0)) == REFUSED_MAX - 1
+    assert (attempts.lost, attempts.budget.left, attempts.avoided) == (0, RETRY_RESERVE, set())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DeviceLost("gone"), RunnerLost("failed to connect to all addresses"), RunnerSilent("silent")],
+    ids=lambda error: type(error).__name__,
+)
+def test_nobody_is_blamed_where_nothing_was_computed_or_something_else_is_the_reason(error: PunaError) -> None:
+    attempts = on(Pool())
+    losses_survived(attempts, error, 3)
+    assert (attempts.lost, attempts.suspicion.crashes) == (3, 0)

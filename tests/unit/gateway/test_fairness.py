@@ -123,3 +123,48 @@ def test_a_loud_tenant_leaves_places_for_others_and_nobody_is_told_apart_without
 @pytest.mark.parametrize("places", [1, 2, 3, 16, 512])
 def test_everybody_has_a_place_at_least(places: int) -> None:
     assert 1 <= tenant_waiting_max(places) <= max(places - 1, 1)
+
+
+def test_of_several_slots_at_once_a_loud_tenant_gets_its_share_and_no_more() -> None:
+    queue = [One(number, of("loud")) for number in range(20)] + [One(20 + number, of("quiet")) for number in range(4)]
+    assert Counter(one.claim.tenant for one in Shares().order(queue)[:8]) == {"loud": 4, "quiet": 4}
+
+
+def test_what_a_tenant_has_urgent_counts_before_what_it_has_waiting_longer() -> None:
+    """Its own low band must not use up the place of its normal one beside another tenant."""
+    mine = [One(1, of("a", 1000, band=Band.LOW)), One(3, of("a", 10))]
+    assert [one.number for one in Shares().order([*mine, One(4, of("b", 10))])] == [3, 4, 1]
+
+
+def test_a_heavy_tenant_pays_the_difference_by_its_weight_as_it_paid_the_claim() -> None:
+    shares = Shares()
+    claim = of("heavy", 100, weight=10)
+    shares.give(claim)
+    shares.settle(claim, 1100)  # as if 1100 had been claimed: 110 of its share
+    shares.give(of("light", 100))
+    shares.give(of("light", 100))
+    queue = [One(1, of("heavy", weight=10)), One(2, of("light"))]
+    assert [one.claim.tenant for one in shares.order(queue)] == ["heavy", "light"]
+
+
+def test_a_settlement_of_a_tenant_that_is_forgotten_changes_nothing() -> None:
+    shares = Shares()
+    shares.settle(of("gone"), 10_000)
+    assert [one.number for one in shares.order([One(1, of("gone")), One(2, of("other"))])] == [1, 2]
+
+
+def test_of_very_many_tenants_those_are_remembered_that_are_ahead() -> None:
+    shares = Shares()
+    shares.give(of("greedy", 10**6))
+    for number in range(3000):
+        shares.give(of(f"t{number}", 1))
+    queue = [One(1, of("greedy", 1)), One(2, of("new", 1))]
+    assert [one.claim.tenant for one in shares.order(queue)] == ["new", "greedy"]
+
+
+def test_tenants_that_come_once_and_never_again_take_no_memory_for_ever() -> None:
+    shares = Shares()
+    for number in range(5000):
+        shares.give(of(f"t{number}", 1))
+        shares.give(of("regular", 1))  # time goes on
+    assert len(shares._ends) <= 1025
