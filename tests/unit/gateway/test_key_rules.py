@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest, PermissionDenied
-from gateway.core.keys.key_records import KeyRecords, read_cache, sealed_key, sealed_tombstone, write_cache
+from gateway.core.keys.key_records import KeyRecords, _seal, read_cache, sealed_key, sealed_tombstone, write_cache
 from gateway.core.keys.key_rules import check_gift, check_room, may_see
 from gateway.core.keys.keys import ALL_SCOPES, Key, Scope
 
@@ -109,3 +109,39 @@ def test_what_is_not_sealed_with_this_pepper_or_as_this_is_nothing() -> None:
     assert records.revoked == {}
     assert records.learn({key_of(1).id: good}, {key_of(2).id: tombstone})
     assert [key.id for key in records.all_keys()] == [key_of(1).id]
+
+
+def test_a_key_may_last_as_long_as_its_maker_and_do_what_that_may() -> None:
+    check_gift(MAKER, replace(MAKER, id="twin0000"))
+
+
+def test_keys_of_other_owners_leave_room() -> None:
+    check_room(CHILD, [replace(key_of(number), owner=f"owner{number}") for number in range(5)], made=5, now_unix_s=10)
+
+
+def test_what_is_refused_is_named_and_what_is_known_is_no_news() -> None:
+    records, key = KeyRecords(PEPPER), key_of(1)
+    newer = sealed_key(PEPPER, key).partition(" ")[2].replace('"id"', '"hat":1,"id"')
+    future = f"{_seal(PEPPER, 'made', newer)} {newer}"
+    made = {key.id: sealed_key(PEPPER, key), "other000": sealed_key(b"q" * 32, key_of(3)), "newer000": future}
+    revoked = {"stone000": "no seal"}
+    assert records.learn(made, revoked)
+    assert records.refused == {"other000", "newer000", "stone000"}
+    assert not records.learn(made, revoked)
+    assert records.missing_in({}, {}) == ({key.id: made[key.id]}, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"version": 2, "made": {}, "revoked": {}}',
+        '{"version": 1, "made": {}}',
+        '{"version": 1, "made": {}, "revoked": {"a": 1}}',
+        '{"version": 1, "made": {"a": null}, "revoked": {}}',
+        "no json",
+    ],
+)
+def test_what_is_no_cache_of_keys_is_not_read_in_part(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cache|JSON|Expecting"):
+        read_cache(text)

@@ -200,3 +200,72 @@ def test_failures_of_an_address_are_counted_and_those_of_others_are_not() -> Non
     assert answers("a", 1, 0.0) == [RateLimited]
     assert answers("b", 1, 0.0) == [Unauthenticated]
     assert answers("a", 2, 60 / FAILURES_PER_MINUTE) == [Unauthenticated, RateLimited]
+
+
+def test_an_address_that_fails_and_fails_is_not_forgotten_for_others_that_fail_once() -> None:
+    failures, error = Failures(), Unauthenticated("no")
+    for _ in range(FAILURES_PER_MINUTE):
+        failures.refusal(error, "loud", 0.0)
+    for number in range(4095):
+        failures.refusal(error, f"a{number}", 0.0)
+    assert isinstance(failures.refusal(error, "loud", 0.0), RateLimited)
+    for number in range(4095):
+        failures.refusal(error, f"b{number}", 0.0)
+    assert isinstance(failures.refusal(error, "loud", 0.0), RateLimited), "it failed since, so others were forgotten"
+
+
+def test_addresses_that_fail_take_a_bounded_memory() -> None:
+    failures, error = Failures(), Unauthenticated("no")
+    for _ in range(FAILURES_PER_MINUTE + 1):
+        failures.refusal(error, "first", 0.0)
+    for number in range(4096):
+        failures.refusal(error, f"a{number}", 0.0)
+    assert failures.refusal(error, "first", 0.0) is error, "forgotten: the one that failed longest ago"
+
+
+def test_what_any_key_may_do_needs_no_scope_but_the_right_network() -> None:
+    bound = replace(KEY, scopes=frozenset(), networks=("10.0.0.0/8",))
+    check_scope(bound, None, "10.1.2.3")
+    with pytest.raises(PermissionDenied, match="address"):
+        check_scope(bound, None, "192.168.0.1")
+    with pytest.raises(PermissionDenied, match="address"):
+        check_scope(replace(bound, scopes=ALL_SCOPES), Scope.INFER, "192.168.0.1")
+
+
+def test_a_key_that_names_no_models_is_for_all_of_them() -> None:
+    assert KEY.may_use("demo")
+    assert KEY.may_use("no name at all!")
+
+
+def test_a_key_that_was_found_is_held_until_it_is_revoked_or_expires() -> None:
+    assert ring(KEY).holds(KEY_ID, now_unix_s=0)
+    assert not ring(replace(KEY, revoked_unix_s=1)).holds(KEY_ID, now_unix_s=2)
+    assert not ring(replace(KEY, expires_unix_s=2)).holds(KEY_ID, now_unix_s=2)
+    assert not ring().holds(KEY_ID, now_unix_s=0)
+
+
+def test_every_limit_of_a_key_survives_its_file() -> None:
+    quota = Quota(requests_per_minute=1, tokens_per_minute=2, concurrency=3, tokens_per_day=4)
+    limited = replace(KEY, quota=quota, context_tokens=5, weight=6)
+    assert read_keys(write_keys([limited])) == (limited,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"context_tokens": null', '"context_tokens": 3'),
+        ('"context_tokens": null', f'"context_tokens": {2**31}'),
+        ('"weight": 1', '"weight": 1001'),
+        ('"tokens_per_day": null', '"tokens_per_day": 0'),
+        ('"tokens_per_day": null', '"tokens_per_day": 1.5'),
+        ('"owner": "ada"', '"owner": "ada!"'),
+        (f'"id": "{KEY_ID}"', f'"id": "{KEY_ID}9"'),
+        ('"tenant": "lab"', '"tenant": ""'),
+        ('"scopes": [', '"scopes": [1, '),
+    ],
+)
+def test_values_beyond_their_ranges_and_names_with_other_letters_are_no_key(before: str, after: str) -> None:
+    text = write_keys([KEY])
+    assert before in text
+    with pytest.raises(ValueError, match=r"keys\[0\]"):
+        read_keys(text.replace(before, after))
