@@ -1,8 +1,11 @@
 """What a request may come to."""
 
 from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt
-from gateway.core.prepare.estimates import answer_tokens, question_tokens
+from gateway.core.asked.images import Image, before_text
+from gateway.core.prepare.estimates import answer_tokens, prompt_tokens, question_tokens
 from gateway.core.prepare.vectors import EmbedQuestion, RerankQuestion
+
+ONE = Image("eA==")
 
 
 def request(prompt: Chat | RawPrompt, num_predict: int | None = None) -> AnswerRequest:
@@ -25,3 +28,19 @@ def test_vectors_count_what_is_read() -> None:
     assert question_tokens(embed) == 5
     rerank = RerankQuestion(dialect=Dialect.GRPC, model="m", query="q" * 4, documents=("d" * 8, "d"), truncate=True)
     assert question_tokens(rerank) == (1 + 2) + (1 + 1)
+
+
+def test_everything_that_is_read_counts() -> None:
+    bare = Chat(messages=(Message(role="user", content="x" * 40),))
+    thought = Chat(messages=(Message(role="assistant", content="x" * 40, thinking="y" * 80),))
+    tools = Chat(messages=bare.messages, tools=({"name": "z" * 400},))
+    assert prompt_tokens(request(bare)) == 10
+    assert prompt_tokens(request(thought)) == 30
+    assert prompt_tokens(request(tools)) > 110
+    assert prompt_tokens(request(Chat(messages=bare.messages, earlier_token_ids=(1, 2, 3)))) == 13
+
+
+def test_an_image_counts_as_more_than_a_few_words() -> None:
+    seen = before_text([ONE, ONE])
+    assert prompt_tokens(request(RawPrompt(text="x" * 4, images=seen))) == 513
+    assert prompt_tokens(request(Chat(messages=(Message(role="user", content="x" * 4, images=seen),)))) == 513

@@ -131,3 +131,38 @@ def test_num_ctx_beyond_the_trained_length_is_clamped() -> None:
 def test_ranges_that_depend_on_the_model_are_checked_against_it(requested: Any) -> None:
     with pytest.raises(InvalidRequest):
         plan_answer(dialect={}, model=MODEL, requested=requested)
+
+
+@pytest.mark.parametrize(
+    "requested",
+    [{"top_k": 1000}, {"repeat_last_n": 2048}, {"num_keep": 512, "num_ctx": 512}, {"logit_bias": {999: 1.0}}],
+)
+def test_the_last_value_of_a_range_that_depends_on_the_model_passes(requested: Any) -> None:
+    plan_answer(dialect={}, model=MODEL, requested=requested)
+
+
+def test_a_shorter_context_of_the_request_shortens_what_penalties_may_look_back_to() -> None:
+    with pytest.raises(InvalidRequest):
+        plan_answer(dialect={}, model=MODEL, requested={"num_ctx": 512, "repeat_last_n": 513})
+
+
+@pytest.mark.parametrize(("num_predict", "max_tokens"), [(-2, None), (-1, None), (0, 0), (1, 1)])
+def test_only_negative_lengths_mean_as_long_as_it_takes(num_predict: int, max_tokens: int | None) -> None:
+    assert plan_answer(dialect={}, model=MODEL, requested={"num_predict": num_predict}).max_tokens == max_tokens
+
+
+def test_what_a_modelfile_says_wins_over_the_dialect_and_the_file_and_not_over_the_request() -> None:
+    model = ModelInfo(
+        name="m:latest",
+        digest="d",
+        sampling_defaults={"temperature": 0.3, "top_p": 0.4},
+        parameters={"temperature": 0.5, "top_k": 5},
+    )
+    plan = plan_answer(dialect=OPENAI_DEFAULTS, model=model, requested={"top_k": 9})
+    assert (plan.temperature, plan.top_p, plan.top_k) == (0.5, 0.4, 9)
+
+
+def test_where_the_model_tells_no_sizes_the_runner_judges() -> None:
+    model = ModelInfo(name="m:latest", digest="d")
+    plan = plan_answer(dialect={}, model=model, requested={"num_ctx": 10**6, "top_k": 10**6, "num_keep": 10**5})
+    assert plan.context_tokens == 10**6
