@@ -167,9 +167,8 @@ class TextStream:
 
     def _release_whole_tokens(self) -> Release:
         data = self._pending_bytes
-        safe = len(data) - max(partial_stop_bytes(data, self._stops), incomplete_tail_bytes(data))
-        whole, end = self._tokens_within(safe)
-        # A token boundary may itself lie inside a character: go back to one that does not.
+        whole, end = self._tokens_within(len(data) - partial_stop_bytes(data, self._stops))
+        # A token may end inside a character: go back to one that does not.
         while whole and incomplete_tail_bytes(data[:end]):
             whole -= 1
             end -= len(self._pending[whole].piece)

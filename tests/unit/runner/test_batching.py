@@ -137,3 +137,9 @@ def test_the_order_of_generating_rows_is_the_same_in_every_step() -> None:
         orders.append([row.key for row in plan.rows])
         start = plan.next_start
     assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.behaviour("B-04", "B-51")
+def test_tokens_behind_a_group_stay_within_the_batch_and_the_context() -> None:
+    assert taken(plan_batch([demand(0, 20, units=(4,))], batch_tokens=10, start=0)) == {0: 10}
+    assert taken(plan_batch([demand(0, 20, units=(4,), room=7)], batch_tokens=64, start=0)) == {0: 7}

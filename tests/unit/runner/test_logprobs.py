@@ -36,3 +36,12 @@ def test_no_alternatives_when_none_are_asked_for() -> None:
 
 def test_more_alternatives_than_the_vocabulary_has_are_all_of_it() -> None:
     assert len(token_logprobs(np.zeros(5, np.float32), 0, 20).top) == 5
+
+
+@pytest.mark.behaviour("B-110")
+def test_many_ties_come_in_the_order_of_their_ids() -> None:
+    logits = np.zeros(1000, np.float32)
+    logits[500:] = 1
+    assert [token_id for token_id, _ in token_logprobs(logits, 0, 20).top] == list(range(500, 520))
+    logits[[7, 900]] = 2
+    assert [token_id for token_id, _ in token_logprobs(logits, 0, 20).top] == [7, 900, *range(500, 518)]

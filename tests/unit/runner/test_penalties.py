@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runner.core.sequence.penalties import LogitBias, Penalties
+from runner.core.sequence.penalties import LogitBias, Penalties, without_top
 from runner.core.sequence.sampling import SamplingParameters
 
 
@@ -57,3 +57,9 @@ def test_bias_adds_and_bans() -> None:
 @pytest.mark.parametrize(("bias", "banned", "expected"), [({}, [], False), ({1: 0.5}, [], True), ({}, [2], True)])
 def test_an_empty_bias_is_false(bias: dict[int, float], banned: list[int], expected: bool) -> None:
     assert bool(LogitBias(bias, banned=banned)) is expected
+
+
+def test_a_token_exactly_as_likely_as_the_threshold_is_one_of_the_likely_ones() -> None:
+    logits = np.array([0, 0, -np.inf], np.float32)
+    assert np.isneginf(without_top(logits, 0.5)).sum() == 2
+    assert np.array_equal(without_top(logits, 0.51), logits)

@@ -89,3 +89,16 @@ def test_xtc_is_off_where_it_could_leave_nothing_out(off: dict[str, Any]) -> Non
 def test_dry_is_off_unless_it_has_something_to_look_back_at(off: dict[str, Any]) -> None:
     assert not SamplingParameters(**off).avoids_repeats
     assert SamplingParameters(dry_multiplier=1.0).avoids_repeats
+
+
+def test_the_one_seed_that_the_engine_would_replace_by_chance_is_another() -> None:
+    """Found by running the mix backwards from the number that llama.cpp reads as "any seed"."""
+    assert draw_seed(0x693376ECFBDABFBE, 0) == 0
+
+
+def test_whether_the_likeliest_are_left_out_is_drawn_apart_from_the_token() -> None:
+    parameters = SamplingParameters(seed=7, xtc_probability=0.5, xtc_threshold=0.1)
+    left_out = [parameters.excludes_at(position) for position in range(1000)]
+    low_draws = [draw_seed(7, position) / 2**32 < 0.5 for position in range(1000)]
+    assert 400 < sum(left_out) < 600
+    assert 400 < sum(one == other for one, other in zip(left_out, low_draws, strict=True)) < 600

@@ -218,3 +218,21 @@ def test_a_prefix_that_is_computed_faster_than_it_is_brought_here_is_not_used() 
     far = SlotView(slot_id=4, held=[1, 2, 3, 4, 5], busy=True, last_used=0, worth_tokens=3)
     assert resume_point(far, [1, 2, 9], PLAIN) == ResumePoint(0, restores=False)
     assert resume_point(far, [1, 2, 3, 9], PLAIN) == ResumePoint(3, restores=False)
+
+
+@pytest.mark.behaviour("B-42")
+def test_a_fork_of_a_fork_shares_with_the_first_no_more_than_the_second_did() -> None:
+    shared = SharedCells()
+    shared.fork(0, 1, 10)
+    shared.fork(1, 2, 25)
+    assert [shared.shared_tokens(slot_id) for slot_id in range(3)] == [10, 25, 25]
+    shared.cut(1, 0)
+    assert [shared.shared_tokens(slot_id) for slot_id in range(3)] == [10, 0, 10]
+
+
+@pytest.mark.behaviour("B-42")
+def test_a_cut_behind_what_is_shared_changes_nothing() -> None:
+    shared = SharedCells()
+    shared.fork(0, 1, 10)
+    shared.cut(0, 15)
+    assert shared.shared_tokens(0) == shared.shared_tokens(1) == 10

@@ -216,3 +216,39 @@ def test_too_many_or_too_long_stop_strings_are_refused() -> None:
         check_stop_strings([str(index) for index in range(65)])
     with pytest.raises(InvalidRequest, match="4096 bytes"):
         check_stop_strings(["x" * 4097])
+
+
+@pytest.mark.behaviour("B-116")
+def test_a_character_in_two_tokens_waits_for_neither_half_of_a_stop_string_alone() -> None:
+    """What could become a stop string begins behind it, so a boundary lies inside the character."""
+    releases, _ = run([b"\xe2\x82", b"\xac<", b"no"], stops=["<end>"])
+    assert [release.text for release in releases] == ["", "", "€<no"]
+
+
+@pytest.mark.behaviour("B-116")
+def test_text_behind_half_a_character_stays_behind_it() -> None:
+    releases, _ = run([b"\xc3", b"a", b"b"], stops=[])
+    assert text(releases) == "\ufffdab"
+    assert ids(releases) == [0, 1, 2]
+
+
+@given(
+    st.lists(st.sampled_from(["é", "€", "😀", "<", "end>", "a", " "]), max_size=12),
+    st.lists(st.integers(0, 40), max_size=12),
+)
+@pytest.mark.behaviour("B-115", "B-116")
+def test_no_split_breaks_a_character_beside_a_stop_string(parts: list[str], cuts: list[int]) -> None:
+    whole = "".join(parts)
+    data = whole.encode()
+    bounds = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    releases, stream = run([data[start:stop] for start, stop in itertools.pairwise(bounds)], stops=["<end>"])
+    if not stream.ended:
+        releases.append(stream.finish(LENGTH))
+    assert text(releases) == whole.partition("<end>")[0]
+
+
+def test_tokens_of_another_runner_count_as_generated_and_delivered() -> None:
+    stream = TextStream((), resumed=7)
+    assert (stream.counted, stream.delivered) == (7, 7)
+    stream.push(TextToken(1, b"a"), None)
+    assert (stream.counted, stream.delivered) == (8, 8)
