@@ -114,3 +114,14 @@ def test_what_is_no_digest_names_no_file(text: str) -> None:
 
 def test_files_that_load_together_have_a_digest_of_their_order() -> None:
     assert len({combined([A, B]), combined([B, A]), combined([A])}) == 3
+
+
+def test_a_digest_of_several_files_is_of_no_other_list_of_them() -> None:
+    assert combined(["ab", "c"]) != combined(["a", "bc"])
+
+
+def test_a_parent_of_a_layer_is_kept_unless_it_is_no_name() -> None:
+    layer = {**MODEL, "from": "p" * 1024}
+    assert parse_manifest(manifest(layers=[layer])).layers[0].parent == "p" * 1024
+    for parent in ("p" * 1025, 7):
+        assert parse_manifest(manifest(layers=[{**MODEL, "from": parent}])).layers[0].parent == ""

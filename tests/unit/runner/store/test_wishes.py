@@ -17,6 +17,7 @@ from runner.core.store.go_template import BLOCKS_DEEP_MAX, check_template
         "{{- if .System }}<s>{{ .System }}</s>{{ end -}}",
         '{{ range .Messages }}{{ if eq .Role "user" }}{{ .Content }}{{ else if .X }}y{{ else }}x{{ end }}{{ end }}',
         '{{ "}} in a text" }}{{ `{{ raw` }}',
+        'a "quote that {{ .Prompt }} opens and "closes"',
         "{{/* a comment with {{ if */}}",
         'it\'s "quoted" outside {{ .Prompt }} and "{{ .System }}"',
         "{{ if .A }}" * BLOCKS_DEEP_MAX + "{{ end }}" * BLOCKS_DEEP_MAX,
@@ -94,3 +95,19 @@ def test_too_many_things_are_refused() -> None:
 )
 def test_parameters_are_counted_in_words(count: int, words: str) -> None:
     assert wishes.parameter_words(count) == words
+
+
+def test_texts_are_measured_in_bytes_and_templates_are_looked_into() -> None:
+    wishes.check_texts({"system": "ü" * (wishes.TEXT_BYTES_MAX // 2), "template": "{{ .Prompt }}"})
+    with pytest.raises(InvalidRequest, match="system has more than"):
+        wishes.check_texts({"system": "ü" * (wishes.TEXT_BYTES_MAX // 2) + "x"})
+    with pytest.raises(InvalidRequest, match="template error"):
+        wishes.check_texts({"system": "{{ if", "template": "{{ if .A }}"})
+
+
+def test_only_who_speaks_in_a_conversation_has_a_role() -> None:
+    for role in ("system", "user", "assistant"):
+        wishes.checked_messages(orjson.dumps([{"role": role, "content": "x"}]).decode())
+    for role in ("tool", "User", ""):
+        with pytest.raises(InvalidRequest, match="invalid role"):
+            wishes.checked_messages(orjson.dumps([{"role": role, "content": "x"}]).decode())
