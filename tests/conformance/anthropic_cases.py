@@ -270,7 +270,7 @@ async def _status(talk: Talk, status: int, kind: str, name: str = "APIStatusErro
     return error
 
 
-@case("anthropic", "E1 invalid value", ERRORS)
+@case("anthropic", "an invalid value", ERRORS)
 async def invalid(talk: Talk) -> None:
     """Out of range, missing, a block that there is not."""
     for extra in ({"temperature": 2}, {"top_k": "x"}, {"max_tokens": 0}, {"container": "c"}):
@@ -279,38 +279,38 @@ async def invalid(talk: Talk) -> None:
     await _status(talk, 400, "invalid_request_error", "BadRequestError", messages=video)
 
 
-@case("anthropic", "E2 too long", ERRORS)
+@case("anthropic", "a prompt that is too long", ERRORS)
 async def too_long(talk: Talk) -> None:
     """In Anthropic's words."""
     error = await _status(talk, 400, "invalid_request_error", "BadRequestError", question="word " * 3000)
     assert error.body["error"]["message"].startswith("prompt is too long: ")
 
 
-@case("anthropic", "E3 capability", ERRORS)
+@case("anthropic", "a capability that the model lacks", ERRORS)
 async def capability(talk: Talk) -> None:
     """An image for a model that sees none."""
     await _status(talk, 400, "invalid_request_error", "BadRequestError", messages=[_picture(talk, 0)])
 
 
-@case("anthropic", "E4 template", ERRORS)
+@case("anthropic", "a template that refuses", ERRORS)
 async def template(talk: Talk) -> None:
     """A template that refuses."""
     await _status(talk, 400, "invalid_request_error", "BadRequestError", model="refusing")
 
 
-@case("anthropic", "E6 host", ERRORS)
+@case("anthropic", "a foreign Host", ERRORS)
 async def host(talk: Talk) -> None:
     """The Host header of another machine."""
     await _status(talk, 403, "permission_error", "PermissionDeniedError", extra_headers={"Host": "evil.example"})
 
 
-@case("anthropic", "E7 unknown model", ERRORS)
+@case("anthropic", "an unknown model", ERRORS)
 async def unknown_model(talk: Talk) -> None:
     """not_found_error."""
     await _status(talk, 404, "not_found_error", "NotFoundError", model="nobody")
 
 
-@case("anthropic", "E8 route, method, media type", ERRORS, modes=ONE, why_not="not an answer")
+@case("anthropic", "an unknown route, method or media type", ERRORS, modes=ONE, why_not="not an answer")
 async def routes(talk: Talk) -> None:
     """404, 405, 415."""
     await raised(lambda: talk.api.get("/v1/messages/nowhere", cast_to=object), talk.package.NotFoundError)
@@ -319,20 +319,20 @@ async def routes(talk: Talk) -> None:
     await _status(talk, 415, "invalid_request_error", extra_headers={"Content-Type": "text/plain"})
 
 
-@case("anthropic", "E9 too large", ERRORS, modes=ONE, why_not="not an answer")
+@case("anthropic", "a body that is too large", ERRORS, modes=ONE, why_not="not an answer")
 async def too_large(talk: Talk) -> None:
     """A body of 11 MiB."""
     await _status(talk, 413, "request_too_large", question="x" * (11 * 2**20))
 
 
-@case("anthropic", "E13 does not fit", ERRORS, stage="tight")
+@case("anthropic", "a model that does not fit", ERRORS, stage="tight")
 async def no_room(talk: Talk) -> None:
     """Nothing fits: told not to try again."""
     error = await _status(talk, 503, "api_error")
     assert error.response.headers["x-should-retry"] == "false"
 
 
-@case("anthropic", "E5 no key", ERRORS, stage="strict")
+@case("anthropic", "no key", ERRORS, stage="strict")
 async def no_key(talk: Talk) -> None:
     """A key that is not good."""
     await _status(_with_key(talk, "nonsense"), 401, "authentication_error", "AuthenticationError")
@@ -342,7 +342,7 @@ def _with_key(talk: Talk, key: str) -> Talk:
     return replace(talk, api=type(talk.api)(base_url=talk.url, api_key=key, max_retries=0))
 
 
-@case("anthropic", "E10 quota", ERRORS, stage="strict")
+@case("anthropic", "a quota that is used up", ERRORS, stage="strict")
 async def quota(talk: Talk) -> None:
     """A key with one request a minute has had it."""
     limited = _with_key(talk, talk.facts["limited_key"])
@@ -352,7 +352,7 @@ async def quota(talk: Talk) -> None:
     assert "anthropic-ratelimit-requests-limit" in error.response.headers
 
 
-@case("anthropic", "E11 busy", ERRORS, stage="strict")
+@case("anthropic", "every place taken", ERRORS, stage="strict")
 async def busy(talk: Talk) -> None:
     """overloaded_error."""
     with crowd(talk):
@@ -360,13 +360,13 @@ async def busy(talk: Talk) -> None:
     assert int(error.response.headers["retry-after"]) >= 1
 
 
-@case("anthropic", "E15 poison", ERRORS, stage="strict")
+@case("anthropic", "a request that stops runners", ERRORS, stage="strict")
 async def poison(talk: Talk) -> None:
     """A request that kills its runners is not sent to a third."""
     await _status(talk, 500, "api_error", model="victim-anthropic", extra_body={"options": {"seed": POISON}})
 
 
-@case("anthropic", "E12 no replica", ERRORS, stage="strict")
+@case("anthropic", "no replica to be had", ERRORS, stage="strict")
 async def no_replica(talk: Talk) -> None:
     """overloaded_error, and when to come again."""
     break_model(talk, "victim-anthropic")
@@ -374,7 +374,7 @@ async def no_replica(talk: Talk) -> None:
     assert int(error.response.headers["retry-after"]) >= 1
 
 
-@case("anthropic", "E16 deadline, and an error in a stream", ERRORS, stage="hurried")
+@case("anthropic", "a deadline, and an error in a stream", ERRORS, stage="hurried")
 async def deadline(talk: Talk) -> None:
     """504, or an event in the middle of a stream."""
     error = await raised(lambda: _call(talk, max_tokens=LONG), talk.package.APIStatusError)

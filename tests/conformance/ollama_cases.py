@@ -251,7 +251,7 @@ async def _read(talk: Talk, **body: Any) -> None:
     await chat(talk, **body)
 
 
-@case("ollama", "E1 invalid value", ERRORS)
+@case("ollama", "an invalid value", ERRORS)
 async def invalid(talk: Talk) -> None:
     """In Ollama's words."""
     await _error(talk, 400, 'option "num_ctx" must be', options={"num_ctx": 1})
@@ -264,7 +264,7 @@ async def invalid(talk: Talk) -> None:
     await _error(talk, 400, "invalid message role", messages=[{"role": "judge", "content": "x"}])
 
 
-@case("ollama", "E3 capability", ERRORS)
+@case("ollama", "a capability that the model lacks", ERRORS)
 async def capability(talk: Talk) -> None:
     """Chat, thinking, tools, insert, vision, embeddings."""
     await _error(talk, 400, '"embed_mean" does not support chat', model="embed_mean")
@@ -282,13 +282,13 @@ async def capability(talk: Talk) -> None:
     assert (error.status_code, error.error) == (501, "this model does not support embeddings")
 
 
-@case("ollama", "E4 template", ERRORS)
+@case("ollama", "a template that refuses", ERRORS)
 async def refusing(talk: Talk) -> None:
     """A template that refuses."""
     await _error(talk, 400, "not today", model="refusing")
 
 
-@case("ollama", "E7 unknown model", ERRORS)
+@case("ollama", "an unknown model", ERRORS)
 async def unknown_model(talk: Talk) -> None:
     """With its name."""
     await _error(talk, 404, "model 'nobody' not found", model="nobody")
@@ -296,13 +296,13 @@ async def unknown_model(talk: Talk) -> None:
     assert (error.status_code, error.error) == (404, 'model "nobody" not found')
 
 
-@case("ollama", "E13 does not fit", ERRORS, stage="tight")
+@case("ollama", "a model that does not fit", ERRORS, stage="tight")
 async def no_room(talk: Talk) -> None:
     """In Ollama's words."""
     await _error(talk, 500, "model requires more system memory (")
 
 
-@case("ollama", "E18 not implemented", ERRORS, modes=ONE, why_not="refused before it streams")
+@case("ollama", "what is not implemented", ERRORS, modes=ONE, why_not="refused before it streams")
 async def not_implemented(talk: Talk) -> None:
     """Nothing is pushed, nothing is quantized."""
     error = await raised(lambda: talk.api.push("demo"), talk.package.ResponseError)
@@ -311,7 +311,7 @@ async def not_implemented(talk: Talk) -> None:
     assert (await raised(made, talk.package.ResponseError)).status_code == 501
 
 
-@case("ollama", "E5 no key", ERRORS, stage="strict")
+@case("ollama", "no key", ERRORS, stage="strict")
 async def no_key(talk: Talk) -> None:
     """A client without a good key."""
     stranger = type(talk.api)(host=talk.url, headers={"Authorization": "Bearer nonsense"})
@@ -319,27 +319,27 @@ async def no_key(talk: Talk) -> None:
     assert error.status_code == 401
 
 
-@case("ollama", "E11 busy", ERRORS, stage="strict")
+@case("ollama", "every place taken", ERRORS, stage="strict")
 async def busy(talk: Talk) -> None:
     """In Ollama's words, two spaces included."""
     with crowd(talk):
         await _error(talk, 503, "server busy, please try again.  maximum pending requests exceeded")
 
 
-@case("ollama", "E15 poison", ERRORS, stage="strict")
+@case("ollama", "a request that stops runners", ERRORS, stage="strict")
 async def poison(talk: Talk) -> None:
     """A request that kills its runners is not sent to a third."""
     await _error(talk, 500, "stopped two model runners", model="victim-ollama", options={"seed": POISON})
 
 
-@case("ollama", "E12 no replica", ERRORS, stage="strict")
+@case("ollama", "no replica to be had", ERRORS, stage="strict")
 async def no_replica(talk: Talk) -> None:
     """503, and a text."""
     break_model(talk, "victim-ollama")
     await _error(talk, 503, "", model="victim-ollama")
 
 
-@case("ollama", "E16 deadline, and an error in a stream", ERRORS, stage="hurried")
+@case("ollama", "a deadline, and an error in a stream", ERRORS, stage="hurried")
 async def deadline(talk: Talk) -> None:
     """504, or a line in the middle of a stream."""
     await _error(talk, 504, "request timed out", options={"num_predict": LONG}, in_stream=talk.stream)

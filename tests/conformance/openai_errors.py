@@ -25,7 +25,7 @@ async def _error(talk: Talk, kind: str, code: str, **body: Any) -> Any:
     return error
 
 
-@case("openai", "E1 invalid value", ERRORS)
+@case("openai", "an invalid value", ERRORS)
 async def invalid(talk: Talk) -> None:
     """Out of range, of the wrong type, missing: each names its field."""
     for field, wrong in (
@@ -45,14 +45,14 @@ async def invalid(talk: Talk) -> None:
         await _error(talk, "BadRequestError", "invalid_value", extra_body={field: [{"name": "x"}]})
 
 
-@case("openai", "E2 too long", ERRORS)
+@case("openai", "a prompt that is too long", ERRORS)
 async def too_long(talk: Talk) -> None:
     """context_length_exceeded."""
     long = [{"role": "user", "content": "word " * 3000}]
     await _error(talk, "BadRequestError", "context_length_exceeded", messages=long)
 
 
-@case("openai", "E3 capability", ERRORS)
+@case("openai", "a capability that the model lacks", ERRORS)
 async def capability(talk: Talk) -> None:
     """An image for a model that sees none, a suffix, vectors of a model that makes text."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + talk.facts["images"][0]}}
@@ -67,25 +67,25 @@ async def capability(talk: Talk) -> None:
         await raised(lambda: talk.api.embeddings.create(model="demo", input="x"), talk.package.BadRequestError)
 
 
-@case("openai", "E4 template", ERRORS)
+@case("openai", "a template that refuses", ERRORS)
 async def template(talk: Talk) -> None:
     """A template that refuses."""
     await _error(talk, "BadRequestError", "template_error", model="refusing")
 
 
-@case("openai", "E6 host", ERRORS, not_npm="Node's fetch writes Host itself")
+@case("openai", "a foreign Host", ERRORS, not_npm="Node's fetch writes Host itself")
 async def host(talk: Talk) -> None:
     """The Host header of another machine."""
     await _error(talk, "PermissionDeniedError", "permission_denied", extra_headers={"Host": "evil.example"})
 
 
-@case("openai", "E7 unknown model", ERRORS)
+@case("openai", "an unknown model", ERRORS)
 async def unknown_model(talk: Talk) -> None:
     """model_not_found."""
     await _error(talk, "NotFoundError", "model_not_found", model="nobody")
 
 
-@case("openai", "E8 route, method, media type", ERRORS, modes=ONE, why_not=NO_STREAM)
+@case("openai", "an unknown route, method or media type", ERRORS, modes=ONE, why_not=NO_STREAM)
 async def routes(talk: Talk) -> None:
     """404, 405, 415."""
     kinds = talk.package
@@ -96,7 +96,7 @@ async def routes(talk: Talk) -> None:
     assert (error.status_code, error.code) == (415, "unsupported_media_type")
 
 
-@case("openai", "E9 too large", ERRORS, modes=ONE, why_not=NO_STREAM)
+@case("openai", "a body that is too large", ERRORS, modes=ONE, why_not=NO_STREAM)
 async def too_large(talk: Talk) -> None:
     """A body of 11 MiB."""
     error = await raised(
@@ -105,7 +105,7 @@ async def too_large(talk: Talk) -> None:
     assert (error.status_code, error.code) == (413, "request_too_large")
 
 
-@case("openai", "E13 does not fit", ERRORS, stage="tight")
+@case("openai", "a model that does not fit", ERRORS, stage="tight")
 async def no_room(talk: Talk) -> None:
     """Nothing fits: told not to try again."""
     error = await raised(_ask(talk), talk.package.InternalServerError)
@@ -113,7 +113,7 @@ async def no_room(talk: Talk) -> None:
     assert error.response.headers["x-should-retry"] == "false"
 
 
-@case("openai", "E18 not implemented", ERRORS, modes=ONE, why_not=NO_STREAM)
+@case("openai", "what is not implemented", ERRORS, modes=ONE, why_not=NO_STREAM)
 async def not_implemented(talk: Talk) -> None:
     """Keys where there is no file of them."""
     error = await raised(
@@ -122,21 +122,21 @@ async def not_implemented(talk: Talk) -> None:
     assert (error.status_code, error.code) == (501, "not_supported")
 
 
-@case("openai", "E5 no key", ERRORS, stage="strict")
+@case("openai", "no key", ERRORS, stage="strict")
 async def no_key(talk: Talk) -> None:
     """A key that is not good."""
     wrong = {"Authorization": "Bearer nonsense"}
     await _error(talk, "AuthenticationError", "invalid_api_key", extra_headers=wrong)
 
 
-@case("openai", "E6 scope", ERRORS, modes=ONE, why_not=NO_STREAM, stage="strict")
+@case("openai", "a scope that the key lacks", ERRORS, modes=ONE, why_not=NO_STREAM, stage="strict")
 async def scope(talk: Talk) -> None:
     """A key that may infer may not see other keys."""
     call = lambda: talk.api.get(talk.url + "/puna/v1/keys", cast_to=object)  # noqa: E731
     assert (await raised(call, talk.package.PermissionDeniedError)).code == "permission_denied"
 
 
-@case("openai", "E10 quota", ERRORS, stage="strict")
+@case("openai", "a quota that is used up", ERRORS, stage="strict")
 async def quota(talk: Talk) -> None:
     """A key with one request a minute has had it."""
     limited = {"Authorization": "Bearer " + talk.facts["limited_key"]}
@@ -147,7 +147,7 @@ async def quota(talk: Talk) -> None:
     assert "x-ratelimit-limit-requests" in error.response.headers
 
 
-@case("openai", "E11 busy", ERRORS, stage="strict")
+@case("openai", "every place taken", ERRORS, stage="strict")
 async def busy(talk: Talk) -> None:
     """Every place is taken: come again later."""
     with crowd(talk):
@@ -155,7 +155,7 @@ async def busy(talk: Talk) -> None:
     assert int(error.response.headers["retry-after"]) >= 1
 
 
-@case("openai", "E15 poison", ERRORS, stage="strict")
+@case("openai", "a request that stops runners", ERRORS, stage="strict")
 async def poison(talk: Talk) -> None:
     """A request that kills its runners is not sent to a third."""
     error = await raised(_ask(talk, model="victim-openai", seed=POISON), talk.package.InternalServerError)
@@ -163,7 +163,7 @@ async def poison(talk: Talk) -> None:
     assert error.response.headers["x-should-retry"] == "false"
 
 
-@case("openai", "E12 no replica", ERRORS, stage="strict")
+@case("openai", "no replica to be had", ERRORS, stage="strict")
 async def no_replica(talk: Talk) -> None:
     """Nothing can answer now: come again later."""
     break_model(talk, "victim-openai")
@@ -172,7 +172,7 @@ async def no_replica(talk: Talk) -> None:
     assert int(error.response.headers["retry-after"]) >= 1
 
 
-@case("openai", "E16 deadline, and an error in a stream", ERRORS, stage="hurried")
+@case("openai", "a deadline, and an error in a stream", ERRORS, stage="hurried")
 async def deadline(talk: Talk) -> None:
     """504, or an error object in the middle of a stream."""
     error = await raised(_ask(talk, max_tokens=LONG), talk.package.APIError)

@@ -22,18 +22,18 @@ QUICK = (
     "openai: think_budget",
     "openai: token ids as prompts",
     "openai: response",
-    "openai: E2 too long",
-    "openai: E7 unknown model",
+    "openai: a prompt that is too long",
+    "openai: an unknown model",
     "anthropic: answer",
     "anthropic: tools",
     "anthropic: budget_tokens",
     "anthropic: stop_sequences",
-    "anthropic: E2 too long",
-    "anthropic: E7 unknown model",
+    "anthropic: a prompt that is too long",
+    "anthropic: an unknown model",
     "ollama: chat",
     "ollama: generate",
     "ollama: tools",
-    "ollama: E7 unknown model",
+    "ollama: an unknown model",
 )
 
 

@@ -18,9 +18,8 @@ and the npm packages. This page is written by those runs. The cases are function
 - `whole`, `stream`: the case went well without and with a stream, with every client of the column.
 - `no`: what went wrong. `not run`: no run has come to it. `–` and a reason: this client cannot send it; without one:
   of npm, the packages `openai` and `ollama` are tried.
-- E1 to E18 are rows of the table of errors: the client raises the exception that its documentation promises. Other
-  tests show what takes a broken machine: E14 (a runner is lost and the answer cannot go on), E17 (the client has
-  left), E19 (a registry), E20 (a bug)."""
+- *Errors*: the client raises the exception that its documentation promises ([what each means](troubleshooting.md)).
+  Those that take a broken machine (a lost runner, a client that leaves, a registry, a bug) are for other tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

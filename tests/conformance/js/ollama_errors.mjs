@@ -5,25 +5,25 @@ import { LONG, POISON, breakModel, crowded } from "./strict.mjs";
 
 export const errorCases = [
   {
-    name: "E1 invalid value",
+    name: "an invalid value",
     run: (talk) => raised(400, 'option "num_ctx" must be', () => chat(talk, { options: { num_ctx: 1 } })),
   },
   {
-    name: "E7 unknown model",
+    name: "an unknown model",
     run: (talk) => raised(404, "model 'nobody' not found", () => chat(talk, { model: "nobody" })),
   },
   {
-    name: "E13 does not fit",
+    name: "a model that does not fit",
     stage: "tight",
     run: (talk) => raised(500, "model requires more system memory (", () => chat(talk)),
   },
   {
-    name: "E16 deadline, and an error in a stream",
+    name: "a deadline, and an error in a stream",
     stage: "hurried",
     run: (talk) => raised(talk.stream ? null : 504, "request timed out", () => chat(talk, { options: { num_predict: LONG } })),
   },
   {
-    name: "E3 capability",
+    name: "a capability that the model lacks",
     run: async (talk) => {
       const { tools } = talk.facts.lessons["weather-paris"];
       const suffix = { model: "plain", prompt: "x", suffix: "y" };
@@ -37,9 +37,9 @@ export const errorCases = [
       await raised(501, "this model does not support embeddings", embed);
     },
   },
-  { name: "E4 template", run: (talk) => raised(400, "not today", () => chat(talk, { model: "refusing" })) },
+  { name: "a template that refuses", run: (talk) => raised(400, "not today", () => chat(talk, { model: "refusing" })) },
   {
-    name: "E18 not implemented",
+    name: "what is not implemented",
     modes: WHOLE,
     run: async (talk) => {
       await raised(501, "", () => talk.api.push({ model: "demo" }));
@@ -47,7 +47,7 @@ export const errorCases = [
     },
   },
   {
-    name: "E5 no key",
+    name: "no key",
     stage: "strict",
     run: async (talk) => {
       const api = new Ollama({ host: talk.url, headers: { Authorization: "Bearer nonsense" } });
@@ -56,7 +56,7 @@ export const errorCases = [
     },
   },
   {
-    name: "E11 busy",
+    name: "every place taken",
     stage: "strict",
     run: (talk) =>
       crowded(talk, () =>
@@ -64,13 +64,13 @@ export const errorCases = [
       ),
   },
   {
-    name: "E15 poison",
+    name: "a request that stops runners",
     stage: "strict",
     run: (talk) =>
       raised(500, "stopped two model runners", () => chat(talk, { model: "victim-ollama", options: { seed: POISON } })),
   },
   {
-    name: "E12 no replica",
+    name: "no replica to be had",
     stage: "strict",
     run: async (talk) => {
       await breakModel(talk, "victim-ollama");

@@ -18,43 +18,43 @@ const withKey = (talk, apiKey) => ({ ...talk, api: talk.api.withOptions({ apiKey
 
 export const errorCases = [
   {
-    name: "E1 invalid value",
+    name: "an invalid value",
     run: (talk) => raised(talk, BadRequestError, "invalid_value", { temperature: 3 }),
   },
   {
-    name: "E2 too long",
+    name: "a prompt that is too long",
     run: (talk) =>
       raised(talk, BadRequestError, "context_length_exceeded", {
         messages: [{ role: "user", content: "word ".repeat(3000) }],
       }),
   },
   {
-    name: "E3 capability",
+    name: "a capability that the model lacks",
     run: (talk) =>
       raised(talk, BadRequestError, "unsupported_capability", {
         messages: [{ role: "user", content: [image(talk, 0)] }],
       }),
   },
-  { name: "E4 template", run: (talk) => raised(talk, BadRequestError, "template_error", { model: "refusing" }) },
-  { name: "E7 unknown model", run: (talk) => raised(talk, OpenAI.NotFoundError, "model_not_found", { model: "nobody" }) },
+  { name: "a template that refuses", run: (talk) => raised(talk, BadRequestError, "template_error", { model: "refusing" }) },
+  { name: "an unknown model", run: (talk) => raised(talk, OpenAI.NotFoundError, "model_not_found", { model: "nobody" }) },
   {
-    name: "E13 does not fit",
+    name: "a model that does not fit",
     stage: "tight",
     run: (talk) => raised(talk, InternalServerError, "insufficient_memory", {}),
   },
   {
-    name: "E5 no key",
+    name: "no key",
     stage: "strict",
     run: (talk) =>
       raised(withKey(talk, "nonsense"), OpenAI.AuthenticationError, "invalid_api_key"),
   },
   {
-    name: "E16 deadline, and an error in a stream",
+    name: "a deadline, and an error in a stream",
     stage: "hurried",
     run: (talk) => raised(talk, APIError, "request_timeout", { max_tokens: LONG }),
   },
   {
-    name: "E8 route, method, media type",
+    name: "an unknown route, method or media type",
     modes: WHOLE,
     run: async (talk) => {
       await refused(talk.api.get("/nowhere"), OpenAI.NotFoundError, 404, "unknown_url");
@@ -64,7 +64,7 @@ export const errorCases = [
     },
   },
   {
-    name: "E9 too large",
+    name: "a body that is too large",
     modes: WHOLE,
     run: async (talk) => {
       const messages = [{ role: "user", content: "x".repeat(11 * 2 ** 20) }];
@@ -72,19 +72,19 @@ export const errorCases = [
     },
   },
   {
-    name: "E18 not implemented",
+    name: "what is not implemented",
     modes: WHOLE,
     run: (talk) => refused(talk.api.get(`${talk.url}/puna/v1/keys`), InternalServerError, 501, "not_supported"),
   },
   {
-    name: "E6 scope",
+    name: "a scope that the key lacks",
     modes: WHOLE,
     stage: "strict",
     run: (talk) =>
       refused(talk.api.get(`${talk.url}/puna/v1/keys`), OpenAI.PermissionDeniedError, 403, "permission_denied"),
   },
   {
-    name: "E10 quota",
+    name: "a quota that is used up",
     stage: "strict",
     run: async (talk) => {
       const limited = withKey(talk, talk.facts.stages.strict.limited_key);
@@ -94,7 +94,7 @@ export const errorCases = [
     },
   },
   {
-    name: "E11 busy",
+    name: "every place taken",
     stage: "strict",
     run: async (talk) => {
       const error = await crowded(talk, () => raised(talk, RateLimitError, "queue_full", {}));
@@ -102,7 +102,7 @@ export const errorCases = [
     },
   },
   {
-    name: "E15 poison",
+    name: "a request that stops runners",
     stage: "strict",
     run: async (talk) => {
       const body = { model: "victim-openai", seed: POISON };
@@ -111,7 +111,7 @@ export const errorCases = [
     },
   },
   {
-    name: "E12 no replica",
+    name: "no replica to be had",
     stage: "strict",
     run: async (talk) => {
       await breakModel(talk, "victim-openai");
