@@ -1,4 +1,4 @@
-"""The Prometheus page of a process. Metrics themselves are defined beside the code that moves them."""
+"""The Prometheus page of a process. What stands on it: `metrics.py` of each service; the code that knows moves it."""
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
