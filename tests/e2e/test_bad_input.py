@@ -111,7 +111,7 @@ def test_a_prompt_as_long_as_the_context_is_answered_until_it_is_full(locked: Lo
 
 
 def test_a_prompt_longer_than_the_context_is_refused_or_cut(locked: Locked) -> None:
-    """IN12: E2 in each dialect where nothing may be cut; Ollama's default cuts, and goes on by shifting."""
+    """IN12: too long, in each dialect where nothing may be cut; Ollama's default cuts, and goes on by shifting."""
     ids = token_ids(locked, CONTEXT + 1)
     refused = locked.post("/v1/completions", {"model": "demo", "prompt": ids})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
@@ -144,7 +144,7 @@ def test_what_a_user_writes_never_becomes_a_special_token(locked: Locked) -> Non
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
 def test_a_hostile_template_of_a_file_is_stopped_and_named(locked: Locked, name: str, path: str) -> None:
-    """IN21: E4, soon, in each dialect; the model that stands beside it goes on answering."""
+    """IN21: a `template_error`, soon, in each dialect; the model that stands beside it goes on answering."""
     body = {"model": f"hostile-{name}", "messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
     watch = Stopwatch()
     answer = locked.post(path, body | {"stream": False})
