@@ -16,6 +16,7 @@ from scheduler.core.books.events import (
     CallerLeft,
     ConstraintsAsked,
     ConstraintsPut,
+    CrashesBlamed,
     DeviceClearAsked,
     DrainAsked,
     EnsureRequested,
@@ -220,9 +221,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         request: scheduler_pb2.ReportQueuesRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.ReportQueuesResponse:
-        """How long requests wait at a gateway."""
-        if not request.gateway_id or len(request.queues) > QUEUES_MAX:
+        """How long requests wait at a gateway, and which replicas requests have ended."""
+        if not request.gateway_id or max(len(request.queues), len(request.poison)) > QUEUES_MAX:
             raise InvalidRequest(f"gateway_id and at most {QUEUES_MAX} queues are required", param="gateway_id")
+        for poison in request.poison:
+            lives = tuple((one.placement_id, one.generation) for one in poison.replicas)
+            await self._loop.post(CrashesBlamed(request=poison.name.hex(), lives=lives))
         waits_s = {queue.model_name: queue.oldest_wait_ms / 1000 for queue in request.queues if queue.waiting}
         await self._loop.post(QueuesReported(gateway_id=request.gateway_id, waits_s=waits_s))
         return scheduler_pb2.ReportQueuesResponse()

@@ -34,6 +34,7 @@ def _loads(books: Books, now_s: float) -> Iterator[float | None]:
         yield job.resend_at_s
         if job.state in UNPLACED:
             yield job.not_before_s
+            yield job.restart.until_s if job.restart is not None else None
         if job.busy_since_s is not None:
             yield now_s + RETRY_S
 

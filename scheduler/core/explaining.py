@@ -155,7 +155,7 @@ def _explanation(
         rounds=taken.rounds if taken is not None else 0,
         attempts=taken.attempts if taken is not None else 0,
         replicas=tuple(_replicas(books, model)),
-        waits_for=job.waits_for if job is not None else "",
+        waits_for=_waits_for(job, now_s),
         constraints=applied_constraints(
             constraints_of(books, model.name),
             held_to,
@@ -163,6 +163,12 @@ def _explanation(
             from_file=with_tag(model.name) in books.file_constraints,
         ),
     )
+
+
+def _waits_for(job: LoadJob | None, now_s: float) -> str:
+    if job is None or job.restart is None:
+        return job.waits_for if job is not None else ""
+    return f"{job.restart}, in {job.restart.until_s - now_s:.1f} s"
 
 
 def _outcome_name(outcome: Placement | MeasureFirst | Refusal | None) -> str:

@@ -62,12 +62,15 @@ def gain(books: Books, event: LeadershipGained, now_s: float) -> None:
 
 
 def see_replicas(books: Books, now_s: float) -> None:
-    """Remember since when each replica serves and idles; forget those that are gone."""
-    present = set()
+    """Remember since when each replica serves and idles."""
     for node_id, runner in books.observed.replicas():
-        present.add((runner.placement_id, runner.generation))
         if runner.state in SERVING_STATES and node_id not in books.observed.silent:
             see_replica(books, runner, now_s)
+
+
+def forget_gone(books: Books) -> None:
+    """Remember nothing of replicas that are not there any more. Until then, how long those that crashed had served."""
+    present = {(runner.placement_id, runner.generation) for _, runner in books.observed.replicas()}
     for placement_id, memo in list(books.memos.items()):
         if (placement_id, memo.generation) not in present:
             del books.memos[placement_id]

@@ -23,6 +23,7 @@ from scheduler.core.books.events import (
     ConstraintsPut,
     ConstraintsSaved,
     ConstraintsSaveFailed,
+    CrashesBlamed,
     DesiredSaved,
     DesiredSaveFailed,
     DeviceClearAsked,
@@ -54,6 +55,7 @@ from scheduler.core.device_clearing import clear_device
 from scheduler.core.keeping import keeping, moving, new_projectors
 from scheduler.core.loading import requests, starting
 from scheduler.core.loading.answers import end_served, fail
+from scheduler.core.loading.crashes import blame_request
 from scheduler.core.loading.loading import pump
 from scheduler.core.loading.measuring import take_outcome
 from scheduler.core.lost_devices import leave_lost, see_lost
@@ -92,6 +94,8 @@ class SchedulerCore:
         self._take_in(event, now_s)
         reconcile.ask_runners(books, now_s)
         reconcile.reconcile(books, now_s)
+        if isinstance(event, InventorySeen):
+            reconcile.forget_gone(books)
         reconcile.advance_stops(books, now_s)
         if books.leadership is not None:
             starting.check_loads(books, now_s)
@@ -138,8 +142,8 @@ class SchedulerCore:
                 draining.take_in(books, event, now_s)
             case AliasPut() | AliasSaved() | AliasSaveFailed() | AliasesRead():
                 aliases.take_in(books, event)
-            case QueuesReported():
-                keeping.see_queues(books, event.gateway_id, event.waits_s, now_s)
+            case QueuesReported() | CrashesBlamed():
+                self._take_report(event, now_s)
             case _:
                 self._take_outcome(event, now_s)
 
@@ -178,6 +182,13 @@ class SchedulerCore:
                 model_constraints.on_saved(self.books, event)
             case ConstraintsSaveFailed():
                 model_constraints.on_save_failed(self.books, event)
+
+    def _take_report(self, event: QueuesReported | CrashesBlamed, now_s: float) -> None:
+        match event:
+            case QueuesReported():
+                keeping.see_queues(self.books, event.gateway_id, event.waits_s, now_s)
+            case CrashesBlamed():
+                blame_request(self.books, event)
 
     def _take_outcome(
         self,

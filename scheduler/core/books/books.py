@@ -25,6 +25,9 @@ from scheduler.core.values.view import NodeView
 
 FORGOTTEN_MAX = 1024
 
+# A placement and its generation: one process.
+Life = tuple[str, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
@@ -103,6 +106,15 @@ class Drain:
         return self.since_s + self.budget_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """A replica that served was gone, and nobody had asked it to go."""
+
+    at_s: float
+    life: Life
+    served_s: float  # for so long it had
+
+
 @dataclass(slots=True, kw_only=True)
 class Failures:
     """How often a model's load failed lately, and until when the next one waits."""
@@ -131,7 +143,8 @@ class Books:
     memos: dict[str, ReplicaMemo] = field(default_factory=dict)
     margins: Margins = NO_MARGINS
     work: dict[str, tuple[float, float]] = field(default_factory=dict)  # placement → how busy it is, and as of when
-    crashes: dict[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)  # (digest, node) → when
+    crashes: dict[tuple[str, str], tuple[Crash, ...]] = field(default_factory=dict)  # by digest and node
+    poisoned: dict[Life, str] = field(default_factory=dict)  # replica → the request that ended it; oldest first
     reports: dict[MeasureKey, MemoryReport] = field(default_factory=dict)
     measuring: dict[str, Measuring] = field(default_factory=dict)  # by node id: one at a time
     failures: dict[str, Failures] = field(default_factory=dict)  # by model digest

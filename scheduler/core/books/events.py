@@ -183,6 +183,14 @@ class QueuesReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CrashesBlamed:
+    """A gateway told which replicas crashed, or are about to be seen to, because of a request that it now refuses."""
+
+    request: str  # the same name for the same request
+    lives: tuple[tuple[str, int], ...]  # placements with their generations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A host has counted."""
 
@@ -308,6 +316,7 @@ Event = (
     | ConstraintsSaveFailed
     | ExplainAsked
     | QueuesReported
+    | CrashesBlamed
     | DeviceClearAsked
     | DrainAsked
     | DrainSaved

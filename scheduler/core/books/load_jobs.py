@@ -73,6 +73,20 @@ class OwnWish:
     constraints: Constraints  # with the options
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """What a load waits for after replicas of its model crashed."""
+
+    until_s: float
+    length_s: float
+    crashes: int  # in a row
+
+    def __str__(self) -> str:
+        """As an object of "waits for"; the same as long as it lasts."""
+        which = "a crash" if self.crashes == 1 else f"the last of {self.crashes} crashes"
+        return f"its restart {self.length_s:g} s after {which}"
+
+
 @dataclass(slots=True, kw_only=True)
 class LoadJob:
     """Mutable; owned by the core."""
@@ -112,6 +126,7 @@ class LoadJob:
     attempted: dict[MeasureKey, MemoryReport] = field(default_factory=dict)  # sizes that could not be allocated
     backoff: dict[tuple[str, str], float] = field(default_factory=dict)
     not_before_s: float = 0.0
+    restart: Pause | None = None  # its model crashed a moment ago
     last_error_line: str = ""  # that its runner has logged
     was_reported: bool = False  # the host has shown the runner of this attempt
     resend_at_s: float | None = None  # the host did not answer

@@ -24,6 +24,8 @@ def waits_for(job: LoadJob) -> str:
         return "its start"
     if job.state is LoadState.MEASURING and job.measuring is not None:
         return "measuring"
+    if job.restart is not None:
+        return str(job.restart)
     return job.waits_for or "its place in the queue"
 
 
@@ -87,7 +89,8 @@ def _before_s(books: Books, job: LoadJob, now_s: float) -> float | None:
         return max(known, default=0.0) if len(known) == len(ahead) else None
     if job.state is LoadState.WAITING and job.busy_since_s is not None:
         return None
-    return max(0.0, job.not_before_s - now_s)
+    not_before_s = job.not_before_s if job.restart is None else job.restart.until_s
+    return max(0.0, not_before_s - now_s)
 
 
 def _older_load(books: Books, job: LoadJob) -> LoadJob | None:

@@ -1,6 +1,6 @@
 """What drives a load job from one state to the next.
 
-1. Not now: it waits for a back-off, or for an older load of the same model.
+1. Not now: it waits for a back-off, for an older load of the same model, or for the pause after a crash.
 2. Plan on a fresh snapshot. A report is missing: have it measured, then plan again.
 3. It fits: write the placement down. It fits after evicting: order the stops, then plan again.
 4. It would fit once busy ones are gone: wait; after `starve_s` the least used of them drain.
@@ -15,7 +15,7 @@ from scheduler.core.books.effects import Measure, SaveDesired
 from scheduler.core.books.load_jobs import UNPLACED, LoadJob, LoadState
 from scheduler.core.loading.answers import fail, forget, tell_positions
 from scheduler.core.loading.as_before import as_asked_itself
-from scheduler.core.loading.crashes import broken_nodes, tried_again_at_s
+from scheduler.core.loading.crashes import broken_nodes, pause_after_crash, tried_again_at_s
 from scheduler.core.loading.fetch_failures import origin_for_load
 from scheduler.core.loading.measuring import book
 from scheduler.core.loading.starting import FRESH_FIGURES_S
@@ -57,6 +57,10 @@ def _advance_unplaced(books: Books, job: LoadJob, now_s: float) -> None:
         if job.measuring is not None:
             return  # the answer is on its way
         job.move(LoadState.WAITING, now_s)
+    elif job.state is LoadState.WAITING:
+        job.restart = pause_after_crash(books, job.model_digest, now_s)
+        if job.restart is not None:
+            return
     if job.state is LoadState.EVICTING:
         assert job.placement is not None, "what evicts knows for what"
         if still_hold_what_is_needed(books, job.placement):

@@ -62,6 +62,7 @@ class Policy:
     loads_per_node_max: int = 2  # they share one disk
     restart_backoff_s: float = 0.5
     restart_backoff_s_max: float = 30.0
+    restart_reset_s: float = 60.0  # the crash of a replica that served for so long is a first one again
     reload_cooldown_s: float = 60.0
     report_cache_max: int = 4096
 

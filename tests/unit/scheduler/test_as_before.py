@@ -39,6 +39,7 @@ def is_as_asked(layout: Layout) -> bool:
 
 def runner_dies(world: World) -> None:
     world.runner_dies("p1")
+    world.pass_time(1)
 
 
 def node_is_gone(world: World) -> None:
@@ -68,6 +69,7 @@ def dies_while_nobody_leads(world: World) -> None:
     del world.runners["p1"]
     world.report()
     world.lead()
+    world.pass_time(1)
 
 
 def store_is_lost_too(world: World) -> None:
@@ -119,6 +121,7 @@ def test_it_comes_back_so_again_and_again() -> None:
     for number in range(3):
         world.pass_time(120)
         world.runner_dies("p1")
+        world.pass_time(1)
         world.ensure(f"again-{number}")
         world.settle()
         assert is_as_asked(layout(world))
@@ -127,6 +130,7 @@ def test_it_comes_back_so_again_and_again() -> None:
 def test_what_a_request_says_itself_comes_first() -> None:
     world = loaded()
     world.runner_dies("p1")
+    world.pass_time(1)
     world.ensure("next", context_tokens=512, options=LoadOptions(threads=3))
     world.settle()
     got = layout(world)
@@ -141,6 +145,7 @@ def test_a_request_for_another_kind_of_replica_takes_nothing_over(
 ) -> None:
     world = loaded()
     world.runner_dies("p1")
+    world.pass_time(1)
     world.ensure("next", context_tokens=context_tokens, options=options)
     world.settle()
     got = layout(world)
@@ -151,6 +156,7 @@ def test_a_request_for_another_kind_of_replica_takes_nothing_over(
 def test_wishes_end_when_the_replica_would_have_gone() -> None:
     world = loaded(keep_alive_ms=60_000)
     world.runner_dies("p1")
+    world.pass_time(1)
     world.pass_time(59)
     assert world.core.books.desired["p1"].phase is Phase.LOST
     world.pass_time(2)
@@ -162,6 +168,7 @@ def test_wishes_end_when_the_replica_would_have_gone() -> None:
 def test_one_that_was_to_stay_for_ever_is_not_forgotten_and_stays_for_ever_again() -> None:
     world = loaded(keep_alive_ms=-1)
     world.runner_dies("p1")
+    world.pass_time(1)
     world.pass_time(4000)
     world.ensure("next")
     world.settle()
@@ -173,6 +180,7 @@ def test_one_that_was_to_stay_for_ever_is_not_forgotten_and_stays_for_ever_again
 def test_an_unload_ends_the_wishes_of_what_is_lost() -> None:
     world = loaded()
     world.runner_dies("p1")
+    world.pass_time(1)
     world.unload("operator")
     world.writes_done()
     assert world.store == {}
@@ -187,6 +195,7 @@ def test_where_there_is_no_room_as_before_the_load_goes_on_as_it_asks_itself() -
     world.settle()
     world.nodes["a"] = replace(world.nodes["a"], devices=(gpu(free=0.1), cpu()))
     world.runner_dies("p1")
+    world.pass_time(1)
     world.ensure("next")
     world.pass_time(2)
     world.settle()
@@ -200,6 +209,7 @@ def test_a_caller_who_asks_for_the_same_is_not_served_by_less() -> None:
     world.settle()
     world.nodes["a"] = replace(world.nodes["a"], devices=(gpu(free=0.1), cpu()))
     world.runner_dies("p1")
+    world.pass_time(1)
     world.ensure("next")
     world.ensure("strict", options=LoadOptions(require_gpu=True))
     world.pass_time(2)
@@ -214,6 +224,7 @@ def test_a_device_that_is_not_there_any_more_is_not_asked_for() -> None:
     assert [part.device_id for part in layout(world).devices] == ["gpu-1"]
     world.nodes["a"] = replace(world.nodes["a"], devices=(gpu("gpu-0"), cpu()))
     world.runner_dies("p1")
+    world.pass_time(1)
     world.ensure("next")
     world.settle()
     assert [part.device_id for part in layout(world).devices] == ["gpu-0"]
@@ -225,6 +236,7 @@ def test_wishes_that_crash_the_model_again_and_again_are_given_up() -> None:
     for number in range(3):
         (placement_id,) = world.route()
         world.crash(placement_id, CRASH)
+        world.pass_time(1)
         world.ensure(f"after-{number}")
         world.pass_time(4)
         world.settle()
@@ -234,6 +246,7 @@ def test_wishes_that_crash_the_model_again_and_again_are_given_up() -> None:
 def test_a_load_in_its_place_that_fails_leaves_the_wishes_for_the_next_one() -> None:
     world = loaded()
     world.runner_dies("p1")
+    world.pass_time(1)
     world.ensure("unlucky")
     world.measure_all()
     world.writes_done()

@@ -27,6 +27,7 @@ def test_a_dead_runner_leaves_the_route_at_once_and_the_next_request_starts_its_
     world.runner_dies("p1")
     assert world.route() == []
     world.ensure("c2")
+    world.pass_time(1)
     world.settle()
     assert world.is_ready("c2")
     assert [(one.record.placement_id, one.record.generation) for one in world.all_starts] == [("p1", 1), ("p1", 2)]
