@@ -18,6 +18,7 @@ from common.telemetry.logs import get_logger
 from gateway import metrics
 from gateway.answers.record import RequestRecord
 from gateway.core.dispatch.resume import RESUMES_MAX, RetryBudget, Suspicion
+from gateway.core.models.routes import ReplicaInfo
 from gateway.replicas.replicas import Connection, ReplicaPool
 from gateway.replicas.runner_calls import RunnerSilent, RunnerStalled
 
@@ -58,6 +59,7 @@ class Attempts:
     answer_tokens: int = 0  # that the client has seen, or that are held for it
     cause: str = ""  # why the answer is between two replicas; empty: it is not
     has_asked_again: bool = False
+    crashed: list[ReplicaInfo] = field(default_factory=list)  # replicas whose crashes it is blamed for
 
     def continued(self, connection: Connection) -> None:
         """Tokens came."""
@@ -141,6 +143,7 @@ class Attempts:
         elif connection.has_suspect or now_s - (connection.suspect_crashed_s or -SAME_CRASH_S) < SAME_CRASH_S:
             return
         self.suspicion.crashed(answer_tokens=self.answer_tokens)
+        self.crashed.append(connection.info)
         if self.suspicion.is_poison:
             self.pool.mark_lost(connection)
             if self.cause or self.delivered:

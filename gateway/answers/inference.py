@@ -38,7 +38,7 @@ from gateway.core.asked.load_options import load_options
 from gateway.core.asked.model_names import model_not_found, parse_model_name
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, name_prefixes
 from gateway.core.dispatch.replica_choice import Need
-from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s
+from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s, poison_name
 from gateway.core.models.routes import RouteInfo
 from gateway.core.models.stored_model import with_stored_texts
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
@@ -234,6 +234,8 @@ class Inference:
             metrics.QUARANTINED.inc()
             log.error("request.quarantined", model=generation.work.route.model.name, tenant=tenant)
             self._quarantine.add(tenant, _body(request), self._clock.now_s())
+            name = poison_name(_body(request), salt=work.cache_salt)
+            self.dispatcher.pool.poisoned.add(name, generation.attempts.crashed)
             raise
 
     def _check_quarantine(self, request: AnswerRequest) -> None:

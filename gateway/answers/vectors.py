@@ -10,7 +10,7 @@ import numpy as np
 
 from common.clock import NS_PER_S, Clock
 from common.closing import closing
-from common.errors import EmbeddingsUnsupported, RequestTimeout, UnsupportedCapability
+from common.errors import EmbeddingsUnsupported, PunaError, RequestQuarantined, RequestTimeout, UnsupportedCapability
 from common.telemetry import tracing
 from gateway import metrics
 from gateway.answers.attempts import RETRYABLE, Attempts
@@ -18,6 +18,7 @@ from gateway.answers.model_access import ModelAccess
 from gateway.answers.record import RequestRecord
 from gateway.core.asked.model_names import parse_model_name
 from gateway.core.dispatch.replica_choice import Need
+from gateway.core.dispatch.resume import poison_name
 from gateway.core.models.routes import RouteInfo
 from gateway.core.models.stored_model import own_context
 from gateway.core.prepare.capabilities import check_usable
@@ -36,7 +37,7 @@ from gateway.core.prepare.vectors import (
     fit_vector,
     relevance,
 )
-from gateway.keys.visits import claim, within_context
+from gateway.keys.visits import cache_salt, claim, within_context
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from protos import cluster_pb2, runner_pb2
@@ -155,9 +156,19 @@ class Vectors:
                                 attempt.set({"puna.placement": record.replica, "puna.node": record.node})
                                 return await call(connection, max(deadline_s - self._clock.now_s(), 0.0))
                         except RETRYABLE as error:
-                            attempts.judge(error, connection)
+                            self._judge(error, connection, attempts, question)
         except TimeoutError as error:
             raise RequestTimeout("request timed out") from error
+
+    def _judge(
+        self, error: PunaError, connection: Connection, attempts: Attempts, question: EmbedQuestion | RerankQuestion
+    ) -> None:
+        try:
+            attempts.judge(error, connection)
+        except RequestQuarantined:
+            name = poison_name(repr(question), salt=cache_salt())
+            self._dispatcher.pool.poisoned.add(name, attempts.crashed)
+            raise
 
     @asynccontextmanager
     async def _slot(

@@ -1,13 +1,15 @@
-"""Tells the scheduler how long requests wait here, so that it can load another replica of what is asked for most."""
+"""Tells the scheduler how long requests wait here, so that it can load another replica of what is asked for most.
 
-import asyncio
+With it go requests that are refused because they have ended replicas: at once, and again for a while.
+"""
 
 from common.errors import PunaError
 from common.ids import new_incarnation
 from common.telemetry.logs import get_logger
 from gateway.ports import Scheduler
 from gateway.replicas.dispatch import Dispatcher
-from protos import scheduler_pb2
+from gateway.replicas.poison import PoisonRequests
+from protos import cluster_pb2, scheduler_pb2
 
 log = get_logger()
 
@@ -17,20 +19,37 @@ WAIT_TOLD_S = 0.5
 
 
 async def report_queues(dispatcher: Dispatcher, scheduler: Scheduler) -> None:
-    """Once a second while requests wait, and once more when none does; until cancelled."""
+    """Once a second while there is something to tell, and once more when no request waits; until cancelled."""
     gateway_id = new_incarnation()
+    poisoned = dispatcher.pool.poisoned
     told = False
     while True:
-        await asyncio.sleep(REPORT_S)
-        queues = _queues(dispatcher)
-        if not queues and not told:
+        await poisoned.news_within(REPORT_S)
+        queues, poison = _queues(dispatcher), _poison(poisoned)
+        if not queues and not poison and not told:
             continue
+        report = scheduler_pb2.ReportQueuesRequest(gateway_id=gateway_id, queues=queues, poison=poison)
         try:
-            await scheduler.report_queues(scheduler_pb2.ReportQueuesRequest(gateway_id=gateway_id, queues=queues))
+            await scheduler.report_queues(report)
         except PunaError as error:
             log.debug("queues.untold", reason=error.reason, text=error.message)
         else:
             told = bool(queues)
+
+
+def _poison(poisoned: PoisonRequests) -> list[scheduler_pb2.PoisonRequest]:
+    return [
+        scheduler_pb2.PoisonRequest(
+            name=name,
+            replicas=[
+                cluster_pb2.PlacementRef(
+                    placement_id=one.placement_id, generation=one.generation, incarnation=one.incarnation
+                )
+                for one in replicas
+            ],
+        )
+        for name, replicas in poisoned.known()
+    ]
 
 
 def _queues(dispatcher: Dispatcher) -> list[scheduler_pb2.ModelQueue]:

@@ -14,6 +14,7 @@ from gateway.core.dispatch.replica_choice import Candidate
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.ports import ConnectRunner, Runner
+from gateway.replicas.poison import PoisonRequests
 from gateway.replicas.runner_calls import OpenCalls, RunnerSilent
 from protos import cluster_pb2
 
@@ -79,6 +80,7 @@ class ReplicaPool:
         self._connections: dict[str, Connection] = {}
         self._retired: set[Connection] = set()  # that calls still stream on
         self._closing: set[asyncio.Task[None]] = set()
+        self.poisoned = PoisonRequests(self._clock)
 
     def sync(self, routes: Iterable[RouteInfo]) -> None:
         """Connect to replicas that are new, let go of those that left."""

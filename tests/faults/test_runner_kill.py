@@ -186,3 +186,9 @@ async def test_runner_kill_by_the_request_itself_ends_it_after_two(start_replica
         others = await asyncio.gather(*neighbours)
     assert [(one.kind, one.answer) for one in others] == [("ok", alone.answer)] * 6
     assert len(before & wait_for_replicas(cluster, 3)) == 1, "two runners died, not one and not three"
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=150) as client:
+        other = question("seeded", 0, tokens=TOKENS) | {"seed": poison}
+        outcome = await ask(client, other)
+        assert (outcome.kind, outcome.code) == ("error", "request_quarantined")
+        wait_for_replicas(cluster, 3)
+        assert (await ask(client, innocent)).answer == alone.answer, "four crashes in a minute, and the model serves"

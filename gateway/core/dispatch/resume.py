@@ -20,6 +20,7 @@ PROBATION_TOKENS = 8
 # How long the body of a request that killed its runners is refused, so that clients which retry do no more harm.
 QUARANTINE_S = 60.0
 _QUARANTINED_MAX = 1024
+_NAME_BYTES = 8
 # Silence of a call, prompt batches and tokens counted, after which its runner counts as hung. There is no fixed limit
 # for the first token: it would cut long prompts on CPUs.
 STALL_S_MIN = 30.0
@@ -102,6 +103,11 @@ class RetryBudget:
             return False
         self.left -= 1.0
         return True
+
+
+def poison_name(body: str, *, salt: str) -> bytes:
+    """What schedulers know a request by that killed its runners. `salt`: of its tenant, the same at every gateway."""
+    return hmac.digest(salt.encode(), body.encode(errors="surrogatepass"), hashlib.sha256)[:_NAME_BYTES]
 
 
 @dataclass(slots=True)

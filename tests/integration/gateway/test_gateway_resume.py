@@ -194,6 +194,11 @@ async def test_a_request_that_stops_two_runners_is_refused_and_so_are_its_retrie
         events = await sse(cluster, OPENAI)
         assert events[-1]["error"]["code"] == "request_quarantined"
         assert runners[2].requests == []
+        await eventually(lambda: any(report.poison for report in cluster.scheduler.queues))
+        (told,) = next(report.poison for report in cluster.scheduler.queues if report.poison)
+        assert sorted(one.placement_id for one in told.replicas) == sorted(
+            one.placement.placement_id for one in runners[:2]
+        )
         with pytest.raises(openai.InternalServerError) as caught:
             await cluster.openai.chat.completions.create(model="demo", messages=QUESTION, seed=7)
         assert caught.value.code == "request_quarantined"
