@@ -239,9 +239,10 @@ class Header:
     def feed(self, text: str) -> Read:
         """See Reader."""
         found = find_marker(text, self.ends)
+        if len(found.before) > self.chars_max:  # cut at one place, however the text was split
+            said = self.opening + text[: self.chars_max]
+            return Read(events=[Content(said)], rest=text[self.chars_max :], next=self.broken())
         if not found.marker:
-            if len(found.before) > self.chars_max:
-                return Read(events=[Content(self.opening + text)], next=self.broken())
             return Read(rest=text)
         after = self.then(found.before, found.marker)
         if after is None:
