@@ -45,6 +45,7 @@ def test_a_number_that_is_not_finite_is_an_error_and_no_answer(bad: float) -> No
 def test_dimensions_are_bounded_by_the_models_width() -> None:
     check_dimensions(64, 64)
     check_dimensions(None, 64)
+    check_dimensions(65, 0)  # the width is not known: the vector shows it
     with pytest.raises(InvalidRequest, match="between 1 and 64"):
         check_dimensions(65, 64)
 

@@ -60,3 +60,15 @@ def test_texts_that_cannot_be_used_are_refused() -> None:
     for opening, closing in (("", ""), ("x", "y" * 129)):
         with pytest.raises(InvalidRequest):
             reasoning_budget(opening, closing, 1, tokenize=lambda _: [], pieces=PIECES)
+
+
+def test_reasoning_that_opens_and_closes_in_one_token_is_over() -> None:
+    pieces = [*PIECES, b"<think></think>"]
+    one = reasoning_budget("<think>", "</think>", 0, tokenize=lambda _: [CLOSE], pieces=pieces)
+    assert run(ReasoningCursor(one), [len(PIECES), X, X]) == [len(PIECES), X, X]
+
+
+def test_markers_longer_than_any_model_has_are_refused() -> None:
+    for opening, closing in (("x" * 129, "y"), ("x", "y" * 129), ("x", "")):
+        with pytest.raises(InvalidRequest, match="reasoning_budget"):
+            reasoning_budget(opening, closing, 1, tokenize=lambda _: [CLOSE], pieces=PIECES)

@@ -56,3 +56,9 @@ def test_resumed_ids_follow_the_prompt_and_are_not_part_of_it() -> None:
     prepared = prepare_prompt(request(10, resumed=(90, 91)), slot_context_tokens=64, adds_bos=False)
     assert prepared.inputs == [*range(10), 90, 91]
     assert prepared.prompt_tokens == 10
+
+
+def test_where_texts_begin_is_known_only_of_a_prompt_that_was_not_cut() -> None:
+    whole = prepare_prompt(request(64, boundaries=(5, 20)), slot_context_tokens=64, adds_bos=False)
+    cut = prepare_prompt(request(65, boundaries=(5, 20)), slot_context_tokens=64, adds_bos=False)
+    assert (whole.boundaries, cut.boundaries) == ((5, 20), ())
