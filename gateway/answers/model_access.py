@@ -13,12 +13,13 @@ from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, LoadEvent, 
 from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions, load_options, over
 from gateway.core.asked.model_names import model_not_found, parse_model_name
 from gateway.core.dispatch.replica_choice import Need
+from gateway.core.keys.hidden_names import without_hidden
 from gateway.core.models.aliases import Alias, ListedModel, alias_leads_nowhere, listed, resolved
 from gateway.core.models.chat_template import TemplateChoice
 from gateway.core.models.routes import ModelInfo, RouteInfo
 from gateway.core.models.stored_model import own_context, with_stored_texts
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
-from gateway.keys.visits import may_use
+from gateway.keys.visits import may_use, may_use_all
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from gateway.templates.chat_prompt import ChatPrompts
@@ -50,6 +51,12 @@ class ModelAccess:
     def listed(self) -> list[ListedModel]:
         """Every name that the caller may use, aliases too, newest model first."""
         return listed(self.routes.all(), self.routes.aliases, may_use)
+
+    def shown(self, text: str) -> str:
+        """A text of the scheduler, without the names of models that are not for this caller."""
+        if not text or may_use_all():
+            return text
+        return without_hidden(text, is_model=self.routes.holds, may_use=may_use)
 
     def resolve(self, model: str) -> tuple[str, Alias | None]:
         """The name of the model that the caller means, and the alias that led there.

@@ -62,6 +62,12 @@ def may_use(model: str) -> bool:
     return visit is None or visit.may_use(model)
 
 
+def may_use_all() -> bool:
+    """True if there is no model that the caller may not see."""
+    visit = current_visit()
+    return visit is None or visit.key is None or not visit.key.model_keys
+
+
 def within_context(asked_tokens: int | None) -> int | None:
     """A context that a request asks for, no longer than the caller's key allows. None: the replica's own."""
     visit = current_visit()

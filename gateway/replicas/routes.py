@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
-from common.errors import PunaError
+from common.errors import ModelNotFound, PunaError
 from common.telemetry.logs import get_logger
 from gateway.converters.routes import route_from_proto
 from gateway.core.asked.model_names import parse_model_name
@@ -53,6 +53,13 @@ class RouteCache:
     def all(self) -> list[RouteInfo]:
         """Every route, newest model first."""
         return sorted(self._routes.values(), key=lambda r: (-r.model.modified_at_unix_s, r.model.name))
+
+    def holds(self, text: str) -> bool:
+        """True if a text is the name of a model."""
+        try:
+            return self.find(text) is not None
+        except ModelNotFound:
+            return False
 
     @property
     def has_replicas(self) -> bool:

@@ -1,21 +1,30 @@
 """What of the page's view one caller may see. Pure."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from gateway.core.ui.changes import Item, View
 
+_SHARES = ("holds", "lent_to")  # of a device: what lies there, and whom it serves
+
 
 def view_for(
-    view: View, *, may_use: Callable[[str], bool], own_key_id: str | None, sees_everybody: bool
+    view: View,
+    *,
+    may_use: Callable[[str], bool],
+    shown: Callable[[str], str],
+    own_key_id: str | None,
+    sees_everybody: bool,
 ) -> dict[str, dict[str, Item]]:
     """The view without models that do not exist for the caller, and without the names of other callers.
 
-    `own_key_id` is the caller's key; `sees_everybody` is true for operators, and where nobody has a key.
+    `shown` is a text as the caller may read it, `own_key_id` the caller's key; `sees_everybody` is true for operators,
+    and where nobody has a key.
     """
     return {
         **{section: dict(items) for section, items in view.items()},
         "nodes": {key: _node_for(item, may_use) for key, item in view.get("nodes", {}).items()},
-        "models": {key: item for key, item in view.get("models", {}).items() if may_use(key)},
+        "models": {key: _model_for(item, shown) for key, item in view.get("models", {}).items() if may_use(key)},
         "requests": {
             key: item
             for key, request in view.get("requests", {}).items()
@@ -30,14 +39,22 @@ def _node_for(node: Item, may_use: Callable[[str], bool]) -> Item:
     return {
         **{name: value for name, value in node.items() if name != "runners"},
         "devices": [
-            {**device, "holds": [held if may_use(held["model"]) else _hidden_share(held) for held in device["holds"]]}
+            {**device, **{name: _shares_for(device[name], may_use) for name in _SHARES if name in device}}
             for device in devices
         ],
     }
 
 
-def _hidden_share(held: Mapping[str, object]) -> dict[str, object]:
-    return {**held, "model": None, "placement": None}
+def _shares_for(shares: list[Mapping[str, Any]], may_use: Callable[[str], bool]) -> list[Mapping[str, Any]]:
+    return [one if may_use(one["model"]) else {**one, "model": None, "placement": None} for one in shares]
+
+
+def _model_for(model: Item, shown: Callable[[str], str]) -> Item:
+    """What its load waits for may be other models."""
+    load = model.get("load")
+    if not isinstance(load, Mapping) or not load["waits_for"]:
+        return model
+    return {**model, "load": {**load, "waits_for": shown(load["waits_for"])}}
 
 
 def _request_for(

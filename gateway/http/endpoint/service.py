@@ -2,19 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from common.closing import closing
 from common.effective_settings import EffectiveSetting
-from common.errors import InternalError, ModelUnavailable, PunaError
+from common.errors import InsufficientMemory, InternalError, ModelUnavailable, PunaError
 from common.telemetry.logs import get_logger
 from gateway.answers.choices import ChoiceEvent, merge_choices
 from gateway.answers.feed import EndOfFeed, Feed
 from gateway.answers.inference import Inference
 from gateway.answers.live import LiveRequests
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent
+from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, Loading, Queued
 from gateway.core.asked.durations import FOREVER_MS, parse_keep_alive_ms
 from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.asked.option_table import CheckedOptions, check_options
@@ -148,7 +148,8 @@ class Service:
     ) -> AsyncIterator[Any]:
         """Bugs become an InternalError, so that streams that have begun end in an error object, too.
 
-        Nothing begins without the tokens that it is to reserve.
+        Nothing begins without the tokens that it is to reserve. What a load waits for, and what it gave up for, names
+        no model that is not for the caller.
         """
         try:
             with self.live.request(record) as live:
@@ -157,12 +158,21 @@ class Service:
                         await reserve(reserved_tokens)
                     async for event in events:
                         self.live.note(live, event)
-                        yield event
+                        yield self._shown(event) if isinstance(event, Queued | Loading) else event
+        except (ModelUnavailable, InsufficientMemory) as error:
+            if (text := self.inference.models.shown(error.message)) == error.message:
+                raise
+            raise type(error)(text, param=error.param, retry_after_s=error.retry_after_s) from error
         except PunaError:
             raise
         except Exception as error:
             log.exception("answer.bug")
             raise InternalError("internal error") from error
+
+    def _shown(self, progress: Queued | Loading) -> Queued | Loading:
+        """What is told to this caller; others wait for the same load."""
+        text = self.inference.models.shown(progress.waits_for)
+        return progress if text == progress.waits_for else replace(progress, waits_for=text)
 
     def keep_alive_ms(self, value: object) -> int | None:
         """A keep_alive of a request body, within what callers may ask for.

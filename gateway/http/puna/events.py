@@ -50,6 +50,7 @@ class Events:
         return view_for(
             view,
             may_use=may_use,
+            shown=self.overview.service.inference.models.shown,
             own_key_id=key.id if key is not None else None,
             sees_everybody=key is None or Scope.ADMIN_CLUSTER in key.scopes,
         )

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common.errors import ModelUnavailable
+from gateway.core.keys.hidden_names import texts_shown
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service
+from gateway.keys.visits import may_use
 from gateway.models.first_nodes import FirstNodes
 from gateway.models.inventory import inventory_nodes
 from gateway.models.scrape_targets import scrape_targets
@@ -46,7 +48,8 @@ class Operations:
             inventory = await self.service.scheduler.list_nodes()
         except ModelUnavailable as error:
             raise for_clients(error) from error
-        await exchange.respond_json({"nodes": inventory_nodes(inventory)})
+        nodes = [{**node, "runners": _visible(node["runners"])} for node in inventory_nodes(inventory)]
+        await exchange.respond_json({"nodes": texts_shown(nodes, self.service.inference.models.shown)})
 
     async def targets(self, exchange: Exchange) -> None:
         """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
@@ -56,3 +59,9 @@ class Operations:
             raise for_clients(error) from error
         dialled = exchange.headers.get("host", "")
         await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))
+
+
+def _visible(runners: object) -> list[object]:
+    """Those that serve models of the caller."""
+    assert isinstance(runners, list)
+    return [runner for runner in runners if may_use(runner["model"])]

@@ -15,6 +15,7 @@ from gateway.core.asked.answers import LoadEvent, Loading, Queued
 from gateway.core.asked.load_options import load_options
 from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, whole_number
 from gateway.core.dispatch.replica_load import ReplicaLoad
+from gateway.core.keys.hidden_names import texts_shown
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names, validated
@@ -132,7 +133,8 @@ class Placements:
         )
         explanation = await asked(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name
-        await exchange.respond_json(explanation_from_proto(explanation))
+        shown = self.service.inference.models.shown
+        await exchange.respond_json(texts_shown(explanation_from_proto(explanation), shown))
 
     def _checked(self, exchange: Exchange, options: Mapping[str, object]) -> Mapping[str, OptionValue]:
         """Options of a request. One that is misspelt would change nothing, and nobody would know."""

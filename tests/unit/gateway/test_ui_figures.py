@@ -57,11 +57,12 @@ VIEW: dict[str, dict[str, dict[str, Any]]] = {
                         {"placement": "p", "model": "secret", "weights_bytes": 5},
                         {"placement": "q", "model": "mine", "weights_bytes": 6},
                     ],
+                    "lent_to": [{"placement": "r", "model": "secret", "node": "o"}],
                 }
             ],
         }
     },
-    "models": {"secret": {"name": "secret"}, "mine": {"name": "mine"}},
+    "models": {"secret": {"name": "secret"}, "mine": {"name": "mine", "load": {"waits_for": "the load of secret"}}},
     "requests": {
         "1": {"id": "r1", "key": "k1", "model": "mine", "tokens": 3},
         "2": {"id": "r2", "key": "k2", "model": "mine", "tokens": 4},
@@ -72,16 +73,22 @@ VIEW: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+def hidden(text: str) -> str:
+    return text.replace("secret", "another model")
+
+
 def test_a_caller_sees_bytes_but_no_names_of_models_that_are_not_for_it() -> None:
-    seen = view_for(VIEW, may_use=lambda model: model == "mine", own_key_id="k1", sees_everybody=False)
+    seen = view_for(VIEW, may_use=lambda model: model == "mine", shown=hidden, own_key_id="k1", sees_everybody=False)
     assert "secret" not in str(seen)
     assert list(seen["models"]) == ["mine"]
     devices: Any = seen["nodes"]["n"]["devices"]
     assert [held["weights_bytes"] for held in devices[0]["holds"]] == [5, 6]
+    assert devices[0]["lent_to"] == [{"placement": None, "model": None, "node": "o"}]
+    assert seen["models"]["mine"]["load"] == {"waits_for": "the load of another model"}
 
 
 def test_requests_of_others_have_counts_but_no_names() -> None:
-    seen = view_for(VIEW, may_use=bool, own_key_id="k1", sees_everybody=False)
+    seen = view_for(VIEW, may_use=bool, shown=str, own_key_id="k1", sees_everybody=False)
     assert seen["requests"]["1"]["id"] == "r1"
     other = seen["requests"]["2"]
     assert (other["id"], other["key"], other["tokens"]) == (None, None, 4)
@@ -89,5 +96,5 @@ def test_requests_of_others_have_counts_but_no_names() -> None:
 
 
 def test_operators_see_every_request() -> None:
-    seen = view_for(VIEW, may_use=bool, own_key_id="k9", sees_everybody=True)
+    seen = view_for(VIEW, may_use=bool, shown=str, own_key_id="k9", sees_everybody=True)
     assert {request["key"] for request in seen["requests"].values()} == {"k1", "k2"}
