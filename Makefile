@@ -22,7 +22,7 @@ SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch
 .PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance fuzz deps-system clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Puna needs Python 3.11 or newer")'
