@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from scheduler.core.planning.candidates import ClusterView, PlacementRequest, Verdict
 from scheduler.core.sizes.speeds import OwnedDevice
 from scheduler.core.sizes.splitting import DeviceKey
-from scheduler.core.values.constraints import Shape, device_obstacle
+from scheduler.core.values.constraints import Shape, device_obstacle, whole_obstacle
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, Trust
 
@@ -55,14 +55,13 @@ def ground_of(node: NodeView, devices: Sequence[OwnedDevice] = ()) -> Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeGrounds:
-    """Of one node, if nothing about the request or the moment speaks against a device."""
+    """What may be used of one node."""
 
     single: Mapping[DeviceKind, list[Site]]
     joint: Mapping[DeviceKind, list[Ground]]
     host: Ground | None
     left_out: list[tuple[NodeView, DeviceView, Obstacle]]
     speeds_known: bool
-    age_s: float  # of the oldest figure
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,16 +95,18 @@ def find_grounds(request: PlacementRequest, view: ClusterView, policy: Policy) -
     is_plain = _asks_for_nothing(request)
     for node in view.nodes:
         obstacle = node_obstacle(request, view, policy, node)
+        is_full = len(grounds.left_out) >= policy.candidates_max  # nobody is shown more
         if obstacle is not None:
-            if len(grounds.left_out) < policy.candidates_max:  # nobody is shown more
+            if not is_full:
                 grounds.left_out += [(node, device, obstacle) for device in _layer_devices(node)]
             if obstacle[0] is not Verdict.FILE_MISSING:
                 continue
-        found = node.memo.get("grounds")
-        if found is None:
-            found = node.memo["grounds"] = _node_grounds(node, None, view, policy)
-        if not is_plain or node.id in loading or found.age_s > policy.figures_unusable_s:
-            found = _node_grounds(node, request, view, policy)
+        if is_full and not is_plain and whole_obstacle(request.constraints, node):
+            continue
+        if is_plain and node.id not in loading and _age_s(node) <= policy.figures_unusable_s:
+            found = _standing_grounds(node)
+        else:
+            found = _passing_grounds(node, request, view, policy)
         _add(grounds, node, found, has_file=obstacle is None)
     return grounds
 
@@ -118,21 +119,47 @@ def _asks_for_nothing(request: PlacementRequest) -> bool:
     return is_open and wanted.num_gpu != 0 and wanted.max_shape is Shape.CPU
 
 
-def _node_grounds(node: NodeView, request: PlacementRequest | None, view: ClusterView, policy: Policy) -> _NodeGrounds:
+def _age_s(node: NodeView) -> float:
+    """Of the oldest figure."""
+    known: float | None = node.memo.get("age_s")
+    if known is None:
+        oldest_s = max((device.free_age_s for device in node.devices), default=0.0)
+        known = node.memo["age_s"] = node.report_age_s + oldest_s
+    return known
+
+
+def _standing_grounds(node: NodeView) -> _NodeGrounds:
+    """If nothing about the request or the moment speaks against a device."""
+    known: _NodeGrounds | None = node.memo.get("grounds")
+    if known is None:
+        known = node.memo["grounds"] = _node_grounds(node, {})
+    return known
+
+
+def _passing_grounds(node: NodeView, request: PlacementRequest, view: ClusterView, policy: Policy) -> _NodeGrounds:
+    """What is left for this request at this moment."""
+    whole = whole_obstacle(request.constraints, node)
+    kept_off = {}
+    for device in _layer_devices(node):
+        if obstacle := _passing_obstacle(request, view, policy, node, device, whole):
+            kept_off[device.id] = obstacle
+    main = request.constraints.main_device(node)  # one GPU that was asked for
+    return _node_grounds(node, kept_off, main) if kept_off or main is not None else _standing_grounds(node)
+
+
+def _node_grounds(node: NodeView, kept_off: Mapping[str, Obstacle], main: DeviceView | None = None) -> _NodeGrounds:
+    """Of the devices against which nothing speaks; `main` is the only one that may hold a model alone."""
     by_backend: dict[tuple[DeviceKind, str], list[OwnedDevice]] = {}
     left_out: list[tuple[NodeView, DeviceView, Obstacle]] = []
     host = None
     for device in _layer_devices(node):
-        obstacle = _standing_obstacle(device)
-        if obstacle is None and request is not None:
-            obstacle = _passing_obstacle(request, view, policy, node, device)
+        obstacle = _standing_obstacle(device) or kept_off.get(device.id)
         if obstacle is not None:
             left_out.append((node, device, obstacle))
         elif device.kind is DeviceKind.CPU:
             host = ground_of(node)
         else:
             by_backend.setdefault((device.kind, device.backend), []).append((node, device))
-    main = request.constraints.main_device(node) if request is not None else None  # one GPU that was asked for
     single: dict[DeviceKind, list[Site]] = {}
     joint: dict[DeviceKind, list[Ground]] = {}
     for (kind, _), devices in by_backend.items():
@@ -148,7 +175,6 @@ def _node_grounds(node: NodeView, request: PlacementRequest | None, view: Cluste
         host=host,
         left_out=left_out,
         speeds_known=all(device.speed_bytes_s > 0 for devices in by_backend.values() for _, device in devices),
-        age_s=node.report_age_s + max((device.free_age_s for device in node.devices), default=0.0),
     )
 
 
@@ -212,15 +238,15 @@ def _standing_obstacle(device: DeviceView) -> Obstacle | None:
 
 
 def _passing_obstacle(
-    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView, device: DeviceView
+    request: PlacementRequest, view: ClusterView, policy: Policy, node: NodeView, device: DeviceView, whole: str
 ) -> Obstacle | None:
-    """What speaks against a device now, or for this request."""
+    """What speaks against a device now, or for this request; `whole`: which constraint against all of its node."""
     age_s = device.free_age_s + node.report_age_s
     if age_s > policy.figures_unusable_s:
         return Verdict.FIGURES_UNUSABLE, f"free memory is {age_s:.1f} s old"
     if device.kind is DeviceKind.CPU and (request.require_gpu or request.constraints.require_gpu):
         return Verdict.GPU_REQUIRED, "a GPU is required"
-    if obstacle := device_obstacle(request.constraints, node, device):
+    if obstacle := device_obstacle(request.constraints, node, device, whole=whole):
         return Verdict.CONSTRAINED, f'the model is kept off by "{obstacle}"'
     # Free bytes move while a load runs, so a device takes one at a time. RAM may take two: what they will hold is
     # promised beforehand, and a stuck load must not block a machine that has nothing but its CPU.

@@ -7,6 +7,7 @@ not, and waits.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from common.errors import InvalidRequest
 from scheduler.core.values.asked import LoadOptions
@@ -104,7 +105,7 @@ class Constraints:
         if not self.names_main_gpu or self.main_gpu is None or self.main_gpu >= len(gpus):
             return None
         found = gpus[self.main_gpu]
-        return None if device_obstacle(replace(self, main_gpu=None), node, found) else found
+        return None if node_obstacle(self, node) or _own_obstacle(self, node, found) else found
 
     def with_request(self, request: LoadOptions) -> "Constraints":
         """The same with what a request asks for; where both speak, the request wins, but it never lifts require_gpu.
@@ -151,8 +152,21 @@ class ModelConstraints:
 
 def label_means(label: str, node: NodeView, device: DeviceView) -> bool:
     """Whether a label names this device: its id or name, alone or behind "node/"."""
-    own = {device.id, device.name}
-    return label in own or label in {f"{node.id}/{name}" for name in own}
+    return _is_named((label,), node, device)
+
+
+def _is_named(labels: tuple[str, ...], node: NodeView, device: DeviceView) -> bool:
+    """Whether one of these labels names this device."""
+    wanted = _as_set(labels)
+    if device.id in wanted or device.name in wanted:
+        return True
+    return f"{node.id}/{device.id}" in wanted or f"{node.id}/{device.name}" in wanted
+
+
+@lru_cache(maxsize=256)
+def _as_set(names: tuple[str, ...]) -> frozenset[str]:
+    """Lists of hundreds of names are looked into for each of thousands of devices."""
+    return frozenset(names)
 
 
 def numbered_gpus(node: NodeView) -> list[DeviceView]:
@@ -160,28 +174,40 @@ def numbered_gpus(node: NodeView) -> list[DeviceView]:
 
     One that is lost keeps its number while its host remembers it, so that the others do not change theirs.
     """
-    gpus = (device for device in node.devices if device.kind in (DeviceKind.GPU, DeviceKind.INTEGRATED))
-    return sorted(gpus, key=lambda device: (device.pci_id == "", device.pci_id, device.id))
+    known: list[DeviceView] | None = node.memo.get("numbered_gpus")
+    if known is None:
+        gpus = (device for device in node.devices if device.kind in (DeviceKind.GPU, DeviceKind.INTEGRATED))
+        known = sorted(gpus, key=lambda device: (device.pci_id == "", device.pci_id, device.id))
+        node.memo["numbered_gpus"] = known
+    return known
 
 
 def node_obstacle(constraints: Constraints, node: NodeView) -> str:
     """The name of the constraint that rules the node out; empty: none does."""
-    return "nodes" if constraints.nodes and node.id not in constraints.nodes else ""
+    return "nodes" if constraints.nodes and node.id not in _as_set(constraints.nodes) else ""
 
 
-def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView) -> str:
+def whole_obstacle(constraints: Constraints, node: NodeView) -> str:
+    """The name of the constraint that keeps layers off every device of the node; empty: none does."""
+    if obstacle := node_obstacle(constraints, node):
+        return obstacle
+    return "main_gpu" if constraints.names_main_gpu and constraints.main_device(node) is None else ""
+
+
+def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView, *, whole: str | None = None) -> str:
     """The name of the constraint that keeps layers off the device; empty: none does.
 
     The CPU is never ruled out by `backend`, and by `devices` only where it would hold layers of its own accord:
     what is left over from a list of devices goes to host RAM, if the shape allows that.
+    `whole`: what `whole_obstacle` says, for who asks for all devices of a node.
     """
-    if obstacle := node_obstacle(constraints, node):
-        return obstacle
-    if constraints.names_main_gpu and constraints.main_device(node) is None:
-        return "main_gpu"
+    return (whole_obstacle(constraints, node) if whole is None else whole) or _own_obstacle(constraints, node, device)
+
+
+def _own_obstacle(constraints: Constraints, node: NodeView, device: DeviceView) -> str:
     if device.kind is DeviceKind.CPU:
         return _host_obstacle(constraints, node, device)
-    if constraints.devices and not any(label_means(label, node, device) for label in constraints.devices):
+    if constraints.devices and not _is_named(constraints.devices, node, device):
         return "devices"
     if constraints.backend and device.backend.lower() != constraints.backend.lower():
         return "backend"
@@ -193,7 +219,7 @@ def _host_obstacle(constraints: Constraints, node: NodeView, host: DeviceView) -
         return "require_gpu"
     if constraints.max_shape is not Shape.CPU:
         return "max_shape"
-    if constraints.devices and not any(label_means(label, node, host) for label in constraints.devices):
+    if constraints.devices and not _is_named(constraints.devices, node, host):
         return "devices"
     if constraints.backend and host.backend.lower() != constraints.backend.lower():
         return "backend"
