@@ -61,10 +61,8 @@ class Fitting:
             self.sizes = sizes_by_report(report, self.facts)
             self._origin = report.origin
             self._graphs.take(report, self.ground.node.id)
-        if self.shape is Shape.CPU:
-            return self.base.without_devices()
-        if self.request.constraints.tensor_split:
-            return self._layout(self._by_shares())
+        if self.shape is Shape.CPU or self.request.constraints.tensor_split:
+            return self._only_layout() if not backoff else None  # whatever is left alone of devices changes nothing
         if self.shape is Shape.EXPERTS_ON_HOST:
             return self._plan_experts(backoff, exactly)
         wanted = self.given_layers if exactly is None else exactly
@@ -81,6 +79,9 @@ class Fitting:
             return None
         blocks = split.taken - (not split.output_on_host)
         return self._layout(split) if blocks and self._host_holds(split) else None
+
+    def _only_layout(self) -> Layout:
+        return self.base.without_devices() if self.shape is Shape.CPU else self._layout(self._by_shares())
 
     def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
         """The next better layout that may fit, with graphs as small as they were ever seen."""

@@ -44,6 +44,11 @@ class Judge:
         self.rooms = Rooms(policy=self.policy, promises=self.view.promises, backoff=self.request.backoff)
         self.known = KnownReports(self.request.model_digest, self.reports, self.policy, self.bounds)
 
+    @property
+    def is_for_people(self) -> bool:
+        """Whether candidates are shown; else only the answer counts."""
+        return not (self.bounds or self.assuming)
+
     def try_ground(
         self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]
     ) -> Candidate | Placement | MeasureFirst:
@@ -91,10 +96,15 @@ class Judge:
 
     def is_hopeless(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> bool:
         """Whether a ground cannot hold the least that is known of the model, whatever is planned on it."""
-        if shape not in COMPLETE_SHAPES or self.request.constraints.num_gpu is not None:
-            return False
+        if (given := self.request.constraints.num_gpu) is not None:
+            return shape in COMPLETE_SHAPES and given < len(self.known.facts(ground).layer_weights_bytes)
         most = ground.total_bytes if without else ground.free_bytes
-        return self.known.least_on_devices(ground, base) > most
+        if shape in COMPLETE_SHAPES:
+            return self.known.least_on_devices(ground, base) > most
+        host = ground.node.host_device
+        if ground.devices and host is not None:
+            most += host.total_bytes if without else min(host.free_bytes, host.total_bytes)
+        return self.known.least_anywhere(ground) > most
 
     def _fitting(self, shape: Shape, ground: Ground, base: Layout, without: frozenset[str]) -> Fitting:
         facts = self.known.facts(ground)

@@ -57,6 +57,7 @@ class KnownReports:
     _by_values: dict[tuple[str, Layout], Known] = field(default_factory=dict)  # of each, the one with most on devices
     _facts: dict[str, ModelFacts] = field(default_factory=dict)
     _least: dict[tuple[str, int], int] = field(default_factory=dict)
+    _blocks: dict[str, int] = field(default_factory=dict)
 
     def report(self, ground: Ground, layout: Layout) -> MemoryReport | Fault | None:
         """For a layout on a ground: measured, or estimated where nothing can be measured; None: measure it first."""
@@ -129,6 +130,15 @@ class KnownReports:
         self._least[ground.node.engine_build, cells] = least
         return least
 
+    def least_anywhere(self, ground: Ground) -> int:
+        """What blocks take at least, wherever they lie: their weights, as any report has them. 0: none tells."""
+        build = ground.node.engine_build
+        if build not in self._blocks:
+            layers = len(self.facts(ground).layer_weights_bytes)
+            told = (_block_weights(known.report, layers) for known in self._of_build(build))
+            self._blocks[build] = min((count for count in told if count), default=0)
+        return self._blocks[build]
+
     def facts(self, ground: Ground) -> ModelFacts:
         """What the header says, as the runner's node has it."""
         return self.facts_on(ground.node)
@@ -198,6 +208,14 @@ def measure_key(digest: str, ground: Ground, layout: Layout) -> MeasureKey:
         device_kinds=tuple(kinds),
         layout=layout.without_devices(),
     )
+
+
+def _block_weights(report: MemoryReport, layers: int) -> int:
+    """Without those of the output, of which devices may have a copy. 0: the report does not say it by layer."""
+    parts = [part.layer_weights_bytes for part in (*report.devices, report.host)]
+    if any(len(counts) != layers for counts in parts):
+        return 0
+    return sum(sum(counts[:-1]) for counts in parts)
 
 
 def _without_guesses(part: DeviceBytes, *, caches: bool) -> DeviceBytes:

@@ -26,6 +26,7 @@ from scheduler.core.planning.candidates import (
     Verdict,
 )
 from scheduler.core.planning.converge import NOT_ALLOCATED
+from scheduler.core.planning.fitting import COMPLETE_SHAPES
 from scheduler.core.planning.grounds import Ground, Grounds, find_grounds
 from scheduler.core.planning.judge import Judge
 from scheduler.core.planning.known_reports import BAD_FILE
@@ -83,7 +84,7 @@ class _Search:
         self._orders: dict[tuple[Shape, DeviceKind], Iterator[Ground]] = {}
         self._evictable: frozenset[str] | None = None
         for node, device, (verdict, reason) in self.grounds.left_out:
-            if len(self.seen) >= policy.candidates_max:
+            if len(self.seen) >= policy.candidates_max // 2:  # the rest is for what is tried
                 break
             self.seen[node.id, device.id] = Candidate(
                 node_id=node.id,
@@ -193,9 +194,11 @@ class _Search:
             if number >= self.policy.grounds_tried_max:
                 break
             base = self._base(step, ground)
-            if base is None or (
-                (step.shape, ground.key) in seen and self.judge.is_hopeless(step.shape, ground, base, without)
-            ):
+            if base is None:
+                continue
+            is_seen = (step.shape, ground.key) in seen or len(seen) >= self.policy.candidates_max
+            is_told = self._is_told(step, ground, without, is_seen=is_seen)
+            if is_told and self.judge.is_hopeless(step.shape, ground, base, without):
                 continue
             outcome = self.judge.try_ground(step.shape, ground, base, without)
             match outcome:
@@ -210,6 +213,20 @@ class _Search:
                     if best is None or self._loss(outcome) < self._loss(best):
                         best = outcome
         return best
+
+    def _is_told(self, step: Step, ground: Ground, without: frozenset[str], *, is_seen: bool) -> bool:
+        """Whether people hear of a ground without this try: of what may lie in host RAM with the least values."""
+        if not self.judge.is_for_people:
+            return True
+        if step.shape in COMPLETE_SHAPES:
+            return is_seen
+        return (is_seen and bool(without)) or not self._has_least_values(step, ground)
+
+    def _has_least_values(self, step: Step, ground: Ground) -> bool:
+        if step.slots != self.request.slot_steps[-1]:
+            return False
+        last_cache = step.cache_step + 1 == len(self._automatic.cache_types(self.request.layout))
+        return last_cache and self._base(replace(step, context_step=step.context_step + 1), ground) is None
 
     def _loss(self, placement: Placement) -> float:
         return sum(one.loss for one in self.view.evictable if one.placement_id in placement.victims)

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from scheduler.core.planning.candidates import ClusterView, PlacementRequest
 from scheduler.core.planning.grounds import Ground, Site, ground_of
+from scheduler.core.sizes.ledger import overhead_bytes
 from scheduler.core.sizes.rooms import Rooms
 from scheduler.core.sizes.speeds import SAME_TIME, OwnedDevice, expected_s, speed_of
 from scheduler.core.values.view import DeviceView, NodeView
@@ -101,7 +102,7 @@ def _speed(ground: Ground, *, known: bool) -> float:
 
 def roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:
     """Rooms are worked out only for as many grounds as are looked at: what is free now bounds them."""
-    heap = [(-ground.free_bytes, False, ground.key, ground) for ground in grounds]
+    heap = [(-_most_bytes(ground, rooms), False, ground.key, ground) for ground in grounds]
     heapq.heapify(heap)
     while heap:
         _, is_exact, key, ground = heapq.heappop(heap)
@@ -110,6 +111,13 @@ def roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:
             continue
         room = sum(rooms.on(node, device).available_bytes for node, device in _devices(ground))
         heapq.heappush(heap, (-room, True, key, ground))
+
+
+def _most_bytes(ground: Ground, rooms: Rooms) -> int:
+    """What is free, less what the machine keeps of its RAM: that is a large part, and alike on many nodes."""
+    host = ground.node.host_device
+    kept = overhead_bytes(host, rooms.policy) if host is not None and not ground.devices else 0
+    return max(0, ground.free_bytes - kept)
 
 
 def _devices(ground: Ground) -> Sequence[tuple[NodeView, DeviceView]]:

@@ -1,5 +1,6 @@
 """What each layer takes, wherever it lies: from a report, else from the model's header."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scheduler.core.values.facts import ModelFacts
@@ -61,17 +62,20 @@ def _beside(report: MemoryReport, layers: int) -> int:
 
 
 def _per_layer(parts: tuple[DeviceBytes, ...], layers: int) -> tuple[list[int] | None, list[int] | None]:
-    weights, caches = [0] * layers, [0] * layers
-    for part in parts:
-        for counts, total, sums in (
-            (part.layer_weights_bytes, part.weights_bytes - part.input_weights_bytes, weights),
-            (part.layer_cache_bytes, part.cache_bytes, caches),
-        ):
-            if len(counts) not in (0, layers) or (not counts and total > 0):
-                return None, None
-            for layer, count in enumerate(counts):
-                sums[layer] += count
-    return weights, caches
+    weights = ((part.layer_weights_bytes, part.weights_bytes - part.input_weights_bytes) for part in parts)
+    caches = ((part.layer_cache_bytes, part.cache_bytes) for part in parts)
+    return _summed(weights, layers), _summed(caches, layers)
+
+
+def _summed(counted: Iterable[tuple[tuple[int, ...], int]], layers: int) -> list[int] | None:
+    """Of each layer, over all parts; None: one of them has bytes and does not say of which layers."""
+    by_layer = []
+    for counts, total in counted:
+        if len(counts) not in (0, layers) or (not counts and total > 0):
+            return None
+        if counts:
+            by_layer.append(counts)
+    return [sum(column) for column in zip(*by_layer, strict=True)] if by_layer else [0] * layers
 
 
 def _shared_out(parts: tuple[DeviceBytes, ...], facts: ModelFacts) -> LayerSizes:

@@ -176,6 +176,8 @@ class _Layer:
     def _balance(self, members: Sequence[Bin], stop: int, factor_max: float) -> list[int]:
         """Where the range of each device begins, with the smallest part of the rooms that takes as many layers."""
         best = self._fill(members, stop, factor_max)
+        if len(members) == 1:
+            return best  # nobody to even out with
         low, high = 0.0, factor_max
         while high - low > FACTOR_STEP_MIN:
             middle = (low + high) / 2

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduler.core.planning.candidates import ClusterView, MeasureFirst, Refusal, Verdict
+from scheduler.core.planning.candidates import ClusterView, MeasureFirst, Refusal, RefusalKind, Verdict
 from scheduler.core.values.constraints import Shape
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
@@ -84,3 +84,28 @@ def test_a_load_that_failed_everywhere_tells_its_last_attempt_and_what_would_fit
     assert isinstance(last.decision, Refusal)
     assert last.decision.nearest
     assert fault.message.endswith(f"by estimate it would fit with {' or with '.join(last.decision.nearest)}")
+
+
+def test_of_many_devices_that_are_left_out_there_is_still_room_for_what_was_tried() -> None:
+    """Each node's RAM is left out; that no GPU holds the model is what people have to know."""
+    nodes = tuple(node(f"n{number:03}") for number in range(300))
+    request = replace(REQUEST, slot_steps=(1,), require_gpu=True)
+    outcome, _ = decide(ClusterView(nodes=nodes), lambda wanted: counted(wanted.layout, weights=100 * GIB), request)
+    assert isinstance(outcome, Refusal)
+    assert outcome.kind is RefusalKind.INSUFFICIENT_MEMORY
+    assert {one.verdict for one in outcome.candidates} == {Verdict.GPU_REQUIRED, Verdict.SHORT_BYTES}
+
+
+def test_what_even_the_weights_have_no_room_for_is_measured_with_the_least_values_alone() -> None:
+    """People are told of these; more slots take no less."""
+    asked = []
+
+    def measure(wanted: MeasureFirst) -> MemoryReport:
+        asked.append((bool(wanted.layout.devices), wanted.layout.slots))
+        return counted(wanted.layout, weights=400 * GIB)
+
+    request = replace(REQUEST, slot_steps=(8, 4, 2, 1))
+    outcome, _ = decide(ClusterView(nodes=tuple(node(name) for name in "abc")), measure, request)
+    assert isinstance(outcome, Refusal)
+    assert (False, 1) in asked
+    assert not {slots for on_devices, slots in asked if not on_devices} & {8, 4, 2}
