@@ -51,8 +51,13 @@ def test_the_end_of_a_refused_request_frees_no_slot_nor_do_ends_before_the_next_
 
 
 def test_what_ended_before_a_refusal_makes_no_room_after_it() -> None:
-    idle = reported(started(started(READY)), state=ReplicaState.READY, slots_total=4, slots_busy=2, queued=0)
-    assert saturated(started(ended(ended(idle)))).slots_free == 0
+    load = READY
+    for _ in range(4):
+        load = started(load)
+    load = reported(load, state=ReplicaState.READY, slots_total=4, slots_busy=4, queued=0)
+    for _ in range(4):
+        load = ended(load)
+    assert saturated(started(load)).slots_free == 0
 
 
 def test_waiting_requests_of_others_are_work_that_comes_before() -> None:
