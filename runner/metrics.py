@@ -22,6 +22,7 @@ MEMORY_BYTES = Gauge(
     "What the engine holds by device (host: RAM) and class: weights, cache, graph, projector",
     ["device", "class"],
 )
+THREADS = Gauge("puna_runner_threads", "CPU threads that compute now; the node's runners with work share its cores")
 LOAD_FRACTION = Gauge("puna_runner_load_fraction", "How much of the model is loaded, 0 to 1")
 DECODE_CALLS = Counter("puna_runner_decode_calls_total", "Decode calls")
 DECODE_SECONDS = Counter("puna_runner_decode_seconds_total", "Time in decode calls, waiting for results included")

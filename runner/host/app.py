@@ -19,6 +19,7 @@ from common.telemetry.logs import get_logger
 from common.telemetry.metrics import serve_metrics
 from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.host.environment import limits_set
+from runner.cores import computing_cores
 from runner.host import metrics
 from runner.host.converters import to_row
 from runner.host.devices.decode_speeds import DecodeSpeeds
@@ -34,6 +35,7 @@ from runner.host.models.model_files import ModelFiles
 from runner.host.registrations import Registrations
 from runner.host.registry.opening import open_fetching
 from runner.host.reporter import Identity, Sections
+from runner.host.runners.core_shares import CoreShares
 from runner.host.runners.supervisor import Supervisor
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
@@ -113,6 +115,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         origins=fetching.origins,
     )
     speeds = DecodeSpeeds(notes, clock, lent=lender.device_ids)
+    shares = CoreShares(clock, cores=computing_cores())
     measurements = Measurements(models, borrower, devices, fetching.origins)
     servicer = HostServicer(supervisor, measurements, devices, tunnel)
     stores = ModelStoreServicer(store, fetching.pulls.pull)
@@ -153,6 +156,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         asyncio.create_task(models.watch()),
         asyncio.create_task(devices.watch()),
         asyncio.create_task(watch_unused(store, clock)),
+        asyncio.create_task(shares.watch(supervisor.changes, supervisor.records)),
         asyncio.create_task(
             speeds.watch(supervisor.changes, supervisor.records, devices.devices, lambda: devices.engine_build)
         ),

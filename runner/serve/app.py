@@ -39,6 +39,7 @@ from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
 from runner.prefetch import Prefetch, wanted_files
 from runner.serve.bridge import Bridge
+from runner.serve.compute_threads import ComputeThreads
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout, window_to_proto
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
@@ -119,6 +120,7 @@ class RunnerProcess:
             embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
             pooled = PooledService(engine, embeddings, self._board)
         self._board.requests = self._requests
+        self._threads = self._board.threads = ComputeThreads(engine, asked=layout.threads)
         self._planned = _parse_planned(args.planned)
         self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))
         identity = self._identity = Identity(
@@ -219,6 +221,7 @@ class RunnerProcess:
         self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
         self._requests.slots = model.layout.slots
         self._windows.reads = model.reads
+        self._threads.loaded(model)
         identity = self._identity
         show_model(model, name=identity.model_name, digest=identity.model_digest, placement=identity.placement)
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None

@@ -9,7 +9,7 @@ from typing import Any
 from grpc import aio
 
 from common.clock import NS_PER_MS, NS_PER_S
-from common.errors import PlacementMismatch, UnsupportedCapability
+from common.errors import ModelLoading, PlacementMismatch, UnsupportedCapability
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
@@ -158,6 +158,18 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         async for status in self._board.watch():
             yield status if watch is None else watch.completed(status)
 
+    async def UseThreads(
+        self, request: runner_pb2.UseThreadsRequest, context: aio.ServicerContext[Any, Any]
+    ) -> runner_pb2.UseThreadsResponse:
+        """Change how many threads compute."""
+        self._check_placement(request)
+        threads = self._board.threads
+        if threads is None or not threads.now:
+            raise ModelLoading("the model is still loading", retry_after_s=1.0)
+        used = threads.use(request.threads)
+        self._board.changed()
+        return runner_pb2.UseThreadsResponse(threads=used)
+
     def _admit(self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest) -> None:
         """Refuse what is not for this runner or comes at the wrong time, and note that it was used."""
         self._check_placement(request)
@@ -167,7 +179,11 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             self._board.wish(request.keep_alive_ms)
 
     def _check_placement(
-        self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest
+        self,
+        request: runner_pb2.GenerateRequest
+        | runner_pb2.EmbedRequest
+        | runner_pb2.RerankRequest
+        | runner_pb2.UseThreadsRequest,
     ) -> None:
         if not request.HasField("placement"):
             return

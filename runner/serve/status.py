@@ -10,6 +10,7 @@ from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
 from runner.engine.contract.engine import LoadProgress
+from runner.serve.compute_threads import ComputeThreads
 from runner.serve.streams import RequestTable
 
 # A ready runner's status is pushed at most this often; a load's every hundredth is.
@@ -32,6 +33,7 @@ class StatusBoard:
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
         self.requests: RequestTable | None = None
+        self.threads: ComputeThreads | None = None
         self._keep_alive_ms: int | None = None
         self._keep_alive_wishes = 0
         self.memory: cluster_pb2.MemoryReport | None = None
@@ -126,6 +128,8 @@ class StatusBoard:
             held_prompt_ms=self._held_prompt_ms(),
             prompt_tokens_per_s=self._prompt_tokens_per_s(),
             decode_window=self.decode_window,
+            threads=self.threads.now if self.threads is not None else 0,
+            threads_max=self.threads.most if self.threads is not None else 0,
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:

@@ -1,1 +1,1 @@
-"""What compute threads do between calls, and which faults of the engine are stayed clear of. Pure."""
+"""How many threads compute, what they do between calls, and which faults of the engine are stayed clear of. Pure."""

@@ -38,8 +38,14 @@ class Encoded(NamedTuple):
     done: EncodingDone
 
 
+class UseThreads(NamedTuple):
+    """Let so many threads compute."""
+
+    count: int
+
+
 class Stop(NamedTuple):
     """Drop everything and return."""
 
 
-Command = Submit | Cancel | Cut | Pause | Encoded | Stop
+Command = Submit | Cancel | Cut | Pause | Encoded | UseThreads | Stop

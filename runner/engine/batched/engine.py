@@ -13,8 +13,9 @@ from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.media import Image
 from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
+from runner.core.threads.rounding import lone_steps_round_by_threads
 from runner.cores import computing_cores
-from runner.engine.batched.commands import Cancel, Cut, Encoded, Pause, Stop, Submit
+from runner.engine.batched.commands import Cancel, Cut, Encoded, Pause, Stop, Submit, UseThreads
 from runner.engine.batched.loop import Loop, LoopOptions
 from runner.engine.batched.media_engine import Eyes
 from runner.engine.batched.sampling_pool import SamplingPool
@@ -31,6 +32,7 @@ from runner.engine.llama.opened_context import CountedMemory, as_opened, generat
 from runner.engine.llama.vocabulary import Vocabulary
 from runner.engine.llama.warm_up import warm_up
 from runner.engine.media.media_encoder import EncodingDone
+from runner.engine.threads.compute_threads import ComputeThreads
 from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.threads.spinning import Spinning
 
@@ -64,7 +66,7 @@ class BatchedEngine:
         self._stop_load = threading.Event()
         self._model: Model | None = None
         self._loop: Loop | None = None
-        self._spinning: Spinning | None = None
+        self._threads: ComputeThreads | None = None
         self._pool: SamplingPool | None = None
         self._slot_context_tokens = 0
         self.eyes = Eyes()
@@ -124,6 +126,11 @@ class BatchedEngine:
         assert self._loop is not None, "still loading"
         self._loop.post(Pause(sequence_id, paused))
 
+    def use_threads(self, count: int) -> None:
+        """Let so many threads compute from the next decode call on."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(UseThreads(count))
+
     def stop(self) -> None:
         """Abort the load, or drop every sequence and free the model."""
         self._stop_load.set()
@@ -153,8 +160,8 @@ class BatchedEngine:
             listener.died(error)
             return
         self.eyes.close()
-        assert self._spinning is not None
-        self._spinning.close()
+        assert self._threads is not None
+        self._threads.close()
         assert self._pool is not None
         self._pool.close()
         context.close()
@@ -180,7 +187,13 @@ class BatchedEngine:
         tokens = self._slot_context_tokens = min(
             layout.context_tokens, slot_context_tokens(context.cells, layout.slots)
         )
-        spinning = self._spinning = Spinning(threads=layout.threads)
+        spinning = Spinning(threads=layout.threads)
+        compute = self._threads = ComputeThreads(
+            context.set_threads,
+            spinning,
+            threads=layout.threads,
+            keeps_lone=lone_steps_round_by_threads(layout, cells=context.cells),
+        )
         rules = warm_up(context, model, layout)
         spinning.decide()  # the first answer is not to be the one that finds out
         media = self.eyes.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
@@ -190,7 +203,7 @@ class BatchedEngine:
         threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
         pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
         slots = self._make_slots(context, rules, counted)
-        self._loop = Loop(context, slots, listener, self._loop_options(layout), media, spinning, pool)
+        self._loop = Loop(context, slots, listener, self._loop_options(layout), media, compute, pool)
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loaded = LoadedModel(
@@ -201,6 +214,7 @@ class BatchedEngine:
             weights_bytes=model.size_bytes,
             memory=use,
             reads=step_reads(launch, use, cells=context.cells),
+            threads_max=launch.threads_max,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
         tell_loaded(listener, launch, loaded)

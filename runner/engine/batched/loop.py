@@ -17,7 +17,7 @@ from runner.core.sequence.batching import BatchPlan, BatchRow, Demand, plan_batc
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.sequence.inputs import groups_in
-from runner.engine.batched.commands import Cancel, Command, Cut, Encoded, Pause, Stop, Submit
+from runner.engine.batched.commands import Cancel, Command, Cut, Encoded, Pause, Stop, Submit, UseThreads
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingPool, Wanted
 from runner.engine.batched.sequence import Sequence
@@ -25,7 +25,7 @@ from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
-from runner.engine.threads.spinning import Spinning
+from runner.engine.threads.compute_threads import ComputeThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class Loop:
         listener: EngineListener,
         options: LoopOptions,
         media: MediaRows | None = None,
-        spinning: Spinning | None = None,
+        threads: ComputeThreads | None = None,
         pool: SamplingPool | None = None,
     ) -> None:
-        """`media`: None where the model sees no images. `spinning`: None leaves OpenMP alone. `pool`: or one core."""
+        """`media`: None where the model sees no images. `threads`: None leaves them alone. `pool`: or one core."""
         self._context = context
         self._pool = pool or SamplingPool(context, threads=0)
-        self._spinning = spinning
+        self._threads = threads
         self.media = media
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
         self._slots = slots
@@ -125,10 +125,16 @@ class Loop:
                 self.media.take_in(done)
                 self._report.images_encoded += done.encoded is not None
                 self._report.encode_s += done.seconds
+            case UseThreads(count):
+                self._use_threads(count)
             case Stop():
                 self._stopping = True
             case _:
                 assert_never(command)
+
+    def _use_threads(self, count: int) -> None:
+        if self._threads is not None:
+            self._threads.use(count)
 
     def _find(self, sequence_id: int) -> Sequence | None:
         running = self._running.get(sequence_id)
@@ -254,8 +260,8 @@ class Loop:
             return
         self._context.synchronize()
         synced_ns = self._synced_ns = time.monotonic_ns()
-        if self._spinning is not None:
-            self._spinning.look(synced_ns)
+        if self._threads is not None:
+            self._threads.look(synced_ns)
         report = self._report
         report.decode_calls += 1
         report.decode_s += (synced_ns - self._called_ns) / NS_PER_S
@@ -290,7 +296,8 @@ class Loop:
                 assert sequence is not None
                 self._fail(sequence, QueueFull("the cache has no free cell for this sequence"))
                 return (), []
-            rows = tuple(row for row in rows if row is not self._newest(rows))
+            newest = self._slots.newest(rows)
+            rows = tuple(row for row in rows if row is not newest)
         return (), []
 
     def _call(self) -> int:
@@ -298,16 +305,6 @@ class Loop:
             assert self.media is not None
             return self.media.decode()
         return self._context.decode(self._batch)
-
-    def _newest(self, rows: tuple[BatchRow, ...]) -> BatchRow:
-        """What is left out first when cells run out: the newest prompt, else the newest sequence."""
-
-        def age(row: BatchRow) -> tuple[bool, int]:
-            sequence = self._slots.slots[row.key].sequence
-            assert sequence is not None
-            return not sequence.generating, sequence.id
-
-        return max(rows, key=age)
 
     def _fill(self, rows: tuple[BatchRow, ...], started_ns: int) -> list[int]:
         batch = self._batch

@@ -98,6 +98,16 @@ class SlotTable:
         held = self.held_inputs if self._context.shares_cells else len(slot.held)
         return (LoneStep(began_ns, ended_ns, min(held + 1, self._context.cells)),)
 
+    def newest(self, rows: Rows[BatchRow]) -> BatchRow:
+        """What a call leaves out first when cells run out: the newest prompt, else the newest sequence."""
+
+        def age(row: BatchRow) -> tuple[bool, int]:
+            sequence = self.slots[row.key].sequence
+            assert sequence is not None
+            return not sequence.generating, sequence.id
+
+        return max(rows, key=age)
+
     def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
         """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
         inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt

@@ -102,6 +102,7 @@ class LoadedModel:
     weights_bytes: int
     memory: MemoryUse | None  # what the engine really holds; None where it cannot tell
     reads: StepReads | None = None  # what a decode step of one token reads; None where it cannot tell
+    threads_max: int = 0  # CPU threads that it would use; 0: their number stays, or devices compute everything
 
 
 class LoadProgress(NamedTuple):
@@ -186,6 +187,9 @@ class Engine(Protocol):
 
     def pause(self, sequence_id: int, paused: bool) -> None:
         """Leave a sequence out of the batches while its reader is behind."""
+
+    def use_threads(self, count: int) -> None:
+        """Let so many threads compute from the next step on, at most `LoadedModel.threads_max`."""
 
     def stop(self) -> None:
         """Drop every sequence, free the model and end the thread."""

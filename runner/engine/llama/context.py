@@ -77,6 +77,12 @@ class Context:
         """Whether an input of the next calls sees only what stands before it, or the whole call."""
         llama.llama_set_causal_attn(self.pointer, causal)
 
+    def set_threads(self, single: int, several: int) -> None:
+        """CPU threads of the next calls: of those that hold one token, and of others."""
+        assert single > 0, "threads"
+        assert several > 0, "threads"
+        llama.llama_set_n_threads(self.pointer, single, several)
+
     def synchronize(self) -> None:
         """Wait for the results of the last decode."""
         library.synchronize(self.pointer)

@@ -9,7 +9,14 @@ import llama_cpp.llama_cpp as llama
 from common.errors import BadModelFile
 from runner.core.layout.cache_sizes import ModelNumbers
 from runner.core.layout.layer_places import LayerPlaces, place_layers
-from runner.core.layout.layout import FlashAttention, LaunchLayout, ResolvedLayout, automatic_threads, resolve_layout
+from runner.core.layout.layout import (
+    FlashAttention,
+    LaunchLayout,
+    ResolvedLayout,
+    automatic_threads,
+    lies_on_devices,
+    resolve_layout,
+)
 from runner.core.layout.memory_layers import add_sizes
 from runner.core.layout.separate_caches import caches_are_separate
 from runner.core.model.description import Value
@@ -62,6 +69,12 @@ class Launch:
     def layout(self) -> LaunchLayout:
         """The resolved one."""
         return self.resolved.layout
+
+    @property
+    def threads_max(self) -> int:
+        """CPU threads that compute it where nobody else does; 0: devices compute everything."""
+        on_devices = lies_on_devices(self.layout, block_count=self.header.numbers.block_count)
+        return 0 if on_devices else self.layout.threads
 
 
 def read_header(path: Path, *more: Path) -> Header:

@@ -101,6 +101,10 @@ class PlainEngine(ABC):
         assert self._loop is not None, "still loading"
         self._loop.pause(sequence_id, paused)
 
+    def use_threads(self, count: int) -> None:  # noqa: ARG002  # as `Engine` has it
+        """Its number of threads stays: `LoadedModel.threads_max` is 0."""
+        assert self._loop is not None, "still loading"
+
     def stop(self) -> None:
         """Abort the load, or drop every sequence and free the model."""
         self._stopping.set()

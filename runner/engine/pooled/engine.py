@@ -31,7 +31,8 @@ from runner.engine.llama.opened_context import open_adapters
 from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.llama.vocabulary import Vocabulary
 from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
-from runner.engine.pooled.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob
+from runner.engine.pooled.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob, UseThreadsPooled
+from runner.engine.threads.compute_threads import ComputeThreads
 from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.threads.spinning import Spinning
 
@@ -61,7 +62,7 @@ class PooledLlamaEngine:
         self._model: Model | None = None
         self._pooled_model: PooledModel | None = None
         self._loop: PooledLoop | None = None
-        self._spinning: Spinning | None = None
+        self._threads: ComputeThreads | None = None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -115,6 +116,11 @@ class PooledLlamaEngine:
     def pause(self, sequence_id: int, paused: bool) -> None:
         """Nothing is streamed here."""
 
+    def use_threads(self, count: int) -> None:
+        """Let so many threads compute from the next call on."""
+        assert self._loop is not None, "still loading"
+        self._loop.post(UseThreadsPooled(count))
+
     def stop(self) -> None:
         """Abort the load, or drop every request and free the model."""
         self._stop_load.set()
@@ -132,8 +138,8 @@ class PooledLlamaEngine:
             assert self._loop is not None
             if not self._stop_load.is_set():
                 self._loop.run()
-            assert self._spinning is not None
-            self._spinning.close()
+            assert self._threads is not None
+            self._threads.close()
             context.close()
             self._close_model()
         except PunaError as error:
@@ -149,8 +155,11 @@ class PooledLlamaEngine:
         layout = pooled_layout(launch.layout, recurrent=model.recurrent)
         context = self._open_context(launch, model, layout)
         pooled = self._pooled_model = _describe(model, context)
-        self._spinning = Spinning(threads=layout.threads)
-        self._loop = PooledLoop(context, listener, self._spinning)
+        # Of fused attention only a token beside 512 others would round differently; here it would be alone.
+        self._threads = ComputeThreads(
+            context.set_threads, Spinning(threads=layout.threads), threads=layout.threads, keeps_lone=False
+        )
+        self._loop = PooledLoop(context, listener, self._threads)
         loaded = LoadedModel(
             layout=layout,
             warnings=launch.resolved.warnings,
@@ -158,6 +167,7 @@ class PooledLlamaEngine:
             slot_context_tokens=pooled.input_tokens_max,
             weights_bytes=model.size_bytes,
             memory=_memory_in_use(launch, model, context, layout),
+            threads_max=launch.threads_max,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
         tell_loaded(listener, launch, loaded)

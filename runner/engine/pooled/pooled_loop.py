@@ -18,7 +18,7 @@ from runner.core.pooled.embedding_batches import InputDemand, InputPlan, plan_in
 from runner.engine.contract.engine import EngineListener
 from runner.engine.contract.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
 from runner.engine.pooled.pooled_context import PooledContext
-from runner.engine.threads.spinning import Spinning
+from runner.engine.threads.compute_threads import ComputeThreads
 
 NOT_FINITE = "the model gave an invalid number for an input"
 
@@ -82,19 +82,25 @@ class CancelJob(NamedTuple):
     request_id: int
 
 
+class UseThreadsPooled(NamedTuple):
+    """Let so many threads compute."""
+
+    count: int
+
+
 class StopPooled(NamedTuple):
     """Drop everything and return."""
 
 
-PooledCommand = SubmitJob | CancelJob | StopPooled
+PooledCommand = SubmitJob | CancelJob | UseThreadsPooled | StopPooled
 
 
 class PooledLoop:
     """Owns the context. `post` may be called from any thread, everything else is the engine thread's."""
 
-    def __init__(self, context: PooledContext, listener: EngineListener, spinning: Spinning) -> None:
+    def __init__(self, context: PooledContext, listener: EngineListener, threads: ComputeThreads) -> None:
         self._context = context
-        self._spinning = spinning
+        self._threads = threads
         self._listener = listener
         self._inbox: deque[PooledCommand] = deque()
         self._wake = threading.Event()
@@ -142,6 +148,8 @@ class PooledLoop:
                 found = self._jobs.get(request_id)
                 if found is not None:
                     self._end(found)
+            case UseThreadsPooled(count):
+                self._threads.use(count)
             case StopPooled():
                 self._stopping = True
             case _:
@@ -165,7 +173,7 @@ class PooledLoop:
         started_ns = time.monotonic_ns()
         vectors = self._context.compute([job.inputs[index] for job, index in taken])
         ended_ns = time.monotonic_ns()
-        self._spinning.look(ended_ns)
+        self._threads.look(ended_ns)
         report = self._report
         report.decode_calls += 1
         report.decode_s += (ended_ns - started_ns) / NS_PER_S

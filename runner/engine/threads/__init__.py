@@ -1,1 +1,1 @@
-"""The thread of an engine, and how long compute threads spin."""
+"""The thread of an engine, how many threads compute, and how long they spin."""

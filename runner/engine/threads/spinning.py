@@ -34,11 +34,17 @@ class Spinning:
         library = _libgomp()
         chosen = "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ
         self._library = library if threads > 1 and not chosen else None
-        # Enough for more threads than CPUs together with the engine's own.
-        self._team_threads = max(2, len(self._cpus) - threads + 2)
+        self._threads = threads
         if self._library is not None:
-            self._team = SleepingTeam(self._library, self._team_threads)
+            self._team = SleepingTeam(self._library, self._team_threads())
             self.decide()
+
+    def use(self, threads: int) -> None:
+        """So many compute from now on."""
+        before, self._threads = self._threads, threads
+        if self._library is not None and self._team is not None and threads < before:
+            self.close()
+            self._team = SleepingTeam(self._library, self._team_threads())
 
     def decide(self) -> None:
         """Look now; what passed since the last look, which a new object takes when it is made, decides."""
@@ -47,7 +53,7 @@ class Spinning:
 
     def look(self, now_ns: int) -> None:
         """Called after every decode call; looks at the system twice a second."""
-        if self._library is None or now_ns < self._next_look_ns:
+        if self._library is None or self._threads < 2 or now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + LOOK_INTERVAL_NS
         try:
@@ -59,9 +65,13 @@ class Spinning:
             return
         log.info("engine.spinning", short=short)
         if short:
-            self._team = SleepingTeam(self._library, self._team_threads)
+            self._team = SleepingTeam(self._library, self._team_threads())
         else:
             self.close()
+
+    def _team_threads(self) -> int:
+        """Enough for more threads than CPUs together with those that compute."""
+        return max(2, len(self._cpus) - self._threads + 2)
 
     def close(self) -> None:
         """Let the sleeping team go."""

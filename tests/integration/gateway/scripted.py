@@ -198,6 +198,11 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
                 async with asyncio.timeout(REPORT_INTERVAL_S):
                     await self._changed.wait()
 
+    async def UseThreads(  # noqa: N802
+        self, request: runner_pb2.UseThreadsRequest, context: Context
+    ) -> runner_pb2.UseThreadsResponse:
+        return runner_pb2.UseThreadsResponse(threads=request.threads)
+
     def _count(self, step: int) -> None:
         self.busy += step
         self.busy_most = max(self.busy_most, self.busy)

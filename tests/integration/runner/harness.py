@@ -186,13 +186,14 @@ async def running(
     slots: int = 4,
     context: int = 512,
     batch: int = 512,
+    threads: int = 1,
     projector: Path | None = None,
     **options: Any,
 ) -> AsyncIterator[Harness]:
     """A loaded engine whose bookkeeping is checked after every step; all slots must be free in the end."""
     names = ("cache_type_k", "cache_type_v", "flash_attention")
     chosen = {name: options.pop(name) for name in names if name in options}
-    layout = LaunchLayout(slots=slots, context_tokens=context, batch_tokens=batch, threads=1, **chosen)
+    layout = LaunchLayout(slots=slots, context_tokens=context, batch_tokens=batch, threads=threads, **chosen)
     engine = BatchedEngine(ModelFiles(model=path, projector=projector), layout, BatchedOptions(verify=True, **options))
     harness = Harness(engine, overlap=options.get("overlap", True))
     await harness.load()

@@ -107,13 +107,14 @@ def pooled(
     *,
     context: int = 512,
     slots: int = 0,
+    threads: int = 1,
     flash_attention: FlashAttention = FlashAttention.AUTO,
     adapters: tuple[AdapterFile, ...] = (),
     devices: tuple[LayoutDevice, ...] = (),
 ) -> Iterator[PooledHarness]:
-    """A loaded engine with one thread for its calls."""
+    """A loaded engine, with one thread for its calls unless asked otherwise."""
     layout = LaunchLayout(
-        devices=devices, context_tokens=context, slots=slots, threads=1, flash_attention=flash_attention
+        devices=devices, context_tokens=context, slots=slots, threads=threads, flash_attention=flash_attention
     )
     harness = PooledHarness(path, layout, adapters)
     harness.engine.start(harness)
