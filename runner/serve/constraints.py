@@ -20,8 +20,9 @@ from runner.core.grammar.walk import Grammar
 from runner.core.sequence.dry import Breakers, find_breakers
 from runner.core.sequence.reasoning_budget import ReasoningBudget, reasoning_budget
 from runner.engine.contract.engine import TokenTable
+from runner.serve.tenant_cache import TenantCache
 
-# Grammars that are kept with all that answers found out about them.
+# Grammars that are kept with all that answers found out about them, of all tenants together.
 KEPT_MAX = 32
 # Trees of the vocabulary, one for each set of control tokens that constraints use.
 TRIES_MAX = 4
@@ -74,8 +75,8 @@ class ConstraintReader:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="constraints")
         self._lock = threading.Lock()
         self._tries: OrderedDict[frozenset[int], TokenTrie] = OrderedDict()  # by the control tokens in them
-        self._grammars: OrderedDict[ConstraintText, TokenGrammar] = OrderedDict()
-        self._breakers: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
+        self._grammars: TenantCache[ConstraintText, TokenGrammar] = TenantCache(KEPT_MAX)
+        self._breakers: TenantCache[tuple[str, ...], Breakers] = TenantCache(KEPT_MAX)
 
     async def read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Constraints:
         """What a request asks for; at once where it asks for nothing or for what is known.
@@ -96,14 +97,15 @@ class ConstraintReader:
         breakers = tuple(request.sampling.dry_sequence_breakers) or BREAKERS_DEFAULT
         if dry:
             check_breakers(breakers)
-        grammar = self._grammars.get(key) if key is not None else None
-        known = self._breakers.get(breakers) if dry else None
+        salt = request.cache_salt
+        grammar = self._grammars.get(salt, key) if key is not None else None
+        known = self._breakers.get(salt, breakers) if dry else None
         if (key is None or grammar is not None) and (not dry or known is not None):
             return Constraints(grammar=grammar, breakers=known)
         loop = asyncio.get_running_loop()
         resumed = tuple(request.resume_token_ids)
         return await loop.run_in_executor(
-            self._thread, self.read_now, key, breakers if dry else None, vocabulary, resumed
+            self._thread, self.read_now, key, breakers if dry else None, vocabulary, resumed, salt
         )
 
     def read_now(
@@ -112,14 +114,18 @@ class ConstraintReader:
         breakers: tuple[str, ...] | None,
         vocabulary: TokenTable,
         resumed: tuple[int, ...] = (),
+        salt: str = "",
     ) -> Constraints:
         """As `read`, in the caller's thread. `resumed` tokens are followed here, so that the engine need not."""
-        grammar = self._grammar(key, vocabulary, resumed) if key is not None else None
-        return Constraints(grammar=grammar, breakers=self._find_breakers(breakers, vocabulary) if breakers else None)
+        grammar = self._grammar(key, vocabulary, resumed, salt) if key is not None else None
+        found = self._find_breakers(breakers, vocabulary, salt) if breakers else None
+        return Constraints(grammar=grammar, breakers=found)
 
-    def _grammar(self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
+    def _grammar(
+        self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...], salt: str
+    ) -> TokenGrammar:
         with self._lock:
-            known = self._grammars.get(key)
+            known = self._grammars.get(salt, key)
             if known is None:
                 grammar = Grammar(_rules_of(key))
                 trie = self._trie(key.token_ids, vocabulary)
@@ -128,9 +134,7 @@ class ConstraintReader:
                 )
                 if resumed and max(resumed) < vocabulary.size:
                     _ = GrammarCursor(known, resumed=resumed).complete
-                self._grammars[key] = known
-                if len(self._grammars) > KEPT_MAX:
-                    self._grammars.popitem(last=False)
+                self._grammars.put(salt, key, known)
             return known
 
     def _trie(self, token_ids: frozenset[int], vocabulary: TokenTable) -> TokenTrie:
@@ -144,17 +148,16 @@ class ConstraintReader:
                 self._tries.popitem(last=False)
         return known
 
-    def _find_breakers(self, texts: tuple[str, ...], vocabulary: TokenTable) -> Breakers:
+    def _find_breakers(self, texts: tuple[str, ...], vocabulary: TokenTable, salt: str) -> Breakers:
         with self._lock:
-            known = self._breakers.get(texts)
+            known = self._breakers.get(salt, texts)
             if known is None:
 
                 def tokenize(text: bytes) -> list[int]:
                     return vocabulary.tokenize(text, parse_special=False)
 
-                known = self._breakers[texts] = find_breakers(texts, pieces=vocabulary.pieces, tokenize=tokenize)
-                if len(self._breakers) > KEPT_MAX:
-                    self._breakers.popitem(last=False)
+                known = find_breakers(texts, pieces=vocabulary.pieces, tokenize=tokenize)
+                self._breakers.put(salt, texts, known)
             return known
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
-from runner.core.grammar.token_grammar import GrammarCursor
+from runner.core.grammar.token_grammar import GrammarCursor, TokenGrammar
 from runner.engine.plain.fake_model import END, FakeVocabulary
 from runner.serve.constraints import KEPT_MAX, ConstraintReader
 
@@ -47,6 +47,34 @@ async def test_only_so_many_grammars_are_kept() -> None:
     for number in range(1, KEPT_MAX + 1):
         await reader.read(request(grammar=f'root ::= "{number}"'), VOCABULARY)
     assert (await reader.read(request(grammar='root ::= "0"'), VOCABULARY)).grammar is not first
+
+
+async def test_tenants_share_no_grammar_and_none_pushes_out_anothers() -> None:
+    reader = ConstraintReader()
+
+    async def read(tenant: str, text: str) -> TokenGrammar | None:
+        return (await reader.read(request(grammar=f'root ::= "{text}"', cache_salt=tenant), VOCABULARY)).grammar
+
+    known = await read("careful", "x")
+    assert await read("other", "x") is not known
+    for number in range(3 * KEPT_MAX):
+        await read("flood", str(number))
+    assert await read("careful", "x") is known
+    newest = await read("flood", "newest")
+    assert await read("flood", "newest") is newest
+
+
+async def test_breakers_of_a_tenant_outlive_those_of_another() -> None:
+    reader = ConstraintReader()
+
+    async def read(tenant: str, *breakers: str) -> object:
+        sampling = runner_pb2.Sampling(dry_multiplier=1, dry_sequence_breakers=breakers)
+        return (await reader.read(request(sampling=sampling, cache_salt=tenant), VOCABULARY)).breakers
+
+    known = await read("careful")
+    for number in range(2 * KEPT_MAX):
+        await read("flood", str(number))
+    assert await read("careful") is known
 
 
 async def test_tokens_that_were_delivered_already_are_followed_before_the_engine_has_to() -> None:
