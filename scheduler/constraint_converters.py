@@ -9,7 +9,7 @@ from scheduler.core.planning.candidates import Candidate, Placement, Refusal, Ve
 from scheduler.core.planning.explanation import Explanation
 from scheduler.core.sizes.ledger import Available, Need
 from scheduler.core.values.asked import LoadOptions
-from scheduler.core.values.constraint_fields import CACHE_TYPES, default_replicas_max
+from scheduler.core.values.constraint_fields import CACHE_TYPES, SHARE_MAX, default_replicas_max
 from scheduler.core.values.constraints import Constraints, FillPolicy, ModelConstraints, Shape
 from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.memory import MemoryOrigin
@@ -45,6 +45,8 @@ def to_constraints(wire: scheduler_pb2.Constraints) -> Constraints:
     for name in ("cache_type_k", "cache_type_v"):
         if getattr(wire, name) not in CACHE_TYPES:
             raise InvalidRequest(f'"{name}" must be one of {", ".join(CACHE_TYPES[1:])}', param=name)
+    if not all(0 <= share <= SHARE_MAX for share in wire.tensor_split):  # nan is neither
+        raise InvalidRequest(f'"tensor_split" must be a list of numbers from 0 to {SHARE_MAX}', param="tensor_split")
     return Constraints(
         nodes=tuple(wire.nodes),
         devices=tuple(wire.devices),

@@ -135,6 +135,20 @@ def test_a_number_that_is_none_is_refused_by_name(name: str, number: float) -> N
     assert caught.value.param == name
 
 
+@pytest.mark.parametrize("share", [-1, 1e39, 1.7e308, 10**400, True, "1"])
+def test_a_share_that_no_sum_can_hold_is_refused_by_name(share: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_constraints({"devices": ["gpu-0", "gpu-1"], "tensor_split": [1, share]})
+    assert caught.value.message == '"tensor_split" must be a list of numbers from 0 to 1000000'
+
+
+@pytest.mark.parametrize("share", [nan, inf, -inf, -1.0, 1e30])
+def test_such_a_share_does_not_come_over_the_wire_either(share: float) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        to_constraints(scheduler_pb2.Constraints(devices=["gpu-0", "gpu-1"], tensor_split=[1.0, share]))
+    assert caught.value.param == "tensor_split"
+
+
 @pytest.mark.parametrize(
     ("constraints", "device", "obstacle"),
     [
