@@ -61,7 +61,6 @@ def advance_stop(books: Books, stop: Stop, now_s: float) -> None:
     """Take the next step that is due."""
     if books.leadership is None or (stop.retry_at_s is not None and now_s < stop.retry_at_s):
         return
-    stop.retry_at_s = None
     found = books.observed.replica(stop.placement_id)
     runner = found[1] if found is not None and found[1].generation == stop.generation else None
     if stop.state is StopState.DRAINING and runner is None and stop.placement_id not in books.desired:
@@ -143,8 +142,6 @@ def on_stop_done(books: Books, event: StopDone, now_s: float) -> None:
     stop.state = StopState.RECOVERING
     stop.has_failed = False
     stop.recover_until_s = now_s + books.policy.recovery_s
-    stop.retry_at_s = None
-    advance_stop(books, stop, now_s)
 
 
 def on_stop_failed(books: Books, event: StopFailed, now_s: float) -> None:
@@ -163,7 +160,7 @@ def on_stop_failed(books: Books, event: StopFailed, now_s: float) -> None:
 
 def _is_recovered(books: Books, stop: Stop, runner: RunnerView | None, now_s: float) -> bool:
     """Gone from the node's reports, and its share of every device is free again; or waited for long enough."""
-    if now_s >= stop.recover_until_s or books.node(stop.node_id) is None:
+    if now_s >= stop.recover_until_s:
         return True
     if runner is None:
         take_back(books, stop)

@@ -1,0 +1,394 @@
+"""How a replica goes, step by step: what each step waits for, what sends it back, what is forgotten at the end."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core.books.books import StopState
+from scheduler.core.books.effects import RemoveDesired, SaveDesired
+from scheduler.core.books.events import (
+    DesiredSaved,
+    DesiredSaveFailed,
+    RunnerReported,
+    StopDone,
+    StopFailed,
+    TimePassed,
+)
+from scheduler.core.books.promises import promises
+from scheduler.core.planning.candidates import Placement
+from scheduler.core.sizes.ledger import Need
+from scheduler.core.stopping.stopping import order_blind_stop, order_stop, still_hold_what_is_needed
+from scheduler.core.values.desired import Phase
+from scheduler.core.values.faults import PLACEMENT_MISMATCH, STALE_FENCE, Fault
+from scheduler.core.values.layouts import Layout
+from scheduler.core.values.memory import GIB
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import RunnerState
+from tests.unit.scheduler.builders import cpu, gpu, node, report
+from tests.unit.scheduler.world import World, models, world_with
+
+UNAVAILABLE = Fault(reason="model_unavailable", message="no answer")
+
+
+def served(**wishes: object) -> World:
+    """One replica that serves."""
+    world = world_with(node("a", devices=(gpu(), cpu(free=3, total=3)), models=models("m", "n")), m=16, n=16)
+    if wishes:
+        world.want("m", **wishes)
+    world.ensure("c", "m")
+    world.settle()
+    return world
+
+
+def unloaded() -> World:
+    """The host has been told to stop the replica."""
+    world = served()
+    world.unload("u", "m")
+    world.writes_done()
+    assert [one.placement_id for one in world.stops] == ["p1"]
+    return world
+
+
+def fail_stop(world: World, reason: str = "model_unavailable") -> None:
+    told = world.stops.pop(0)
+    fault = Fault(reason=reason, message="fence 7 is not valid any more, the highest seen is 9")
+    world.send(StopFailed(placement_id=told.placement_id, generation=told.generation, fault=fault))
+
+
+def state_of(world: World) -> StopState | None:
+    found = world.core.books.stops.get("p1")
+    return None if found is None else found.state
+
+
+def test_a_standby_orders_no_stop() -> None:
+    world = served()
+    world.lose_leadership()
+    assert not order_stop(world.core.books, "p1", reason="test", now_s=world.now_s)
+    assert world.core.books.stops == {}
+    assert world.route("m:latest") == ["p1"]
+
+
+def test_a_stop_is_ordered_once_and_a_later_order_may_only_make_it_harder() -> None:
+    world = served()
+    world.work("p1", busy=1)
+    world.report()
+    books = world.core.books
+    assert order_stop(books, "p1", reason="first", now_s=world.now_s)
+    assert not order_stop(books, "p1", reason="second", now_s=world.now_s, forced=True)
+    assert not order_stop(books, "p1", reason="third", now_s=world.now_s)
+    assert books.stops["p1"].forced
+    assert books.stops["p1"].reason == "first"
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_host_is_told_to_let_sequences_end_unless_the_stop_is_forced(forced: bool) -> None:
+    world = served()
+    order_stop(world.core.books, "p1", reason="test", now_s=world.now_s, forced=forced)
+    world.send(TimePassed())
+    assert world.core.books.stops["p1"].state is StopState.SAVING
+    world.send(DesiredSaved(placement_id="p1", generation=1, phase=Phase.STOPPING))
+    (told,) = world.all_stops
+    assert told.drain_ms == (0 if forced else Policy().drain_s * 1000)
+
+
+def test_a_replica_that_no_live_report_shows_is_not_known_to_be_idle() -> None:
+    world = served()
+    world.lose_inventory()
+    world.unload("u", "m")
+    world.writes_done()
+    assert state_of(world) is StopState.DRAINING
+    assert world.all_stops == []
+    world.report()
+    world.writes_done()
+    assert [one.placement_id for one in world.all_stops] == ["p1"]
+
+
+def test_only_the_written_intent_to_stop_lets_a_host_be_told_and_once() -> None:
+    world = served()
+    world.unload("u", "m")
+    world.send(DesiredSaved(placement_id="p1", generation=1, phase=Phase.RUNNING))
+    assert world.all_stops == []
+    world.writes_done()
+    world.send(DesiredSaved(placement_id="p1", generation=1, phase=Phase.STOPPING))
+    assert len(world.all_stops) == 1
+
+
+def test_an_intent_that_could_not_be_written_is_written_again_a_moment_later() -> None:
+    world = served()
+    world.unload("u", "m")
+    world.writes_fail(UNAVAILABLE)
+    world.send(TimePassed())
+    assert state_of(world) is StopState.DRAINING
+    assert world.writes == []
+    world.now_s += Policy().stop_retry_s - 0.01
+    world.send(TimePassed())
+    assert world.writes == []
+    world.now_s += 0.01
+    world.send(TimePassed())
+    assert [one.record.phase for one in world.writes if isinstance(one, SaveDesired)] == [Phase.STOPPING]
+    assert world.route("m:latest") == []
+
+
+def test_a_write_that_fails_late_does_not_take_back_what_the_host_was_told() -> None:
+    world = unloaded()
+    world.send(DesiredSaveFailed(placement_id="p1", generation=1, phase=Phase.RUNNING, fault=UNAVAILABLE))
+    assert state_of(world) is StopState.COMMANDED
+    world.stops_done()
+    world.report()
+    assert state_of(world) is None
+
+
+def test_a_host_that_could_not_stop_it_is_told_again_a_moment_later() -> None:
+    world = unloaded()
+    fail_stop(world)
+    world.writes_done()
+    assert world.stops == []
+    world.now_s += Policy().stop_retry_s - 0.01
+    world.send(TimePassed())
+    world.writes_done()
+    assert world.stops == []
+    world.now_s += 0.01
+    world.send(TimePassed())
+    world.writes_done()
+    assert len(world.stops) == 1
+    world.stops_done()
+    world.report()
+    world.writes_done()
+    assert state_of(world) is None
+    assert world.store == {}
+
+
+def test_an_answer_that_nobody_waits_for_moves_no_stop() -> None:
+    world = served()
+    world.work("p1", busy=1)
+    world.report()
+    world.unload("u", "m")
+    assert state_of(world) is StopState.DRAINING
+    world.send(StopDone(placement_id="p1", generation=1))
+    world.send(StopFailed(placement_id="p1", generation=1, fault=Fault(reason=PLACEMENT_MISMATCH, message="words")))
+    assert state_of(world) is StopState.DRAINING
+    assert not world.core.books.stops["p1"].has_failed
+
+
+def test_a_host_that_runs_a_newer_generation_ends_the_stop_of_the_older_one() -> None:
+    world = unloaded()
+    fail_stop(world, PLACEMENT_MISMATCH)
+    assert state_of(world) is None
+
+
+def test_a_host_that_has_seen_a_higher_fence_makes_whoever_stops_rise_above_it() -> None:
+    world = unloaded()
+    fail_stop(world, STALE_FENCE)
+    assert [one.high_water for one in world.dropped if hasattr(one, "high_water")] == [9]
+
+
+def test_a_node_that_is_gone_before_it_could_be_told_ends_the_stop() -> None:
+    world = served()
+    world.unload("u", "m")
+    world.cut_off.add("a")
+    del world.nodes["a"]
+    world.report()
+    world.now_s += Policy().node_lost_s
+    world.report()
+    assert world.core.books.node("a") is None
+    world.writes_done()
+    assert state_of(world) is None
+    assert world.all_stops == []
+    assert world.store == {}
+
+
+def test_a_node_that_is_gone_after_its_process_ended_is_not_waited_for() -> None:
+    world = unloaded()
+    world.holders["a", "gpu-0"] = ()
+    taken = world.nodes["a"]
+    first, *others = taken.devices
+    world.nodes["a"] = replace(taken, devices=(replace(first, free_bytes=0), *others))
+    world.cut_off.add("a")
+    del world.nodes["a"]
+    world.pass_time(Policy().node_lost_s - 1)
+    world.stops_done()
+    world.report()
+    assert state_of(world) is StopState.RECOVERING, "its reports are not live"
+    world.pass_time(2)
+    assert state_of(world) is None
+
+
+def test_while_reports_still_show_the_process_nothing_has_come_back() -> None:
+    world = unloaded()
+    before = world.views()
+    world.stops_done()
+    first, *others = world.nodes["a"].devices
+    later = replace(before[0], devices=(replace(first, free_bytes=first.total_bytes), *others))
+    world.nodes["a"] = later
+    world.core.books.observed.see_inventory((later,), world.uptime_s, world.now_s)
+    world.send(TimePassed())
+    assert state_of(world) is StopState.RECOVERING
+    assert [one.placement_id for one in promises(world.core.books)] == ["p1"]
+
+
+def test_what_its_start_reported_is_forgotten_with_it() -> None:
+    """No inventory has shown it yet."""
+    world = world_with(node("a", models=models("m", "n")), m=16)
+    world.ensure("c", "m")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.load("p1", 1.0)
+    world.writes_done()
+    world.unload("u", "m")
+    world.writes_done()
+    world.stops_done()
+    assert world.core.books.observed.replica("p1") is None
+
+
+def test_a_stop_leaves_neither_a_record_nor_a_memory_of_the_replica() -> None:
+    world = unloaded()
+    assert "p1" in world.core.books.memos
+    world.stops_done()
+    world.send(TimePassed())
+    world.report()
+    assert state_of(world) is None
+    assert [one.placement_id for one in world.writes if isinstance(one, RemoveDesired)] == ["p1"]
+    assert world.core.books.desired == {}
+    assert "p1" not in world.core.books.memos
+
+
+def test_what_runs_in_a_newer_generation_keeps_its_record() -> None:
+    world = unloaded()
+    newer = replace(world.core.books.desired["p1"], generation=2, phase=Phase.RUNNING)
+    world.core.books.desired["p1"] = newer
+    one = world.runners["p1"]
+    one.view = replace(one.view, generation=2, incarnation="p1.2")
+    world.report()
+    fail_stop(world, PLACEMENT_MISMATCH)
+    assert world.core.books.desired["p1"] == newer
+    assert not [one for one in world.writes if isinstance(one, RemoveDesired)]
+
+
+def test_a_newer_runner_is_not_taken_for_the_one_that_goes() -> None:
+    """It is busy, and another host process than the one whose stop was ordered."""
+    world = served()
+    world.work("p1", busy=1)
+    world.report()
+    world.unload("u", "m")
+    one = world.runners["p1"]
+    one.view = replace(one.view, generation=2, incarnation="p1.2")
+    world.report()
+    assert state_of(world) is StopState.SAVING, "the one that was meant is gone"
+
+
+def test_what_is_neither_wanted_nor_seen_needs_no_host() -> None:
+    world = served()
+    world.work("p1", busy=1)
+    world.report()
+    world.unload("u", "m")
+    world.core.books.forget_desired("p1")
+    del world.runners["p1"]
+    world.report()
+    assert state_of(world) is None
+    assert world.all_stops == []
+
+
+def test_a_replica_that_nobody_has_written_down_is_written_down_as_going() -> None:
+    """So that the next leader goes on with it."""
+    world = served()
+    world.core.books.forget_desired("p1")
+    world.writes.clear()
+    order_stop(world.core.books, "p1", reason="test", now_s=world.now_s)
+    world.send(TimePassed())
+    record = world.core.books.desired["p1"]
+    assert (record.phase, record.generation, record.node_id) == (Phase.STOPPING, 1, "a")
+    assert (record.model_digest, record.layout) == ("digest-m", world.runners["p1"].view.layout)
+
+
+def test_a_replica_that_has_failed_keeps_its_bytes_while_it_is_stopped() -> None:
+    world = served()
+    one = world.runners["p1"]
+    one.view = replace(one.view, state=RunnerState.ERROR, fault=UNAVAILABLE)
+    held = {one.placement_id: one.device_bytes for one in promises(world.core.books)}
+    world.send(RunnerReported(node_id="a", runner=one.view))
+    world.core.books.observed.see_inventory(world.views(), world.uptime_s, world.now_s)
+    order_stop(world.core.books, "p1", reason="test", now_s=world.now_s)
+    assert {one.placement_id: one.device_bytes for one in promises(world.core.books)} == held
+
+
+def loading() -> World:
+    """A load that its host has begun."""
+    world = world_with(node("a", models=models("m", "n")), m=16, n=16)
+    world.ensure("c", "m")
+    world.measure_all()
+    world.writes_done()
+    world.hosts_take_starts()
+    world.load("p1", 0.4)
+    world.report()
+    return world
+
+
+def test_a_load_that_is_stopped_holds_all_that_was_planned_for_it() -> None:
+    """Margins too: nobody has seen yet what it takes."""
+    world = loading()
+    books = world.core.books
+    planned = tuple(one for one in promises(books) if one.placement_id == "p1")
+    assert planned[0].device_bytes["gpu-0"] > 16 * GIB
+    order_stop(books, "p1", reason="test", now_s=world.now_s, forced=True)
+    assert books.stops["p1"].held == planned
+
+
+def test_what_goes_already_is_not_stopped_anew_as_something_that_nobody_saw() -> None:
+    world = loading()
+    books = world.core.books
+    order_stop(books, "p1", reason="first", now_s=world.now_s, forced=True)
+    going = books.stops["p1"]
+    order_blind_stop(books, books.desired["p1"], (), reason="second", now_s=world.now_s)
+    assert books.stops["p1"] is going
+
+
+def test_a_standby_stops_nothing_that_nobody_saw() -> None:
+    world = loading()
+    record = world.core.books.desired["p1"]
+    world.lose_leadership()
+    order_blind_stop(world.core.books, record, (), reason="test", now_s=world.now_s)
+    assert world.core.books.stops == {}
+
+
+TARGET = Layout(context_tokens=4096, slots=1, batch_tokens=512)
+
+
+def waited_for(world: World, node_id: str, device_id: str) -> bool:
+    """Whether a load on node a waits that evicted p1 for this device."""
+    need = Need(
+        device_id=device_id,
+        node_id="" if node_id == "a" else node_id,
+        weights_bytes=1,
+        cache_bytes=0,
+        graph_bytes=0,
+        reserve_bytes=0,
+        margin_bytes=0,
+    )
+    placement = Placement(node_id="a", layout=TARGET, report=report(1), needs=(need,), victims=("p1",), candidates=())
+    return still_hold_what_is_needed(world.core.books, placement)
+
+
+def test_a_load_waits_for_the_devices_that_it_needs_and_for_no_others() -> None:
+    world = unloaded()
+    assert waited_for(world, "a", "gpu-1"), "its process may be there still"
+    (held,) = world.core.books.stops["p1"].held
+    world.core.books.stops["p1"].state = StopState.RECOVERING
+    world.core.books.stops["p1"].held = (replace(held, node_id="b"),)
+    assert waited_for(world, "b", "gpu-0")
+    assert not waited_for(world, "a", "gpu-0")
+    assert not waited_for(world, "b", "gpu-1")
+    del world.core.books.stops["p1"]
+    assert not waited_for(world, "b", "gpu-0")
+
+
+def test_a_stop_that_failed_is_waited_for_by_nobody_until_it_has_been_done() -> None:
+    world = unloaded()
+    fail_stop(world)
+    assert not waited_for(world, "a", "gpu-0")
+    world.now_s += Policy().stop_retry_s
+    world.send(TimePassed())
+    world.writes_done()
+    assert not waited_for(world, "a", "gpu-0")
+    world.send(StopDone(placement_id="p1", generation=1))
+    assert waited_for(world, "a", "gpu-0")
