@@ -8,6 +8,7 @@ from scheduler.core.books.effects import CheckLeadership, DropLeadership
 from scheduler.core.books.events import StartFailed
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.memory import GIB, DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 
@@ -231,6 +232,21 @@ def test_a_start_that_ends_in_a_runner_error_is_a_failure_like_any_other() -> No
     )
     assert world.fault("c").reason == "bad_model_file"
     assert world.route() == []
+
+
+@pytest.mark.parametrize("seen_in", ["stream", "inventory"])
+def test_callers_hear_why_a_runner_ended_wherever_that_is_seen(seen_in: str) -> None:
+    world = world_with(node())
+    world.ensure("c")
+    start_once(world)
+    world.hosts_take_starts()
+    one = world.runners["p1"]
+    one.view = replace(one.view, state=RunnerState.ERROR, fault=Fault(reason="bad_model_file", message="no tensors"))
+    if seen_in == "stream":
+        world.tell("p1")
+    else:
+        world.report()
+    assert world.fault("c").reason == "bad_model_file"
 
 
 @pytest.mark.behaviour("B-133")
