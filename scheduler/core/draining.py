@@ -74,7 +74,6 @@ def on_saved(books: Books, event: DrainSaved, now_s: float) -> None:
         _plan_elsewhere(books, event.node_id, now_s)
     if was_drained != (event.budget_s is not None):
         books.note("node.drained" if event.budget_s is not None else "node.undrained", node=event.node_id)
-    advance_drains(books, now_s)
     books.emit(
         AnswerDrain(
             caller_id=event.caller_id,

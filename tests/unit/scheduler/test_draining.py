@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.books.effects import AnswerDrain, AnswerFailed, SaveDesired
+from scheduler.core.books.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDesired
 from scheduler.core.books.events import DrainAsked
 from scheduler.core.planning.candidates import Verdict
 from scheduler.core.values.desired import Phase
-from scheduler.core.values.faults import Fault
+from scheduler.core.values.faults import STALE_FENCE, Fault
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
 
@@ -189,3 +189,81 @@ def test_what_cannot_be_written_down_does_not_count(drain: bool) -> None:
     world.writes_fail(Fault(reason="model_unavailable", message="state store unreachable"))
     assert isinstance(world.answers["operator"][-1], AnswerFailed)
     assert ("near" in world.core.books.drains) is not drain
+
+
+def test_a_leader_that_rises_again_does_not_begin_the_budget_anew() -> None:
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.drain("near", budget_s=30)
+    world.pass_time(20)
+    world.lead()
+    world.pass_time(11)
+    world.settle()
+    assert placement_id not in world.runners
+
+
+def test_a_drain_that_the_store_forgot_goes_on_where_it_was() -> None:
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.drain("near", budget_s=30)
+    world.pass_time(20)
+    world.stored_drains.clear()
+    world.lead()
+    world.pass_time(11)
+    world.settle()
+    assert placement_id not in world.runners
+
+
+def test_another_budget_counts_from_when_the_drain_began_and_is_no_second_drain() -> None:
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.drain("near", budget_s=300)
+    world.pass_time(20)
+    world.drain("near", budget_s=30)
+    assert [note.fields["node"] for note in world.noted("node.drained")] == ["far", "near"]
+    world.pass_time(11)
+    world.settle()
+    assert placement_id not in world.runners
+    world.drain("near", drain=False)
+    world.drain("near", drain=False)
+    assert [note.fields for note in world.noted("node.undrained")][1:] == [{"node": "near"}]
+
+
+def test_a_node_that_is_gone_can_be_undrained() -> None:
+    world = two_nodes()
+    world.drain("near")
+    world.cut_off.add("near")
+    del world.nodes["near"]
+    world.pass_time(world.policy.node_lost_s + 1)
+    assert world.core.books.node("near") is None
+    world.drain("near", drain=False)
+    assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id="near", drains=False, replicas=0)
+    assert world.core.books.drains == {}
+    assert world.stored_drains == {}
+
+
+def test_a_drain_that_only_a_former_leader_could_write_has_leadership_checked() -> None:
+    world = two_nodes()
+    world.send(DrainAsked(caller_id="operator", node_id="near", drain=True))
+    world.writes_fail(Fault(reason=STALE_FENCE, message="the state store is at fence 9"))
+    assert any(isinstance(one, CheckLeadership) for one in world.dropped)
+
+
+def test_a_load_that_would_borrow_from_a_drained_node_is_planned_without_it() -> None:
+    world = world_with(
+        replace(node("near", devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True),
+        replace(node("far", devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True),
+        m=16,
+    )
+    world.ensure("c")
+    while not (written := [one for one in world.writes if isinstance(one, SaveDesired)]):
+        world.measure_all()
+    (lender,) = {part.node_id for part in written[0].record.layout.devices if part.node_id}
+    asked = DrainAsked(caller_id="operator", node_id=lender, drain=True)
+    world.send(asked)
+    world.writes.reverse()  # the drain is written first
+    world.writes_done()
+    assert world.all_starts == []
