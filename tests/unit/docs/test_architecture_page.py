@@ -1,0 +1,38 @@
+"""The page of the architecture names every package, and every module of the scheduler's core, and none that is gone."""
+
+import re
+from pathlib import Path
+
+from tools.architecture_tables import ARCHITECTURE, ROOT
+
+CORE = ROOT / "scheduler" / "core"
+
+
+def modules(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def test_every_package_of_gateway_runner_and_scheduler_is_named() -> None:
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    packages = [
+        path.parent
+        for service in ("gateway", "runner", "scheduler")
+        for path in sorted((ROOT / service).glob("*/**/__init__.py"))
+    ]
+    assert len(packages) > 40
+    # In full in the text, or as the table of its service, of the host or of the scheduler's core has it.
+    tables = [ROOT, ROOT / "gateway", ROOT / "runner", ROOT / "runner" / "host", ROOT / "scheduler", CORE]
+
+    def is_named(package: Path) -> bool:
+        names = (package.relative_to(table) for table in tables if table in package.parents)
+        return any(f"`{name}/" in text for name in names)
+
+    assert [str(package.relative_to(ROOT)) for package in packages if not is_named(package)] == []
+
+
+def test_the_modules_of_the_schedulers_core_are_those_of_the_table() -> None:
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:`(\w+)/`|\(top\)) \| [^|]+ \| (.+) \|$", text, re.MULTILINE)
+    told = {CORE / folder: set(re.findall(r"`(\w+)`", names)) for folder, names in rows if (CORE / folder).is_dir()}
+    real = {folder: modules(folder) for folder in (CORE, *(path.parent for path in CORE.glob("*/__init__.py")))}
+    assert told == real
