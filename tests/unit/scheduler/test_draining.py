@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core.books.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDesired
-from scheduler.core.books.events import DrainAsked
+from scheduler.core.books.events import DrainAsked, DrainSaved, TimePassed
+from scheduler.core.books.load_jobs import LoadState
 from scheduler.core.planning.candidates import Verdict
 from scheduler.core.values.desired import Phase
 from scheduler.core.values.faults import STALE_FENCE, Fault
-from tests.unit.scheduler.builders import cpu, gpu, node
+from scheduler.core.values.view import ModelFile
+from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World, models, world_with
 
 
@@ -267,3 +269,123 @@ def test_a_load_that_would_borrow_from_a_drained_node_is_planned_without_it() ->
     world.writes.reverse()  # the drain is written first
     world.writes_done()
     assert world.all_starts == []
+
+
+def test_the_budget_is_over_at_its_moment_also_while_a_replica_elsewhere_is_being_loaded() -> None:
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.report()
+    world.drain("near", budget_s=10)
+    assert world.core.books.jobs, "one elsewhere is on its way"
+    world.now_s += 9.99
+    world.send(TimePassed())
+    assert placement_id not in world.core.books.stops
+    world.now_s += 0.01
+    world.send(TimePassed())
+    assert world.core.books.stops[placement_id].forced
+
+
+def borrowed() -> tuple[World, str, str]:
+    """A busy replica over two nodes: its own, and the one that lends to it."""
+    world = world_with(
+        replace(node("near", devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True),
+        replace(node("far", devices=(gpu("g0", free=12, total=12), cpu(free=3, total=3))), rpc_enabled=True),
+        m=16,
+    )
+    world.ensure("c")
+    world.settle()
+    ((placement_id, one),) = world.runners.items()
+    world.work(placement_id, busy=1)
+    world.report()
+    (lender,) = {part.node_id for part in one.view.layout.devices if part.node_id}
+    return world, one.node_id, lender
+
+
+def test_a_replica_on_two_drained_nodes_has_the_shorter_of_their_budgets() -> None:
+    world, head, lender = borrowed()
+    world.drain(head, budget_s=300)
+    world.drain(lender, budget_s=10)
+    world.pass_time(11)
+    world.settle()
+    assert world.runners == {}
+
+
+def test_whoever_drains_a_lender_hears_of_what_it_lends() -> None:
+    world, _, lender = borrowed()
+    world.drain(lender)
+    assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id=lender, drains=True, replicas=1)
+
+
+def test_what_was_stopped_is_not_stopped_again_before_an_inventory_shows_it() -> None:
+    world = loaded_on_near()
+    world.nodes["far"] = replace(world.nodes["far"], devices=(gpu("g0", free=1, total=1), cpu(free=1, total=1)))
+    world.report()
+    world.drain("near")
+    world.measure_all()
+    world.writes_done()
+    world.stops_done()
+    world.pass_time(8, reporting=False)
+    world.writes_done()
+    assert len(world.all_stops) == 1
+
+
+def test_replicas_that_an_operator_keeps_are_all_there_before_one_goes() -> None:
+    world = world_with(*(node(name) for name in "abc"), m=16)
+    world.want("m", replicas_min=2)
+    world.settle()
+    world.report()
+    world.settle()
+    assert len(world.route()) == 2
+    leaving = min(one.node_id for one in world.runners.values())
+    world.drain(leaving)
+    assert len(world.route()) == 2
+    world.settle()
+    world.report()
+    world.settle()
+    assert nodes_in_use(world) == sorted(set("abc") - {leaving})
+
+
+def test_no_model_is_evicted_for_what_leaves_a_drained_node() -> None:
+    world = two_nodes(room_gib=12)
+    world.nodes["far"] = replace(world.nodes["far"], models=models("m", "n"))
+    world.sizes_gib["digest-n"] = 8
+    world.report()
+    world.drain("far")
+    world.ensure("c", "m")
+    world.settle()
+    world.drain("far", drain=False)
+    world.ensure("d", "n")
+    world.settle()
+    world.pass_time(20)
+    assert nodes_in_use(world) == ["far", "near"]
+    world.drain("near")
+    world.settle()
+    world.pass_time(10)
+    world.settle()
+    assert len(world.route("n:latest")) == 1
+    assert world.route("m:latest") == []
+
+
+@pytest.mark.parametrize("files", [models("other"), (model(error="wrong magic"),)])
+def test_a_replica_whose_file_is_gone_or_broken_is_followed_by_none(files: tuple[ModelFile, ...]) -> None:
+    world = loaded_on_near()
+    for name in ("near", "far"):
+        world.nodes[name] = replace(world.nodes[name], models=files)
+    world.report()
+    world.drain("near")
+    world.settle()
+    world.pass_time(10)
+    world.settle()
+    assert world.runners == {}
+
+
+def test_a_drain_leaves_loads_on_other_nodes_alone() -> None:
+    world = two_nodes(room_gib=20)
+    world.ensure("c")
+    world.measure_all()
+    (written,) = [one for one in world.writes if isinstance(one, SaveDesired)]
+    assert written.record.node_id == "near"
+    world.send(DrainSaved(caller_id="operator", node_id="far", budget_s=60.0))
+    (job,) = world.core.books.jobs.values()
+    assert (job.state, job.record) == (LoadState.PLANNED, written.record)

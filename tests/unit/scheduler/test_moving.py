@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from scheduler.core.keeping.moving import MOVE_PAUSE_S
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, world_with
@@ -136,3 +138,71 @@ def test_a_replica_moves_off_a_lent_device_that_is_not_wanted() -> None:
     world.pass_time(3)
     world.settle()
     assert places(world) == ["big"]
+
+
+def test_a_wish_about_a_model_that_is_not_loaded_loads_nothing() -> None:
+    world = world_with(node("a"), node("b"))
+    world.want("m", nodes=["b"])
+    world.pass_time(10)
+    world.settle()
+    assert world.all_starts == []
+
+
+@pytest.mark.parametrize("view", ["young", "frozen"])
+def test_nothing_moves_on_a_view_that_may_not_show_everybody(view: str) -> None:
+    world = two_nodes()
+    there = other(world)
+    if view == "young":
+        world.uptime_s = 1.0
+        world.report()
+    else:
+        world.lose_inventory()
+    world.want("m", nodes=[there])
+    assert world.core.books.jobs == {}
+    world.uptime_s = 1000.0
+    world.report()
+    assert len(world.core.books.jobs) == 1
+
+
+def test_a_replica_moves_to_the_backend_that_is_wanted() -> None:
+    other_card = replace(gpu("gpu-1"), backend="Vulkan")
+    world = world_with(node("a", devices=(gpu("gpu-0"), other_card, cpu())))
+    world.ensure("first")
+    world.settle()
+    (one,) = world.runners.values()
+    (here,) = [part.device_id for part in one.view.layout.devices]
+    wanted = {"gpu-0": "Vulkan", "gpu-1": "CUDA"}[here]
+    world.want("m", backend=wanted)
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert [part.device_id for one in world.runners.values() for part in one.view.layout.devices] != [here]
+    assert len(world.runners) == 1
+
+
+def test_replicas_that_are_kept_are_all_in_the_right_place_before_one_goes() -> None:
+    world = world_with(*(node(name) for name in "abcd"), m=16)
+    world.want("m", replicas_min=2)
+    world.settle()
+    world.report()
+    world.settle()
+    here = places(world)
+    assert len(here) == 2
+    there = sorted(set("abcd") - set(here))
+    world.want("m", replicas_min=2, nodes=[there[0]])
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert sorted(places(world)) == sorted([*here, there[0]]), "the second one has no place yet"
+    world.want("m", replicas_min=2, nodes=there)
+    for _ in range(20):
+        world.pass_time(3)
+        world.settle()
+    assert sorted(places(world)) == there
+
+
+def test_one_load_at_a_time_moves_a_model() -> None:
+    world = two_nodes()
+    world.want("m", nodes=[other(world)])
+    world.pass_time(2 * MOVE_PAUSE_S)
+    assert len(world.core.books.jobs) == 1
