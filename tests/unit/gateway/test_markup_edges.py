@@ -3,12 +3,14 @@
 import pytest
 
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Reasoning
-from gateway.core.markup.forms import Family
+from gateway.core.markup.families import Readers
+from gateway.core.markup.forms import Family, Markup
 from gateway.core.markup.json_scan import DEPTH_MAX
 from gateway.core.markup.manifest_parsers import markup_of_parser
 from gateway.core.markup.markers import Found, find_marker
+from gateway.core.markup.parser import MarkupParser
 from gateway.core.markup.readers import HEADER_CHARS_MAX
-from tests.unit.gateway.test_markup import calls, content, parser, read
+from tests.unit.gateway.test_markup import THINK, TOOLS, calls, content, parser, read
 
 
 def both(family: Family, text: str) -> list[object]:
@@ -147,3 +149,17 @@ def test_the_longest_name_of_a_parser_that_fits_is_meant_and_passthrough_reads_n
     assert passed is not None
     assert (passed.family, passed.reasoning) == (Family.NONE, None)
     assert markup_of_parser("of-tomorrow") is None
+
+
+@pytest.mark.parametrize("family", [Family.HERMES, Family.GENERIC, Family.LLAMA])
+def test_an_answer_that_is_data_has_no_calls_and_may_have_reasoning_before_it(family: Family) -> None:
+    def data(text: str) -> list[object]:
+        markup = Markup(family=family, reasoning=THINK)
+        readers = Readers(markup=markup, tool_names=TOOLS, is_data=True)
+        whole = read(MarkupParser(readers), [text])
+        assert read(MarkupParser(readers), text) == whole
+        return list(whole)
+
+    for answer in ('{"name": "weather", "arguments": {}}', '<tool_call>{"name": "weather"}</tool_call>', "<think>"):
+        assert data(f"<think>hm</think>\n{answer}") == [Reasoning("hm"), Content(answer)]
+    assert data(' {"name": "weather"} <think>') == [Content(' {"name": "weather"} <think>')]

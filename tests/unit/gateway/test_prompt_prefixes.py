@@ -161,3 +161,11 @@ def test_a_parked_prompt_counts_a_little_less_than_one_in_a_slot_and_more_than_n
     both = replace(parked, held=frozenset(named(LONG[:other]).names))
     in_slot = candidate("slot", held=named(LONG[: max(one, other)]))
     assert cost_s(in_slot, prompt, usual_tokens_per_s=500.0) <= cost_s(both, prompt, usual_tokens_per_s=500.0)
+
+
+def test_where_the_template_ends_and_a_user_begins_is_part_of_every_name_behind_it() -> None:
+    start, rest = b"template " * 20, b"text " * 20
+    as_user = name_prefixes([Piece(0, start), Piece(1, rest)], salt="t")
+    as_template = name_prefixes([Piece(0, start), Piece(0, rest)], salt="t")
+    assert as_user.held_bytes(frozenset(as_template.names)) <= len(start)
+    assert as_user.held_bytes(frozenset(as_user.names)) == len(start) + len(rest)

@@ -45,3 +45,12 @@ def test_many_ties_come_in_the_order_of_their_ids() -> None:
     assert [token_id for token_id, _ in token_logprobs(logits, 0, 20).top] == list(range(500, 520))
     logits[[7, 900]] = 2
     assert [token_id for token_id, _ in token_logprobs(logits, 0, 20).top] == [7, 900, *range(500, 518)]
+
+
+@pytest.mark.behaviour("B-110")
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_between_values_that_lie_mixed_are_ordered_too(seed: int) -> None:
+    logits = np.zeros(500, np.float32)
+    logits[np.random.default_rng(seed).choice(500, 40, replace=False)] = np.arange(40) % 3 + 1
+    expected = sorted(range(500), key=lambda token_id: (-logits[token_id], token_id))[:20]
+    assert [token_id for token_id, _ in token_logprobs(logits, 0, 20).top] == expected

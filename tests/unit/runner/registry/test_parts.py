@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from runner.core.registry.parts import (
     MIB,
+    PARTS_MAX,
     Part,
     PartSizes,
     decode_state,
@@ -60,7 +61,17 @@ def test_a_state_is_read_as_it_was_written(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "parts",
-    ["[[0,5,0]]", "[[0,5,0],[6,10,0]]", "[[0,10,11]]", "[[0,10,-1]]", "[[0,10]]", "null", "[[5,5,0]]", '[["a",1,2]]'],
+    [
+        "[[0,5,0]]",
+        "[[0,5,0],[6,10,0]]",
+        "[[0,0,0],[0,10,0]]",
+        "[[0,10,11]]",
+        "[[0,10,-1]]",
+        "[[0,10]]",
+        "null",
+        "[[5,5,0]]",
+        '[["a",1,2]]',
+    ],
 )
 def test_a_state_that_does_not_cover_the_blob_is_worthless(parts: str) -> None:
     content = f'{{"version": 1, "digest": "{DIGEST}", "size_bytes": 10, "parts": {parts}}}'.encode()
@@ -99,3 +110,26 @@ def test_a_late_listener_sees_each_line_once_as_it_is_now() -> None:
     assert [line.status for line in board.since(seen)] == ["success"]
     last = list(board.since(0))[1]
     assert (last.digest, last.completed_bytes, last.total_bytes) == (f"sha256:{DIGEST}", 3, 3)
+
+
+def test_the_largest_blob_has_no_more_parts_than_a_state_can_hold() -> None:
+    parts = plan_parts(10 * PARTS_MAX + 1, PartSizes(min_bytes=1, max_bytes=1))
+    assert len(parts) <= PARTS_MAX
+    assert parts[-1].stop == 10 * PARTS_MAX + 1
+
+
+def test_a_state_of_another_version_is_worthless() -> None:
+    state = encode_state([Part(start=0, stop=10, done=3)], digest="d", size_bytes=10)
+    assert decode_state(state, digest="d", size_bytes=10) == (Part(start=0, stop=10, done=3),)
+    newer = state.replace(b'"version": 1', b'"version": 2')
+    assert newer != state
+    assert decode_state(newer, digest="d", size_bytes=10) is None
+
+
+def test_a_line_that_says_nothing_new_wakes_nobody() -> None:
+    board = Board()
+    board.show(Line(status="pulling manifest"))
+    version = board.version
+    board.show(Line(status="pulling manifest"))
+    assert board.version == version
+    assert list(board.since(version)) == []

@@ -17,7 +17,7 @@ from runner.core.store.go_template import BLOCKS_DEEP_MAX, check_template
         "{{- if .System }}<s>{{ .System }}</s>{{ end -}}",
         '{{ range .Messages }}{{ if eq .Role "user" }}{{ .Content }}{{ else if .X }}y{{ else }}x{{ end }}{{ end }}',
         '{{ "}} in a text" }}{{ `{{ raw` }}',
-        'a "quote that {{ .Prompt }} opens and "closes"',
+        'quotes outside of actions hide nothing: "{{ if .A }}" and {{ end }}',
         "{{/* a comment with {{ if */}}",
         'it\'s "quoted" outside {{ .Prompt }} and "{{ .System }}"',
         "{{ if .A }}" * BLOCKS_DEEP_MAX + "{{ end }}" * BLOCKS_DEEP_MAX,
