@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
 class UseThreads(NamedTuple):
     """Let so many threads compute."""
 
-    count: int
+    threads: int
 
 
 class Stop(NamedTuple):

@@ -85,7 +85,7 @@ class CancelJob(NamedTuple):
 class UseThreadsPooled(NamedTuple):
     """Let so many threads compute."""
 
-    count: int
+    threads: int
 
 
 class StopPooled(NamedTuple):

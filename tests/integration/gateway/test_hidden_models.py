@@ -163,7 +163,8 @@ async def test_who_asks_for_a_model_that_is_not_theirs_hears_what_they_would_of_
     async with start_cluster(scheduler=TellingScheduler(), api_keys_file=str(callers.file)) as cluster:
 
         async def said(model: str) -> httpx.Response:
-            return await cluster.http.get(f"/puna/v1/explain?model={model}", headers=callers.of_one)
+            answer: httpx.Response = await cluster.http.get(f"/puna/v1/explain?model={model}", headers=callers.of_one)
+            return answer
 
         hidden, unknown = await said(SECRET), await said("team/nobody:q4")
         assert hidden.status_code == unknown.status_code == 404

@@ -1,9 +1,11 @@
 """The number of compute threads changes while a real engine answers, and the answers stay the same to the bit."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +70,8 @@ async def ask(engine: Harness) -> tuple[Answer, list[np.ndarray[tuple[int, ...],
 async def test_an_answer_is_the_same_whatever_happens_to_the_threads(
     zoo: Zoo, model: str, attention: FlashAttention, calls: Calls
 ) -> None:
-    sizes = {"slots": 1, "context": 1024, "batch": 128}  # one slot: other cells round differently by themselves
+    # One slot: other cells round differently by themselves.
+    sizes: dict[str, Any] = {"slots": 1, "context": 1024, "batch": 128}
     async with running(zoo(model), threads=MOST, flash_attention=attention, **sizes) as engine:
         expected, rows = await ask(engine)
         assert calls.made == []
@@ -118,7 +121,7 @@ def test_with_fewer_threads_more_of_them_sleep_so_that_spinning_stays_short(monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(spinning, "SleepingTeam", Team)
     monkeypatch.setattr(spinning, "_libgomp", object)
-    monkeypatch.setattr(spinning.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     of_eight = Spinning(threads=8)
     made = len(teams)
 

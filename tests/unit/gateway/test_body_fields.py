@@ -53,7 +53,7 @@ def test_null_is_absent_and_unknown_fields_are_ignored() -> None:
 def test_every_body_of_punas_own_routes_refuses_what_it_does_not_know() -> None:
     nothing = cast("Any", None)
     routes = make_routes(Service(inference=nothing, scheduler=nothing, stores=nothing, version="0"))
-    bodies = [route.body for route in routes if route.body is not None and route.path.startswith("/puna/")]
+    bodies: list[Any] = [route.body for route in routes if route.body is not None and route.path.startswith("/puna/")]
     assert ExplainBody in bodies
     for body in bodies:
         with pytest.raises(InvalidRequest) as caught:
