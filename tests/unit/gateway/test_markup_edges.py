@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.markup.events import CallArguments, CallBegan, Content, Reasoning
 from gateway.core.markup.families import Readers
-from gateway.core.markup.forms import Family, Markup
+from gateway.core.markup.forms import Family, Markup, markup_of
 from gateway.core.markup.json_scan import DEPTH_MAX
 from gateway.core.markup.manifest_parsers import markup_of_parser
 from gateway.core.markup.markers import Found, find_marker
@@ -163,3 +163,15 @@ def test_an_answer_that_is_data_has_no_calls_and_may_have_reasoning_before_it(fa
     for answer in ('{"name": "weather", "arguments": {}}', '<tool_call>{"name": "weather"}</tool_call>', "<think>"):
         assert data(f"<think>hm</think>\n{answer}") == [Reasoning("hm"), Content(answer)]
     assert data(' {"name": "weather"} <think>') == [Content(' {"name": "weather"} <think>')]
+
+
+@pytest.mark.parametrize(("says", "value"), [("true", "12"), ("false", 12)])
+def test_a_model_that_says_what_is_a_text_is_believed_where_the_tool_declares_nothing(says: str, value: object) -> None:
+    markup = markup_of("<｜DSML｜function_calls>", has_tools=True)
+    text = (
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="search">\n'
+        f'<｜DSML｜parameter name="q" string="{says}">12</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+    )
+    reader = MarkupParser(Readers(markup=markup, tool_names=TOOLS))
+    assert calls(read(reader, [text])) == [("search", {"q": value})]
