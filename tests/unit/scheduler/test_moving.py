@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.core.books.books import Failures
 from scheduler.core.keeping.moving import MOVE_PAUSE_S
-from tests.unit.scheduler.builders import cpu, gpu, node
+from tests.unit.scheduler.builders import cpu, gpu, model, node
 from tests.unit.scheduler.world import World, world_with
 
 
@@ -206,3 +207,38 @@ def test_one_load_at_a_time_moves_a_model() -> None:
     world.want("m", nodes=[other(world)])
     world.pass_time(2 * MOVE_PAUSE_S)
     assert len(world.core.books.jobs) == 1
+
+
+def test_a_model_whose_last_load_failed_a_moment_ago_is_not_moved_yet() -> None:
+    world = two_nodes()
+    world.core.books.failures["digest-m"] = Failures(count=1, until_s=world.now_s + 20)
+    world.want("m", nodes=[other(world)])
+    assert world.core.books.jobs == {}
+    world.pass_time(21)
+    assert len(world.core.books.jobs) == 1
+
+
+def test_a_replica_in_ram_alone_moves_to_the_backend_that_is_wanted() -> None:
+    world = world_with(node("a", devices=(cpu(),)), node("b", devices=(gpu(free=1, total=1), cpu(free=1, total=1))))
+    world.ensure("first")
+    world.settle()
+    assert places(world) == ["a"]
+    world.nodes["b"] = node("b")
+    world.report()
+    world.want("m", backend="CUDA")
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert places(world) == ["b"]
+
+
+def test_a_model_whose_file_broke_is_not_moved() -> None:
+    world = two_nodes()
+    there = other(world)
+    for name in ("a", "b"):
+        world.nodes[name] = replace(world.nodes[name], models=(model(error="wrong magic"),))
+    world.report()
+    world.want("m", nodes=[there])
+    world.pass_time(5)
+    assert world.core.books.jobs == {}
+    assert len(world.noted("model.load_requested")) == 1
