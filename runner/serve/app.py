@@ -18,6 +18,7 @@ from common.errors import (
     InsufficientMemory,
     InvalidRequest,
     PunaError,
+    RunnerLost,
     StartupError,
 )
 from common.grpc.server import GrpcServer, bind_server
@@ -43,6 +44,7 @@ from runner.serve.compute_threads import ComputeThreads
 from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout, window_to_proto
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
+from runner.serve.lent_connections import LentConnections, own_servers
 from runner.serve.model_metrics import show_model
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
 from runner.serve.servicer import Identity, RunnerServicer
@@ -58,6 +60,8 @@ EXIT_ENGINE_DIED = 70
 # How long a failed runner stays up for those who want to read why.
 ERROR_SHOWN_S = 5.0
 DRAIN_S = 30.0
+# From the last status to the end of a process whose model is gone.
+LAST_WORDS_S = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,6 +126,7 @@ class RunnerProcess:
         self._board.requests = self._requests
         self._threads = self._board.threads = ComputeThreads(engine, asked=layout.threads)
         self._planned = _parse_planned(args.planned)
+        self._lent = LentConnections(self._server_gone)
         self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))
         identity = self._identity = Identity(
             placement=cluster_pb2.PlacementRef(
@@ -186,6 +191,7 @@ class RunnerProcess:
             self._engine.start(bridge)
 
     async def _shut_down(self, server: GrpcServer) -> None:
+        self._lent.close()
         self._board.drain()
         self._prefetch.stop()
         await server.set_serving(False)
@@ -228,6 +234,7 @@ class RunnerProcess:
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
         self._board.ready()
+        self._lent.watch(own_servers(self._layout))
         self._load_ended.set()
         log.info(
             "model.loaded",
@@ -236,6 +243,13 @@ class RunnerProcess:
             context_tokens=model.slot_context_tokens,
             weights_bytes=model.weights_bytes,
         )
+
+    def _server_gone(self, address: str) -> None:
+        """Part of the model is gone with it: the engine would abort at the next request."""
+        error = RunnerLost(f"the RPC server {address}, whose devices the model is on, is gone")
+        log.critical("engine.server_gone", server=address)
+        self._board.failed(error)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, die, error)
 
     def _load_failed(self, error: PunaError) -> None:
         if not isinstance(error, InsufficientMemory | DeviceMemoryExhausted):

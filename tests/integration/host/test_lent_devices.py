@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 LIMIT_MIB = 64
 RAM_MIB = read_host_memory().total_bytes // MIB
 OK, LOST = cluster_pb2.DEVICE_STATE_OK, cluster_pb2.DEVICE_STATE_LOST
-READY = cluster_pb2.RUNNER_STATE_READY
+READY, ERROR = cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_ERROR
 
 
 @pytest.fixture
@@ -282,3 +282,25 @@ async def test_a_server_that_dies_under_a_runner_is_lost_before_anybody_is_sent_
     planned = cluster_pb2.MemoryReport(devices=[cluster_pb2.DeviceMemory(device_id=device.id, weights_bytes=1)])
     with pytest.raises(DeviceMemoryExhausted, match="0 bytes free"):
         await node.run(await node.start_request(layout=layout, planned=planned))
+
+
+@pytest.mark.behaviour("B-130")
+async def test_a_server_that_dies_under_an_idle_runner_ends_it_at_once_and_nobody_has_to_ask(
+    node: Node, device: LimitedDevice
+) -> None:
+    record = await node.run(await node.start_request(layout=await layout_on(node, device)))
+    bystander = await node.run(await node.start_request())
+    assert record.status.state == READY
+    device.kill()
+    watch = Stopwatch()
+    found = await node.inventory(
+        lambda inventory: any(runner.status.state == ERROR for one in inventory.nodes for runner in one.runners)
+    )
+    assert watch.elapsed_s < 10  # a moment; on a slow machine the process has to end, too
+    (runners,) = [one.runners for one in found.nodes]
+    ended = {one.placement.placement_id: one.status for one in runners}
+    error = ended[record.placement.placement_id].error
+    assert error.reason == "runner_lost"
+    assert f"RPC server {device.address}" in error.message
+    assert ended[bystander.placement.placement_id].state == READY
+    await seen(node, device, LOST)
