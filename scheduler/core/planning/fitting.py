@@ -173,7 +173,7 @@ class Fitting:
             experts_on_host=layout.experts_on_host,
             speeds_known=self.speeds_known,
         )
-        return expected_s(step, owned or self._host(), self.decoding)
+        return expected_s(step, [(node.id, device.id) for node, device in owned or self._host()], self.decoding)
 
     def _host(self) -> Sequence[OwnedDevice]:
         host = self.ground.node.host_device

@@ -242,6 +242,8 @@ class _Search:
     def _in_order(self, step: Step) -> Iterator[Ground]:
         """The grounds of a step, best first. Neither values nor who may go change that: each order is made once."""
         key = (step.shape, step.kind)
+        if step.shape is Shape.ONE_NODE and all(len(one.devices) > 1 for one in self.grounds.joint.get(step.kind, [])):
+            key = (Shape.PARTIAL, step.kind)  # the same grounds
         if key not in self._orders:
             (self._orders[key],) = tee(self._ordered(step), 1)
         return copy(self._orders[key])  # from its beginning; what others have seen of it is kept

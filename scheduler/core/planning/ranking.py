@@ -31,7 +31,7 @@ def ranked(
     groups: dict[Rank, list[Ground]] = {}
     for ground in grounds:
         step = bytes_per_token / _speed(ground, known=speeds_known)
-        seconds = expected_s(step, ground.devices, view.decoding)
+        seconds = expected_s(step, ground.key[1], view.decoding)
         groups.setdefault((_nearness(ground.node, ground.devices, request), seconds), []).append(ground)
     for equals in _in_order(groups):
         yield from roomiest_first(equals, rooms)
@@ -97,7 +97,7 @@ def _speed(ground: Ground, *, known: bool) -> float:
     if not ground.devices:
         host = ground.node.host_device
         return speed_of(host, known=known) if host is not None else 1.0
-    return len(ground.devices) / sum(1 / speed_of(device, known=known) for _, device in ground.devices)
+    return len(ground.devices) / sum([1 / speed_of(device, known=known) for _, device in ground.devices])
 
 
 def roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:

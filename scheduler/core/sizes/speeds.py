@@ -121,7 +121,6 @@ def step_s(
     return seconds + host_bytes / host_speed
 
 
-def expected_s(step: float, devices: Sequence[OwnedDevice], decoding: Mapping[DeviceKey, float]) -> float:
+def expected_s(step: float, devices: Iterable[DeviceKey], decoding: Mapping[DeviceKey, float]) -> float:
     """The step, shared with the replicas that decode on the busiest device of the set."""
-    busiest = max((decoding.get((node.id, device.id), 0.0) for node, device in devices), default=0.0)
-    return step * (1 + busiest)
+    return step * (1 + max([decoding.get(key, 0.0) for key in devices], default=0.0))
