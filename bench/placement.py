@@ -3,6 +3,8 @@
     decision   one device is chosen of 1,000 nodes × 8, reports known, on an inventory that was decided on before
     plan       the same on an inventory that has just arrived, for three shapes: everything is worked out anew
     nodes      the same for a model that no node holds, over 15 devices of two of 1,000 nodes that lend
+    known      plan, on nodes of five products whose speeds replicas have shown, one device in three with another model
+               on it: four shapes, layers that the user counts, the nodes of a tenant, named devices, and a refusal
     load       the same as the scheduler makes it, with 1,000 replicas loaded: a request comes in and a report is asked
                for, the report comes in and a placement is written. Books, snapshot, plans, routes, effects: all of it
     inventory  the scheduler takes in an inventory of those 1,000 nodes
@@ -20,15 +22,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from bench.idle_plane import IdleCost, measure_idle
 from bench.machine import ROOT, describe_machine
+from bench.placement_clusters import DEVICES, NODES, cluster, known_cluster, lending
 from common.telemetry.collector import Collector
 from scheduler.core.books.effects import Measure, SaveDesired
 from scheduler.core.books.events import EnsureRequested, Event, InventorySeen, Measured
 from scheduler.core.planning.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
 from scheduler.core.planning.placement import plan_placement
+from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.layouts import SLOTS_AUTO, Layout
 from scheduler.core.values.memory import MemoryReport
@@ -38,8 +43,7 @@ from tests.unit.scheduler.surroundings import FakeRunner
 from tests.unit.scheduler.world import World, models
 
 GIB = 1024**3
-NODES = 1000
-DEVICES = 8
+Case = tuple[Callable[[], tuple[list[float], str]], float]  # what measures, and the bar of its median in ms
 DECISION_MS_MAX = 10.0
 PLAN_MS_MAX = 50.0
 IDLE_NODES = 100
@@ -49,40 +53,40 @@ REQUEST = PlacementRequest(
 )
 
 
-def cluster(*, used_gib: float) -> ClusterView:
-    """1,000 nodes of 8 devices, all with the file, no two equally full."""
-    nodes = []
-    for number in range(NODES):
-        devices = [
-            replace(
-                gpu(f"gpu-{number}-{index}", total=24), free_bytes=int((24 - used_gib) * GIB) - number * 4096 - index
-            )
-            for index in range(DEVICES)
-        ]
-        nodes.append(node(f"node-{number:04}", devices=(*devices, cpu())))
-    return ClusterView(nodes=tuple(nodes))
-
-
-def lending_cluster() -> ClusterView:
-    """The same nodes, with room, and all of them lend."""
-    nodes = (replace(one, rpc_enabled=True) for one in cluster(used_gib=1).nodes)
-    return ClusterView(nodes=tuple(nodes))
-
-
-def time_plan(view: ClusterView, weights_gib: float, *, rounds: int, fresh: bool) -> tuple[list[float], str]:
+def time_plan(
+    view: ClusterView, weights_gib: float, *, rounds: int, fresh: bool, request: PlacementRequest = REQUEST
+) -> tuple[list[float], str]:
     """Milliseconds of a plan with all reports known, and what came of it. `fresh`: nodes nobody has planned on."""
     reports: dict[MeasureKey, MemoryReport | Fault] = {}
     policy = Policy()
-    while isinstance(outcome := plan_placement(REQUEST, view, reports, policy), MeasureFirst):
+    while isinstance(outcome := plan_placement(request, view, reports, policy), MeasureFirst):
         reports[outcome.key] = counted(outcome.layout, weights=int(weights_gib * GIB), cache=GIB // 8, graph=GIB // 8)
-    assert isinstance(outcome, Placement), outcome
     spent = []
     for _ in range(rounds):
         one = replace(view, nodes=tuple(replace(node) for node in view.nodes)) if fresh else view
         begin = time.process_time()
-        plan_placement(REQUEST, one, reports, policy)
+        plan_placement(request, one, reports, policy)
         spent.append((time.process_time() - begin) * 1000)
-    return spent, str(outcome.shape)
+    return spent, str(outcome.shape if isinstance(outcome, Placement) else outcome.kind)
+
+
+def known_cases(rounds: int) -> dict[str, Case]:
+    """Plans where speeds are known."""
+    roomy, full = known_cluster(used_gib=1), known_cluster(used_gib=12)
+    plan = partial(time_plan, rounds=rounds, fresh=True)
+    tenant = Constraints(nodes=tuple(one.id for one in roomy.nodes[::4]))
+    rack = Constraints(devices=tuple(f"{one.id}/{device.id}" for one in roomy.nodes[100:110] for device in one.devices))
+    cases = {
+        "one_device": partial(plan, roomy, 8),
+        "one_node": partial(plan, full, 100),
+        "partial": partial(plan, full, 320),
+        "nodes": partial(plan, lending(roomy), 400),
+        "layers": partial(plan, roomy, 8, request=replace(REQUEST, constraints=Constraints(num_gpu=20))),
+        "tenant": partial(plan, roomy, 8, request=replace(REQUEST, constraints=tenant)),
+        "devices": partial(plan, roomy, 8, request=replace(REQUEST, constraints=rack)),
+        "refusal": partial(plan, roomy, 2000, request=replace(REQUEST, require_gpu=True)),
+    }
+    return {f"known_{name}": (measure, PLAN_MS_MAX) for name, measure in cases.items()}
 
 
 def loaded_world(names: list[str]) -> World:
@@ -161,12 +165,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     Collector(time.monotonic())  # as the scheduler's process has it
     empty, full = cluster(used_gib=1), cluster(used_gib=16)
-    cases: dict[str, tuple[Callable[[], tuple[list[float], str]], float]] = {
+    cases: dict[str, Case] = {
         "decision": (lambda: time_plan(empty, 8, rounds=options.rounds, fresh=False), DECISION_MS_MAX),
         "plan_one_device": (lambda: time_plan(empty, 8, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
         "plan_one_node": (lambda: time_plan(full, 20, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
         "plan_partial": (lambda: time_plan(full, 100, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
-        "plan_nodes": (lambda: time_plan(lending_cluster(), 200, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
+        "plan_nodes": (lambda: time_plan(lending(empty), 200, rounds=options.rounds, fresh=True), PLAN_MS_MAX),
+        **known_cases(options.rounds),
         "load": (lambda: time_loads(options.rounds), PLAN_MS_MAX),
         "inventory": (lambda: time_inventories(options.rounds), PLAN_MS_MAX),
     }
