@@ -131,3 +131,14 @@ def test_what_was_stopped_is_not_stopped_again_before_an_inventory_shows_it() ->
     world.writes_done()
     assert [stop.placement_id for stop in world.all_stops] == ["p1"]
     assert set(world.runners) == {"p2"}
+
+
+def test_a_device_of_a_node_whose_reports_are_not_live_is_not_known_to_be_gone() -> None:
+    world = two_replicas()
+    world.nodes["a"] = lose(world.nodes["a"], "gpu-0")
+    world.report()
+    world.lose_inventory()
+    world.pass_time(LOST_S + 2, reporting=False)
+    assert world.route("m:latest") == ["p1"]
+    world.report()
+    assert world.route("m:latest") == []

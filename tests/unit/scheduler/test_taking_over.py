@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler.core.books.books import FORGOTTEN_MAX
 from scheduler.core.books.events import AliasPut, QueuesReported, TimePassed
 from scheduler.core.stopping.stopping import order_stop
 from scheduler.core.values.desired import DesiredPlacement, Phase
@@ -343,3 +344,12 @@ def test_what_its_host_reports_ready_is_remembered_before_an_inventory_shows_it(
     world.hosts_take_starts()
     world.load("p1", 1.0)
     assert world.core.books.memos["p1"].generation == 1
+
+
+def test_of_what_was_forgotten_the_oldest_is_let_go_first() -> None:
+    books = served().core.books
+    for number in range(FORGOTTEN_MAX + 1):
+        books.forget_desired(f"old-{number}")
+    assert len(books.forgotten) == FORGOTTEN_MAX
+    assert "old-0" not in books.forgotten
+    assert {"old-1", f"old-{FORGOTTEN_MAX}"} <= books.forgotten.keys()
