@@ -60,7 +60,6 @@ DRAIN_S = 30.0
 # After the drain every stream has got its error object; what is left are clients that do not read.
 CUT_S = 2.0
 IDLE_CONNECTION_S = 60
-GRPC_STOP_S = 1.0
 # New objects between two looks at the young ones, and how many of those before older ones are looked at.
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
 

@@ -20,8 +20,6 @@ from gateway.core.prepare.literals import Literal, Picture, Segment, Text
 from gateway.core.prepare.options import AnswerPlan
 from protos import cluster_pb2, runner_pb2
 
-_MODELS_CACHED_MAX = 1024
-
 
 def segment_to_proto(segment: Segment) -> runner_pb2.Segment:
     """A piece of a prompt.

@@ -19,8 +19,6 @@ class LoadOptions:
 
 
 NO_LOAD_OPTIONS = LoadOptions()
-# The options of the table that belong here.
-NAMES = frozenset({"require_gpu", "num_gpu", "main_gpu", "num_batch", "num_thread", "use_mmap"})
 
 
 def load_options(options: Mapping[str, OptionValue]) -> LoadOptions:

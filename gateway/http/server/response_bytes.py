@@ -15,7 +15,6 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 # What h11 has to know of; it puts the others nowhere but into the head.
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_BODILESS = (204, 304)
 _CLOSE = (b"connection", b"close")
 
 
