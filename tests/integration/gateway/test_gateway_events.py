@@ -79,8 +79,9 @@ async def test_nobody_is_asked_anything_while_nobody_reads(start_cluster: StartC
             cluster.http.stream("GET", "/puna/v1/events") as first,
             cluster.http.stream("GET", "/puna/v1/events") as second,
         ):
-            await anext(events(first))
-            await anext(events(second))
+            reading = events(first), events(second)  # who lets go of one leaves
+            for stream in reading:
+                await anext(stream)
             assert sorted(watchers()) == ["overview", "overview cluster"]  # once, however many read
             await eventually(lambda: scheduler.asked > 0)
         await eventually(lambda: watchers() == [])
@@ -152,7 +153,8 @@ async def test_a_scheduler_that_is_gone_is_said_and_what_was_known_stays(start_c
 async def test_readers_are_counted(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.http.puna.overview.READERS_MAX", 1)
     async with cluster.http.stream("GET", "/puna/v1/events") as response:
-        await anext(events(response))
+        reading = events(response)  # who lets go of it leaves
+        await anext(reading)
         refused = await cluster.http.get("/puna/v1/events")
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
     await eventually(lambda: watchers() == [])
