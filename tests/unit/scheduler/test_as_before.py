@@ -37,6 +37,17 @@ def is_as_asked(layout: Layout) -> bool:
     return sizes == (768, 128, 1, False) and sum(part.layer_count for part in layout.devices) == 20
 
 
+def lost_with_the_room_on_its_gpu() -> World:
+    """A replica that was to be on a GPU is gone, and somebody else has taken the GPU's memory."""
+    world = world_with(node(devices=(gpu(), cpu())))
+    world.ensure("first", options=LoadOptions(require_gpu=True))
+    world.settle()
+    world.nodes["a"] = replace(world.nodes["a"], devices=(gpu(free=0.1), cpu()))
+    world.runner_dies("p1")
+    world.pass_time(1)
+    return world
+
+
 def runner_dies(world: World) -> None:
     world.runner_dies("p1")
     world.pass_time(1)
@@ -190,12 +201,7 @@ def test_an_unload_ends_the_wishes_of_what_is_lost() -> None:
 
 
 def test_where_there_is_no_room_as_before_the_load_goes_on_as_it_asks_itself() -> None:
-    world = world_with(node(devices=(gpu(), cpu())))
-    world.ensure("first", options=LoadOptions(require_gpu=True))
-    world.settle()
-    world.nodes["a"] = replace(world.nodes["a"], devices=(gpu(free=0.1), cpu()))
-    world.runner_dies("p1")
-    world.pass_time(1)
+    world = lost_with_the_room_on_its_gpu()
     world.ensure("next")
     world.pass_time(2)
     world.settle()
@@ -204,12 +210,7 @@ def test_where_there_is_no_room_as_before_the_load_goes_on_as_it_asks_itself() -
 
 
 def test_a_caller_who_asks_for_the_same_is_not_served_by_less() -> None:
-    world = world_with(node(devices=(gpu(), cpu())))
-    world.ensure("first", options=LoadOptions(require_gpu=True))
-    world.settle()
-    world.nodes["a"] = replace(world.nodes["a"], devices=(gpu(free=0.1), cpu()))
-    world.runner_dies("p1")
-    world.pass_time(1)
+    world = lost_with_the_room_on_its_gpu()
     world.ensure("next")
     world.ensure("strict", options=LoadOptions(require_gpu=True))
     world.pass_time(2)

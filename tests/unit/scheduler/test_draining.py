@@ -31,6 +31,16 @@ def loaded_on_near() -> World:
     return world
 
 
+def busy_and_drained_20_s_ago(*, budget_s: int) -> tuple[World, str]:
+    """A world whose node `near` has drained for 20 s, and the replica there that has work."""
+    world = loaded_on_near()
+    (placement_id,) = world.runners
+    world.work(placement_id, busy=1)
+    world.drain("near", budget_s=budget_s)
+    world.pass_time(20)
+    return world, placement_id
+
+
 def nodes_in_use(world: World) -> list[str]:
     return sorted(one.node_id for one in world.runners.values())
 
@@ -194,11 +204,7 @@ def test_what_cannot_be_written_down_does_not_count(drain: bool) -> None:
 
 
 def test_a_leader_that_rises_again_does_not_begin_the_budget_anew() -> None:
-    world = loaded_on_near()
-    (placement_id,) = world.runners
-    world.work(placement_id, busy=1)
-    world.drain("near", budget_s=30)
-    world.pass_time(20)
+    world, placement_id = busy_and_drained_20_s_ago(budget_s=30)
     world.lead()
     world.pass_time(11)
     world.settle()
@@ -206,11 +212,7 @@ def test_a_leader_that_rises_again_does_not_begin_the_budget_anew() -> None:
 
 
 def test_a_drain_that_the_store_forgot_goes_on_where_it_was() -> None:
-    world = loaded_on_near()
-    (placement_id,) = world.runners
-    world.work(placement_id, busy=1)
-    world.drain("near", budget_s=30)
-    world.pass_time(20)
+    world, placement_id = busy_and_drained_20_s_ago(budget_s=30)
     world.stored_drains.clear()
     world.lead()
     world.pass_time(11)
@@ -219,11 +221,7 @@ def test_a_drain_that_the_store_forgot_goes_on_where_it_was() -> None:
 
 
 def test_another_budget_counts_from_when_the_drain_began_and_is_no_second_drain() -> None:
-    world = loaded_on_near()
-    (placement_id,) = world.runners
-    world.work(placement_id, busy=1)
-    world.drain("near", budget_s=300)
-    world.pass_time(20)
+    world, placement_id = busy_and_drained_20_s_ago(budget_s=300)
     world.drain("near", budget_s=30)
     assert [note.fields["node"] for note in world.noted("node.drained")] == ["far", "near"]
     world.pass_time(11)
