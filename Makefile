@@ -2,10 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# How the engine is built. Add -DGGML_CUDA=on on a machine with CUDA (docs/gpu.md).
-CMAKE_ARGS ?= -DGGML_RPC=on
-# What some compilers need for some processors; recursive, so that it is asked only where something is built.
-ENGINE_CXXFLAGS = $(strip $(CXXFLAGS) $(shell tools/compiler_flags.sh))
 PORT ?= 11434
 GRPC_PORT ?= 11435
 HOME_DIR ?= $(HOME)/.puna
@@ -19,26 +15,18 @@ PYTEST := $(BIN)/pytest
 SOURCES := common cli discovery gateway runner scheduler tests bench tools hatch_build.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance fuzz deps-system clean
+.PHONY: help setup up down protos fmt lint types imports test check unit integration e2e e2e-ops bench bench-engine bench-placement bench-gateway placement-grid behaviours conformance clients fuzz deps-system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
 
-$(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos.py
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Puna needs Python 3.11 or newer")'
-	$(PYTHON) -m venv $(VENV)
-	@echo "installing what requirements-dev.lock names; llama.cpp is compiled, which takes about 5 minutes the first time"
-	CMAKE_ARGS="$(CMAKE_ARGS)" CXXFLAGS="$(ENGINE_CXXFLAGS)" $(BIN)/pip install --quiet --require-hashes \
-	  --no-binary llama-cpp-python -r requirements-dev.lock
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-# A wheel that pip cached may have been built with other CMAKE_ARGS: build again if it lacks what Puna needs.
-	$(BIN)/python -m tools.check_engine || { \
-	  awk '/^llama-cpp-python==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements-dev.lock > $(VENV)/engine.lock && \
-	  CMAKE_ARGS="$(CMAKE_ARGS)" CXXFLAGS="$(ENGINE_CXXFLAGS)" $(BIN)/pip install --quiet --no-cache-dir --force-reinstall \
-	    --no-deps --require-hashes --no-binary llama-cpp-python -r $(VENV)/engine.lock && $(BIN)/python -m tools.check_engine; }
-	touch $@
+# What has changed is decided by content (tools/setup): CMAKE_ARGS and CXXFLAGS, where they are given, and these files.
+$(VENV)/.ready: requirements-dev.lock pyproject.toml hatch_build.py tools/protos.py $(wildcard protos/*.proto)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Puna needs Python 3.11 or newer")'
+	@$(PYTHON) -m tools.setup --then "$(filter-out setup,$(MAKECMDGOALS))"
+	@touch $@
 
-setup: $(VENV)/.ready ## create .venv and build the engine (about 5 minutes the first time)
+setup: $(VENV)/.ready ## create .venv and build the engine (5 to 10 minutes the first time; add -DGGML_CUDA=on: docs/gpu.md)
 
 up: setup ## serve the demo model on this machine (ADDRESS=its own: others may join; JOIN=theirs: be their node); Ctrl-C stops
 	$(BIN)/puna up $(if $(ADDRESS),--address $(ADDRESS)) $(if $(JOIN),--join $(JOIN)) --port $(PORT) --grpc-port $(GRPC_PORT) \
@@ -106,6 +94,9 @@ fuzz: setup ## many thousand cases against every route, HTTP and gRPC (FUZZ_CASE
 
 conformance: setup ## official clients against real clusters; writes docs/compatibility.md (needs a network the first time, 10 minutes)
 	$(BIN)/python -m tools.conformance $(CONFORMANCE_OPTIONS)
+
+clients: setup ## real clients without a network (CLIENTS="llm codex"); writes its part of docs/compatibility.md (30 minutes)
+	$(BIN)/python -m tools.clients $(CLIENTS)
 
 behaviours: setup ## promised behaviours and their tests (PART=runner|placement|api)
 	$(BIN)/python -m tools.behaviours $(PART)

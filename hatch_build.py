@@ -37,7 +37,7 @@ class StubHook(BuildHookInterface):  # type: ignore[type-arg]  # the hook takes 
             build_data["force_include"][str(file)] = "common/commit.txt"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  # hatchling calls by position
-        """The wheel is written."""
+        """Remove the build's files once the wheel is written."""
         if self._kept is not None:
             self._kept.cleanup()
 

@@ -1,4 +1,4 @@
-"""Which tokens end an answer, so that a measurement can ban them and every answer has the same length."""
+"""Tokens that end an answer, listed so that a measurement can ban them and every answer has the same length."""
 
 from pathlib import Path
 

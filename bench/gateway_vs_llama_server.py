@@ -68,14 +68,14 @@ def _options() -> argparse.Namespace:
 
 
 def _model_file(name: str, directory: Path) -> Path:
-    """The model alone in a directory."""
+    """Return the path of the model, alone in a directory."""
     if name == "demo":
         return Path(shutil.copy(ROOT / "models" / "demo.gguf", directory))
     return build(shape(name), directory)
 
 
 async def _compare(name: str, model: Path, program: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Rounds of both servers in turn while both run; the one that is not asked is idle."""
+    """Measure both servers in turn while both run; the other one is idle."""
     sizes = Sizes(slots=max(CONCURRENCIES), context_tokens=options.context)
     banned = end_token_ids(model)
     with running_cluster(model.parent, sizes) as ours:

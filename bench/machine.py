@@ -1,4 +1,4 @@
-"""What a result was measured on."""
+"""Machine that a result was measured on."""
 
 import os
 import platform
@@ -33,13 +33,18 @@ def describe_machine() -> dict[str, object]:
 
 
 def describe_commit() -> dict[str, object]:
-    """The commit, and whether the tree differs from it."""
+    """Return the commit, and whether the tree differs from it."""
     return {"commit": _git("rev-parse", "HEAD"), "changed_files": len(_git("status", "--porcelain").splitlines())}
 
 
 def load_average() -> float:
     """Of the last minute: what else ran."""
     return os.getloadavg()[0]
+
+
+def shown_command(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command without the paths of this machine."""
+    return tuple(Path(part).name if part.startswith("/") else part for part in command)
 
 
 def _git(*arguments: str) -> str:

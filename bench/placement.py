@@ -1,4 +1,4 @@
-"""How long placement takes in a large cluster, and what an idle control plane costs: `make bench-placement`.
+"""Duration of placement in a large cluster, and cost of an idle control plane: `make bench-placement`.
 
     decision   one device is chosen of 1,000 nodes × 8, reports known, on an inventory that was decided on before
     plan       the same on an inventory that has just arrived, for three shapes: everything is worked out anew
@@ -6,7 +6,7 @@
     known      plan, on nodes of five products whose speeds replicas have shown, one device in three with another model
                on it: four shapes, layers that the user counts, the nodes of a tenant, named devices, and a refusal
     load       the same as the scheduler makes it, with 1,000 replicas loaded: a request comes in and a report is asked
-               for, the report comes in and a placement is written. Books, snapshot, plans, routes, effects: all of it
+               for, the report comes in and a placement is written. State, snapshot, plans, routes, effects: all of it
     inventory  the scheduler takes in an inventory of those 1,000 nodes
     idle       100 hosts that report over gRPC to real processes of discovery and scheduler (idle_plane.py)
 
@@ -28,14 +28,15 @@ from pathlib import Path
 from bench.idle_plane import IdleCost, measure_idle
 from bench.machine import ROOT, describe_machine
 from bench.placement_clusters import DEVICES, NODES, cluster, known_cluster, lending
+from common.spec.layout import Layout
 from common.telemetry.collector import Collector
-from scheduler.core.books.effects import Measure, SaveDesired
-from scheduler.core.books.events import EnsureRequested, Event, InventorySeen, Measured
 from scheduler.core.planning.candidates import ClusterView, MeasureFirst, MeasureKey, Placement, PlacementRequest
 from scheduler.core.planning.placement import plan_placement
+from scheduler.core.state.effects import Measure, SaveDesired
+from scheduler.core.state.events import EnsureRequested, Event, InventorySeen, LayoutMeasured
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import SLOTS_AUTO, Layout
+from scheduler.core.values.layouts import SLOTS_AUTO
 from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.policy import Policy
 from tests.unit.scheduler.builders import counted, cpu, gpu, model, node, runner
@@ -56,7 +57,7 @@ REQUEST = PlacementRequest(
 def time_plan(
     view: ClusterView, weights_gib: float, *, rounds: int, fresh: bool, request: PlacementRequest = REQUEST
 ) -> tuple[list[float], str]:
-    """Milliseconds of a plan with all reports known, and what came of it. `fresh`: nodes nobody has planned on."""
+    """Return milliseconds of a plan with all reports known, and its result. `fresh`: nodes without earlier plans."""
     reports: dict[MeasureKey, MemoryReport | Fault] = {}
     policy = Policy()
     while isinstance(outcome := plan_placement(request, view, reports, policy), MeasureFirst):
@@ -122,7 +123,7 @@ def time_loads(rounds: int) -> tuple[list[float], str]:
             for effect in effects:
                 if isinstance(effect, Measure):
                     report = world.count(effect.key.model_digest, effect.layout)
-                    pending.append(Measured(node_id=effect.node_id, key=effect.key, report=report))
+                    pending.append(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=report))
         assert is_placed, name
         spent.append(used * 1000)
     return spent, "one_device"

@@ -38,7 +38,7 @@ def cluster(*, used_gib: float) -> ClusterView:
 
 
 def lending(view: ClusterView) -> ClusterView:
-    """The same cluster, and all of its nodes lend."""
+    """Return the same cluster with all of its nodes lending."""
     return replace(view, nodes=tuple(replace(one, rpc_enabled=True) for one in view.nodes))
 
 

@@ -17,7 +17,7 @@ import grpc
 import httpx
 from google.protobuf import json_format
 
-from bench.machine import ROOT
+from bench.machine import ROOT, shown_command
 from cli.cluster.free_port import FreePort
 from protos import runner_pb2, runner_pb2_grpc
 
@@ -28,7 +28,7 @@ _LOOK_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What both servers are started with."""
+    """Sizes that both servers are started with."""
 
     slots: int
     context_tokens: int  # of one slot
@@ -63,10 +63,15 @@ def running_cluster(models: Path, sizes: Sizes) -> Iterator[RunningServer]:
             "PUNA_MAX_QUEUE": "512",
         }
         with _running(command, environment, Path(directory) / "up.log"):
-            _wait_for(f"http://{http}/readyz")
+            wait_for(f"http://{http}/readyz")
             about = {"settings": environment | {"PUNA_HOME": "(temporary)", "PUNA_MODELS": models.name}}
             yield RunningServer(
-                name="puna", host=host, port=int(port), home=Path(directory), command=_shown(command), about=about
+                name="puna",
+                host=host,
+                port=int(port),
+                home=Path(directory),
+                command=shown_command(command),
+                about=about,
             )
 
 
@@ -84,7 +89,7 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: i
             *("--cache-ram", "0", "--no-webui", "--metrics"),
         )
         with _running(command, {}, Path(directory) / "server.log"):
-            _wait_for(f"http://{http}/health")
+            wait_for(f"http://{http}/health")
             properties = httpx.get(f"http://{http}/props", trust_env=False, timeout=30).json()
             about = {
                 "build": properties.get("build_info"),
@@ -95,13 +100,13 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: i
                 host=host,
                 port=int(port),
                 home=Path(directory),
-                command=_shown(command),
+                command=shown_command(command),
                 about=about,
             )
 
 
 def loaded_layout(home: Path) -> dict[str, Any]:
-    """How the cluster runs the one model that is loaded, with every automatic value resolved: the runner's own word."""
+    """Return the layout of the loaded model with every automatic value resolved, as its runner reports it."""
     (address,) = (home / "runners").glob("*.sock")
     with grpc.insecure_channel(f"unix:{address}") as channel:
         info = runner_pb2_grpc.RunnerStub(channel).GetInfo(runner_pb2.GetInfoRequest(), timeout=30)
@@ -130,16 +135,22 @@ def _running(command: tuple[str, ...], environment: dict[str, str], log: Path) -
 
 
 def _report_death(process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """A server that ends with an error says why before the measurement fails on it."""
+    """Print the error of a server that died, before the measurement fails on it."""
     if process.wait() > 0:
         print(f"{process.args!r} ended:\n{log.read_text(errors='replace')[-2000:]}", file=sys.stderr)
 
 
-def _wait_for(url: str) -> None:
-    _until(lambda: httpx.get(url, trust_env=False, timeout=5).status_code == httpx.codes.OK, what=url)
+def wait_for(url: str) -> None:
+    """Wait until a URL answers 200."""
+    wait_until(lambda: httpx.get(url, trust_env=False, timeout=5).status_code == httpx.codes.OK, what=url)
 
 
-def _until(condition: Callable[[], bool], *, what: str) -> None:
+def wait_until(condition: Callable[[], bool], *, what: str) -> None:
+    """Poll until the condition holds; a connection that fails counts as no.
+
+    Raises:
+        TimeoutError: it does not hold within two minutes.
+    """
     deadline_s = time.monotonic() + _READY_WITHIN_S
     while True:
         try:
@@ -150,8 +161,3 @@ def _until(condition: Callable[[], bool], *, what: str) -> None:
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"{what} is not ready within {_READY_WITHIN_S:.0f} s")
         time.sleep(_LOOK_INTERVAL_S)
-
-
-def _shown(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command without the paths of this machine."""
-    return tuple(Path(part).name if part.startswith("/") else part for part in command)

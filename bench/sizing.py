@@ -1,4 +1,4 @@
-"""What models of usual shapes take on a device, counted by the engine: `python -m bench.sizing` (a minute).
+"""Memory of models of usual shapes on a device, counted by the engine: `python -m bench.sizing` (a minute).
 
 Nothing is loaded: `runner measure` reads the header of a file of the true size without content, and counts for a device
 of llama.cpp's RPC server, which the engine treats as it treats a GPU. Writes bench/results/<date>-sizing.json and the
@@ -19,6 +19,7 @@ import gguf
 
 from bench.machine import describe_commit, describe_machine
 from tests.limited_device import LimitedDevice, limited_device
+from tools.generated import between
 from tools.model_zoo import writer
 from tools.model_zoo.blueprint import Blueprint
 from tools.model_zoo.catalogue import shape
@@ -61,7 +62,7 @@ class Counted:
 
 
 def measure(file: Path, layers: int, size: tuple[int, int, str], device: LimitedDevice) -> dict[str, Any]:
-    """What the engine counts for all layers on the device."""
+    """Return the bytes that the engine counts with all layers on the device."""
     context, slots, cache = size
     layout = {
         "devices": [{"device_id": "gpu", "layer_count": layers, "rpc_address": device.address}],
@@ -121,12 +122,8 @@ def table(counted: list[Counted]) -> str:
 
 
 def with_table(document: str, counted: list[Counted]) -> str:
-    """The page with these figures."""
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    assert begin, "docs/sizing.md has no marker"
-    assert end, "docs/sizing.md has no marker"
-    return f"{head}{BEGIN}\n\n{table(counted)}\n\n{END}{tail}"
+    """Return the page with these figures."""
+    return between(document, BEGIN, END, table(counted))
 
 
 def _on_device(one: Counted) -> int:

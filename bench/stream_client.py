@@ -91,7 +91,7 @@ def read_result(sent_s: float, arrivals: list[tuple[float, bytes]]) -> StreamRes
 
 
 def _events(arrivals: list[tuple[float, bytes]]) -> list[tuple[float, dict[str, Any]]]:
-    """The JSON of each server-sent event with the time at which its last byte came."""
+    """Return the JSON of each server-sent event with the time at which its last byte arrived."""
     whole = b"".join(data for _, data in arrivals)
     head, separator, body = whole.partition(b"\r\n\r\n")
     if not separator or b" 200 " not in head.split(b"\r\n", 1)[0]:
@@ -111,7 +111,7 @@ def _events(arrivals: list[tuple[float, bytes]]) -> list[tuple[float, dict[str, 
 
 
 def _pieces(body: bytes, start: int, *, chunked: bool) -> list[tuple[int, bytes]]:
-    """The body's pieces with the offset of their end in the whole answer; without chunks one per event."""
+    """Return the body's chunks with the offset of their end in the whole answer; without chunks one per event."""
     if not chunked:
         parts = body.split(b"\n\n")
         sizes = [len(part) + 2 for part in parts]
@@ -136,5 +136,5 @@ def _arrival_ends(arrivals: list[tuple[float, bytes]]) -> list[tuple[int, float]
 
 
 def _time_at(ends: list[tuple[int, float]], offset: int) -> float:
-    """When the byte before `offset` came."""
+    """Return the time at which the byte before `offset` arrived."""
     return next((arrived_s for end, arrived_s in ends if end >= offset), ends[-1][1])

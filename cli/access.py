@@ -1,4 +1,4 @@
-"""How a command proves who it is, and whom it trusts: the key, and the certificates of servers."""
+"""Credentials of a command: its API key, and the certificate authorities that it trusts."""
 
 import os
 import ssl
@@ -37,7 +37,7 @@ def api_key_of(settings: CliSettings) -> str | None:
 
 
 def trust_of(url: str, *, served_with: Path | None = None) -> ssl.SSLContext | bool:
-    """What httpx takes as `verify`: the authorities of this machine, or those of the file in SSL_CERT_FILE.
+    """Return the `verify` argument for httpx: this machine's authorities, or those of the file in SSL_CERT_FILE.
 
     `served_with` is the chain that the gateway of this very environment serves with: then its certificate is trusted,
     and nothing else.

@@ -22,7 +22,7 @@ def main() -> int:
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) != 0:
         print(f"prctl: {os.strerror(ctypes.get_errno())}", file=sys.stderr)
         return 1
-    # A parent that died before the call above sends no signal any more; then somebody else is the parent by now.
+    # A parent that died before the call above sends no signal any more; then another process is the parent by now.
     if os.getppid() != parent_pid:
         return 1
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import aliases, answers, cluster, keys, models, placements, watching
+from cli.arguments import aliases, answers, cluster, connect, keys, models, placements, watching
 from cli.core.exit_codes import MEANINGS, ExitCode
 from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
@@ -22,8 +22,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for group in (cluster, answers, models, aliases, placements, watching, keys):
-    group.register(app)
+for group in (cluster, connect, answers, models, aliases, placements, watching, keys):
+    app.add_typer(group.app)
 
 
 def _print_version(wanted: bool) -> None:

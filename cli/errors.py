@@ -1,4 +1,4 @@
-"""What a command says when it fails."""
+"""Errors of commands, with their exit codes."""
 
 from cli.core.exit_codes import ExitCode
 

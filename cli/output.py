@@ -8,9 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cli.core.columns import GAP, fitting_columns
-
-_COLUMN_GAP = " " * GAP
+_COLUMN_GAP = "  "
 
 
 def print_json(value: Any) -> None:
@@ -19,9 +17,17 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
+def print_answer(answer: Any, text: str, *, as_json: bool) -> None:
+    """Print what the server answered: as JSON, or in words."""
+    if as_json:
+        print_json(answer)
+    else:
+        print(text, flush=True)
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
     """Rows under their headings. A terminal that is too narrow goes without the `spare` columns, the first first."""
-    console = Console()
+    console = Console(markup=False)  # names of files have brackets
     if not console.is_terminal:
         sys.stdout.writelines(line + "\n" for line in plain_lines(headings, rows))
         return
@@ -32,6 +38,22 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, spare
     for row in rows:
         table.add_row(*(row[column] for column in shown))
     console.print(table)
+
+
+def fitting_columns(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, spare: Sequence[str]
+) -> list[int]:
+    """Places of the columns that are shown: `spare` ones are left out, the first first, until each line fits.
+
+    Words that are cut into pieces by folding say less than a column that is not there.
+    """
+    widths = [max(len(line[column]) for line in (headings, *rows)) for column in range(len(headings))]
+    shown = list(range(len(headings)))
+    for name in spare:
+        if sum(widths[column] for column in shown) + len(_COLUMN_GAP) * (len(shown) - 1) <= width:
+            break
+        shown.remove(headings.index(name))
+    return shown
 
 
 def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

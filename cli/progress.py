@@ -1,4 +1,4 @@
-"""How far long work is: bars on a terminal, lines in a pipe, JSON on demand."""
+"""Progress of long work: bars on a terminal, lines in a pipe, JSON with `--json`."""
 
 import json
 import sys
@@ -22,11 +22,11 @@ from cli.core.load_news import DONE, load_text
 from cli.core.store_news import PlainNews, bar_of
 
 
-class Teller(Protocol):
-    """Who hears news in the form of POST /api/pull: status, digest, total, completed."""
+class ProgressReporter(Protocol):
+    """A consumer of events in the form of POST /api/pull: status, digest, total, completed."""
 
-    def tell(self, news: Mapping[str, Any]) -> None:
-        """Something happened."""
+    def report(self, news: Mapping[str, Any]) -> None:
+        """Report an event."""
 
 
 class _Bars:
@@ -35,8 +35,8 @@ class _Bars:
         self._tasks: dict[tuple[str, str], TaskID] = {}
         self._said = ""
 
-    def tell(self, news: Mapping[str, Any]) -> None:
-        """A bar for each blob, a line for everything else."""
+    def report(self, news: Mapping[str, Any]) -> None:
+        """Show a bar for each blob, a line for everything else."""
         bar, status = bar_of(news), str(news.get("status", ""))
         if bar is None:
             if status != self._said:
@@ -53,22 +53,22 @@ class _Lines:
     def __init__(self) -> None:
         self._plain = PlainNews()
 
-    def tell(self, news: Mapping[str, Any]) -> None:
-        """A line for each step."""
+    def report(self, news: Mapping[str, Any]) -> None:
+        """Print a line for each step."""
         for line in self._plain.lines(news):
             print(line, flush=True)
 
 
 class _Json:
     @staticmethod
-    def tell(news: Mapping[str, Any]) -> None:
-        """As the server said it."""
+    def report(news: Mapping[str, Any]) -> None:
+        """Print the event as the server sent it."""
         print(json.dumps(news), flush=True)
 
 
 @contextmanager
-def teller(*, as_json: bool) -> Iterator[Teller]:
-    """Where news go, for as long as the work takes."""
+def progress_reporter(*, as_json: bool) -> Iterator[ProgressReporter]:
+    """Choose the output of progress, and keep it open for the duration of the work."""
     if as_json:
         yield _Json()
         return
@@ -88,11 +88,11 @@ def teller(*, as_json: bool) -> Iterator[Teller]:
 
 
 @contextmanager
-def load_teller(model: str, *, as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Where the news of a load go: a bar on a terminal, a line for each step in a pipe."""
+def load_reporter(model: str, *, as_json: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Choose the output of a load's progress: a bar on a terminal, a line for each step in a pipe."""
     console = Console(file=sys.stdout, highlight=False)
     if as_json:
-        yield _Json.tell
+        yield _Json.report
     elif console.is_terminal:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console) as progress:
@@ -105,11 +105,11 @@ def load_teller(model: str, *, as_json: bool) -> Iterator[Callable[[Mapping[str,
 
             yield draw
     else:
-        told: list[str] = []
+        said: list[str] = []
 
         def say(news: Mapping[str, Any]) -> None:
-            if (text := load_text(news)) not in told[-1:]:
-                told.append(text)
+            if (text := load_text(news)) not in said[-1:]:
+                said.append(text)
                 print(text, flush=True)
 
         yield say

@@ -63,35 +63,36 @@ class Server:
         )
 
     @classmethod
-    def of(cls, settings: CliSettings) -> "Server":
-        """The gateway that the settings mean, with their key.
+    def of(cls, settings: CliSettings | None = None) -> "Server":
+        """Return the gateway of the settings, with their key. None: the settings of the environment.
 
         Raises:
             CommandFailed: PUNA_HOST is no address, or the key or the certificates cannot be read.
         """
+        settings = settings or CliSettings.load()
         url = server_url(settings)
         # Who writes https:// means a name, and whom its authorities vouch for.
         means_here = is_loopback_url(url) and "://" not in (settings.host or "")
         return cls(url, api_key_of(settings), served_with=settings.tls_cert if means_here else None)
 
     def get(self, path: str, *, answer_within_s: float = _ANSWER_WITHIN_S) -> dict[str, Any]:
-        """The JSON object at a path."""
+        """Return the JSON object at a path."""
         return _object(self.ask("GET", path, answer_within_s=answer_within_s).text)
 
     def send(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
     ) -> dict[str, Any]:
-        """The JSON object that is answered to a command."""
+        """Send a command; return the JSON object of the answer."""
         return _object(self.ask(method, path, body, answer_within_s=answer_within_s).text)
 
     def order(self, method: str, path: str, body: dict[str, Any]) -> None:
-        """A command that is answered with its status alone."""
+        """Send a command whose answer is its status alone."""
         self.ask(method, path, body)
 
     def ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
     ) -> httpx.Response:
-        """A successful answer, whole."""
+        """Send a request; return a successful answer, read completely."""
         response = self._answer(method, path, json=body, timeout=_timeout(answer_within_s))
         if not response.is_success:
             raise refusal(response)
@@ -105,7 +106,7 @@ class Server:
             return error
 
     def has_blob(self, digest: str) -> bool:
-        """Whether the server has a file."""
+        """Return True if the server has the blob."""
         response = self._answer("HEAD", f"/api/blobs/{digest}")
         if response.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
             raise refusal(response)
@@ -120,7 +121,7 @@ class Server:
             raise refusal(response)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """The JSON objects of a streamed answer, as they come. The first may take as long as a model takes to load."""
+        """Yield the JSON objects of a streamed answer as they arrive. The first may take as long as a load."""
         for line in self._lines("POST", path, body, _timeout(None)):
             if line:
                 yield _without_error(_object(line))
@@ -148,7 +149,7 @@ class Server:
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> CommandFailed:
-    """A server that did not answer, in one line that says what to do."""
+    """Return the error for a server that did not answer, in one line with advice."""
     text = str(error) or type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in text:
         _, _, reason = text.partition("verify failed: ")
@@ -162,7 +163,7 @@ def unreachable(url: str, error: httpx.HTTPError) -> CommandFailed:
 
 
 def refusal(response: httpx.Response) -> CommandFailed:
-    """An answer that is no success, whole."""
+    """Return the error for an answer that is no success."""
     try:
         text = _message(response.json()["error"])
     except (ValueError, KeyError, TypeError):
@@ -188,7 +189,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _without_error(answer: dict[str, Any]) -> dict[str, Any]:
-    """An error in the middle of a stream comes as a line of its own."""
+    """Return the object; raise if it is the error of a broken stream."""
     if "error" in answer:
         error = answer["error"]
         code = code_of_reason(str(error.get("code"))) if isinstance(error, dict) else ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""What the command line reads from the environment."""
+"""Settings of the command line."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ class CliSettings(PunaSettings):
     api_key: str | None = None
     """The key that commands show the gateway."""
     api_key_file: Path | None = None
-    """A file that has that key and that nobody else can read; PUNA_API_KEY counts before it."""
+    """A file with that key, readable only by its owner; PUNA_API_KEY takes precedence."""
     home: Path = Path("~/.puna")
     """State, sockets, logs and models of the cluster on one machine."""
     models: Path | None = None

@@ -1,1 +1,1 @@
-"""What every process needs and no service owns: errors, gRPC set-up, logs, metrics, settings, clock, ids."""
+"""Code that every process needs and no service owns: errors, gRPC set-up, logs, metrics, settings, clock, ids."""

@@ -4,14 +4,14 @@ import asyncio
 
 
 class Changes:
-    """A counter that can be waited on. One owner calls `notify`; anybody waits."""
+    """A counter that can be waited on. One owner calls `notify`; any task may wait."""
 
     def __init__(self) -> None:
         self.version = 0
         self._next = asyncio.Event()
 
     def notify(self) -> None:
-        """Count one change and wake everybody who waits."""
+        """Count one change and wake every waiter."""
         self.version += 1
         woken, self._next = self._next, asyncio.Event()
         woken.set()

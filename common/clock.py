@@ -10,7 +10,7 @@ MS_PER_S = 1000
 
 
 class Clock(Protocol):
-    """What the shells use, so that tests can bring their own."""
+    """Clock of the shells; tests replace it."""
 
     def now_s(self) -> float:
         """Seconds since an arbitrary start; never goes back."""
@@ -35,8 +35,3 @@ def rfc3339_ns(unix_ns: int) -> str:
     """RFC 3339 in UTC with nanoseconds, as Ollama's `created_at`."""
     whole_s, rest_ns = divmod(unix_ns, NS_PER_S)
     return f"{datetime.fromtimestamp(whole_s, UTC):%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"
-
-
-def ns_from_ms(duration_ms: float) -> int:
-    """Milliseconds to whole nanoseconds."""
-    return round(duration_ms * NS_PER_MS)

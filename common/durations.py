@@ -41,7 +41,7 @@ def whole_ms(duration_ms: float) -> int:
 
 
 def go_duration_text(duration_s: float) -> str:
-    """A duration as Go prints it, such as "6m0s", "1.5s" or "120ms"; rounded up to milliseconds."""
+    """Format a duration as Go does, such as "6m0s", "1.5s" or "120ms"; rounded up to milliseconds."""
     total_ms = whole_ms(duration_s * 1000)
     if total_ms < 1000:
         return f"{total_ms}ms" if total_ms else "0s"

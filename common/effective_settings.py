@@ -1,4 +1,4 @@
-"""What is in effect: each setting of a process with its value and where that came from. Secrets are not shown."""
+"""Settings in effect: each setting of a process with its value and its source. Secrets are not shown."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from common.ollama_environment import EQUIVALENTS
 from common.ollama_environment import PREFIX as OLLAMA
 from common.settings import PREFIX, PunaSettings
 
-# The end of a name that says that its value is nobody's business.
+# The end of a name whose value is secret.
 _SECRET = ("_key", "_token", "_password", "_secret")
 _NOT_SECRET = frozenset({"tls_key"})  # a path
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
@@ -18,7 +18,7 @@ HIDDEN = "(hidden)"
 
 
 class Source(StrEnum):
-    """Where a value came from."""
+    """Source of a value."""
 
     DEFAULT = "default"
     ENVIRONMENT = "environment"

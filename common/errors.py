@@ -9,13 +9,13 @@ from enum import StrEnum
 
 from grpc import StatusCode
 
-from common.startup_error import StartupError as StartupError  # noqa: PLC0414  # where everybody looks for it
+from common.startup_error import StartupError as StartupError  # noqa: PLC0414  # beside all other errors
 
 
 class Retry(StrEnum):
-    """What a client should do with the same request."""
+    """Advice to a client about repeating the same request."""
 
-    UNSAID = "unsaid"  # the status alone tells
+    UNSAID = "unsaid"  # the status alone decides
     NEVER = "never"  # it cannot succeed: send `x-should-retry: false`
     LATER = "later"  # send Retry-After
 
@@ -39,6 +39,10 @@ class PunaError(Exception):
 
     reason = "internal_error"
 
+    def __init_subclass__(cls, *, reason: str = "") -> None:
+        """Give a class the reason of its definition; one without keeps that of its base."""
+        cls.reason = reason or cls.reason
+
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
         """`param` is the field of the request at fault; `retry_after_s` is set only where a retry makes sense."""
         super().__init__(message)
@@ -47,232 +51,150 @@ class PunaError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class InvalidRequest(PunaError):
+class InvalidRequest(PunaError, reason="invalid_value"):
     """Malformed, of the wrong type, out of range, or incomplete."""
 
-    reason = "invalid_value"
 
-
-class PromptTooLong(PunaError):
+class PromptTooLong(PunaError, reason="context_length_exceeded"):
     """The prompt has more tokens than the context."""
 
-    reason = "context_length_exceeded"
 
-
-class UnsupportedCapability(PunaError):
+class UnsupportedCapability(PunaError, reason="unsupported_capability"):
     """The model cannot do what was asked."""
 
-    reason = "unsupported_capability"
 
-
-class EmbeddingsUnsupported(PunaError):
+class EmbeddingsUnsupported(PunaError, reason="embeddings_unsupported"):
     """The model gives no vectors. Ollama says 501, whose SDKs take it; those of OpenAI would try again."""
 
-    reason = "embeddings_unsupported"
 
-
-class TemplateFailed(PunaError):
+class TemplateFailed(PunaError, reason="template_error"):
     """The chat template raised, or ran over its deadline."""
 
-    reason = "template_error"
-    is_flaw: bool | None = False  # of the template itself, whatever the conversation; None: nobody can say
+    is_flaw: bool | None = False  # of the template itself, whatever the conversation; None: unknown
 
 
-class Unauthenticated(PunaError):
+class Unauthenticated(PunaError, reason="invalid_api_key"):
     """No key, a bad key, or an expired one."""
 
-    reason = "invalid_api_key"
 
-
-class PermissionDenied(PunaError):
+class PermissionDenied(PunaError, reason="permission_denied"):
     """The key lacks the scope, or the Host or Origin header is refused."""
 
-    reason = "permission_denied"
 
-
-class ModelNotFound(PunaError):
+class ModelNotFound(PunaError, reason="model_not_found"):
     """No node has a model of this name."""
 
-    reason = "model_not_found"
 
-
-class KeyNotFound(PunaError):
+class KeyNotFound(PunaError, reason="key_not_found"):
     """There is no API key of this id, or not for this caller."""
 
-    reason = "key_not_found"
 
-
-class UnknownRoute(PunaError):
+class UnknownRoute(PunaError, reason="unknown_url"):
     """No such path."""
 
-    reason = "unknown_url"
 
-
-class MethodNotAllowed(PunaError):
+class MethodNotAllowed(PunaError, reason="method_not_allowed"):
     """The path exists, the method does not."""
 
-    reason = "method_not_allowed"
 
-
-class UnsupportedMediaType(PunaError):
+class UnsupportedMediaType(PunaError, reason="unsupported_media_type"):
     """The body's media type or encoding is not accepted."""
 
-    reason = "unsupported_media_type"
 
-
-class RequestTooLarge(PunaError):
+class RequestTooLarge(PunaError, reason="request_too_large"):
     """The body is over the size limit."""
 
-    reason = "request_too_large"
 
-
-class RateLimited(PunaError):
+class RateLimited(PunaError, reason="rate_limit_exceeded"):
     """The key's quota is used up."""
 
-    reason = "rate_limit_exceeded"
 
-
-class QueueFull(PunaError):
+class QueueFull(PunaError, reason="queue_full"):
     """Capacity exists, but every place in it and in the queue is taken."""
 
-    reason = "queue_full"
 
-
-class ModelUnavailable(PunaError):
+class ModelUnavailable(PunaError, reason="model_unavailable"):
     """No replica and none can be loaded now."""
 
-    reason = "model_unavailable"
 
-
-class ModelLoading(PunaError):
+class ModelLoading(PunaError, reason="model_loading"):
     """The replica is still loading."""
 
-    reason = "model_loading"
 
-
-class ShuttingDown(PunaError):
+class ShuttingDown(PunaError, reason="shutting_down"):
     """This process takes nothing new."""
 
-    reason = "shutting_down"
 
-
-class InsufficientMemory(PunaError):
+class InsufficientMemory(PunaError, reason="insufficient_memory"):
     """Does not fit, even when everything else is gone."""
 
-    reason = "insufficient_memory"
 
-
-class RunnerLost(PunaError):
+class RunnerLost(PunaError, reason="runner_lost"):
     """The runner died and the stream could not go on elsewhere."""
 
-    reason = "runner_lost"
 
-
-class DeviceLost(PunaError):
+class DeviceLost(PunaError, reason="device_lost"):
     """A device failed under a runner, which ended; load elsewhere."""
 
-    reason = "device_lost"
 
-
-class DeviceNotFound(PunaError):
+class DeviceNotFound(PunaError, reason="device_not_found"):
     """The node has no such device."""
 
-    reason = "device_not_found"
+
+class NodeNotFound(PunaError, reason="node_not_found"):
+    """No node has registered under this name."""
 
 
-class NodeNotFound(PunaError):
-    """Nobody has registered under this name."""
-
-    reason = "node_not_found"
-
-
-class RequestQuarantined(PunaError):
+class RequestQuarantined(PunaError, reason="request_quarantined"):
     """The request killed two runners."""
 
-    reason = "request_quarantined"
 
-
-class RequestTimeout(PunaError):
+class RequestTimeout(PunaError, reason="request_timeout"):
     """The deadline passed."""
 
-    reason = "request_timeout"
 
-
-class RequestCanceled(PunaError):
+class RequestCanceled(PunaError, reason="request_canceled"):
     """The client left."""
 
-    reason = "request_canceled"
 
-
-class NotSupported(PunaError):
+class NotSupported(PunaError, reason="not_supported"):
     """A part of the API that Puna does not have."""
 
-    reason = "not_supported"
 
-
-class RegistryFailed(PunaError):
+class RegistryFailed(PunaError, reason="registry_failed"):
     """The model registry is unreachable or answers nonsense."""
 
-    reason = "registry_failed"
 
-
-class DigestMismatch(PunaError):
+class DigestMismatch(PunaError, reason="digest_mismatch"):
     """The bytes are not those that the digest names."""
 
-    reason = "digest_mismatch"
 
-
-class DiskFull(PunaError):
+class DiskFull(PunaError, reason="disk_full"):
     """No room for the file."""
 
-    reason = "disk_full"
 
-
-class BadModelFile(PunaError):
+class BadModelFile(PunaError, reason="bad_model_file"):
     """The file is missing, unreadable, truncated, or no GGUF that the engine can load."""
 
-    reason = "bad_model_file"
 
-
-class StaleFence(PunaError):
+class StaleFence(PunaError, reason="stale_fence"):
     """The commanding scheduler is no longer the leader. Its move: stop acting, acquire leadership again."""
 
-    reason = "stale_fence"
 
-
-class PlacementMismatch(PunaError):
+class PlacementMismatch(PunaError, reason="placement_mismatch"):
     """Another placement, generation or incarnation runs here. The caller's move: look the route up again."""
 
-    reason = "placement_mismatch"
 
-
-class DeviceMemoryExhausted(PunaError):
+class DeviceMemoryExhausted(PunaError, reason="device_memory_exhausted"):
     """The devices have less free memory than planned. The scheduler's move: take a new snapshot and plan again."""
 
-    reason = "device_memory_exhausted"
 
-
-class InternalError(PunaError):
+class InternalError(PunaError, reason="internal_error"):
     """A bug of ours."""
-
-    reason = "internal_error"
 
 
 _INVALID = "invalid_request_error"
 _SERVER = "server_error"
-
-
-def _bad_request(code: str, retry: Retry = Retry.UNSAID) -> ErrorRow:
-    return ErrorRow(
-        grpc=StatusCode.INVALID_ARGUMENT,
-        openai_status=400,
-        openai_type=_INVALID,
-        openai_code=code,
-        anthropic_status=400,
-        anthropic_type=_INVALID,
-        ollama_status=400,
-        retry=retry,
-    )
 
 
 def _row(  # one column each; the table below is read as a table
@@ -293,6 +215,10 @@ def _row(  # one column each; the table below is read as a table
         ollama_status=ollama,
         retry=retry,
     )
+
+
+def _bad_request(code: str, retry: Retry = Retry.UNSAID) -> ErrorRow:
+    return _row(StatusCode.INVALID_ARGUMENT, (400, _INVALID, code), (400, _INVALID), 400, retry)
 
 
 _S = StatusCode
@@ -367,5 +293,5 @@ def error_types() -> dict[str, type[PunaError]]:
 
 
 def row_of(error: PunaError) -> ErrorRow:
-    """The table's row for an error."""
+    """Return the table's row for an error."""
     return ERROR_TABLE[error.reason]

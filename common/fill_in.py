@@ -25,7 +25,7 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillInTokens:
-    """What stands before the text before the gap, before the text behind it, and before the text that fills it."""
+    """Tokens that open the three parts of a fill-in prompt: text before the gap, text behind it, text in it."""
 
     prefix: TokenName
     suffix: TokenName
@@ -33,7 +33,7 @@ class FillInTokens:
 
 
 def fill_in_tokens(metadata: Mapping[str, object], special_texts: Collection[str]) -> FillInTokens | None:
-    """The tokens of a vocabulary; None: its model cannot fill in.
+    """Return the fill-in tokens of a vocabulary; None: its model cannot fill in.
 
     Args:
         metadata: of the file.

@@ -2,7 +2,7 @@
 
 
 def literal(text: str) -> str:
-    """An element that is this text."""
+    """Return a grammar element that matches this text."""
     return f'"{_escaped(text)}"'
 
 
@@ -23,7 +23,7 @@ def text_until(name: str, closing: str) -> list[str]:
 
 
 def _matched(closing: str, text: str) -> int:
-    """How many of its last characters are a beginning of `closing`."""
+    """Return the number of last characters that are a beginning of `closing`."""
     return next(count for count in range(min(len(text), len(closing)), -1, -1) if text.endswith(closing[:count]))
 
 

@@ -44,7 +44,7 @@ def _ask_http(url: str) -> int:
 
 
 def _any_certificate() -> SSLContext:
-    """The process is asked for its health from beside it, under an address that its certificate does not name."""
+    """Return a context that accepts any certificate: a check beside the process dials an address without one."""
     context = create_default_context()
     context.check_hostname, context.verify_mode = False, CERT_NONE
     return context

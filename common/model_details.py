@@ -1,4 +1,4 @@
-"""What a model's file and manifest say at length, sent once and not with every message.
+"""Long details of a model's file and manifest, sent once and not with every message.
 
 Templates, metadata and licences of a model are tens of kilobytes, and the messages of a watch stream carry every model.
 So each description names these fields by their content (`details_id`), and a message leaves them out wherever the
@@ -23,7 +23,7 @@ def name_details(model: cluster_pb2.Model) -> None:
 
 
 def without_details(model: cluster_pb2.Model) -> cluster_pb2.Model:
-    """A copy that only names them."""
+    """Return a copy with names instead of details."""
     brief = cluster_pb2.Model()
     brief.CopyFrom(model)
     drop_details(brief)
@@ -31,7 +31,7 @@ def without_details(model: cluster_pb2.Model) -> cluster_pb2.Model:
 
 
 def drop_details(model: cluster_pb2.Model) -> None:
-    """Leave out of an answer what nobody asks it for."""
+    """Leave out of an answer what no caller asks it for."""
     if model.HasField("description"):
         for field in _FIELDS:
             model.description.ClearField(field)  # type: ignore[arg-type]  # one of its fields

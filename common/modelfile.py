@@ -12,7 +12,7 @@ TRIPLE = '"""'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modelfile:
-    """What its instructions say. None: the instruction is not there."""
+    """Instructions of a Modelfile. None: the instruction is missing."""
 
     sources: tuple[str, ...] = ()  # of FROM: names of models, or paths
     adapters: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Modelfile:
 
 
 def unquoted(text: str) -> str | None:
-    """A value without its quotes; None: the closing ones have not come yet."""
+    """Return a value without its quotes; None: the closing ones are missing so far."""
     for quote in (TRIPLE, '"'):
         if text.startswith(quote):
             closed = len(text) >= 2 * len(quote) and text.endswith(quote)
@@ -35,14 +35,14 @@ def unquoted(text: str) -> str | None:
 
 
 def quoted(value: str) -> str:
-    """A value as a Modelfile has it: bare where that means the same."""
+    """Return a value as a Modelfile has it: bare where that means the same."""
     if value and "\n" not in value and value == value.strip() and not value.startswith('"'):
         return value
     return f"{TRIPLE}{value}{TRIPLE}"
 
 
 def modelfile_text(modelfile: Modelfile) -> str:
-    """The text of a Modelfile."""
+    """Return the text of a Modelfile."""
     return "".join(line + "\n" for line in _lines(modelfile))
 
 

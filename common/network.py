@@ -18,8 +18,13 @@ def split_host_port(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def join_host_port(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_private_listener(address: str) -> bool:
-    """True if only this machine can reach the address: a Unix socket or a loopback host."""
+    """Return True if only this machine can reach the address: a Unix socket or a loopback host."""
     if address.startswith(UNIX_PREFIX):
         return True
     host, _ = split_host_port(address)
@@ -32,7 +37,7 @@ def is_private_listener(address: str) -> bool:
 
 
 def is_taken(address: str) -> bool:
-    """True if a TCP listener already has `host:port`. Port 0 is never taken."""
+    """Return True if a TCP listener already has `host:port`. Port 0 is never taken."""
     host, port = split_host_port(address)
     if port == 0:
         return False
@@ -47,7 +52,7 @@ def is_taken(address: str) -> bool:
 
 
 def reachable(address: str, known_as: str) -> str:
-    """A listener's `host:port` as others dial it: "any host" becomes that of `known_as`, another of its addresses.
+    """Return a listener's `host:port` for dialling: "any host" becomes that of `known_as`, another of its addresses.
 
     Of several with commas between them the first is taken.
     """
@@ -59,5 +64,4 @@ def reachable(address: str, known_as: str) -> str:
         is_any = ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return address
-    other = split_host_port(known_as)[0]
-    return f"[{other}]:{port}" if is_any and ":" in other else f"{other}:{port}" if is_any else address
+    return join_host_port(split_host_port(known_as)[0], port) if is_any else address

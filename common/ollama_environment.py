@@ -6,6 +6,8 @@ Values are read as Ollama reads them.
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
+from common.network import join_host_port
+
 PREFIX = "OLLAMA_"
 DEFAULT_PORT = 11434
 
@@ -15,12 +17,12 @@ def _text(value: str) -> str:
 
 
 def _switch(value: str) -> str:
-    """What is no word for true or false counts as true."""
+    """Read a switch as Ollama does: text that is no word for true or false counts as true."""
     return "false" if value.lower() in ("0", "f", "false") else "true"
 
 
 def _count(value: str) -> str | None:
-    """A number that does not parse leaves the default."""
+    """Return the value if it is a number; otherwise None, which leaves the default."""
     return value if value.isdecimal() else None
 
 
@@ -31,12 +33,11 @@ def _address(value: str) -> str:
     port = parts.port
     if port is None:
         port = {"http": 80, "https": 443}.get(scheme, DEFAULT_PORT) if separator else DEFAULT_PORT
-    host = parts.hostname or "127.0.0.1"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_host_port(parts.hostname or "127.0.0.1", port)
 
 
 def _one_of(*values: str) -> "Read":
-    """What Ollama does not know leaves the default."""
+    """Read one of several words as Ollama does: an unknown word leaves the default."""
     return lambda value: value.lower() if value.lower() in values else None
 
 

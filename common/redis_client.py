@@ -16,7 +16,7 @@ SENTINEL_PORT = 26379
 
 
 def open_redis(url: str, *, timeout_s: float, connections_max: int) -> Redis:
-    """A client that connects when first used, answers in text and tries nothing twice.
+    """Return a client that connects at its first command, returns text, and does not retry.
 
     `redis://host:6379/0`, `rediss://` with TLS and `unix:///path` name a server.
     `redis+sentinel://[user:password@]host:26379,host:26379/name/0` names sentinels and the set that they watch: every

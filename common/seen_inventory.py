@@ -10,7 +10,7 @@ class SeenInventory:
     """All of it. A node that has not reported since an earlier inventory is the same object as in that one.
 
     Attributes:
-        nodes: by id; nobody may change them.
+        nodes: by id; read-only.
         epoch: grows with every stream; versions of models can be compared within one.
         models_changes: grows whenever the models of any node are others than before.
     """
@@ -24,7 +24,7 @@ class SeenInventory:
 
 
 class Laid:
-    """Owned by whoever reads the streams, one after the other."""
+    """Owned by the reader of the streams, one after the other."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, cluster_pb2.Node] = {}

@@ -42,7 +42,7 @@ def run_service(name: str, settings_type: type[S], serve: Callable[[S, asyncio.E
 
 
 def _tell_of_ollama(settings_type: type[PunaSettings]) -> None:
-    """Where values came from, and which names of the environment mean nothing here."""
+    """Log the source of each value that Ollama's variables gave, and the names that have no effect here."""
     for name, value in settings_type.taken_over().items():
         log.info("setting.from_ollama", setting=name, value=value)
     ignored = without_meaning(os.environ)

@@ -93,7 +93,7 @@ KNOWN_NAMES = frozenset(
 
 
 class PunaSettings(BaseSettings):
-    """What every process reads. Subclasses add their own fields; the environment name is PUNA_ + the field's name."""
+    """Settings of every process. Subclasses add fields; the environment name is PUNA_ + the field's name."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -116,8 +116,8 @@ class PunaSettings(BaseSettings):
         unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in KNOWN_NAMES)
         if unknown:
             hint = "docs/settings.md lists all"
-            told = [f"unknown setting {name}{did_you_mean(name, KNOWN_NAMES, else_say=hint)}" for name in unknown]
-            raise StartupError(" ".join(told))
+            faults = [f"unknown setting {name}{did_you_mean(name, KNOWN_NAMES, else_say=hint)}" for name in unknown]
+            raise StartupError(" ".join(faults))
         try:
             with _filled_in(cls.taken_over()):
                 return cls()
@@ -140,7 +140,7 @@ class PunaSettings(BaseSettings):
 
 @contextmanager
 def _filled_in(values: Mapping[str, str]) -> Iterator[None]:
-    """The environment with these names in it, for as long as settings are read."""
+    """Set these variables while settings are read."""
     os.environ.update(values)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Which Puna this is: its release, and the commit that it was built from where that is known.
+"""Version of Puna: its release, and the commit that it was built from where that is known.
 
-A wheel or an image is told its commit when it is built (`hatch_build.py`); a checkout has it in `.git`, where it is
+A wheel or an image gets its commit when it is built (`hatch_build.py`); a checkout has it in `.git`, where it is
 read without running git. Nothing else is known of a tree that was downloaded as an archive.
 """
 
@@ -34,7 +34,7 @@ def _built_commit(file: Path) -> str | None:
 
 
 def checkout_commit(root: Path) -> str | None:
-    """The commit that a checkout stands at; what was changed since is not looked for. None: it is no checkout."""
+    """Return the commit of a checkout, without regard to changed files. None: it is no checkout."""
     directory = root / ".git"
     if (pointer := _text(directory)) is not None:  # a second work tree
         directory = root / pointer.removeprefix("gitdir:").strip()

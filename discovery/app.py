@@ -8,7 +8,7 @@ from common.telemetry.logs import get_logger
 from common.telemetry.metrics import serve_metrics
 from discovery import metrics
 from discovery.converters import report_ages, to_rows
-from discovery.registry import Registry
+from discovery.registry import NodeRegistry
 from discovery.servicer import DiscoveryServicer
 from discovery.settings import DiscoverySettings
 from protos import discovery_pb2, discovery_pb2_grpc
@@ -26,7 +26,7 @@ async def serve(settings: DiscoverySettings, stop: asyncio.Event) -> None:
         StartupError: an address is taken.
     """
     clock = SystemClock()
-    registry = Registry(clock)
+    registry = NodeRegistry(clock)
     server = bind_server(
         settings.discovery_listen,
         register=lambda grpc_server: discovery_pb2_grpc.add_DiscoveryServicer_to_server(

@@ -1,7 +1,6 @@
-"""How other services follow the inventory: one stream, renewed for as long as the caller listens."""
+"""Client of the inventory: one stream, renewed while the caller listens."""
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
@@ -9,6 +8,7 @@ from common.errors import ModelUnavailable, PunaError
 from common.grpc.addresses import Channels
 from common.grpc.client import call_metadata
 from common.grpc.errors import received
+from common.grpc.watch import watch
 from common.model_details import KeptDetails
 from common.seen_inventory import Laid, SeenInventory
 from common.telemetry.logs import get_logger
@@ -16,26 +16,21 @@ from protos import discovery_pb2, discovery_pb2_grpc
 
 log = get_logger()
 
-# Reconnects are spread, so that a restarted discovery is not met by everybody in the same instant.
-RECONNECT_S_MIN = 0.1
-RECONNECT_S_MAX = 2.0
 # A watcher of changes hears something once a second, if only that nothing has changed.
 SILENCE_S_MAX = 2.5
 
 
-async def watch_inventory(
+def watch_inventory(
     addresses: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
-    """Yield the inventory on connect and after every change; ends only when the caller stops iterating.
+    """Iterate over the inventory on connect and after every change; ends only when the caller stops iterating.
 
     `addresses` as in common/grpc/addresses.py: one of them is watched, another one when it is gone.
     While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
     Models come with their details once (common/model_details.py).
     `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
     """
-    async with aclosing(_messages(addresses, discovery_pb2.WatchInventoryRequest(), on_connection)) as messages:
-        async for message in messages:
-            yield message
+    return _messages(addresses, discovery_pb2.WatchInventoryRequest(), on_connection)
 
 
 async def watch_changes(
@@ -44,7 +39,7 @@ async def watch_changes(
     on_connection: Callable[[bool], None] = lambda _connected: None,
     details: KeptDetails,
 ) -> AsyncGenerator[SeenInventory, None]:
-    """The same for whoever keeps the inventory: only news come over the wire. `details` keeps what comes once."""
+    """Yield the inventory after every change for a caller that keeps it: only news are sent."""
     laid, known_models = Laid(), 0
     request = discovery_pb2.WatchInventoryRequest(changes_only=True)
     async with aclosing(_messages(addresses, request, on_connection, silence_s_max=SILENCE_S_MAX)) as messages:
@@ -59,7 +54,7 @@ async def watch_changes(
 async def _heard(
     messages: AsyncIterator[discovery_pb2.Inventory], silence_s_max: float | None
 ) -> AsyncIterator[discovery_pb2.Inventory]:
-    """The same; a process that hangs is as good as one that is gone."""
+    """Yield messages of one stream; a process that hangs counts as gone."""
     while True:
         try:
             async with asyncio.timeout(silence_s_max):
@@ -78,30 +73,29 @@ async def _messages(
     *,
     silence_s_max: float | None = None,
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
-    pause_s, told_of_loss, turn = RECONNECT_S_MIN, False, 0
+    turn = 0
     channels = Channels(addresses)
+
+    async def stream() -> AsyncGenerator[discovery_pb2.Inventory, None]:
+        known = await channels.get()
+        stub = discovery_pb2_grpc.DiscoveryStub(known[turn % len(known)])
+        call = stub.WatchInventory(request, metadata=call_metadata())
+        try:
+            async for inventory in _heard(received(call), silence_s_max):
+                yield inventory
+        finally:
+            call.cancel()
+
+    def lose(error: PunaError | None, failures: int) -> None:
+        nonlocal turn
+        if error is not None:
+            turn += 1
+            if failures == 1:  # once per outage, not once per attempt
+                log.warning("inventory.lost", address=addresses, text=error.message)
+
     try:
-        while True:
-            connected = False
-            known = await channels.get()
-            stub = discovery_pb2_grpc.DiscoveryStub(known[turn % len(known)])
-            call = stub.WatchInventory(request, metadata=call_metadata())
-            try:
-                async for inventory in _heard(received(call), silence_s_max):
-                    if not connected:
-                        connected, told_of_loss, pause_s = True, False, RECONNECT_S_MIN
-                        on_connection(True)
-                    yield inventory
-            except PunaError as error:
-                if not told_of_loss:  # once per outage, not once per attempt
-                    log.warning("inventory.lost", address=addresses, text=error.message)
-                told_of_loss = True
-                turn += 1
-            finally:
-                call.cancel()
-                if connected:
-                    on_connection(False)
-            await asyncio.sleep(random.uniform(0, pause_s))
-            pause_s = min(2 * pause_s, RECONNECT_S_MAX)
+        async with aclosing(watch(stream, on_lost=lose, on_connection=on_connection)) as messages:
+            async for message in messages:
+                yield message
     finally:
         await channels.close()

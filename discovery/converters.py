@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from common.errors import InvalidRequest
 from common.model_details import name_details, without_details
+from common.model_names import is_model_name
 from common.telemetry.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from common.telemetry.metrics import Sample
 from discovery import metrics
-from discovery.core.membership import Membership, Node, Report, Section
+from discovery.core.membership import Member, Membership, NodeSection, Report
 from protos import cluster_pb2, discovery_pb2
 
 Content = TypeVar("Content")
@@ -21,21 +22,29 @@ NODE_ITEMS_MAX = 10_000  # models or runners of one node; far above any real one
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """A node's models, with and without what is sent only once. Worked out when they come, because they rarely do."""
+    """A node's models, with and without what is sent only once. Worked out when they come, because they rarely do.
+
+    `skipped` are names that are none: an older host sends them, and no service behind this one could take them.
+    """
 
     full: discovery_pb2.ModelList
     brief: discovery_pb2.ModelList
     version: int = field(default_factory=itertools.count(1).__next__, compare=False)
+    skipped: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, full: discovery_pb2.ModelList) -> "Models":
-        """Of a section as it came."""
+        """Return the models of a section as it was received."""
+        skipped = tuple(model.name for model in full.models if not is_model_name(model.name))
+        if skipped:
+            full = discovery_pb2.ModelList(models=[model for model in full.models if is_model_name(model.name)])
         for model in full.models:
             name_details(model)
-        return cls(full, discovery_pb2.ModelList(models=[without_details(model) for model in full.models]))
+        brief = discovery_pb2.ModelList(models=[without_details(model) for model in full.models])
+        return cls(full, brief, skipped=skipped)
 
     def with_details(self, fresh: set[str]) -> list[cluster_pb2.Model]:
-        """As a message carries them that must have the details of the `fresh` ids; those that it has are taken out."""
+        """Return the models of a message; it has the details of the `fresh` ids, which are taken out."""
         models = []
         for full, brief in zip(self.full.models, self.brief.models, strict=True):
             name = full.description.details_id
@@ -53,15 +62,15 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
     for name, value in (("node_id", message.node_id), ("incarnation", message.incarnation)):
         if not value or len(value) > ID_LENGTH_MAX:
             raise InvalidRequest(f"{name} must have 1 to {ID_LENGTH_MAX} characters", param=name)
-    sections: dict[Section, object] = {}
+    sections: dict[NodeSection, object] = {}
     if message.HasField("facts"):
-        sections[Section.FACTS] = message.facts
+        sections[NodeSection.FACTS] = message.facts
     if message.HasField("devices"):
-        sections[Section.DEVICES] = message.devices
+        sections[NodeSection.DEVICES] = message.devices
     if message.HasField("models"):
-        sections[Section.MODELS] = Models.of(message.models)
+        sections[NodeSection.MODELS] = Models.of(message.models)
     if message.HasField("runners"):
-        sections[Section.RUNNERS] = message.runners
+        sections[NodeSection.RUNNERS] = message.runners
     if len(message.models.models) > NODE_ITEMS_MAX or len(message.runners.runners) > NODE_ITEMS_MAX:
         raise InvalidRequest(f"more than {NODE_ITEMS_MAX} models or runners on one node")
     return Report(
@@ -74,10 +83,10 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
 
 
 def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
-    """Every device of every node on the metrics page; figures of a silent node grow old."""
+    """Yield every device of every node for the metrics page; figures of a silent node age."""
     for node in membership.nodes.values():
         report_age_s = max(0.0, now_s - node.reported_at_s)
-        for device in _section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices:
+        for device in _section(node.sections, NodeSection.DEVICES, discovery_pb2.DeviceList).devices:
             yield DeviceRow(
                 labels=(node.node_id, device.id),
                 total_bytes=device.total_bytes,
@@ -92,19 +101,19 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
 
 
 def report_ages(membership: Membership, *, now_s: float) -> Iterator[Sample]:
-    """How long ago each node reported."""
+    """Return the age of each node's last report."""
     for node in membership.nodes.values():
         yield Sample(metrics.REPORT_AGE, max(0.0, now_s - node.reported_at_s), (node.node_id,))
 
 
-def models_of(node: Node) -> Models:
-    """A node's models."""
-    return _section(node.sections, Section.MODELS, Models)
+def models_of(node: Member) -> Models:
+    """Return a node's models."""
+    return _section(node.sections, NodeSection.MODELS, Models)
 
 
-def to_node(node: Node, models: Models, fresh: set[str] | None, *, now_s: float) -> cluster_pb2.Node:
-    """A node, its age as of now. `fresh` are the ids of details that it must carry; None: without its models."""
-    facts = _section(node.sections, Section.FACTS, discovery_pb2.HostFacts)
+def to_node(node: Member, models: Models, fresh: set[str] | None, *, now_s: float) -> cluster_pb2.Node:
+    """Return a node with its present age. `fresh`: ids of details that it must carry; None: without its models."""
+    facts = _section(node.sections, NodeSection.FACTS, discovery_pb2.HostFacts)
     return cluster_pb2.Node(
         id=node.node_id,
         incarnation=node.incarnation,
@@ -115,16 +124,16 @@ def to_node(node: Node, models: Models, fresh: set[str] | None, *, now_s: float)
         tunnel_certificate=facts.tunnel_certificate,
         models_free_bytes=facts.models_free_bytes,
         models_total_bytes=facts.models_total_bytes,
-        devices=_section(node.sections, Section.DEVICES, discovery_pb2.DeviceList).devices,
+        devices=_section(node.sections, NodeSection.DEVICES, discovery_pb2.DeviceList).devices,
         models=() if fresh is None else models.with_details(fresh) if fresh else models.brief.models,
         models_version=models.version,
-        runners=_section(node.sections, Section.RUNNERS, discovery_pb2.RunnerList).runners,
+        runners=_section(node.sections, NodeSection.RUNNERS, discovery_pb2.RunnerList).runners,
         suspect=node.suspect,
         report_age_ms=max(0, round((now_s - node.reported_at_s) * 1000)),
     )
 
 
-def _section(sections: Mapping[Section, object], section: Section, kind: type[Content]) -> Content:
+def _section(sections: Mapping[NodeSection, object], section: NodeSection, kind: type[Content]) -> Content:
     content = sections[section]
     assert isinstance(content, kind)  # to_report put it there
     return content

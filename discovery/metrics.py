@@ -1,4 +1,4 @@
-"""What discovery counts."""
+"""Metrics of discovery."""
 
 from prometheus_client import Counter, Gauge
 
@@ -8,6 +8,12 @@ from common.telemetry.metrics import Family, ScrapedGauges
 NODES = Gauge("puna_discovery_nodes", "Nodes in the inventory", ["state"])
 WATCHERS = Gauge("puna_discovery_watchers", "Open WatchInventory streams")
 REPORTS = Counter("puna_discovery_reports_total", "Reports of hosts by result", ["result"])
+SKIPPED_ROWS = Counter(
+    "puna_discovery_skipped_rows_total",
+    "Rows of hosts' reports that could not be taken, by table: models; the log names them (row.skipped)",
+    ["table"],
+)
+SKIPPED_ROWS.labels(table="models")
 VERSION = Gauge("puna_discovery_inventory_version", "Version of the inventory; grows with every change")
 DEVICES = DeviceGauges("puna_discovery", ["node", "device"])
 REPORT_AGE = Family("puna_discovery_node_report_age_seconds", "Age of a node's last report", ("node",))

@@ -1,19 +1,19 @@
-"""What watchers must hear at once. Ages and idle times move with every report, and can wait a moment.
+"""Selection of news that watchers need at once. Ages and idle times change with every report, and can wait.
 
-With a hundred hosts a report comes every ten milliseconds. If each of them were told at once, an idle cluster would do
-nothing but tell everybody how old its figures are.
+With a hundred hosts a report comes every ten milliseconds. If each of them were sent at once, an idle cluster would do
+nothing but send the ages of its figures.
 """
 
 from collections.abc import Mapping
 
-from discovery.core.membership import Section
+from discovery.core.membership import NodeSection
 from protos import discovery_pb2
 
 FREE_BYTES_MOVED = 16 * 1024**2  # hosts report such a change at once, too
 
 
-def is_news(before: Mapping[Section, object] | None, report: Mapping[Section, object]) -> bool:
-    """Whether a report says more than that time has passed; `before` is what the node said last, None: nothing."""
+def is_news(before: Mapping[NodeSection, object] | None, report: Mapping[NodeSection, object]) -> bool:
+    """Return True if a report differs in more than ages; `before` is the node's last report, None at the first."""
     return before is None or any(not _is_alike(before.get(section), content) for section, content in report.items())
 
 

@@ -1,4 +1,4 @@
-"""The one owner of the membership: feeds it events and tells watchers."""
+"""The one owner of the membership: feeds it events and notifies watchers."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ log = get_logger()
 SILENCE_S_MAX = 2.0
 
 
-class Registry:
+class NodeRegistry:
     """Membership plus the clock. All methods run on the event loop, none waits while it changes state."""
 
     def __init__(self, clock: Clock) -> None:
@@ -29,7 +29,7 @@ class Registry:
         self._streams = 0
 
     def new_stream(self) -> int:
-        """A number for a registration stream; later ones are higher."""
+        """Return a number for a registration stream; later ones are higher."""
         self._streams += 1
         return self._streams
 
@@ -46,7 +46,7 @@ class Registry:
             log.info("node.registered", node=report.node_id, incarnation=report.incarnation, again=known is not None)
 
     def disconnect(self, node_id: str, stream: int) -> None:
-        """The stream broke: the node leaves the inventory if it was its present one."""
+        """Handle a broken stream: the node leaves the inventory if it was its present one."""
         after = core.apply_disconnect(self.membership, node_id=node_id, stream=stream)
         if after is not self.membership:
             log.info("node.left", node=node_id)

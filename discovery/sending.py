@@ -1,4 +1,4 @@
-"""What one watcher gets: the whole inventory first, then, if it wants no more than that, what is new.
+"""Messages to one watcher: the whole inventory first, then only changes if it asked for them.
 
 In a cluster of a hundred idle hosts nearly everything stays as it is, and most of it is models. A node that has not
 reported since the message before is left out, and so are the models of one whose models are the same.
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from common.model_details import SentDetails
 from discovery.converters import Models, models_of, to_node
-from discovery.core.membership import Membership, Node
+from discovery.core.membership import Member, Membership
 from protos import discovery_pb2
 
 
@@ -20,11 +20,11 @@ class Sending:
         self._changes_only = changes_only
         self._started_at_s = started_at_s
         self._details = SentDetails()
-        self._nodes: dict[str, Node] = {}  # as they were sent last
+        self._nodes: dict[str, Member] = {}  # as they were sent last
         self._models: dict[str, Models] = {}
 
     def next(self, membership: Membership, now_s: float) -> discovery_pb2.Inventory:
-        """The next message, ages computed at this moment."""
+        """Return the next message, with ages computed now."""
         is_partial = self._changes_only and bool(self._nodes)
         models = {node_id: models_of(node) for node_id, node in membership.nodes.items()}
         fresh: set[str] = set()

@@ -9,10 +9,11 @@ from grpc import aio
 
 from common.clock import Clock
 from common.errors import InvalidRequest, PlacementMismatch, QueueFull
+from common.telemetry.skipped_rows import BAD_NAME, SkippedRows
 from discovery import metrics
-from discovery.converters import to_report
-from discovery.core.membership import IncompleteReport, ReplacedByNewer, TooManyNodes
-from discovery.registry import Registry
+from discovery.converters import Models, to_report
+from discovery.core.membership import IncompleteReport, NodeSection, ReplacedByNewer, TooManyNodes
+from discovery.registry import NodeRegistry
 from discovery.sending import Sending
 from protos import discovery_pb2, discovery_pb2_grpc
 
@@ -20,19 +21,20 @@ REPORT_INTERVAL_MS = 1000
 FULL_RETRY_S = 10.0
 # A burst of reports (many hosts, one instant) becomes one inventory.
 INVENTORY_INTERVAL_S_MIN = 0.02
-# Figures that only moved a little are told so often. With the time between two reports they stay below the two seconds
+# Figures that only moved a little are sent so often. With the time between two reports they stay below the two seconds
 # after which the scheduler trusts them less.
 FIGURES_INTERVAL_S = 0.5
-# Whoever watches changes hears something so often: silence means that this process hangs.
+# A watcher of changes gets a message so often: silence means that this process hangs.
 HEARTBEAT_S = 1.0
 
 
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     """Registrations in, inventories out."""
 
-    def __init__(self, registry: Registry, clock: Clock) -> None:
+    def __init__(self, registry: NodeRegistry, clock: Clock) -> None:
         self._registry = registry
         self._clock = clock
+        self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
 
     async def Register(
         self,
@@ -59,7 +61,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
         request: discovery_pb2.WatchInventoryRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[discovery_pb2.Inventory]:
-        """The newest inventory on connect and after changes."""
+        """Yield the newest inventory on connect and after changes."""
         registry = self._registry
         sending = Sending(changes_only=request.changes_only, started_at_s=registry.started_at_s)
         metrics.WATCHERS.inc()
@@ -90,8 +92,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
     def _take(self, message: discovery_pb2.HostReport, stream: int) -> None:
         result = "refused"
         try:
-            self._registry.report(to_report(message, stream=stream))
+            report = to_report(message, stream=stream)
+            self._registry.report(report)
             result = "accepted"
+            models = report.sections.get(NodeSection.MODELS)
+            if isinstance(models, Models):
+                self._skipped.note("models", dict.fromkeys(models.skipped, BAD_NAME), node=report.node_id)
         except IncompleteReport as error:
             raise InvalidRequest(f"the first report lacks {error}") from error
         except ReplacedByNewer as error:

@@ -1,4 +1,4 @@
-"""What discovery reads from the environment."""
+"""Settings of discovery, read from the environment."""
 
 from common.settings import PunaSettings
 

@@ -37,7 +37,7 @@ from gateway.keys.made_keys import MadeKeys
 from gateway.keys.quota_book import QuotaBook
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import OwnAddresses
-from gateway.ports import ConnectRunner, Scheduler
+from gateway.ports import ConnectRunner, SchedulerPort
 from gateway.pressure.pressure import PRESSURE, watch_pressure
 from gateway.replicas.dispatch import Dispatcher
 from gateway.replicas.queue_reports import report_queues
@@ -102,7 +102,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
 
 
 def settle_garbage() -> None:
-    """What was made at the start stays; looking through it again and again costs several percent of every answer."""
+    """Freeze the objects made at start: scanning them again and again costs several percent of every answer."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -110,9 +110,9 @@ def settle_garbage() -> None:
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    settings: GatewaySettings, *, scheduler: Scheduler, connect: ConnectRunner, drain_s: float = DRAIN_S
+    settings: GatewaySettings, *, scheduler: SchedulerPort, connect: ConnectRunner, drain_s: float = DRAIN_S
 ) -> AsyncIterator[RunningGateway]:
-    """Everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
+    """Run everything but signals: listeners, workers and watches are up inside, and gone afterwards."""
     store, redis = _open_keys(settings), _open_redis(settings)
     book = QuotaBook(SystemClock(), redis)
     authorizer = Authorizer(store, SystemClock(), book, shares_cache=settings.shared_cache)
@@ -199,7 +199,7 @@ async def _drain(
 
 
 def _make_dispatcher(
-    settings: GatewaySettings, routes: RouteCache, scheduler: Scheduler, connect: ConnectRunner
+    settings: GatewaySettings, routes: RouteCache, scheduler: SchedulerPort, connect: ConnectRunner
 ) -> Dispatcher:
     stall_ms = _duration_ms("PUNA_LOAD_TIMEOUT", settings.load_timeout)
     return Dispatcher(
@@ -218,7 +218,7 @@ def _open_keys(settings: GatewaySettings) -> KeyStore | None:
 
 
 def _open_redis(settings: GatewaySettings) -> KeyRedis | None:
-    """Keys and quotas are all that is kept there: without keys nobody asks it anything."""
+    """Open the Redis of keys and quotas; without keys it is not used."""
     return KeyRedis(settings.redis_url) if settings.redis_url and settings.api_keys_file else None
 
 

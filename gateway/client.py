@@ -56,7 +56,7 @@ class Answer:
     done: inference_pb2.Done
 
     def message(self) -> inference_pb2.ChatMessage:
-        """The answer as a turn of the conversation that goes on."""
+        """Return the answer as the next turn of its conversation."""
         calls = [
             inference_pb2.ToolCall(id=call.id, name=call.name, arguments=call.arguments_text) for call in self.calls
         ]
@@ -75,7 +75,7 @@ class Tool:
     strict: bool = False
 
     def to_proto(self) -> inference_pb2.Tool:
-        """As the service knows it."""
+        """Translate to the service's type."""
         parameters = "" if self.parameters is None else json.dumps(self.parameters)
         return inference_pb2.Tool(
             name=self.name, description=self.description, parameters=parameters, strict=self.strict
@@ -109,7 +109,7 @@ class Client:
         on_piece: Callable[[inference_pb2.Delta], None] = lambda _piece: None,
         **options: Any,
     ) -> Answer:
-        """A whole answer; `on_piece` sees it grow. Options as in `stream`.
+        """Return a whole answer; `on_piece` gets each piece. Options as in `stream`.
 
         Raises:
             PunaError: the service refused, or failed.
@@ -145,7 +145,7 @@ class Client:
         grammar: str = "",
         **options: Any,
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
-        """The events of an answer, the last of which is `done`.
+        """Yield the events of an answer, the last of which is `done`.
 
         `tool_choice`: "auto", "none", "required", or a tool's name. `think`: whether to, or "low" to "max". `schema`:
         the answer is JSON of it. Other options are the fields of `Sampling` and `AnswerOptions`.
@@ -173,7 +173,7 @@ class Client:
             yield event
 
     async def list_models(self) -> list[scheduler_pb2.ModelRoute]:
-        """Every model that this caller may see, newest first.
+        """List every model that this caller may see, newest first.
 
         Raises:
             PunaError: the service refused.
@@ -183,7 +183,7 @@ class Client:
         return list(answer.models)
 
     async def list_aliases(self) -> list[scheduler_pb2.Alias]:
-        """Second names of models that this caller may use.
+        """List the second names of models that this caller may use.
 
         Raises:
             PunaError: the service refused.
@@ -193,7 +193,7 @@ class Client:
         return list(answer.aliases)
 
     async def show_model(self, model: str) -> scheduler_pb2.ModelRoute:
-        """One model and its replicas.
+        """Return one model and its replicas.
 
         Raises:
             ModelNotFound: there is none of this name.
@@ -219,7 +219,7 @@ class Client:
             yield event
 
     async def unload_model(self, model: str) -> int:
-        """Stop a model's replicas once they are idle; how many were told to.
+        """Stop a model's replicas once they are idle; return how many will stop.
 
         Raises:
             ModelNotFound: there is none of this name.
@@ -245,12 +245,12 @@ class Client:
 
 
 def user(text: str, *images: bytes) -> inference_pb2.ChatMessage:
-    """A message of the user, with images before its text."""
+    """Return a message of the user, with images before its text."""
     return inference_pb2.ChatMessage(role="user", content=text, images=images)
 
 
 def result(call: Call, text: str) -> inference_pb2.ChatMessage:
-    """What a tool answered to a call."""
+    """Build the message that carries a tool's result back to the model."""
     return inference_pb2.ChatMessage(role="tool", content=text, tool_name=call.name, tool_call_id=call.id)
 
 

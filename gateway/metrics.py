@@ -60,6 +60,14 @@ RESUMES = Counter(
 QUARANTINED = Counter("puna_gateway_quarantined_requests_total", "Requests refused because they stopped two runners")
 IGNORED_FIELDS = Counter("puna_gateway_ignored_fields_total", "Unknown fields in request bodies")
 ROUTES_CONNECTED = Gauge("puna_gateway_routes_connected", "1 while the watch on the scheduler's routes is open")
+SKIPPED_ROWS = Counter(
+    "puna_gateway_skipped_rows_total",
+    "Rows of the routes that could not be taken, by table: models, aliases; the log names them (row.skipped)",
+    ["table"],
+)
+REFUSED_TABLES = Counter("puna_gateway_refused_tables_total", "Tables of routes that could not be taken at all")
+for _table in ("models", "aliases"):  # nought from the start, so that a first time shows as a rise
+    SKIPPED_ROWS.labels(table=_table)
 QUEUE_DEPTH = Family(
     "puna_gateway_queue_depth", "Requests that wait for a slot (vLLM: num_requests_waiting)", ("model",)
 )
@@ -87,7 +95,7 @@ _bound: dict[tuple[object, ...], Any] = {}
 
 
 def bound(metric: Metric, *labels: str) -> Metric:
-    """A metric with its labels, for what is counted with every request: `labels` takes ten times as long."""
+    """Bind a metric to its labels, for counts of every request: `labels` takes ten times as long."""
     found: Metric | None = _bound.get((metric, *labels))
     if found is None:
         found = _bound[(metric, *labels)] = metric.labels(*labels)
@@ -95,6 +103,6 @@ def bound(metric: Metric, *labels: str) -> Metric:
 
 
 def show_key_store() -> None:
-    """From here on the page tells whether the Redis of keys answers."""
+    """Add the state of the Redis of keys to the metrics."""
     with contextlib.suppress(ValueError):  # another gateway of this process has said so already
         REGISTRY.register(KEY_STORE_UP)

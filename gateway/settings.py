@@ -1,4 +1,4 @@
-"""What the gateway reads from the environment."""
+"""Settings of the gateway, read from the environment."""
 
 from pathlib import Path
 
@@ -26,13 +26,13 @@ class GatewaySettings(PunaSettings):
     origins: str = ""
     """Origins of web pages that may call from a browser, comma separated; loopback ones always may."""
     api_keys_file: str = ""
-    """The file of API keys; empty: everybody who reaches a listener may do everything."""
+    """The file of API keys; empty: every client that reaches a listener may do everything."""
     redis_url: str = ""
     """Keys made through the API, and quotas that gateways share; empty: keys of the file alone, and the whole quota
     at each gateway. `redis+sentinel://host:26379,host:26379/name/0` names sentinels."""
     shared_cache: bool = False
     """Prompts that a runner holds serve every tenant, as they do without keys. A common beginning is then computed once
-    for all, and how soon an answer comes tells a tenant what others have asked."""
+    for all, and the time to first token reveals to a tenant what others have sent."""
     keep_alive_max: str = "24h"
     """Longest `keep_alive` that callers may ask for without the right to manage models."""
     max_queue: int = 512
@@ -63,7 +63,7 @@ class GatewaySettings(PunaSettings):
 
 
 def template_policy(setting: str) -> TemplatePolicy:
-    """What PUNA_TEMPLATE means. Raises: StartupError: it names no file that can be read."""
+    """Return the policy that PUNA_TEMPLATE names. Raises: StartupError: it names no file that can be read."""
     match setting:
         case "auto":
             return TemplatePolicy()

@@ -30,7 +30,7 @@ class Certificate:
 
     @classmethod
     def open(cls, chain: Path | None, key: Path | None) -> "Certificate | None":
-        """None: no TLS.
+        """Open the certificate; None: no TLS.
 
         Raises:
             StartupError: one without the other, or not a certificate and its key.
@@ -47,7 +47,7 @@ class Certificate:
         return certificate
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For a gRPC server; new connections get what is newest."""
+        """Build credentials for a gRPC server; new connections get the newest certificate."""
         self._grpc_has = self._pem
         # The stubs do not know that a fetcher may answer None.
         return grpc.dynamic_ssl_server_credentials(
@@ -80,7 +80,7 @@ class Certificate:
         return first, second
 
     def _next_configuration(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked by gRPC, in a thread of its own, before each handshake. None: as before."""
+        """Return the configuration for the next handshake, in a thread of gRPC's. None: as before."""
         newest = self._pem
         if newest == self._grpc_has:
             return None

@@ -1,4 +1,4 @@
-"""Which processes lie on a card, as its driver lists them: NVML, and for AMD the kernel's lists of compute and clients.
+"""Processes on a card as its driver lists them: NVML, and for AMD the kernel's lists of compute and clients.
 
 A process leaves such a list when its driver has let go of its memory, which may be a while after its end.
 """
@@ -46,7 +46,7 @@ class AmdProcesses:
         held[pid] = max(held.get(pid, 0), count)
 
     def on(self, pci_id: str) -> tuple[tuple[int, int], ...]:
-        """Who is on a card."""
+        """Return the processes on a card, with the bytes that each holds."""
         return tuple(sorted(self.by_card.get(pci_id, {}).items()))
 
 
@@ -67,7 +67,7 @@ def read_amd_processes(sysfs: Path, proc: Path) -> AmdProcesses:
 
 
 def _compute_cards(nodes: Path) -> Iterator[tuple[str, str]]:
-    """The kernel's number of each card for compute, and its PCI address."""
+    """Yield the kernel's number of each card for compute, and its PCI address."""
     for node in nodes.glob("*"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             gpu_id = (node / "gpu_id").read_text().strip()

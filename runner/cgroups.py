@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cgroup:
-    """One level. `version` tells how its files are called."""
+    """One level. `version` determines the names of its files."""
 
     directory: Path
     version: int
@@ -57,7 +57,7 @@ def _unescaped(path: str) -> str:
 
 
 def _membership(text: str, controller: str, version: int) -> str:
-    """The process's path in the hierarchy: line `0::/path` for version 2, `n:memory:/path` for version 1."""
+    """Return the process's path in the hierarchy: line `0::/path` for version 2, `n:memory:/path` for version 1."""
     for line in text.splitlines():
         number, controllers, path = [*line.split(":", 2), "", "", ""][:3]
         is_version_2 = number == "0" and not controllers
@@ -68,7 +68,7 @@ def _membership(text: str, controller: str, version: int) -> str:
 
 
 def _directory(mount: _Mount, path: str) -> Path:
-    """Where the process's cgroup is seen: containers may see only their own part of the tree, under another path."""
+    """Return the directory of the process's cgroup; containers may see it under another path."""
     try:
         inside = PurePosixPath(path).relative_to(mount.root)
     except ValueError:

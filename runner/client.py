@@ -35,7 +35,7 @@ class RunnerClient:
     async def generate(
         self, request: runner_pb2.GenerateRequest, *, timeout_s: float | None = None
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
-        """The events of one sequence. Leaving the iteration cancels the call and frees the slot.
+        """Yield the events of one sequence. Leaving the iteration cancels the call and frees the slot.
 
         Raises:
             PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
@@ -53,7 +53,7 @@ class RunnerClient:
     async def embed(
         self, request: runner_pb2.EmbedRequest, *, timeout_s: float | None = None
     ) -> runner_pb2.EmbedResponse:
-        """A vector for each input. Cancelling drops what is not computed yet.
+        """Return a vector for each input. Cancelling drops what is not computed yet.
 
         Raises:
             PunaError: as the runner raised it; ModelUnavailable if it cannot be reached or died.
@@ -64,7 +64,7 @@ class RunnerClient:
     async def rerank(
         self, request: runner_pb2.RerankRequest, *, timeout_s: float | None = None
     ) -> runner_pb2.RerankResponse:
-        """A raw score for each document. Cancelling drops what is not computed yet.
+        """Return a raw score for each document. Cancelling drops what is not computed yet.
 
         Raises:
             PunaError: as `embed`.
@@ -95,7 +95,7 @@ class RunnerClient:
         return response.text
 
     async def info(self, *, timeout_s: float = CALL_TIMEOUT_S) -> runner_pb2.RunnerInfo:
-        """What is loaded, and how.
+        """Return the loaded model and its layout.
 
         Raises:
             PunaError: the runner cannot be reached.
@@ -103,18 +103,15 @@ class RunnerClient:
         with domain_errors():
             return await self._stub.GetInfo(runner_pb2.GetInfoRequest(), timeout=timeout_s, metadata=call_metadata())
 
-    async def watch_load(
+    def watch_load(
         self, *, held_prefixes: bool = False, timeout_s: float | None = None
     ) -> AsyncGenerator[cluster_pb2.RunnerStatus, None]:
-        """Status on connect and on every change, with the prompts that are held if asked; ends after an error status.
+        """Iterate over the status, on connect and on every change; ends after an error status.
+
+        `held_prefixes`: with the names of the prompts that are held.
 
         Raises:
             PunaError: the runner cannot be reached or died.
         """
         request = runner_pb2.WatchLoadRequest(held_prefixes=held_prefixes)
-        call = self._stub.WatchLoad(request, timeout=timeout_s, metadata=call_metadata())
-        try:
-            async for status in received(call):
-                yield status
-        finally:
-            call.cancel()
+        return received(self._stub.WatchLoad(request, timeout=timeout_s, metadata=call_metadata()))

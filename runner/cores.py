@@ -10,7 +10,7 @@ from runner.core.threads.cores import count_cores, fast_cpus, parse_cpus
 
 
 def computing_cores(*, filesystem_root: Path = Path("/"), cpus: Collection[int] | None = None) -> int:
-    """How many threads may compute. `cpus` are those that the process may run on; None: as the kernel says."""
+    """Return the number of threads that may compute. `cpus`: CPUs of the process; None: ask the kernel."""
     allowed = os.sched_getaffinity(0) if cpus is None else cpus
     devices = filesystem_root / "sys/devices"
     performance: frozenset[int] = frozenset()

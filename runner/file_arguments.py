@@ -30,7 +30,7 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def files_of(args: argparse.Namespace) -> ModelFiles:
-    """What the arguments name."""
+    """Return the files that the arguments name."""
     return ModelFiles(model=args.model, more=tuple(args.more), projector=args.projector, adapters=tuple(args.adapter))
 
 

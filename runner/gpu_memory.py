@@ -33,7 +33,7 @@ INTERVAL_S = 1.0
 LOOK_INTERVAL_S = 0.25
 # NVML lists the cards that were there when it was initialised.
 REOPEN_INTERVAL_S = 30.0
-TOLD_AT_ONCE_BYTES = 16 * 1024 * 1024
+SENT_AT_ONCE_BYTES = 16 * 1024 * 1024
 ONCE_TIMEOUT_S = 10.0
 
 
@@ -124,7 +124,7 @@ def read_cards(*, nvml: bool) -> list[GpuMemory]:
 
 
 def known_cards() -> list[GpuMemory]:
-    """The cards, for a process that must not hang: as its host knows them, else from a child with a deadline."""
+    """Return the cards, for a process that must not hang: as its host knows them, else from a child with a deadline."""
     given = os.environ.get(CARDS)
     if given is None:
         command = [sys.executable, "-m", "runner", "gpu-memory", "--once"]
@@ -135,13 +135,13 @@ def known_cards() -> list[GpuMemory]:
         except subprocess.TimeoutExpired:
             return []
     try:
-        return [GpuMemory.from_told(card) for card in orjson.loads(given)]
+        return [GpuMemory.from_report(card) for card in orjson.loads(given)]
     except (ValueError, TypeError):
         return []
 
 
 def cards_as_json(cards: list[GpuMemory]) -> str:
-    """The form in which cards are passed on."""
+    """Return the form in which cards are passed on."""
     return orjson.dumps([asdict(card) for card in cards]).decode()
 
 
@@ -154,7 +154,7 @@ class Asks:
         self._pause = threading.Event()
 
     def came_within(self, timeout_s: float) -> bool:
-        """Whether something came; returns at once when it did."""
+        """Return True as soon as input is there, False after the time."""
         if self._is_open:
             try:
                 if not select.select([self._descriptor], [], [], timeout_s)[0]:
@@ -169,20 +169,20 @@ class Asks:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of this mode."""
+    """Add the arguments of this mode."""
     parser.add_argument("--once", action="store_true", help="print one line and end")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a JSON list of cards every second, sooner when much has changed, until nobody reads any more.
+    """Print a JSON list of cards every second, sooner when much has changed, until the reader is gone.
 
     Ends at once if there are no cards. A line on standard input asks for cards that came just now.
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader's end is ours
     nvml, asks, is_asked = open_nvml(), Asks(), False
     opened_s = time.monotonic()
-    told: list[GpuMemory] = []
-    told_s = -INTERVAL_S
+    sent: list[GpuMemory] = []
+    sent_s = -INTERVAL_S
     while True:
         now_s = time.monotonic()
         if is_asked or now_s - opened_s >= REOPEN_INTERVAL_S:
@@ -191,9 +191,9 @@ def run(args: argparse.Namespace) -> int:
                 pynvml.nvmlShutdown()
             nvml, opened_s = open_nvml(), now_s
         cards = read_cards(nvml=nvml)
-        if now_s - told_s >= INTERVAL_S or has_moved(told, cards, threshold_bytes=TOLD_AT_ONCE_BYTES):
+        if now_s - sent_s >= INTERVAL_S or has_moved(sent, cards, threshold_bytes=SENT_AT_ONCE_BYTES):
             print(cards_as_json(cards), flush=True)
-            told, told_s = cards, now_s
+            sent, sent_s = cards, now_s
             if args.once or not cards:
                 return 0
         is_asked = asks.came_within(LOOK_INTERVAL_S)

@@ -63,7 +63,7 @@ def limit_child(library: ctypes.CDLL) -> None:
 
 
 def decode(data: bytes, form: str, width: int, height: int) -> bytes:
-    """The first frame as RGB; transparency is ignored, as llama.cpp's own decoder does.
+    """Return the first frame as RGB; transparency is ignored, as llama.cpp's own decoder does.
 
     Raises:
         ValueError, OSError and whatever else Pillow raises: the file is damaged.

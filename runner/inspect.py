@@ -12,6 +12,7 @@ import orjson
 from google.protobuf import json_format
 
 from common.errors import BadModelFile
+from common.spec.codec import Codec
 from protos import cluster_pb2
 from runner.core.model.description import Description, TensorFacts, Value, describe, named_token_ids
 from runner.core.model.model_memory import ModelMemory, describe_memory
@@ -21,10 +22,11 @@ from runner.engine.bindings.gguf_header import GgufHeader, open_gguf_header, spe
 EXIT_BAD_FILE = 3
 # Of an array that is shown: more than any vocabulary has.
 ARRAY_ITEMS_MAX = 4_000_000
+MEMORY = Codec(ModelMemory, cluster_pb2.ModelMemory)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of this mode."""
+    """Add the arguments of this mode."""
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="all files of a split model, in order")
     parser.add_argument("--part", action="store_true", help="any GGUF: the file need be no whole model")
     parser.add_argument("--header", action="store_true", help="print the header itself: every key, every tensor")
@@ -71,12 +73,12 @@ def describe_file(path: Path, *more: Path) -> cluster_pb2.ModelDescription:
     check_tensor_count(path.name, metadata, len(tensors))
     described = to_proto(description)
     memory = describe_memory(metadata, tensors, architecture=description.architecture)
-    described.memory.CopyFrom(_memory_to_proto(memory))
+    described.memory.CopyFrom(MEMORY.to_proto(memory))
     return described
 
 
 def describe_part(path: Path) -> cluster_pb2.ModelDescription:
-    """What one file says, be it a whole model or not.
+    """Describe one file, be it a whole model or not.
 
     Raises:
         BadModelFile: no GGUF that the engine can read.
@@ -113,7 +115,7 @@ def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[T
 
 
 def to_proto(description: Description) -> cluster_pb2.ModelDescription:
-    """The description as it travels."""
+    """Return the description as it travels."""
     return cluster_pb2.ModelDescription(
         architecture=description.architecture,
         title=description.title,
@@ -129,18 +131,4 @@ def to_proto(description: Description) -> cluster_pb2.ModelDescription:
         eos_token=description.eos_token,
         special_tokens=description.special_tokens,
         metadata_json=orjson.dumps(dict(description.metadata)).decode(),
-    )
-
-
-def _memory_to_proto(memory: ModelMemory) -> cluster_pb2.ModelMemory:
-    return cluster_pb2.ModelMemory(
-        layer_weights_bytes=memory.layer_weights_bytes,
-        layer_expert_bytes=memory.layer_expert_bytes,
-        input_weights_bytes=memory.input_weights_bytes,
-        layer_key_width=memory.layer_key_width,
-        layer_value_width=memory.layer_value_width,
-        layer_state_bytes=memory.layer_state_bytes,
-        head_count=memory.head_count,
-        expert_count=memory.expert_count,
-        expert_used_count=memory.expert_used_count,
     )

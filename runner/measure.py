@@ -14,10 +14,11 @@ import llama_cpp.llama_cpp as llama
 from google.protobuf import json_format
 
 from common.errors import BadModelFile, InvalidRequest, PunaError
+from common.spec.layout import Layout
 from common.telemetry.logs import configure_logs
 from protos import cluster_pb2
 from runner.core.layout.cache_sizes import padded
-from runner.core.layout.layout import LaunchLayout, cache_cells
+from runner.core.layout.layout import cache_cells
 from runner.core.layout.memory_report import MemoryUse, extrapolate
 from runner.core.layout.moved_layer import MovedLayer
 from runner.core.layout.projector import widened
@@ -48,7 +49,7 @@ _LOAD_MODE_NONE = 0  # any other aborts together with no_alloc
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of this mode."""
+    """Add the arguments of this mode."""
     add_file_arguments(parser)
     parser.add_argument("--layout", default="{}", metavar="JSON", help="puna.v1.Layout; {} chooses everything")
     parser.add_argument(
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[str] = ()) -> cluster_pb2.MemoryReport:
+def measure(files: ModelFiles, wanted: Layout, *, rpc_endpoints: Sequence[str] = ()) -> cluster_pb2.MemoryReport:
     """Count what the model takes.
 
     Raises:
@@ -81,13 +82,13 @@ def measure(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[
     """
     start_engine()
     launch = prepare_launch(files, wanted, rpc_endpoints=rpc_endpoints)
-    eyes = plan_projector(files.projector, launch.layout, launch.device_pointers)
+    projector = plan_projector(files.projector, launch.layout, launch.device_pointers)
     pooling = read_pooling(files.model)
     model = _load_without_memory(launch)
     try:
         if pooling is not None:
             return memory_to_proto(_report_pooled(launch, model, pooling), cluster_pb2.MEMORY_ORIGIN_MEASURED)
-        use = _report(launch, model, eyes=eyes)
+        use = _report(launch, model, projector=projector)
     finally:
         llama.llama_model_free(model)
     counted = cache_cells(launch.layout) <= CELLS_COUNTED_MAX
@@ -107,7 +108,7 @@ def _load_without_memory(launch: Launch) -> Any:
 
 
 def _with_moved(launch: Launch, count: Callable[[Launch, Any], Count]) -> CountAgain:
-    """Counts a model of the same launch with one layer elsewhere. Its devices are open, everything else is settled."""
+    """Make a count of the same launch with one layer elsewhere. Devices are open, everything else is settled."""
 
     def again(moved: MovedLayer) -> Count:
         other = replace(launch, resolved=replace(launch.resolved, layout=moved.layout), places=moved.places)
@@ -120,9 +121,9 @@ def _with_moved(launch: Launch, count: Callable[[Launch, Any], Count]) -> CountA
     return again
 
 
-def _report(launch: Launch, model: Any, *, eyes: PlannedProjector | None) -> MemoryUse:
+def _report(launch: Launch, model: Any, *, projector: PlannedProjector | None) -> MemoryUse:
     def count(launch: Launch, model: Any) -> Count:
-        return _count_cells(launch, model, eyes=eyes)
+        return _count_cells(launch, model, projector=projector)
 
     vocabulary_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     return with_layers(
@@ -134,15 +135,15 @@ def _report(launch: Launch, model: Any, *, eyes: PlannedProjector | None) -> Mem
     ).use
 
 
-def _count_cells(launch: Launch, model: Any, *, eyes: PlannedProjector | None) -> Count:
-    """The count of a layout; of more cells than the engine should be asked for, on a line through two smaller ones."""
+def _count_cells(launch: Launch, model: Any, *, projector: PlannedProjector | None) -> Count:
+    """Count a layout; for more cells than the engine should be asked for, on a line through two smaller counts."""
     cells = cache_cells(launch.layout)
     if cells <= CELLS_COUNTED_MAX:
-        return _count(launch, model, launch.layout, eyes=eyes)
+        return _count(launch, model, launch.layout, projector=projector)
     small, large = (_with_cells(launch.layout, CELLS_COUNTED_MAX // part) for part in (2, 1))
     use = extrapolate(
-        _count(launch, model, small, eyes=eyes).use,
-        _count(launch, model, large, eyes=eyes).use,
+        _count(launch, model, small, projector=projector).use,
+        _count(launch, model, large, projector=projector).use,
         small_cells=cache_cells(small),
         large_cells=cache_cells(large),
         cells=cells,
@@ -169,10 +170,15 @@ def _report_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
 
 
 def _count(
-    launch: Launch, model: Any, layout: LaunchLayout, *, eyes: PlannedProjector | None = None, parameters: Any = None
+    launch: Launch,
+    model: Any,
+    layout: Layout,
+    *,
+    projector: PlannedProjector | None = None,
+    parameters: Any = None,
 ) -> Count:
     """Create a context that allocates nothing, and read its breakdown."""
-    widest = widened(layout, eyes.whole_rows if eyes is not None else 0)
+    widest = widened(layout, projector.whole_rows if projector is not None else 0)
     engine_log.clear()
     parameters = parameters or context_parameters(widest)
     context = llama.llama_init_from_model(model, parameters)
@@ -184,12 +190,14 @@ def _count(
         outputs_max = 0 if llama.llama_model_has_encoder(model) else parameters.n_outputs_max
         wanted = reservations(context, outputs_max=outputs_max)
         graphs = reserve_graphs(context, buffer_types(context), wanted)
-        return count_memory(launch, context, projector_bytes=eyes.memory if eyes is not None else {}, graphs=graphs)
+        return count_memory(
+            launch, context, projector_bytes=projector.memory if projector is not None else {}, graphs=graphs
+        )
     finally:
         llama.llama_free(context)
 
 
-def _with_cells(layout: LaunchLayout, cells: int) -> LaunchLayout:
+def _with_cells(layout: Layout, cells: int) -> Layout:
     return replace(layout, context_tokens=cells // layout.slots)
 
 

@@ -1,4 +1,4 @@
-"""What a serving runner tells Prometheus. Moved on the event loop, never by the engine thread."""
+"""Metrics of a serving runner. Updated on the event loop, never by the engine thread."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

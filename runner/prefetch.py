@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from common.telemetry.logs import get_logger
-from runner.core.host.filesystems import NETWORK_KINDS, kind_of_device
 
 log = get_logger()
 
@@ -20,11 +19,19 @@ THREADS = 8
 CHUNK_BYTES = 4 * 1024 * 1024  # a stop is seen after one of them
 MOUNTINFO = Path("/proc/self/mountinfo")
 
+# What reads over a network, where one reader after the other leaves most of the link idle.
+NETWORK_KINDS = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "afs", "9p", "virtiofs"),
+        *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs", "fuse.juicefs", "fuse.goofys"),
+    }
+)
+
 Read = Callable[[int, Sequence[memoryview], int], int]
 
 
 class PrefetchMode(StrEnum):
-    """When files are read ahead."""
+    """Condition for reading files ahead."""
 
     AUTO = "auto"  # on network file systems
     ON = "on"
@@ -49,7 +56,7 @@ class Prefetch:
             thread.start()
 
     def stop(self) -> None:
-        """Read no further chunk. Does not wait: a read that hangs in the network must not hold up anybody."""
+        """Read no further chunk. Does not wait: a read that hangs in the network must not delay the caller."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> bool:
@@ -76,7 +83,7 @@ class Prefetch:
 
 
 def wanted_files(mode: PrefetchMode, paths: Sequence[Path]) -> list[Path]:
-    """The files that are worth reading ahead."""
+    """Return the files that are worth reading ahead."""
     if mode is PrefetchMode.OFF:
         return []
     return [path for path in paths if path.is_file() and (mode is PrefetchMode.ON or _is_remote(path))]
@@ -92,8 +99,22 @@ def _is_remote(path: Path) -> bool:
 
 
 def _ranges(path: Path, threads: int) -> list[tuple[Path, int, int]]:
-    """The file in one range for each thread, whole chunks each."""
+    """Return the file in one range for each thread, whole chunks each."""
     size = path.stat().st_size
     chunks = -(-size // CHUNK_BYTES)
     each = max(1, -(-chunks // threads)) * CHUNK_BYTES
     return [(path, start, min(start + each, size)) for start in range(0, size, each)]
+
+
+def kind_of_device(mountinfo: str, *, major: int, minor: int) -> str:
+    """Return the kind of a file system by the device number of a file on it; empty if no mount has it.
+
+    Lines of `mountinfo`: `36 35 98:0 /root /mount options - kind source options`, with optional fields before the dash.
+    """
+    wanted = f"{major}:{minor}"
+    for line in mountinfo.splitlines():
+        mount, dash, source = line.partition(" - ")
+        fields = mount.split()
+        if dash and len(fields) > 2 and fields[2] == wanted:
+            return source.split()[0]
+    return ""

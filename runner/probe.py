@@ -38,7 +38,7 @@ _TYPES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of this mode."""
+    """Add the arguments of this mode."""
     parser.add_argument("--listen", metavar="ADDRESS", help="serve puna.v1.Probe there instead of printing once")
     parser.add_argument("--insecure", action="store_true", help="allow an address that other machines can reach")
     parser.add_argument(
@@ -155,7 +155,7 @@ class ProbeServicer(probe_pb2_grpc.ProbeServicer):
         request: probe_pb2.ListDevicesRequest,  # noqa: ARG002
         context: aio.ServicerContext[Any, Any],  # noqa: ARG002
     ) -> probe_pb2.ProbeReport:
-        """The devices, with memory as it is now."""
+        """Return the devices, with memory as it is now."""
         try:
             return await asyncio.to_thread(list_devices, self._rpc_endpoints)
         except RpcUnusable as error:

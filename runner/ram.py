@@ -57,7 +57,7 @@ def read_host_memory(*, proc: Path = PROC, filesystem_root: Path = Path("/")) ->
 
 
 def _read_cgroup(directory: Path, files: _Files) -> CgroupMemory | None:
-    """The group's limit and use, or None if it has no limit (or no memory controller)."""
+    """Return the group's limit and use, or None if it has no limit (or no memory controller)."""
     try:
         limit = (directory / files.limit).read_text().strip()
         if limit == "max":
@@ -74,7 +74,7 @@ def _read_cgroup(directory: Path, files: _Files) -> CgroupMemory | None:
 
 
 def _read_swap(directory: Path, files: _Files) -> CgroupSwap | None:
-    """The group's limit and use of swap, or None if it has no limit (or nobody counts swap)."""
+    """Return the group's limit and use of swap, or None if it has no limit (or swap is not counted)."""
     try:
         limit = (directory / files.swap_limit).read_text().strip()
         if limit == "max":

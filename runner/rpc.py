@@ -1,6 +1,6 @@
 """`python -m runner rpc`: lend devices of this node over llama.cpp RPC, for one placement.
 
-The server listens on loopback and trusts whoever connects, so this process has nothing worth taking: no secrets in its
+The server listens on loopback and trusts every client, so this process has nothing worth taking: no secrets in its
 environment, no cache directory, no core dumps, no way to gain rights. The host's tunnel decides who may connect. One
 line on standard output says where it listens, a further one each time what is allocated on a device changes.
 """
@@ -23,8 +23,7 @@ from runner.core.layout.layout import automatic_threads
 from runner.cores import computing_cores
 from runner.engine.bindings.library import start_engine
 from runner.engine.devices.device_cap import DeviceCap
-from runner.engine.devices.devices import open_devices
-from runner.engine.devices.rpc_server import LOOPBACK, serve_devices
+from runner.engine.devices.devices import LOOPBACK, open_devices, serve_devices
 
 LISTEN_ATTEMPTS = 5
 LISTEN_TIMEOUT_S = 10.0
@@ -34,7 +33,7 @@ _NO_NEW_PRIVILEGES = 38  # of prctl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of this mode."""
+    """Add the arguments of this mode."""
     parser.add_argument("--device", action="append", required=True, metavar="ID", help="lend this device; repeatable")
     parser.add_argument(
         "--max-bytes",
@@ -77,14 +76,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Facts:
-    """What we say on standard output. The engine's own chatter there goes to the log."""
+    """Facts that are printed on standard output. Output of the engine is redirected to the log."""
 
     def __init__(self) -> None:
         self._output = os.dup(1)
         os.dup2(2, 1)
 
     def listening(self, port: int) -> None:
-        """The first line."""
+        """Print the first line."""
         self._write({"address": f"{LOOPBACK}:{port}", "pid": os.getpid()})
 
     def used(self, device: int, used_bytes: int) -> None:
@@ -92,7 +91,7 @@ class _Facts:
         self._write({"device": device, "used_bytes": used_bytes})
 
     def _write(self, fact: dict[str, object]) -> None:
-        with contextlib.suppress(OSError):  # whoever started us is gone, and our end is near
+        with contextlib.suppress(OSError):  # the parent process is gone, and our end is near
             os.write(self._output, orjson.dumps(fact) + b"\n")
 
 
@@ -104,7 +103,7 @@ def _watch_devices(device_ids: list[str], here: dict[str, int], limits: dict[str
 
 
 def _announce(port: int, say: _Facts) -> None:
-    """Say where we listen, once we do; nobody else may have taken the port meanwhile."""
+    """Say where we listen, once we do; another process may have taken the port meanwhile."""
     deadline_s = time.monotonic() + LISTEN_TIMEOUT_S
     while time.monotonic() < deadline_s:
         if _listens(port):
@@ -114,7 +113,7 @@ def _announce(port: int, say: _Facts) -> None:
 
 
 def _listens(port: int) -> bool:
-    """Whether a listening socket of this very process has the port; to connect would look like a client."""
+    """Return True if a socket of this process listens on the port; a connection would look like a client."""
     inodes = {
         fields[9]
         for fields in (line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:])

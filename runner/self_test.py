@@ -18,7 +18,7 @@ EXIT_FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of this mode."""
+    """Add the arguments of this mode."""
     parser.add_argument("--model", type=Path, metavar="PATH", help="compute with this small GGUF")
     parser.add_argument(
         "--files", action="store_true", help="check the GGUF files whose paths standard input has, a JSON list"

@@ -1,1 +1,1 @@
-"""Decides which model runs where, and tells gateways."""
+"""Service that places models on nodes and publishes the routes to gateways."""

@@ -18,9 +18,10 @@ from runner.host.client import HostClient
 from scheduler import metrics
 from scheduler.callers import Callers
 from scheduler.constraint_file import read_constraints_file
-from scheduler.core.books.events import InventoryLost
 from scheduler.core.draining import replicas_on_drained
-from scheduler.core.state import SchedulerCore
+from scheduler.core.loading.crashes import shown_rows
+from scheduler.core.state.events import InventoryLost
+from scheduler.core.state_machine import SchedulerCore
 from scheduler.gauges import promised_bytes, ranked_speeds, reserved_bytes, samples
 from scheduler.leadership import Leadership
 from scheduler.loop import CoreLoop
@@ -57,10 +58,11 @@ class SchedulerApp:
         self.core = SchedulerCore(settings.policy(), lambda: str(uuid.uuid4()), constraints)
         self._loop = CoreLoop(self.core, clock, board, collector)
         metrics.INVENTORY_GAUGES.read_from(self._loop.inventory_age)
-        metrics.BOOK_GAUGES.read_from(lambda: samples(self.core.books))
-        board.read_promises(lambda: (promised_bytes(self.core.books), reserved_bytes(self.core.books)))
-        board.read_speeds(lambda: ranked_speeds(self.core.books))
-        board.read_drains(lambda: replicas_on_drained(self.core.books))
+        metrics.STATE_GAUGES.read_from(lambda: samples(self.core.state, clock.now_s()))
+        board.read_promises(lambda: (promised_bytes(self.core.state), reserved_bytes(self.core.state)))
+        board.read_speeds(lambda: ranked_speeds(self.core.state))
+        board.read_drains(lambda: replicas_on_drained(self.core.state))
+        board.read_crash_rows(lambda: shown_rows(self.core.state, clock.now_s()))
         self._store = RedisStore(settings.redis_url, clock)
         self._server: GrpcServer = bind_server(
             settings.scheduler_listen,

@@ -46,7 +46,7 @@ async def borrow(hosts: HostClient, loans: Loans, *, check: Callable[[int], None
 
 
 async def give_back(hosts: HostClient, loans: Loans) -> None:
-    """End every lease. One that cannot be reached ends by itself when nobody comes."""
+    """End every lease. One that cannot be reached ends by itself without a borrower."""
     request = host_pb2.StopRequest(fence=_fence(loans), placement=_reference(loans))
     ends = await asyncio.gather(*(hosts.stop(loan.address, request) for loan in loans.loans), return_exceptions=True)
     for loan, end in zip(loans.loans, ends, strict=True):
@@ -57,7 +57,7 @@ async def give_back(hosts: HostClient, loans: Loans) -> None:
 
 
 def planned_on(record: DesiredPlacement) -> cluster_pb2.MemoryReport:
-    """What a placement was planned with; devices of other nodes are marked, so that the head does not look for them."""
+    """Return the planned report of a placement; devices of other nodes are marked, so that the head skips them."""
     assert record.planned is not None, "asked for where there is one"
     report = from_report(record.planned)
     if len(report.devices) == len(record.layout.devices):

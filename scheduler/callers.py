@@ -1,4 +1,4 @@
-"""Everybody who waits for an answer of the core. Progress is newest-only, the outcome is never lost."""
+"""Callers that wait for an answer of the core. Progress is newest-only, the outcome is never lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +12,7 @@ from common.telemetry import tracing
 from protos import scheduler_pb2
 from scheduler import metrics
 from scheduler.converters import error_of
-from scheduler.core.books.effects import (
+from scheduler.core.state.effects import (
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -22,9 +22,6 @@ from scheduler.core.books.effects import (
     AnswerQueued,
     AnswerUnloading,
 )
-from scheduler.core.planning.explanation import Explanation
-from scheduler.core.values.constraints import ModelConstraints
-from scheduler.core.values.model_alias import ModelAlias
 
 Outcome = TypeVar("Outcome")
 
@@ -40,24 +37,24 @@ class Caller(Generic[Outcome]):
     span: tracing.Span = field(default_factory=tracing.current)  # of the call
 
     def tell(self, progress: scheduler_pb2.EnsureModelEvent) -> None:
-        """Something newer to say."""
+        """Offer newer progress."""
         self.progress = progress
         self.changed.set()
 
     def answer(self, outcome: Outcome) -> None:
-        """The end."""
+        """Finish with an answer."""
         assert not self.outcome.done(), f"caller {self.id} was answered twice"
         self.outcome.set_result(outcome)
         self.changed.set()
 
     def refuse(self, error: PunaError) -> None:
-        """The end, too."""
+        """Finish with an error."""
         assert not self.outcome.done(), f"caller {self.id} was answered twice"
         self.outcome.set_exception(error)
         self.changed.set()
 
     async def news(self) -> AsyncIterator[scheduler_pb2.EnsureModelEvent]:
-        """Progress until there is an outcome."""
+        """Yield progress until there is an outcome."""
         while not self.outcome.done():
             await self.changed.wait()
             self.changed.clear()
@@ -75,7 +72,7 @@ class Callers:
 
     @contextmanager
     def waiting_for_load(self) -> Iterator[Caller[scheduler_pb2.ModelRoute]]:
-        """Be there for the core's answers as long as the call lasts."""
+        """Register a caller for the core's answers while the call lasts."""
         caller = Caller[scheduler_pb2.ModelRoute](id=random_id("call-", 16))
         self._loads[caller.id] = caller
         metrics.WAITERS.set(len(self._loads))
@@ -87,41 +84,14 @@ class Callers:
             _settle(caller)
 
     def span_of(self, caller_id: str) -> tracing.Span:
-        """What is done for a caller belongs to its call; for nobody, or one that has left, to no call."""
+        """Return the caller's span for work done on its behalf; none if it has left."""
         caller = self._loads.get(caller_id)
         return caller.span if caller is not None else tracing.NO_SPAN
 
     @contextmanager
-    def waiting_for_unload(self) -> Iterator[Caller[int]]:
-        """As `waiting_for_load`."""
-        yield from self._waiting(Caller[int](id=random_id("call-", 16)))
-
-    @contextmanager
-    def waiting_for_constraints(self) -> Iterator[Caller[tuple[tuple[ModelConstraints, ...], bool]]]:
-        """As `waiting_for_load`; the answer is what is set now, and whether something was set before."""
-        yield from self._waiting(Caller[tuple[tuple[ModelConstraints, ...], bool]](id=random_id("call-", 16)))
-
-    @contextmanager
-    def waiting_for_explanation(self) -> Iterator[Caller[Explanation]]:
-        """As `waiting_for_load`."""
-        yield from self._waiting(Caller[Explanation](id=random_id("call-", 16)))
-
-    @contextmanager
-    def waiting_for_device(self) -> Iterator[Caller[scheduler_pb2.ClearDeviceResponse]]:
-        """As `waiting_for_load`."""
-        yield from self._waiting(Caller[scheduler_pb2.ClearDeviceResponse](id=random_id("call-", 16)))
-
-    @contextmanager
-    def waiting_for_drain(self) -> Iterator[Caller[int]]:
-        """As `waiting_for_load`; the answer is how many replicas are still there."""
-        yield from self._waiting(Caller[int](id=random_id("call-", 16)))
-
-    @contextmanager
-    def waiting_for_alias(self) -> Iterator[Caller[tuple[ModelAlias | None, bool]]]:
-        """As `waiting_for_load`; the answer is the alias as it is now, and whether there was one before."""
-        yield from self._waiting(Caller[tuple[ModelAlias | None, bool]](id=random_id("call-", 16)))
-
-    def _waiting(self, caller: Caller[Outcome]) -> Iterator[Caller[Outcome]]:
+    def waiting_for_answer(self) -> Iterator[Caller[Any]]:
+        """Register as in `waiting_for_load`, for one answer without progress."""
+        caller = Caller[Any](id=random_id("call-", 16))
         self._questions[caller.id] = caller
         try:
             yield caller
@@ -130,7 +100,7 @@ class Callers:
             _settle(caller)
 
     def tell(self, effect: AnswerQueued | AnswerLoading) -> None:
-        """Pass progress on to those who are still there."""
+        """Pass progress on to the callers that are still there."""
         if isinstance(effect, AnswerQueued):
             event = scheduler_pb2.EnsureModelEvent(
                 queued=scheduler_pb2.Queued(position=effect.position, waits_for=effect.waits_for, eta_s=effect.eta_s)
@@ -150,25 +120,20 @@ class Callers:
                 caller.tell(event)
 
     def answer_ready(self, callers: tuple[str, ...], route: scheduler_pb2.ModelRoute) -> None:
-        """The model runs."""
+        """Answer with the route of the running model."""
         for caller_id in callers:
             if (caller := self._loads.get(caller_id)) is not None:
                 caller.answer(route)
 
     def answer_failed(self, effect: AnswerFailed) -> None:
-        """It does not. Each caller gets an exception of its own."""
+        """Answer with the fault. Each caller gets an exception of its own."""
         for caller_id in effect.callers:
             caller = self._loads.get(caller_id) or self._questions.get(caller_id)
             if caller is not None:
                 caller.refuse(error_of(effect.fault))
 
-    def answer_unloading(self, effect: AnswerUnloading) -> None:
-        """The stops are ordered."""
-        if (caller := self._questions.get(effect.caller_id)) is not None:
-            caller.answer(effect.replicas)
-
     def answer_cleared(self, caller_id: str, outcome: scheduler_pb2.ClearDeviceResponse | PunaError) -> None:
-        """A host has tested a device, or could not."""
+        """Answer with the result of a host's test of a device, or with its failure."""
         if (caller := self._questions.get(caller_id)) is None:
             return
         if isinstance(outcome, PunaError):
@@ -176,8 +141,10 @@ class Callers:
         else:
             caller.answer(outcome)
 
-    def answer_question(self, effect: AnswerConstraints | AnswerExplained | AnswerDrain | AnswerAlias) -> None:
-        """What was asked."""
+    def answer_question(
+        self, effect: AnswerUnloading | AnswerConstraints | AnswerExplained | AnswerDrain | AnswerAlias
+    ) -> None:
+        """Answer a caller's question."""
         if (caller := self._questions.get(effect.caller_id)) is None:
             return
         match effect:
@@ -185,14 +152,14 @@ class Callers:
                 caller.answer((effect.models, effect.was_set))
             case AnswerExplained():
                 caller.answer(effect.explanation)
-            case AnswerDrain():
+            case AnswerUnloading() | AnswerDrain():
                 caller.answer(effect.replicas)
             case AnswerAlias():
                 caller.answer((effect.alias, effect.was_set))
 
 
 def _settle(caller: Caller[Outcome]) -> None:
-    """A caller that left did not read its outcome; that is no forgotten error."""
+    """Retrieve the outcome that a caller which left did not read; it is no forgotten error."""
     if caller.outcome.done():
         caller.outcome.exception()
     else:

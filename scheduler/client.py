@@ -1,9 +1,8 @@
-"""How gateways and the command line speak to the scheduler: any of several addresses, domain errors only."""
+"""Client of the scheduler for gateways and the command line: any of several addresses, domain errors only."""
 
 import asyncio
 import itertools
-import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +12,7 @@ from common.errors import ModelUnavailable, PunaError
 from common.grpc.addresses import Channels
 from common.grpc.client import call_metadata
 from common.grpc.errors import domain_errors, received
+from common.grpc.watch import watch
 from common.model_details import KeptDetails
 from common.telemetry.logs import get_logger
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
@@ -22,9 +22,6 @@ log = get_logger()
 CALL_TIMEOUT_S = 5.0
 # A test of a device has 30 s, and may wait for the one before it.
 CLEAR_TIMEOUT_S = 70.0
-# Reconnects are spread, so that a restarted scheduler is not met by everybody in the same instant.
-RECONNECT_S_MIN = 0.1
-RECONNECT_S_MAX = 2.0
 
 
 class SchedulerClient:
@@ -34,7 +31,7 @@ class SchedulerClient:
         """`addresses`: one, or several with commas between them; a name may stand for several, too.
 
         Channels connect when first used.
-        `on_routes` hears True with every table of `watch_routes`, and False when its stream breaks.
+        `on_routes` hears True with the first table of each stream of `watch_routes`, and False when it ends.
         """
         self._on_routes = on_routes
         self._channels = Channels(addresses)
@@ -77,43 +74,41 @@ class SchedulerClient:
             finally:
                 call.cancel()
 
-    async def watch_routes(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
-        """The newest routing table, again after every change; reconnects by itself and never ends."""
-        pause_s = RECONNECT_S_MIN
-        while True:
-            details = KeptDetails()  # of this stream
-            stub, _ = await self._stub()
-            call = stub.WatchRoutes(scheduler_pb2.WatchRoutesRequest(), metadata=call_metadata())
-            try:
-                async for table in received(call):
-                    pause_s = RECONNECT_S_MIN
-                    self._on_routes(True)
-                    details.take(route.model for route in table.routes)
-                    for route in table.routes:
-                        details.complete(route.model)
-                    yield table
-            except PunaError as error:
-                log.info("routes.stream_lost", reason=error.reason, text=error.message)
-                self._preferred += 1
-            finally:
-                call.cancel()
-                self._on_routes(False)
-            await asyncio.sleep(random.uniform(0, pause_s))
-            pause_s = min(2 * pause_s, RECONNECT_S_MAX)
+    def watch_routes(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
+        """Iterate over routing tables, a new one after every change; reconnect as often as needed."""
+        return watch(self._routes, on_lost=self._lose_routes, on_connection=self._on_routes)
+
+    async def _routes(self) -> AsyncGenerator[scheduler_pb2.RouteTable, None]:
+        details = KeptDetails()  # of this stream
+        stub, _ = await self._stub()
+        call = stub.WatchRoutes(scheduler_pb2.WatchRoutesRequest(), metadata=call_metadata())
+        try:
+            async for table in received(call):
+                details.take(route.model for route in table.routes)
+                for route in table.routes:
+                    details.complete(route.model)
+                yield table
+        finally:
+            call.cancel()
+
+    def _lose_routes(self, error: PunaError | None, _failures: int) -> None:
+        if error is not None:
+            log.info("routes.stream_lost", reason=error.reason, text=error.message)
+            self._preferred += 1
 
     async def unload_model(self, name: str) -> int:
-        """Stop the replicas of a model once they are idle; how many were told to.
+        """Stop the replicas of a model once they are idle, and return their number.
 
         Raises:
             ModelNotFound: there is no such model.
-            ModelUnavailable: nobody leads now.
+            ModelUnavailable: no scheduler leads now.
         """
         request = scheduler_pb2.UnloadModelRequest(model_name=name)
         response: scheduler_pb2.UnloadModelResponse = await self._ask_leader("UnloadModel", request)
         return response.replicas
 
     async def list_constraints(self, name: str = "") -> list[scheduler_pb2.ModelConstraints]:
-        """What operators want of one model, or of all for which something is set."""
+        """List the operators' constraints of one model, or of all that have any."""
         request = scheduler_pb2.ListConstraintsRequest(model_name=name)
         response: scheduler_pb2.ListConstraintsResponse = await self._ask_leader("ListConstraints", request)
         return list(response.models)
@@ -123,7 +118,7 @@ class SchedulerClient:
 
         Raises:
             InvalidRequest: a constraint that contradicts another one, matches nothing, or is set in the file.
-            ModelUnavailable: nobody leads now, or it cannot be written down.
+            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         request = scheduler_pb2.PutConstraintsRequest(model=model)
         response: scheduler_pb2.ModelConstraints = await self._ask_leader("PutConstraints", request)
@@ -136,11 +131,11 @@ class SchedulerClient:
         return response.was_set
 
     async def explain(self, request: scheduler_pb2.ExplainRequest) -> scheduler_pb2.Explanation:
-        """Why a model lies where it does, or where it would go.
+        """Explain the placement of a model, existing or planned.
 
         Raises:
             ModelNotFound, BadModelFile, InvalidRequest: there is nothing to explain.
-            ModelUnavailable: nobody leads now.
+            ModelUnavailable: no scheduler leads now.
         """
         timeout_s = CALL_TIMEOUT_S + request.wait_ms / 1000
         response: scheduler_pb2.Explanation = await self._ask_leader("Explain", request, timeout_s=timeout_s)
@@ -152,7 +147,7 @@ class SchedulerClient:
         Raises:
             DeviceNotFound: no node has it.
             InvalidRequest: several nodes have one of this name.
-            ModelUnavailable: nobody leads now, or its host does not answer.
+            ModelUnavailable: no scheduler leads now, or its host does not answer.
         """
         request = scheduler_pb2.ClearDeviceRequest(device=device)
         response: scheduler_pb2.ClearDeviceResponse = await self._ask_leader(
@@ -165,7 +160,7 @@ class SchedulerClient:
 
         Raises:
             InvalidRequest: no node has this id.
-            ModelUnavailable: nobody leads now, or it cannot be written down.
+            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         budget_ms = None if budget_s is None else round(budget_s * 1000)
         request = scheduler_pb2.DrainRequest(node_id=node_id, budget_ms=budget_ms)
@@ -182,7 +177,7 @@ class SchedulerClient:
         Raises:
             InvalidRequest: it would not lead to a model.
             ModelNotFound: no node has the model.
-            ModelUnavailable: nobody leads now, or it cannot be written down.
+            ModelUnavailable: no scheduler leads now, or it cannot be written down.
         """
         request = scheduler_pb2.PutAliasRequest(alias=scheduler_pb2.Alias(name=name, target=target))
         response: scheduler_pb2.Alias = await self._ask_leader("PutAlias", request)
@@ -195,7 +190,7 @@ class SchedulerClient:
         return response.was_set
 
     async def report_queues(self, request: scheduler_pb2.ReportQueuesRequest) -> None:
-        """Tell every scheduler how long requests wait here: whoever leads needs it, and who leads may change.
+        """Report the waits of requests here to every scheduler: the leader needs them, and the leader may change.
 
         Raises:
             ModelUnavailable: none of them is there.
@@ -207,7 +202,7 @@ class SchedulerClient:
             raise ModelUnavailable("no scheduler takes reports about queues")
 
     async def _ask_leader(self, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """One call to whoever leads; the others refuse."""
+        """Make one call to the leader; the others refuse."""
         attempt = 0
         while True:
             stub, others = await self._stub()
@@ -220,7 +215,7 @@ class SchedulerClient:
                 attempt += 1
 
     async def list_nodes(self) -> discovery_pb2.Inventory:
-        """The inventory as the scheduler sees it."""
+        """Return the inventory as the scheduler sees it."""
         stub, _ = await self._stub()
         with domain_errors():
             inventory: discovery_pb2.Inventory = await stub.ListNodes(
@@ -229,11 +224,11 @@ class SchedulerClient:
         return inventory
 
     async def _stub(self) -> "tuple[scheduler_pb2_grpc.SchedulerAsyncStub, int]":
-        """Whom to ask now, and how many others there are."""
+        """Return the stub of the present address, and the number of other addresses."""
         channels = await self._channels.get()
         return scheduler_pb2_grpc.SchedulerStub(channels[self._preferred % len(channels)]), len(channels) - 1
 
     def _try_next(self, attempt: int, others: int) -> bool:
-        """Turn to the next address; False: all were tried."""
+        """Switch to the next address; False: all were tried."""
         self._preferred += 1
         return attempt < others

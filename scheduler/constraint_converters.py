@@ -1,43 +1,23 @@
 """Constraints, load options and explanations between protos and the core's values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from common.errors import InvalidRequest
+from common.spec import codecs
 from protos import cluster_pb2, scheduler_pb2
-from scheduler.converters import from_layout, from_speed_source
+from scheduler.converters import SPEED_SOURCES, from_layout
 from scheduler.core.planning.candidates import Candidate, Placement, Refusal, Verdict
 from scheduler.core.planning.explanation import Explanation
 from scheduler.core.sizes.ledger import Available, Need
-from scheduler.core.values.asked import LoadOptions
 from scheduler.core.values.constraint_fields import CACHE_TYPES, SHARE_MAX, default_replicas_max
 from scheduler.core.values.constraints import Constraints, FillPolicy, ModelConstraints, Shape
-from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.memory import MemoryOrigin
 
-_FLASH = {
-    cluster_pb2.FLASH_ATTENTION_AUTO: FlashAttention.AUTO,
-    cluster_pb2.FLASH_ATTENTION_ON: FlashAttention.ON,
-    cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
-}
-_FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
-_FLASH_UNSET = cluster_pb2.FLASH_ATTENTION_UNSPECIFIED
 CHOSEN = "chosen"
 
 
-def to_options(options: scheduler_pb2.LoadOptions) -> LoadOptions:
-    """What a request asks of its replica."""
-    return LoadOptions(
-        require_gpu=options.require_gpu,
-        num_gpu=options.num_gpu if options.HasField("num_gpu") else None,
-        main_gpu=options.main_gpu if options.HasField("main_gpu") else None,
-        batch_tokens=options.batch_tokens,
-        threads=options.threads,
-        use_mmap=options.use_mmap if options.HasField("use_mmap") else None,
-    )
-
-
 def to_constraints(wire: scheduler_pb2.Constraints) -> Constraints:
-    """What an operator wants of a model.
+    """Convert the constraints that an operator sets on a model.
 
     Raises:
         InvalidRequest: a name that this build does not know, or a contradiction; `param` is the constraint.
@@ -70,7 +50,7 @@ def to_constraints(wire: scheduler_pb2.Constraints) -> Constraints:
         threads=wire.threads,
         cache_type_k=wire.cache_type_k,
         cache_type_v=wire.cache_type_v,
-        flash_attention=_FLASH.get(wire.flash_attention),
+        flash_attention=codecs.FLASH_ATTENTION.find(wire.flash_attention),
         use_mmap=wire.use_mmap if wire.HasField("use_mmap") else None,
     )
 
@@ -95,7 +75,7 @@ def _told_max(constraints: Constraints) -> int:
 
 
 def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
-    """The same for the wire."""
+    """Return the same for the wire."""
     return scheduler_pb2.Constraints(
         nodes=constraints.nodes,
         devices=constraints.devices,
@@ -119,13 +99,13 @@ def from_constraints(constraints: Constraints) -> scheduler_pb2.Constraints:
         threads=constraints.threads,
         cache_type_k=constraints.cache_type_k,
         cache_type_v=constraints.cache_type_v,
-        flash_attention=_FLASH_BACK[constraints.flash_attention] if constraints.flash_attention else _FLASH_UNSET,
+        flash_attention=codecs.FLASH_ATTENTION.to_proto(constraints.flash_attention),
         use_mmap=constraints.use_mmap,
     )
 
 
 def from_model_constraints(model: ModelConstraints) -> scheduler_pb2.ModelConstraints:
-    """The constraints of one model for the wire."""
+    """Return the constraints of one model for the wire."""
     return scheduler_pb2.ModelConstraints(
         model_name=model.model_name,
         constraints=from_constraints(model.constraints),
@@ -134,8 +114,10 @@ def from_model_constraints(model: ModelConstraints) -> scheduler_pb2.ModelConstr
     )
 
 
-def from_explanation(explanation: Explanation) -> scheduler_pb2.Explanation:
-    """An explanation for the wire; the chosen candidate first."""
+def from_explanation(
+    explanation: Explanation, crash_rows: Sequence[cluster_pb2.CrashRow] = ()
+) -> scheduler_pb2.Explanation:
+    """Return an explanation for the wire; the chosen candidate first. `crash_rows` are its own, for the wire."""
     decision = explanation.decision
     placement = decision if isinstance(decision, Placement) else None
     candidates = [_candidate(one, explanation, placement) for one in explanation.candidates]
@@ -175,6 +157,7 @@ def from_explanation(explanation: Explanation) -> scheduler_pb2.Explanation:
             scheduler_pb2.AppliedConstraint(name=one.name, value=one.value, origin=one.origin.value)
             for one in explanation.constraints
         ],
+        crash_rows=crash_rows,
     )
 
 
@@ -263,5 +246,5 @@ def _device(
             for one in have.lent_to
         ],
         rank_bytes_s=round(have.speed_bytes_s),
-        rank_source=from_speed_source(have.speed_source),
+        rank_source=SPEED_SOURCES.to_proto(have.speed_source),
     )

@@ -18,7 +18,7 @@ FILE_BYTES_MAX = 4 * 1024 * 1024
 
 
 def read_constraints_file(path: str) -> Mapping[str, Constraints]:
-    """The constraints in a file, by model name with tag; an empty path means that there is none.
+    """Read the constraints in a file, by model name with tag; an empty path means that there is none.
 
     Raises:
         StartupError: it cannot be read, or what it says is of no use; the text names the model and the constraint.

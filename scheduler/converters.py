@@ -1,12 +1,16 @@
 """Protos to the core's values and back. Unknown enum values of a newer peer become the harmless one."""
 
+from dataclasses import replace
+
 from common.errors import PunaError, error_types
 from common.seen_inventory import SeenInventory
+from common.spec import codecs
+from common.spec.codec import EnumCodec
+from common.spec.layout import Layout
 from protos import cluster_pb2, host_pb2, scheduler_pb2
-from scheduler.core.values.asked import Asked, LoadOptions
+from scheduler.core.values.asked import Asked
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.origins import Origin
 from scheduler.core.values.routing_table import ReplicaRoute
@@ -23,53 +27,16 @@ from scheduler.core.values.view import (
 )
 from scheduler.known_nodes import KnownNodes
 
-_KINDS = {
-    cluster_pb2.DEVICE_TYPE_CPU: DeviceKind.CPU,
-    cluster_pb2.DEVICE_TYPE_GPU: DeviceKind.GPU,
-    cluster_pb2.DEVICE_TYPE_INTEGRATED: DeviceKind.INTEGRATED,
-    cluster_pb2.DEVICE_TYPE_ACCELERATOR: DeviceKind.ACCELERATOR,
-}
-_TRUSTS = {
-    cluster_pb2.TRUST_MEASURED: Trust.MEASURED,
-    cluster_pb2.TRUST_PREDICTED: Trust.PREDICTED,
-    cluster_pb2.TRUST_STALE: Trust.STALE,
-}
-_STATES = {
-    cluster_pb2.RUNNER_STATE_LAUNCHED: RunnerState.LAUNCHED,
-    cluster_pb2.RUNNER_STATE_LOADING: RunnerState.LOADING,
-    cluster_pb2.RUNNER_STATE_READY: RunnerState.READY,
-    cluster_pb2.RUNNER_STATE_NO_SLOTS: RunnerState.NO_SLOTS,
-    cluster_pb2.RUNNER_STATE_NOT_RESPONDING: RunnerState.NOT_RESPONDING,
-    cluster_pb2.RUNNER_STATE_ERROR: RunnerState.ERROR,
-    cluster_pb2.RUNNER_STATE_DRAINING: RunnerState.DRAINING,
-}
-_STATES_BACK = {state: number for number, state in _STATES.items()}
-_ORIGINS = {
-    cluster_pb2.MEMORY_ORIGIN_MEASURED: MemoryOrigin.MEASURED,
-    cluster_pb2.MEMORY_ORIGIN_ALLOCATED: MemoryOrigin.ALLOCATED,
-    cluster_pb2.MEMORY_ORIGIN_ATTEMPTED: MemoryOrigin.ATTEMPTED,
-    cluster_pb2.MEMORY_ORIGIN_ESTIMATED: MemoryOrigin.ESTIMATED,
-}
-_ORIGINS_BACK = {origin: number for number, origin in _ORIGINS.items()}
-_FLASH = {
-    cluster_pb2.FLASH_ATTENTION_AUTO: FlashAttention.AUTO,
-    cluster_pb2.FLASH_ATTENTION_ON: FlashAttention.ON,
-    cluster_pb2.FLASH_ATTENTION_OFF: FlashAttention.OFF,
-}
-_FLASH_BACK = {flash: number for number, flash in _FLASH.items()}
-_SPLITS = {cluster_pb2.SPLIT_MODE_LAYER: SplitMode.LAYER, cluster_pb2.SPLIT_MODE_ROW: SplitMode.ROW}
-_SPEED_SOURCES_BACK = {
-    SpeedSource.UNKNOWN: cluster_pb2.SPEED_SOURCE_UNSPECIFIED,
-    SpeedSource.COPY: cluster_pb2.SPEED_SOURCE_COPY,
-    SpeedSource.LIKE_DEVICES: cluster_pb2.SPEED_SOURCE_LIKE_DEVICES,
-    SpeedSource.REPLICAS: cluster_pb2.SPEED_SOURCE_REPLICAS,
-}
+_KINDS = EnumCodec(DeviceKind, cluster_pb2.DeviceType.DESCRIPTOR, unknown=DeviceKind.UNKNOWN)
+_TRUSTS = EnumCodec(Trust, cluster_pb2.Trust.DESCRIPTOR, unknown=Trust.UNKNOWN)
+_STATES = EnumCodec(RunnerState, cluster_pb2.RunnerState.DESCRIPTOR, unknown=RunnerState.UNKNOWN)
+_ORIGINS = EnumCodec(MemoryOrigin, cluster_pb2.MemoryOrigin.DESCRIPTOR, unknown=MemoryOrigin.UNKNOWN)
+SPEED_SOURCES = EnumCodec(SpeedSource, cluster_pb2.SpeedSource.DESCRIPTOR, unknown=SpeedSource.UNKNOWN)
 FETCHING = "fetching"  # RunnerStatus.load_note
-_SPLITS_BACK = {split: number for number, split in _SPLITS.items()}
 
 
 def to_nodes(inventory: SeenInventory, known: KnownNodes) -> tuple[tuple[NodeView, ...], frozenset[str]]:
-    """An inventory as the core sees it, and who has not reported since the one before, which `known` has seen."""
+    """Return an inventory for the core, and the nodes without a report since the one before, which `known` has seen."""
     return known.views(inventory, lambda node: _to_node(node, inventory.epoch, known))
 
 
@@ -93,7 +60,7 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
     return DeviceView(
         id=device.id,
         name=device.name,
-        kind=_KINDS.get(device.type, DeviceKind.UNKNOWN),
+        kind=_KINDS.from_proto(device.type),
         backend=device.backend,
         description=device.description,
         pool_id=device.pool_id or device.id,
@@ -101,7 +68,7 @@ def _to_device(device: cluster_pb2.Device) -> DeviceView:
         free_bytes=device.free_bytes,
         free_source=device.free_source,
         free_age_s=device.free_age_ms / 1000,
-        trust=_TRUSTS.get(device.trust, Trust.UNKNOWN),
+        trust=_TRUSTS.from_proto(device.trust),
         usable=device.state == cluster_pb2.DEVICE_STATE_OK,
         lost=device.state == cluster_pb2.DEVICE_STATE_LOST,
         probing=device.state == cluster_pb2.DEVICE_STATE_PROBING,
@@ -126,11 +93,6 @@ def _speed_source(device: cluster_pb2.Device) -> SpeedSource:
     return SpeedSource.COPY if device.speed_bytes_s else SpeedSource.UNKNOWN
 
 
-def from_speed_source(source: SpeedSource) -> cluster_pb2.SpeedSource.ValueType:
-    """Where a speed comes from, for the wire."""
-    return _SPEED_SOURCES_BACK[source]
-
-
 def _to_model(model: cluster_pb2.Model) -> ModelFile:
     error = model.error
     if not error and not model.HasField("description"):
@@ -153,7 +115,7 @@ def _to_model(model: cluster_pb2.Model) -> ModelFile:
 
 
 def to_facts(description: cluster_pb2.ModelDescription) -> ModelFacts:
-    """What a description says about the bytes of its model."""
+    """Convert a description to the facts that size its model."""
     memory = description.memory
     return ModelFacts(
         architecture=description.architecture,
@@ -172,7 +134,7 @@ def to_facts(description: cluster_pb2.ModelDescription) -> ModelFacts:
 
 
 def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
-    """A runner as its host reports it."""
+    """Return a runner as its host reports it."""
     status = record.status
     return RunnerView(
         placement_id=record.placement.placement_id,
@@ -182,7 +144,7 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         model_digest=record.model_digest,
         layout=to_layout(record.layout),
         address=record.address,
-        state=_STATES.get(status.state, RunnerState.UNKNOWN),
+        state=_STATES.from_proto(status.state),
         load_fraction=status.load_fraction,
         load_bytes_done=status.load_bytes_done,
         load_bytes_total=status.load_bytes_total,
@@ -192,7 +154,7 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
         queued=status.queued,
         idle_ms=status.idle_ms,
         keep_alive_ms=status.keep_alive_ms if status.HasField("keep_alive_ms") else None,
-        keep_alive_wishes=status.keep_alive_wishes,
+        keep_alive_requests=status.keep_alive_wishes,
         requests_total=status.requests_total,
         held_prompt_s=status.held_prompt_ms / 1000,
         memory=to_report(status.memory) if status.HasField("memory") else None,
@@ -203,81 +165,43 @@ def to_runner(record: cluster_pb2.RunnerRecord) -> RunnerView:
 
 
 def to_asked(asked: cluster_pb2.LoadAsked) -> Asked:
-    """What a runner was loaded for."""
-    return Asked(
-        context_tokens=asked.context_tokens if asked.HasField("context_tokens") else None,
-        options=LoadOptions(
-            require_gpu=asked.require_gpu,
-            num_gpu=asked.num_gpu if asked.HasField("num_gpu") else None,
-            main_gpu=asked.main_gpu if asked.HasField("main_gpu") else None,
-            batch_tokens=asked.batch_tokens,
-            threads=asked.threads,
-            use_mmap=asked.use_mmap if asked.HasField("use_mmap") else None,
-        ),
-    )
+    """Convert the options that a runner was loaded with."""
+    given = {field.name: value for field, value in asked.ListFields()}
+    return Asked(context_tokens=given.get("context_tokens"), options=codecs.LOAD_OPTIONS.from_json(given))
 
 
 def from_asked(asked: Asked) -> cluster_pb2.LoadAsked:
-    """The same for a host, which keeps it with the runner."""
-    options = asked.options
-    return cluster_pb2.LoadAsked(
-        context_tokens=asked.context_tokens,
-        require_gpu=options.require_gpu,
-        num_gpu=options.num_gpu,
-        main_gpu=options.main_gpu,
-        batch_tokens=options.batch_tokens,
-        threads=options.threads,
-        use_mmap=options.use_mmap,
-    )
+    """Convert them for a host, which keeps them with the runner."""
+    return cluster_pb2.LoadAsked(context_tokens=asked.context_tokens, **codecs.LOAD_OPTIONS.to_json(asked.options))
 
 
 def to_fault(error: cluster_pb2.RunnerError) -> Fault:
-    """A runner's own error."""
+    """Return the error of a runner."""
     attempted = to_report(error.attempted) if error.HasField("attempted") else None
     return Fault(reason=error.reason or "runner_lost", message=error.message, attempted=attempted)
 
 
 def fault_of(error: PunaError) -> Fault:
-    """A domain error as a value."""
+    """Return a domain error as a value."""
     return Fault(reason=error.reason, message=error.message, retry_after_s=error.retry_after_s)
 
 
 def error_of(fault: Fault) -> PunaError:
-    """A fault as the error that callers get. A reason that this build does not know is a bug of somebody's."""
+    """Convert a fault to the error that callers get. A reason that this build does not know is a bug."""
     kind = error_types().get(fault.reason, error_types()["internal_error"])
     return kind(fault.message, retry_after_s=fault.retry_after_s)
 
 
 def to_layout(layout: cluster_pb2.Layout) -> Layout:
-    """A layout."""
-    return Layout(
-        devices=tuple(
-            DeviceLayers(device_id=device.device_id, layer_count=device.layer_count, node_id=device.node_id)
-            for device in layout.devices
-        ),
-        context_tokens=layout.context_tokens,
-        slots=layout.slots,
-        batch_tokens=layout.batch_tokens,
-        cache_type_k=layout.cache_type_k,
-        cache_type_v=layout.cache_type_v,
-        flash_attention=_FLASH.get(layout.flash_attention, FlashAttention.AUTO),
-        threads=layout.threads,
-        use_mmap=layout.use_mmap if layout.HasField("use_mmap") else None,
-        engine=layout.engine,
-        projector_digest=layout.projector_digest,
-        adapters=tuple(Adapter(digest=adapter.digest, scale=adapter.scale) for adapter in layout.adapters),
-        pipeline=layout.pipeline,
-        output_on_host=layout.output_on_host,
-        experts_on_host=layout.experts_on_host,
-        split_mode=_SPLITS.get(layout.split_mode, SplitMode.LAYER),
-        main_device=layout.main_device,
-        op_offload=layout.op_offload if layout.HasField("op_offload") else None,
-        ubatch_tokens=layout.ubatch_tokens,
-    )
+    """Convert a layout. Addresses of lent devices are the host's, which sets them anew at each start."""
+    found = codecs.LAYOUT.from_proto(layout)
+    if not any(device.rpc_address for device in found.devices):
+        return found
+    return replace(found, devices=tuple(replace(one, rpc_address="", rpc_device=0) for one in found.devices))
 
 
 def from_origin(origin: Origin | None) -> host_pb2.ModelOrigin | None:
-    """Where a node gets a model, for its host."""
+    """Convert the origin of a model's files for the host that fetches them."""
     if origin is None:
         return None
     return host_pb2.ModelOrigin(
@@ -290,46 +214,23 @@ def from_origin(origin: Origin | None) -> host_pb2.ModelOrigin | None:
 
 
 def from_layout(layout: Layout) -> cluster_pb2.Layout:
-    """A layout for the wire."""
-    return cluster_pb2.Layout(
-        devices=[
-            cluster_pb2.DeviceLayers(device_id=device.device_id, layer_count=device.layer_count, node_id=device.node_id)
-            for device in layout.devices
-        ],
-        context_tokens=layout.context_tokens,
-        slots=layout.slots,
-        batch_tokens=layout.batch_tokens,
-        cache_type_k=layout.cache_type_k,
-        cache_type_v=layout.cache_type_v,
-        flash_attention=_FLASH_BACK[layout.flash_attention],
-        threads=layout.threads,
-        use_mmap=layout.use_mmap,
-        engine=layout.engine,
-        projector_digest=layout.projector_digest,
-        adapters=[cluster_pb2.Adapter(digest=adapter.digest, scale=adapter.scale) for adapter in layout.adapters],
-        pipeline=layout.pipeline,
-        output_on_host=layout.output_on_host,
-        experts_on_host=layout.experts_on_host,
-        split_mode=_SPLITS_BACK[layout.split_mode],
-        main_device=layout.main_device,
-        op_offload=layout.op_offload,
-        ubatch_tokens=layout.ubatch_tokens,
-    )
+    """Convert a layout for the wire."""
+    return codecs.LAYOUT.to_proto(layout)
 
 
 def to_report(report: cluster_pb2.MemoryReport) -> MemoryReport:
-    """A memory report."""
+    """Return a memory report."""
     return MemoryReport(
-        origin=_ORIGINS.get(report.origin, MemoryOrigin.UNKNOWN),
+        origin=_ORIGINS.from_proto(report.origin),
         devices=tuple(_to_bytes(device) for device in report.devices),
         host=_to_bytes(report.host),
     )
 
 
 def from_report(report: MemoryReport) -> cluster_pb2.MemoryReport:
-    """A memory report for the wire."""
+    """Return a memory report for the wire."""
     return cluster_pb2.MemoryReport(
-        origin=_ORIGINS_BACK.get(report.origin, cluster_pb2.MEMORY_ORIGIN_UNSPECIFIED),
+        origin=_ORIGINS.to_proto(report.origin),
         devices=[from_bytes(device) for device in report.devices],
         host=from_bytes(report.host),
     )
@@ -365,10 +266,10 @@ def from_bytes(memory: DeviceBytes) -> cluster_pb2.DeviceMemory:
 
 
 def from_replica(replica: ReplicaRoute, *, expires_at_unix_ms: int | None, stays: bool) -> scheduler_pb2.Replica:
-    """A replica for the wire."""
+    """Return a replica for the wire."""
     runner = replica.runner
     status = cluster_pb2.RunnerStatus(
-        state=_STATES_BACK.get(runner.state, cluster_pb2.RUNNER_STATE_UNSPECIFIED),
+        state=_STATES.to_proto(runner.state),
         load_fraction=runner.load_fraction,
         load_bytes_done=runner.load_bytes_done,
         load_bytes_total=runner.load_bytes_total,

@@ -1,7 +1,8 @@
-"""Nodes of an inventory as values. Most of it is as it was: what a node has not told anew is kept."""
+"""Nodes of an inventory as values. Most of it is as it was: the view of a node without a new report is kept."""
 
 from collections.abc import Callable
 
+from common.model_names import is_model_name
 from common.seen_inventory import SeenInventory
 from protos import cluster_pb2
 from scheduler.core.sizes.speeds import LikeSpeeds, like_speeds, likened
@@ -9,20 +10,20 @@ from scheduler.core.values.view import ModelFile, NodeView
 
 
 class KnownNodes:
-    """What every node had in the inventory before."""
+    """Previous content of every node in the inventory."""
 
     def __init__(self) -> None:
         self._views: dict[str, tuple[cluster_pb2.Node, NodeView]] = {}
         self._like = LikeSpeeds()
-        self._likened: dict[str, tuple[NodeView, NodeView]] = {}  # as told, and with what like devices tell
+        self._likened: dict[str, tuple[NodeView, NodeView]] = {}  # as reported, and with the speeds of like devices
         self._files: dict[str, tuple[tuple[int, int], list[cluster_pb2.Model], tuple[ModelFile, ...]]] = {}
 
     def views(
         self, inventory: SeenInventory, convert: Callable[[cluster_pb2.Node], NodeView]
     ) -> tuple[tuple[NodeView, ...], frozenset[str]]:
-        """Every node, and the ids of those that have not reported since.
+        """Return every node, and the ids of those that have not reported since.
 
-        Views of these are the same objects, unless like devices have told something else of their speeds.
+        Views of these are the same objects, unless like devices have reported other speeds.
         """
         views: list[NodeView] = []
         silent: set[str] = set()
@@ -50,12 +51,12 @@ class KnownNodes:
     def files(
         self, node: cluster_pb2.Node, epoch: int, convert: Callable[[cluster_pb2.Model], ModelFile]
     ) -> tuple[ModelFile, ...]:
-        """The files of a node: the same object for as long as nothing about them changes."""
+        """Return the files of a node: the same object for as long as nothing about them changes."""
         version = epoch, node.models_version
         before = self._files.get(node.id)
         if before is not None and node.models_version and before[0] == version:
             return before[2]
-        models = list(node.models)
+        models = [model for model in node.models if is_model_name(model.name)]  # the others are named by the routes
         files = before[2] if before is not None and before[1] == models else tuple(convert(model) for model in models)
         self._files[node.id] = version, models, files
         return files

@@ -9,9 +9,9 @@ from common.clock import Clock
 from common.errors import StaleFence
 from common.telemetry.logs import get_logger
 from scheduler import metrics
-from scheduler.core.books.events import AliasesRead, LeadershipGained, LeadershipLost
+from scheduler.core.state.events import AliasesRead, LeadershipGained, LeadershipLost
 from scheduler.core.values.model_alias import ModelAlias
-from scheduler.redis_store import Lease, RedisStore, StoreUnavailableError
+from scheduler.redis_store import LeaderLease, RedisStore, StoreUnavailableError
 
 log = get_logger()
 
@@ -45,23 +45,23 @@ class Leadership:
         self._why = ""
         self._poke = asyncio.Event()
         self._resigned = False
-        self._aliases: Mapping[str, ModelAlias] | None = None  # as last told by a standby
+        self._aliases: Mapping[str, ModelAlias] | None = None  # as a standby last read them
         self.leader_id = leader_id
         self.fence = 0  # 0: does not lead
 
     def may_act(self, fence: int) -> bool:
-        """Whether a command with this fence may still be sent."""
+        """Return True if a command with this fence may still be sent."""
         return fence == self.fence and fence != 0 and self._clock.now_s() < self._valid_until_s
 
     def lapse(self) -> LeadershipLost | None:
-        """Whether the time is up that was left without a renewal: a process that was stopped finds out here first."""
+        """Return the loss of leadership if its term is over: a process that was stopped notices it here first."""
         if self.fence and self._clock.now_s() >= self._valid_until_s:
             self._poke.set()
             return self._end_term("the lease was not renewed in time")
         return None
 
     def check(self, fence: int) -> None:
-        """Before every command. Between the check and its arrival only the host's own check protects.
+        """Check the term before a command. Until the command arrives only the host's own check protects.
 
         Raises:
             StaleFence: this scheduler does not lead with this fence any more.
@@ -74,12 +74,12 @@ class Leadership:
         self._poke.set()
 
     def drop(self, high_water: int) -> None:
-        """A host has seen a higher fence: lead again only above it."""
+        """Drop the term after a host has seen a higher fence: lead again only above it."""
         self._high_water = max(self._high_water, high_water)
         self._poke.set()
 
     async def run(self) -> None:
-        """Seek, keep, lose, seek again; until cancelled."""
+        """Seek, keep and lose leadership in turn, until cancelled."""
         while not self._resigned:
             pause_s = await self._step()
             with contextlib.suppress(TimeoutError):
@@ -88,7 +88,7 @@ class Leadership:
             self._poke.clear()
 
     async def resign(self) -> None:
-        """An orderly stop: the next leader need not wait for the lease to end. This one never leads again."""
+        """Release the lease in an orderly stop, so that the next leader need not wait. This one never leads again."""
         self._resigned = True
         if self.fence:
             self._lose("this scheduler is going down")
@@ -96,7 +96,7 @@ class Leadership:
                 await self._store.release(self.leader_id)
 
     async def _step(self) -> float:
-        """One question to the store; returns the pause before the next."""
+        """Make one call to the store; return the pause before the next."""
         asked_at_s = self._clock.now_s()
         left_s = self._valid_until_s - asked_at_s if self.fence else None
         try:
@@ -120,7 +120,7 @@ class Leadership:
             return _jittered(STANDBY_POLL_S)
         return _jittered(RENEW_S)
 
-    async def _lead(self, lease: Lease, asked_at_s: float) -> None:
+    async def _lead(self, lease: LeaderLease, asked_at_s: float) -> None:
         desired = await self._store.load()
         constraints = await self._store.load_constraints()
         margins = await self._store.load_margins()
@@ -145,7 +145,7 @@ class Leadership:
         )
 
     async def _read_aliases(self) -> None:
-        """What a standby tells gateways that watch it; the leader may be gone a moment later."""
+        """Read the aliases for gateways that watch this standby; the leader may be gone a moment later."""
         aliases = await self._store.load_aliases()
         if aliases != self._aliases and not self.fence:
             self._aliases = aliases
@@ -153,7 +153,7 @@ class Leadership:
                 self._on_change(AliasesRead(aliases))
 
     def _without_store(self, why: str) -> float:
-        """A leader goes on until its time is up, and tries more often."""
+        """Continue to lead until the lease ends, with more frequent tries."""
         left_s = self._valid_until_s - self._clock.now_s()
         if self.fence and left_s > 0:
             log.warning("leadership.renewal_failed", text=why, left_s=round(left_s, 2))
@@ -167,7 +167,7 @@ class Leadership:
             self._on_change(event)
 
     def _end_term(self, why: str) -> LeadershipLost | None:
-        """Lead no longer; None if that is no news."""
+        """End the term; None if neither the term nor the reason is new."""
         if self.fence:
             log.warning("leadership.lost", fence=self.fence, text=why)
             metrics.TERMS.labels(change="lost").inc()
@@ -183,5 +183,5 @@ class Leadership:
 
 
 def _jittered(pause_s: float) -> float:
-    """Never longer than named: the timers of the lease are upper bounds."""
+    """Return a shorter pause: the timers of the lease are upper bounds."""
     return pause_s * (1 - JITTER * random.random())

@@ -10,9 +10,9 @@ from common.telemetry.collector import Collector
 from common.telemetry.metrics import Sample
 from scheduler import metrics
 from scheduler.converters import to_nodes
-from scheduler.core.books.effects import Effect
-from scheduler.core.books.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
-from scheduler.core.state import SchedulerCore
+from scheduler.core.state.effects import Effect
+from scheduler.core.state.events import Event, InventorySeen, LeadershipGained, LeadershipLost, TimePassed
+from scheduler.core.state_machine import SchedulerCore
 from scheduler.known_nodes import KnownNodes
 from scheduler.routes import RouteBoard
 
@@ -22,13 +22,13 @@ WAIT_S_MAX = 3600.0
 
 
 class Term(Protocol):
-    """What the loop has to know of leadership."""
+    """Term of leadership, as the loop needs it."""
 
     def lapse(self) -> LeadershipLost | None:
         """End a term whose time is up; None: it goes on, or there is none."""
 
     def may_act(self, fence: int) -> bool:
-        """Whether the term with this fence goes on."""
+        """Return True if the term with this fence goes on."""
 
 
 class CoreLoop:
@@ -37,7 +37,7 @@ class CoreLoop:
     def __init__(
         self, core: SchedulerCore, clock: Clock, board: RouteBoard, collector: Collector | None = None
     ) -> None:
-        """`collector` is told when there is nothing to do; None: Python looks for cycles when it likes."""
+        """`collector` runs when the loop is idle; None: Python collects cycles at any time."""
         self._core = core
         self._clock = clock
         self._board = board
@@ -53,7 +53,7 @@ class CoreLoop:
         await self._events.put(event)
 
     def post_soon(self, event: Event) -> None:
-        """The same from where nothing can wait."""
+        """Queue an event from code that cannot wait."""
         try:
             self._events.put_nowait(event)
         except asyncio.QueueFull:
@@ -62,14 +62,14 @@ class CoreLoop:
             task.add_done_callback(self._posts.discard)
 
     async def post_inventory(self, inventory: SeenInventory) -> None:
-        """Newest-only: an inventory that has not been looked at is replaced."""
+        """Replace an inventory that has not been handled by a newer one."""
         waiting = self._inventory is not None
         self._inventory = inventory
         if not waiting:
             await self._events.put(None)
 
     async def run(self, perform: Callable[[Effect], None], term: "Term") -> None:
-        """Until cancelled. A bug in the core ends the process: its state is rebuilt from hosts and store.
+        """Handle events until cancelled. A bug in the core ends the process: hosts and store rebuild its state.
 
         The term is looked at before every event: nothing is taken on by a leader whose time is up.
         """
@@ -81,7 +81,7 @@ class CoreLoop:
                 continue  # it was over before the core heard of it
             self._handle(event, perform)
             metrics.EVENT_QUEUE.set(self._events.qsize())
-            metrics.LOADS_RUNNING.set(len(self._core.books.jobs))
+            metrics.LOADS_RUNNING.set(len(self._core.state.jobs))
             if isinstance(event, InventorySeen):
                 self._collect()
 
@@ -111,12 +111,12 @@ class CoreLoop:
         return InventorySeen(nodes=nodes, uptime_s=inventory.uptime_ms / 1000, silent=silent)
 
     def _collect(self) -> None:
-        """With every inventory: in a cluster there is one twice a second."""
-        now_s, is_idle = self._clock.now_s(), self._events.empty() and not self._core.books.jobs
+        """Collect garbage if it is due. Called with every inventory: a cluster has two a second."""
+        now_s, is_idle = self._clock.now_s(), self._events.empty() and not self._core.state.jobs
         if self._collector is not None and self._collector.due(now_s, idle=is_idle):
             self._collector.collect(now_s)
 
     def inventory_age(self) -> Iterator[Sample]:
-        """For the Prometheus page: how old the newest inventory is; nothing before the first."""
+        """Yield the age of the newest inventory for the Prometheus page; nothing before the first."""
         if self._inventory_at_s is not None:
             yield Sample(metrics.INVENTORY_AGE, self._clock.now_s() - self._inventory_at_s)

@@ -1,4 +1,4 @@
-"""What the scheduler counts. Labels `model` and `node` are those of the inventory."""
+"""Metrics of the scheduler. Labels `model` and `node` are those of the inventory."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -21,6 +21,12 @@ STORE_CALL_S = Histogram(
     ["command"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
 )
+SKIPPED_ROWS = Counter(
+    "puna_scheduler_skipped_rows_total",
+    "Rows of the inventory that could not be taken, by table: models; the log names them (row.skipped)",
+    ["table"],
+)
+SKIPPED_ROWS.labels(table="models")
 LOAD_REQUESTS = Counter(
     "puna_scheduler_load_requests_total",
     "Loads that began, by why: asked, or the constraint or wait that wants a replica",
@@ -48,6 +54,11 @@ REPLICAS_LOST = Counter(
     "puna_scheduler_replicas_lost_total", "Replicas whose runner died unasked, by model and the error's reason",
     ["model", "reason"],
 )  # fmt: skip
+CRASHES_IN_A_ROW = Family(
+    "puna_scheduler_crashes_in_a_row",
+    "Crashes of a model's replicas on a node, none of which had served for a minute; from three on",
+    ("node", "model"),
+)
 REPLICAS = Family("puna_scheduler_replicas", "Replicas as hosts report them", ("node", "model", "state"))
 PROMISED_BYTES = Family("puna_scheduler_promised_bytes", "Bytes promised on a device", _BYTES_LABELS)
 RESERVED_BYTES = Family("puna_scheduler_reserved_bytes", "Bytes of a device that are never promised", _BYTES_LABELS)
@@ -62,7 +73,11 @@ ALLOCATED_BYTES = Family(
     (*_BYTES_LABELS, "class"),
 )
 RESIDUAL_BYTES = Family("puna_scheduler_residual_bytes", "Allocated minus planned, all classes", _BYTES_LABELS)
-BOOK_GAUGES = ScrapedGauges((REPLICAS, PROMISED_BYTES, RESERVED_BYTES, PLANNED_BYTES, ALLOCATED_BYTES, RESIDUAL_BYTES))
+STATE_GAUGES = ScrapedGauges(
+    (
+        REPLICAS, CRASHES_IN_A_ROW, PROMISED_BYTES, RESERVED_BYTES, PLANNED_BYTES, ALLOCATED_BYTES, RESIDUAL_BYTES,
+    )
+)  # fmt: skip
 EVENT_QUEUE = Gauge("puna_scheduler_event_queue", "Events that wait for the core")
 EVENT_SECONDS = Histogram(
     "puna_scheduler_event_seconds",

@@ -13,7 +13,8 @@ from scheduler import metrics
 from scheduler.borrowing import LendingFailedError, borrow, give_back, planned_on
 from scheduler.callers import Callers
 from scheduler.converters import fault_of, from_asked, from_layout, from_origin, to_report, to_runner
-from scheduler.core.books.effects import (
+from scheduler.core.planning.lending import Loans
+from scheduler.core.state.effects import (
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -40,9 +41,9 @@ from scheduler.core.books.effects import (
     StartRunner,
     StopRunner,
 )
-from scheduler.core.books.events import (
+from scheduler.core.state.events import (
+    LayoutMeasured,
     LendFailed,
-    Measured,
     MeasureFailed,
     RunnerAnswered,
     RunnerReported,
@@ -50,7 +51,6 @@ from scheduler.core.books.events import (
     StopDone,
     StopFailed,
 )
-from scheduler.core.planning.lending import Loans
 from scheduler.core.values.faults import TRANSPORT_REASONS, Fault
 from scheduler.core.values.view import SERVING_STATES, RunnerState
 from scheduler.leadership import Leadership
@@ -134,9 +134,7 @@ class Performer:
             case AnswerFailed():
                 metrics.REFUSALS.labels(reason=effect.fault.reason).inc(len(effect.callers))
                 self._callers.answer_failed(effect)
-            case AnswerUnloading():
-                self._callers.answer_unloading(effect)
-            case AnswerConstraints() | AnswerExplained() | AnswerDrain() | AnswerAlias():
+            case AnswerUnloading() | AnswerConstraints() | AnswerExplained() | AnswerDrain() | AnswerAlias():
                 self._callers.answer_question(effect)
             case PublishRoutes():
                 self._board.publish(effect)
@@ -146,7 +144,7 @@ class Performer:
                 assert_never(effect)
 
     def stop_commanding(self) -> None:
-        """Leadership is over: whatever is still on its way is dropped. Loads go on at their hosts."""
+        """Drop all commands under way at the end of leadership. Loads continue at their hosts."""
         for task in self._tasks:
             task.cancel()
 
@@ -163,7 +161,7 @@ class Performer:
     async def _traced(
         self, name: str, caller_id: str, attributes: Mapping[str, tracing.Value], work: Callable[[], Awaitable[None]]
     ) -> None:
-        """Do it as a part of the call of whoever waits for it."""
+        """Do the work within the span of its first caller."""
         parent = self._callers.span_of(caller_id)
         with tracing.begin(name, attributes, parent=parent, kind=tracing.SpanKind.CLIENT):
             await work()
@@ -193,7 +191,7 @@ class Performer:
             fault = fault_of(error)
             await self._loop.post(MeasureFailed(node_id=effect.node_id, key=effect.key, fault=fault))
         else:
-            await self._loop.post(Measured(node_id=effect.node_id, key=effect.key, report=to_report(report)))
+            await self._loop.post(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=to_report(report)))
 
     async def _start(self, effect: StartRunner) -> None:
         record = effect.record

@@ -4,13 +4,13 @@ from common.errors import PunaError
 from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors
 from protos import runner_pb2, runner_pb2_grpc
-from scheduler.core.books.effects import AskRunner
+from scheduler.core.state.effects import AskRunner
 
 ANSWER_S_MAX = 1.0
 
 
 async def is_runner_there(asked: AskRunner) -> bool:
-    """Whether the very process that is meant answers at its address; a successor there is somebody else."""
+    """Return True if the very process in question answers at its address; a successor does not count."""
     async with open_channel(asked.address) as channel:
         try:
             with domain_errors():

@@ -1,22 +1,23 @@
-"""What the store keeps, as JSON that only grows. Unknown fields of a newer build are ignored."""
+"""Records of the store, as JSON that only grows. Unknown fields of a newer build are ignored."""
 
 from typing import Any
 
 import orjson
 
 from common.errors import InvalidRequest
+from common.spec import codecs
+from common.spec.layout import Layout
 from scheduler.core.sizes.margins import LOADS_KEPT, MarginKey, Margins
-from scheduler.core.values.asked import Asked, LoadOptions
+from scheduler.core.values.asked import Asked
 from scheduler.core.values.constraint_fields import FIELD_NAMES, parse_constraints, written_constraints
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.model_alias import ModelAlias
 
 
 def encode(record: DesiredPlacement) -> str:
-    """A record as JSON."""
+    """Return a record as JSON."""
     fields = {
         "placement_id": record.placement_id,
         "generation": record.generation,
@@ -25,7 +26,7 @@ def encode(record: DesiredPlacement) -> str:
         "node_id": record.node_id,
         "model_name": record.model_name,
         "model_digest": record.model_digest,
-        "layout": record.layout,
+        "layout": codecs.LAYOUT.to_json(record.layout),
         "planned": record.planned,
         "keep_alive_ms": record.keep_alive_ms,
         "keep_alive_heard": record.keep_alive_heard,
@@ -35,7 +36,7 @@ def encode(record: DesiredPlacement) -> str:
 
 
 def decode(text: str | bytes) -> DesiredPlacement:
-    """A record from JSON.
+    """Return a record from JSON.
 
     Raises:
         ValueError: it is none; nothing can be concluded from it.
@@ -79,7 +80,7 @@ def decode_constraints(text: str | bytes) -> Constraints:
 
 
 def encode_margins(margins: Margins) -> dict[str, str]:
-    """What was learned, each piece as JSON under a name of its own."""
+    """Encode learned margins, each as JSON under a name of its own."""
     pieces: dict[str, dict[str, object]] = {
         f"loads/{key.build}/{key.architecture}/{key.device_kind}{'/split' if key.is_split else ''}": {
             "build": key.build,
@@ -124,48 +125,14 @@ def _asked(fields: dict[str, Any]) -> Asked:
     options = fields.get("options") or {}
     return Asked(
         context_tokens=fields.get("context_tokens"),
-        options=LoadOptions(
-            require_gpu=bool(options.get("require_gpu", False)),
-            num_gpu=options.get("num_gpu"),
-            main_gpu=options.get("main_gpu"),
-            batch_tokens=int(options.get("batch_tokens", 0)),
-            threads=int(options.get("threads", 0)),
-            use_mmap=options.get("use_mmap"),
-        ),
+        options=codecs.LOAD_OPTIONS.from_json(options),
     )
 
 
 def _layout(fields: dict[str, Any]) -> Layout:
-    return Layout(
-        devices=tuple(
-            DeviceLayers(
-                device_id=str(one["device_id"]),
-                layer_count=int(one["layer_count"]),
-                node_id=str(one.get("node_id", "")),
-            )
-            for one in fields["devices"]
-        ),
-        context_tokens=int(fields["context_tokens"]),
-        slots=int(fields["slots"]),
-        batch_tokens=int(fields["batch_tokens"]),
-        cache_type_k=str(fields.get("cache_type_k", "")),
-        cache_type_v=str(fields.get("cache_type_v", "")),
-        flash_attention=FlashAttention(fields.get("flash_attention", FlashAttention.AUTO)),
-        threads=int(fields.get("threads", 0)),
-        use_mmap=fields.get("use_mmap"),
-        engine=str(fields.get("engine", "")),
-        projector_digest=str(fields.get("projector_digest", "")),
-        adapters=tuple(
-            Adapter(digest=str(one["digest"]), scale=float(one["scale"])) for one in fields.get("adapters", ())
-        ),
-        pipeline=bool(fields.get("pipeline", False)),
-        output_on_host=bool(fields.get("output_on_host", False)),
-        experts_on_host=int(fields.get("experts_on_host", 0)),
-        split_mode=SplitMode(fields.get("split_mode", SplitMode.LAYER)),
-        main_device=int(fields.get("main_device", 0)),
-        op_offload=fields.get("op_offload"),
-        ubatch_tokens=int(fields.get("ubatch_tokens", 0)),
-    )
+    for name in ("devices", "context_tokens", "slots", "batch_tokens"):
+        fields[name]  # every version has written them: a record without one is broken
+    return codecs.LAYOUT.from_json(fields)
 
 
 def _report(fields: dict[str, Any]) -> MemoryReport:
@@ -191,12 +158,12 @@ def _bytes(fields: dict[str, Any]) -> DeviceBytes:
 
 
 def encode_drain(budget_s: float) -> str:
-    """A drain as JSON."""
+    """Return a drain as JSON."""
     return orjson.dumps({"budget_s": budget_s}).decode()
 
 
 def decode_drain(text: str | bytes) -> float:
-    """How long sequences may go on.
+    """Decode the time that sequences may take to end.
 
     Raises:
         ValueError, KeyError, TypeError: this is no record of a drain.
@@ -205,12 +172,12 @@ def decode_drain(text: str | bytes) -> float:
 
 
 def encode_alias(alias: ModelAlias) -> str:
-    """An alias as JSON."""
+    """Return an alias as JSON."""
     return orjson.dumps({"name": alias.name, "target": alias.target}).decode()
 
 
 def decode_alias(text: str | bytes) -> ModelAlias | None:
-    """An alias from JSON; None: the record that only says that there may be some.
+    """Return an alias from JSON; None: the record that only says that there may be some.
 
     Raises:
         ValueError, KeyError, TypeError: this is no record of an alias.

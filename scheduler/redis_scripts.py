@@ -1,4 +1,4 @@
-"""What Redis does in one step. All keys share the hash tag {sched}, so that a cluster keeps them on one node.
+"""Scripts that Redis runs in one step. All keys share the hash tag {sched}, so that a cluster keeps them on one node.
 
 {sched}:leader      who leads; expires by itself
 {sched}:fence       the highest fence given out; only grows
@@ -7,7 +7,7 @@
 {sched}:margins     hash: what it was learned about → {"version": n, "record": {…}}
 {sched}:drains      hash: node id → {"version": n, "record": {"budget_s": n}}
 {sched}:aliases     hash: alias → {"version": n, "record": {"name": …, "target": …}}; "" → an empty record, which
-                    tells a store where all aliases were removed from one that has lost them
+                    distinguishes a store without aliases from one that has lost them
 {sched}:schema      version of all of this
 """
 
@@ -24,7 +24,7 @@ SCHEMA = "{sched}:schema"
 SCHEMA_VERSION = "1"
 
 # KEYS leader, fence, schema · ARGV caller, ttl_ms, caller's high-water, schema version
-# → {1, caller, fence} led or renewed; {0, holder, fence} somebody else leads; {-1, schema, ""} not our schema.
+# → {1, caller, fence} led or renewed; {0, holder, fence} another scheduler leads; {-1, schema, ""} not our schema.
 # The time floor keeps the fence rising after the counter is lost. "%.0f": Lua would write large numbers as 1.7e+12.
 ACQUIRE = """
 local schema = redis.call('GET', KEYS[3])
@@ -53,7 +53,7 @@ return 0
 """
 
 # KEYS fence, hash · ARGV fence, name in the hash, expected version, record ("" removes)
-# → {1, version} written; {0, fence} the fence is not current; {-1, version} somebody else wrote.
+# → {1, version} written; {0, fence} the fence is not current; {-1, version} another scheduler wrote.
 WRITE = """
 local fence = redis.call('GET', KEYS[1])
 if fence ~= ARGV[1] then return {0, fence or ''} end

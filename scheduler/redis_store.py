@@ -46,8 +46,8 @@ class StoreUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """Who leads, as the store says."""
+class LeaderLease:
+    """Leader, as the store has it."""
 
     is_mine: bool
     holder: str
@@ -58,7 +58,7 @@ class RedisStore:
     """Owned by the scheduler's event loop. Methods raise `StoreUnavailableError`; none takes longer than a second."""
 
     def __init__(self, url: str, clock: Clock) -> None:
-        """Connects when first used.
+        """Prepare a client, which connects when first used.
 
         Raises:
             StartupError: the URL is none.
@@ -75,7 +75,7 @@ class RedisStore:
         self._release = self._redis.register_script(redis_scripts.RELEASE)
         self._write = self._redis.register_script(redis_scripts.WRITE)
 
-    async def acquire(self, leader_id: str, *, high_water: int) -> Lease:
+    async def acquire(self, leader_id: str, *, high_water: int) -> LeaderLease:
         """Take or renew the lease."""
         keys = [redis_scripts.LEADER, redis_scripts.FENCE, redis_scripts.SCHEMA]
         arguments: list[str | int] = [leader_id, round(LEASE_TTL_S * 1000), high_water, redis_scripts.SCHEMA_VERSION]
@@ -84,33 +84,33 @@ class RedisStore:
             raise StoreUnavailableError(
                 f"state store has schema {holder}, this build speaks {redis_scripts.SCHEMA_VERSION}"
             )
-        return Lease(is_mine=status == 1, holder=holder, fence=int(fence))
+        return LeaderLease(is_mine=status == 1, holder=holder, fence=int(fence))
 
     async def release(self, leader_id: str) -> None:
         """Give the lease back, if it is ours."""
         await self._ask("release", lambda: self._release(keys=[redis_scripts.LEADER], args=[leader_id]))
 
     async def load(self) -> tuple[DesiredPlacement, ...]:
-        """Every desired placement. What cannot be read is left where it is."""
+        """Read every desired placement. An unreadable one is skipped and left there."""
         return tuple((await self._load(redis_scripts.PLACEMENTS, decode)).values())
 
     async def load_constraints(self) -> dict[str, Constraints]:
-        """What commands have set, by model name. What cannot be read is left where it is."""
+        """Load the constraints that commands have set, by model name. An unreadable one stays stored."""
         return await self._load(redis_scripts.CONSTRAINTS, decode_constraints)
 
     async def load_margins(self) -> Margins:
-        """What leaders have learned. What cannot be read is left where it is."""
+        """Load the margins that leaders have learned. An unreadable one stays stored."""
         margins = NO_MARGINS
         for piece in (await self._load(redis_scripts.MARGINS, decode_margins)).values():
             margins = margins.with_all(piece)
         return margins
 
     async def load_drains(self) -> dict[str, float]:
-        """How long sequences may go on, by drained node. What cannot be read is left where it is."""
+        """Load the time that sequences may take to end, by drained node. An unreadable one stays stored."""
         return await self._load(redis_scripts.DRAINS, decode_drain)
 
     async def load_aliases(self) -> dict[str, ModelAlias] | None:
-        """By key; None: none was ever written here. What cannot be read is left where it is."""
+        """Read the aliases by key; None: none was ever written here. An unreadable one is skipped and left there."""
         records = await self._load(redis_scripts.ALIASES, decode_alias)
         if not records:
             return None
@@ -133,7 +133,7 @@ class RedisStore:
         """Write a record if `fence` is still current.
 
         Raises:
-            StaleFence: it is not, or somebody else wrote the record.
+            StaleFence: it is not, or another scheduler wrote the record.
         """
         await self._put(fence, redis_scripts.PLACEMENTS, record.placement_id, encode(record))
 
@@ -169,7 +169,7 @@ class RedisStore:
         if status == 0:
             raise StaleFence(f"the state store is at fence {answer or 'none'}, not {fence}")
         if status == -1:
-            raise StaleFence(f"{name} was written by somebody else")
+            raise StaleFence(f"{name} was written by another scheduler")
         if text:
             self._versions[key, name] = int(answer)
         else:

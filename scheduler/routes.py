@@ -1,17 +1,20 @@
-"""The routing table as gateways get it, and everybody who watches it."""
+"""The routing table as gateways get it, and the watches on it."""
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from common.changes import Changes
-from common.clock import Clock
+from common.clock import MS_PER_S, Clock
 from common.model_details import KeptDetails, SentDetails, drop_details, without_details
+from common.model_names import is_model_name
 from common.seen_inventory import SeenInventory
+from common.telemetry.skipped_rows import BAD_NAME, SkippedRows
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 from scheduler import metrics
-from scheduler.converters import from_replica, from_speed_source
-from scheduler.core.books.effects import PublishRoutes
+from scheduler.converters import SPEED_SOURCES, from_replica
+from scheduler.core.state.effects import PublishRoutes
+from scheduler.core.values.crash_rows import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
 from scheduler.core.values.view import ModelFile, SpeedSource
 from scheduler.gauges import DeviceBytes, DeviceSpeeds
@@ -27,7 +30,7 @@ class _KnownModel:
 
 
 def _key(model: cluster_pb2.Model | ModelFile) -> tuple[str, str, str]:
-    """The same weights may be found under one name with different things said of them."""
+    """Return the key of a model: the same weights may have one name with different metadata."""
     return model.name, model.digest, model.manifest_digest
 
 
@@ -39,11 +42,13 @@ class RouteBoard:
         self._clock = clock
         self._details = details
         self._models: dict[tuple[str, str, str], _KnownModel] = {}
+        self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self._changes = Changes()
         self._inventory: SeenInventory | None = None
         self._models_changes = 0
         self._heard_at_s: dict[str, tuple[cluster_pb2.Node, float]] = {}  # each node, and when it came
         self._read_drains: Callable[[], dict[str, int]] = dict
+        self._read_crash_rows: Callable[[], Iterable[CrashRow]] = tuple
         self._read_speeds: Callable[[], DeviceSpeeds] = dict
         self._read_promises: Callable[[], tuple[DeviceBytes, DeviceBytes]] = lambda: ({}, {})
         self.metrics_address = ""  # of this process's own page
@@ -61,7 +66,11 @@ class RouteBoard:
         self._models_changes = inventory.models_changes
         shown: dict[tuple[str, str, str], cluster_pb2.Model] = {}  # of several nodes the first one whose file is usable
         for node in inventory.nodes:
+            bad = {model.name: BAD_NAME for model in node.models if not is_model_name(model.name)}
+            self._skipped.note("models", bad, node=node.id)
             for model in node.models:
+                if model.name in bad:
+                    continue
                 other = shown.get(_key(model))
                 if other is None or (other.error and not model.error):
                     shown[_key(model)] = model
@@ -70,7 +79,7 @@ class RouteBoard:
                 self._models[key] = self._known(model)
 
     def _known(self, model: cluster_pb2.Model) -> "_KnownModel":
-        """Copies: a part of the inventory would keep all of it in memory."""
+        """Copy the fields of a model: a part of the inventory would keep all of it in memory."""
         seen, full = cluster_pb2.Model(), cluster_pb2.Model()
         seen.CopyFrom(model)
         full.CopyFrom(model)
@@ -78,19 +87,23 @@ class RouteBoard:
         return _KnownModel(seen=seen, full=full, brief=without_details(full) if full.description.details_id else full)
 
     def read_promises(self, read: Callable[[], tuple[DeviceBytes, DeviceBytes]]) -> None:
-        """Where what is promised and what is kept free come from, by node and device, when they are to be shown."""
+        """Set the source of promised and reserved bytes, by node and device, for views."""
         self._read_promises = read
 
     def read_speeds(self, read: Callable[[], DeviceSpeeds]) -> None:
-        """Where the speeds come from that devices are ranked by."""
+        """Set the source of the speeds that devices are ranked by."""
         self._read_speeds = read
 
     def read_drains(self, read: Callable[[], dict[str, int]]) -> None:
-        """Where the replicas that are left come from, by drained node."""
+        """Set the source of the replicas left on drained nodes."""
         self._read_drains = read
 
+    def read_crash_rows(self, read: Callable[[], Iterable[CrashRow]]) -> None:
+        """Set the source of the crashes in a row."""
+        self._read_crash_rows = read
+
     def inventory(self) -> discovery_pb2.Inventory:
-        """The inventory that decisions are made on, with its age as of now and what is promised on each device."""
+        """Return the inventory of the decisions, with its present age and the promised bytes of each device."""
         shown = discovery_pb2.Inventory(scheduler_metrics_address=self.metrics_address)
         if self._inventory is None:
             return shown
@@ -99,22 +112,37 @@ class RouteBoard:
         promised, reserved = self._read_promises()
         speeds = self._read_speeds()
         drains = self._read_drains()
+        rows = [self.crash_row(row) for row in self._read_crash_rows()]
         for one in self._inventory.nodes:
             node = shown.nodes.add()
             node.CopyFrom(one)
             node.report_age_ms += max(0, round((self._clock.now_s() - self._heard_at_s[one.id][1]) * 1000))
             node.draining, node.draining_replicas = node.id in drains, drains.get(node.id, 0)
+            node.crash_rows.extend(row for row in rows if row.node_id == node.id)
             for model in node.models:
                 drop_details(model)
             for device in node.devices:
                 device.promised_bytes = promised.get((node.id, device.id), 0)
                 device.reserve_bytes = reserved.get((node.id, device.id), 0)
                 speed, source = speeds.get((node.id, device.id), (0.0, SpeedSource.UNKNOWN))
-                device.rank_bytes_s, device.rank_source = round(speed), from_speed_source(source)
+                device.rank_bytes_s, device.rank_source = round(speed), SPEED_SOURCES.to_proto(source)
         return shown
 
+    def crash_row(self, row: CrashRow) -> cluster_pb2.CrashRow:
+        """Convert crashes in a row. Moments are whole seconds, so that an unchanged row stays equal."""
+        until_s = row.excluded_until_s
+        return cluster_pb2.CrashRow(
+            model_name=row.model_name,
+            node_id=row.node_id,
+            crashes=row.crashes,
+            last_at_unix_ms=self._whole_unix_ms(row.last_s),
+            retry_at_unix_ms=self._whole_unix_ms(row.retry_at_s),
+            excluded_until_unix_ms=None if until_s is None else self._whole_unix_ms(until_s),
+            error=row.error,
+        )
+
     def publish(self, effect: PublishRoutes) -> None:
-        """A new table takes the place of the old one."""
+        """Replace the table by a new one."""
         self.table = scheduler_pb2.RouteTable(
             version=effect.version, routes=[self._to_route(route) for route in effect.routes]
         )
@@ -129,14 +157,14 @@ class RouteBoard:
         self._changes.notify()
 
     def route(self, model_name: str) -> scheduler_pb2.ModelRoute:
-        """The newest route of a model."""
+        """Return the newest route of a model."""
         routes = self.table.routes if self.table is not None else ()
         found = next((route for route in routes if route.model.name == model_name), None)
         assert found is not None, f"{model_name} was answered as ready without a route"
         return self._complete(found)
 
     async def watch(self) -> AsyncIterator[scheduler_pb2.RouteTable]:
-        """The newest table now and after every change; a slow reader skips versions."""
+        """Yield the newest table now and after every change; a slow reader skips versions."""
         seen, sent = 0, SentDetails()
         while True:
             seen = await self._changes.beyond(seen)
@@ -174,6 +202,10 @@ class RouteBoard:
         return scheduler_pb2.ModelRoute(model=model.brief, replicas=replicas)
 
     def _unix_ms(self, moment_s: float | None) -> int | None:
-        if moment_s is None or moment_s == math.inf:
-            return None
-        return round((self._clock.wall_unix_s() + moment_s - self._clock.now_s()) * 1000)
+        return None if moment_s is None or moment_s == math.inf else round(self._unix_s(moment_s) * MS_PER_S)
+
+    def _whole_unix_ms(self, moment_s: float) -> int:
+        return round(self._unix_s(moment_s)) * MS_PER_S
+
+    def _unix_s(self, moment_s: float) -> float:
+        return self._clock.wall_unix_s() + moment_s - self._clock.now_s()

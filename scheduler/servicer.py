@@ -1,17 +1,19 @@
 """puna.v1.Scheduler over gRPC. Reads are answered by every scheduler, commands only by the leader."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from grpc import aio
 
 from common.errors import InvalidRequest
+from common.spec import codecs
 from common.telemetry import tracing
 from protos import discovery_pb2, scheduler_pb2, scheduler_pb2_grpc
 from scheduler import metrics
 from scheduler.callers import Callers
-from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints, to_options
-from scheduler.core.books.events import (
+from scheduler.constraint_converters import from_explanation, from_model_constraints, to_constraints
+from scheduler.core.planning.explanation import Explanation
+from scheduler.core.state.events import (
     AliasPut,
     CallerLeft,
     ConstraintsAsked,
@@ -20,10 +22,13 @@ from scheduler.core.books.events import (
     DeviceClearAsked,
     DrainAsked,
     EnsureRequested,
+    Event,
     ExplainAsked,
     QueuesReported,
     UnloadRequested,
 )
+from scheduler.core.values.constraints import Constraints, ModelConstraints
+from scheduler.core.values.model_alias import ModelAlias
 from scheduler.loop import CoreLoop
 from scheduler.routes import RouteBoard
 
@@ -56,8 +61,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
                 model_name=name,
                 context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
                 keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
-                options=to_options(request.options),
+                options=codecs.LOAD_OPTIONS.from_proto(request.options),
                 load_only=request.load_only,
+                at_once=request.at_once,
             )
             await self._loop.post(event)
             try:
@@ -75,7 +81,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         request: scheduler_pb2.WatchRoutesRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[scheduler_pb2.RouteTable]:
-        """The newest table now and after every change."""
+        """Yield the newest table now and after every change."""
         metrics.ROUTE_WATCHERS.inc()
         try:
             async for table in self._board.watch():
@@ -90,16 +96,15 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.UnloadModelResponse:
         """Order every replica of a model to go."""
         name = _checked_name(request.model_name)
-        with self._callers.waiting_for_unload() as caller:
-            await self._loop.post(UnloadRequested(caller_id=caller.id, model_name=name))
-            return scheduler_pb2.UnloadModelResponse(replicas=await caller.outcome)
+        replicas: int = await self._ask(lambda caller_id: UnloadRequested(caller_id=caller_id, model_name=name))
+        return scheduler_pb2.UnloadModelResponse(replicas=replicas)
 
     async def ListNodes(
         self,
         request: scheduler_pb2.ListNodesRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> discovery_pb2.Inventory:
-        """The inventory that decisions are made on."""
+        """Return the inventory that decisions are made on."""
         return self._board.inventory()
 
     async def ListConstraints(
@@ -107,11 +112,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         request: scheduler_pb2.ListConstraintsRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.ListConstraintsResponse:
-        """What operators want of models."""
+        """List the constraints that operators have set."""
         name = _checked_name(request.model_name) if request.model_name else ""
-        with self._callers.waiting_for_constraints() as caller:
-            await self._loop.post(ConstraintsAsked(caller_id=caller.id, model_name=name))
-            models, _ = await caller.outcome
+        models, _ = await self._ask(lambda caller_id: ConstraintsAsked(caller_id=caller_id, model_name=name))
         return scheduler_pb2.ListConstraintsResponse(models=[from_model_constraints(model) for model in models])
 
     async def PutConstraints(
@@ -121,10 +124,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     ) -> scheduler_pb2.ModelConstraints:
         """Set what is wanted of a model; answered once it is written down."""
         name = _checked_name(request.model.model_name)
-        constraints = to_constraints(request.model.constraints)
-        with self._callers.waiting_for_constraints() as caller:
-            await self._loop.post(ConstraintsPut(caller_id=caller.id, model_name=name, constraints=constraints))
-            (model,), _ = await caller.outcome
+        (model,), _ = await self._put_constraints(name, to_constraints(request.model.constraints))
         return from_model_constraints(model)
 
     async def RemoveConstraints(
@@ -133,32 +133,39 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.RemoveConstraintsResponse:
         """Forget what was set."""
-        name = _checked_name(request.model_name)
-        with self._callers.waiting_for_constraints() as caller:
-            await self._loop.post(ConstraintsPut(caller_id=caller.id, model_name=name, constraints=None))
-            _, was_set = await caller.outcome
+        _, was_set = await self._put_constraints(_checked_name(request.model_name), None)
         return scheduler_pb2.RemoveConstraintsResponse(was_set=was_set)
+
+    async def _put_constraints(
+        self, name: str, constraints: Constraints | None
+    ) -> tuple[tuple[ModelConstraints, ...], bool]:
+        """Return the constraints as they are then, and True if there were any before."""
+        answer: tuple[tuple[ModelConstraints, ...], bool] = await self._ask(
+            lambda caller_id: ConstraintsPut(caller_id=caller_id, model_name=name, constraints=constraints)
+        )
+        return answer
 
     async def Explain(
         self,
         request: scheduler_pb2.ExplainRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.Explanation:
-        """Why a model lies where it does, or where it would go."""
+        """Explain the placement of a model, or the one that it would get."""
         name = _checked_name(request.model_name)
-        with self._callers.waiting_for_explanation() as caller:
+        with self._callers.waiting_for_answer() as caller:
             event = ExplainAsked(
                 caller_id=caller.id,
                 model_name=name,
                 context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
-                options=to_options(request.options),
+                options=codecs.LOAD_OPTIONS.from_proto(request.options),
                 last=request.last,
                 wait_s=min(request.wait_ms / 1000, EXPLAIN_WAIT_S_MAX),
                 slots=request.slots,
             )
             await self._loop.post(event)
             try:
-                return from_explanation(await caller.outcome)
+                explanation: Explanation = await caller.outcome
+                return from_explanation(explanation, [self._board.crash_row(row) for row in explanation.crash_rows])
             finally:
                 if not caller.outcome.done() or caller.outcome.cancelled():
                     self._loop.post_soon(CallerLeft(caller_id=caller.id))
@@ -171,9 +178,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         """Give an excluded device another chance."""
         if not request.device:
             raise InvalidRequest("device is required", param="device")
-        with self._callers.waiting_for_device() as caller:
-            await self._loop.post(DeviceClearAsked(caller_id=caller.id, label=request.device))
-            return await caller.outcome
+        response: scheduler_pb2.ClearDeviceResponse = await self._ask(
+            lambda caller_id: DeviceClearAsked(caller_id=caller_id, label=request.device)
+        )
+        return response
 
     async def Drain(
         self, request: scheduler_pb2.DrainRequest, context: aio.ServicerContext[Any, Any]
@@ -192,18 +200,17 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
     async def _drain(self, node_id: str, *, drain: bool, budget_s: float | None = None) -> int:
         if not node_id:
             raise InvalidRequest("node_id is required", param="node_id")
-        with self._callers.waiting_for_drain() as caller:
-            await self._loop.post(DrainAsked(caller_id=caller.id, node_id=node_id, drain=drain, budget_s=budget_s))
-            return await caller.outcome
+        replicas: int = await self._ask(
+            lambda caller_id: DrainAsked(caller_id=caller_id, node_id=node_id, drain=drain, budget_s=budget_s)
+        )
+        return replicas
 
     async def PutAlias(
         self, request: scheduler_pb2.PutAliasRequest, context: aio.ServicerContext[Any, Any]
     ) -> scheduler_pb2.Alias:
         """Give a model a second name; answered once it is written down."""
         name, target = _checked_name(request.alias.name), _checked_name(request.alias.target)
-        with self._callers.waiting_for_alias() as caller:
-            await self._loop.post(AliasPut(caller_id=caller.id, name=name, target=target))
-            alias, _ = await caller.outcome
+        alias, _ = await self._put_alias(name, target)
         assert alias is not None  # what was put is there
         return scheduler_pb2.Alias(name=alias.name, target=alias.target)
 
@@ -211,17 +218,22 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         self, request: scheduler_pb2.RemoveAliasRequest, context: aio.ServicerContext[Any, Any]
     ) -> scheduler_pb2.RemoveAliasResponse:
         """Forget a second name; the model stays."""
-        with self._callers.waiting_for_alias() as caller:
-            await self._loop.post(AliasPut(caller_id=caller.id, name=_checked_name(request.name), target=None))
-            _, was_set = await caller.outcome
+        _, was_set = await self._put_alias(_checked_name(request.name), None)
         return scheduler_pb2.RemoveAliasResponse(was_set=was_set)
+
+    async def _put_alias(self, name: str, target: str | None) -> tuple[ModelAlias | None, bool]:
+        """Return the alias as it is then, and True if there was one before."""
+        answer: tuple[ModelAlias | None, bool] = await self._ask(
+            lambda caller_id: AliasPut(caller_id=caller_id, name=name, target=target)
+        )
+        return answer
 
     async def ReportQueues(
         self,
         request: scheduler_pb2.ReportQueuesRequest,
         context: aio.ServicerContext[Any, Any],
     ) -> scheduler_pb2.ReportQueuesResponse:
-        """How long requests wait at a gateway, and which replicas requests have ended."""
+        """Take in the waits of requests at a gateway, and the replicas that requests have ended."""
         if not request.gateway_id or max(len(request.queues), len(request.poison)) > QUEUES_MAX:
             raise InvalidRequest(f"gateway_id and at most {QUEUES_MAX} queues are required", param="gateway_id")
         for poison in request.poison:
@@ -230,6 +242,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServicer):
         waits_s = {queue.model_name: queue.oldest_wait_ms / 1000 for queue in request.queues if queue.waiting}
         await self._loop.post(QueuesReported(gateway_id=request.gateway_id, waits_s=waits_s))
         return scheduler_pb2.ReportQueuesResponse()
+
+    async def _ask(self, event: Callable[[str], Event]) -> Any:
+        """Put a question to the core, made for the id of its caller, and wait for the answer."""
+        with self._callers.waiting_for_answer() as caller:
+            await self._loop.post(event(caller.id))
+            return await caller.outcome
 
 
 def _checked_name(name: str) -> str:

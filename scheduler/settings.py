@@ -1,4 +1,4 @@
-"""What the scheduler reads from the environment."""
+"""Settings of the scheduler, read from the environment."""
 
 from typing import Annotated, Literal
 
@@ -7,13 +7,13 @@ from pydantic import BeforeValidator, Field
 from common.clock import MS_PER_S
 from common.durations import parse_go_duration_ms
 from common.settings import PunaSettings
+from common.spec.layout import FlashAttention
 from scheduler.core.values.constraints import Constraints, FillPolicy
-from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.policy import Policy
 
 
 def parse_duration_ms(value: object) -> int:
-    """Milliseconds of a number of seconds or a Go duration such as "1h30m"; negative means for ever.
+    """Parse a number of seconds or a Go duration such as "1h30m" to milliseconds; negative means for ever.
 
     Raises:
         ValueError: neither.
@@ -46,14 +46,14 @@ class SchedulerSettings(PunaSettings):
     load_timeout: DurationMs = Field(default="5m", validate_default=True)
     """A load that makes no progress for so long is given up; 0 or less: never."""
     context_length: int = Field(default=0, ge=0)
-    """Context of a replica in tokens, where nobody asks for one; 0: chosen by placement."""
+    """Context of a replica in tokens without a request for one; 0: chosen by placement."""
     num_parallel: int = Field(default=0, ge=0, le=256)
     """Slots of a replica; 0: chosen by placement."""
     max_queue: int = Field(default=512, ge=1)
     """Callers that wait for loads."""
     engine: str = ""
     """The engine of runners: `batched`, `pooled` (embeddings, chosen by itself), `reference` (the oracle of tests,
-    one sequence), `fake` (timed, for tests of scale); empty: as the model needs it."""
+    one sequence), `fake` (timed, for tests of scale; a checkout only, as `reference`); empty: as the model needs it."""
     placements: str = ""
     """A TOML file of constraints on models, read at the start."""
     measure: bool = True
@@ -62,7 +62,7 @@ class SchedulerSettings(PunaSettings):
     """Idle models go before a model is split over nodes or put into host RAM; `false`: only when nothing fits
     otherwise."""
     auto_kv: bool = False
-    """A cache whose type nobody asked for may be q8_0 before a slower layout is taken."""
+    """An automatic cache may be q8_0 before a slower layout is taken."""
     rpc_nodes_max: int = Field(default=4, ge=1)
     """Nodes that may hold one model together; 1: never more than one."""
     sched_spread: bool = False
@@ -77,17 +77,15 @@ class SchedulerSettings(PunaSettings):
     """Replicas that a node may have loaded; 0: memory alone decides."""
 
     def default_constraints(self) -> Constraints:
-        """What holds for a model where neither an operator nor a request says otherwise."""
+        """Return the constraints of a model without any from an operator or a request."""
         return Constraints(
             backend=self.llm_library,
             policy=FillPolicy.SPREAD if self.sched_spread else None,
-            cache_type_k=self.kv_cache_type,
-            cache_type_v=self.kv_cache_type,
             flash_attention=self.flash_attention if self.flash_attention is not FlashAttention.AUTO else None,
-        )
+        ).with_cache_types(self.kv_cache_type, self.kv_cache_type)
 
     def policy(self) -> Policy:
-        """What of it the core decides with."""
+        """Return the part that the core decides with."""
         stall_s = self.load_timeout / 1000 if self.load_timeout > 0 else float("inf")
         return Policy(
             context_tokens=self.context_length,

@@ -156,7 +156,7 @@ def endless(cluster: Cluster) -> dict[str, Any]:
 
 
 def trained_answers() -> dict[str, str]:
-    """What the demo model was taught: question of a single turn to its exact answer."""
+    """Return the questions that the demo model was trained on, of a single turn, with their exact answers."""
     root = Path(__file__).resolve().parent.parent
     taught = json.loads((root / "tools" / "demo_model" / "questions.json").read_text(encoding="utf-8"))
     return {

@@ -1,4 +1,4 @@
-"""What all tests share: property tests try the same cases on every machine, however busy it is.
+"""Settings that all tests share: property tests try the same cases on every machine, however busy it is.
 
 Other cases: `pytest --hypothesis-profile searching`.
 """

@@ -129,7 +129,7 @@ class FakeNvml:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a process load it."""
+        """Return the environment that makes a process load it."""
         return {"LD_LIBRARY_PATH": str(self.directory)}
 
     def tell(self, *cards: Card, driver: str = "580.95.05") -> None:

@@ -30,7 +30,7 @@ _STOP_S_MAX = 20.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayProcess:
-    """Where it is, and what it wrote."""
+    """Running gateway: its process, its addresses and its log."""
 
     process: subprocess.Popen[bytes]
     host: str

@@ -6,7 +6,7 @@ as a full GPU refuses it. The stock server has no limit, so the CPU device's mem
 replaced inside the lending process. One process lends one pool of memory; for two devices start two.
 
     with limited_device(mib=64) as device:
-        layout = LaunchLayout(devices=(LayoutDevice("gpu-a", 9, rpc_address=device.address),), ...)
+        layout = Layout(devices=(DeviceLayers("gpu-a", 9, rpc_address=device.address),), ...)
         device.used_bytes()            # what the engine holds there now
         device.take()                  # a hog: nothing is left; take(leave_bytes=n) leaves that much
         device.give_back()             # the hog leaves
@@ -60,16 +60,16 @@ class LimitedDevice:
 
     @property
     def address(self) -> str:
-        """What a layout's `rpc_address` and PUNA_RPC_DEVICES take."""
+        """Return the address as a layout's `rpc_address` and PUNA_RPC_DEVICES take it."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def id(self) -> str:
-        """What a probe of the server calls the device."""
+        """Return the id that a probe of the server gives the device."""
         return f"RPC:{self.address}/0"
 
     def used_bytes(self) -> int:
-        """What clients hold, without the hog."""
+        """Return the bytes that clients hold, without the hog."""
         return int(self._ask({"do": "tell"})["used_bytes"])
 
     def refusals(self) -> list[int]:

@@ -8,7 +8,7 @@ import orjson
 
 
 def fault_of(document: dict[str, Any], method: str, path: str, status: int, media_type: str, content: bytes) -> str:
-    """What is wrong with an answer; empty: nothing. `path` is the document's, with its braces."""
+    """Describe the fault of an answer; empty: none. `path` is the document's, with its braces."""
     described = document["paths"][path][method.lower()]["responses"].get(str(status))
     if described is None:
         return f"the document has no status {status}"

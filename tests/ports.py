@@ -1,4 +1,4 @@
-"""What test runs beside each other must not both take: ports for servers that are told where to listen, and numbers.
+"""Resources that test runs beside each other must not both take: ports for servers with a given port, and numbers.
 
 Runs know of one another by names of Unix sockets, which go with the process that has them.
 """

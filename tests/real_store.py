@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.grpc.server import GrpcServer, bind_server
 from protos import store_pb2, store_pb2_grpc
-from runner.host.models.model_files import ModelFiles
+from runner.host.models.model_files import NodeModels
 from runner.host.registry.opening import Fetching, open_fetching
 from runner.host.settings import HostSettings
 from runner.host.store.servicer import ModelStoreServicer
@@ -25,7 +25,7 @@ class RealStore:
 
     @property
     def address(self) -> str:
-        """Where gateways reach it."""
+        """Return the address for gateways."""
         return self.server.address
 
     async def close(self) -> None:
@@ -37,7 +37,7 @@ class RealStore:
 async def open_store(directory: Path) -> RealStore:
     """An empty store in a directory of its own."""
     settings = HostSettings(registries=NO_REGISTRY)
-    store = Store(ModelFiles(directory / "models", directory / "cache"), blob_bytes_max=BLOB_BYTES_MAX, prunes=True)
+    store = Store(NodeModels(directory / "models", directory / "cache"), blob_bytes_max=BLOB_BYTES_MAX, prunes=True)
     fetching = open_fetching(settings, store, directory / "cache")
     stores = ModelStoreServicer(store, fetching.pulls.pull)
     server = bind_server(

@@ -30,7 +30,7 @@ HTPASSWD = "reader:$2y$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRegistry:
-    """Where it listens: "127.0.0.1:port"."""
+    """Registry under test, with its address "127.0.0.1:port"."""
 
     host: str
     auth: tuple[str, str] | None = None

@@ -38,7 +38,7 @@ class Stopwatch:
         return max(0.0, self.wall_s - (_waited_s() - self._waited_s))
 
     def is_past(self, deadline_s: float) -> bool:
-        """Whether a deadline is over, with all the patience that an overloaded machine gets."""
+        """Return True if a deadline is over, with all the patience that an overloaded machine gets."""
         wall_s = self.wall_s
         return wall_s > deadline_s and (self.elapsed_s > deadline_s or wall_s > _PATIENCE * deadline_s)
 

@@ -1,1 +1,1 @@
-"""What builds, checks and feeds the project; nothing here runs in production."""
+"""Tools that build, check and feed the project; nothing here runs in production."""

@@ -41,12 +41,12 @@ class Collector:
         items[:] = kept
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test counts as what its worst phase was."""
+        """Record a test's worst phase as its result."""
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[report.nodeid] = report.outcome
 
     def result_of(self, name: str) -> str:
-        """Result of one id: "passed", "failed", "skipped" or "no test"."""
+        """Return the result of one id: "passed", "failed", "skipped" or "no test"."""
         outcomes = {self.outcomes.get(test, "failed") for test in self.tests.get(name, ())}
         if not outcomes:
             return "no test"

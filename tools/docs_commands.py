@@ -1,4 +1,4 @@
-"""What a shell block would run, told without running it: its commands are there, and take these arguments.
+"""Checks of a shell block without running it: its commands exist, and take these arguments.
 
 For blocks that no test can run, because they need a GPU, another machine, the internet or hours.
 """
@@ -42,7 +42,7 @@ COMMANDS: Any = typer.main.get_command(app)
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """The simple commands of a script, without variables set for them; what is redirected stays among their words."""
+    """Yield the simple commands of a script, without variable assignments; redirections stay among their words."""
     for line in re.sub(r"\\\n\s*", " ", script).splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
         lexer.whitespace_split = True
@@ -57,7 +57,7 @@ def commands(script: str) -> Iterator[list[str]]:
 
 
 def problems(script: str) -> list[str]:
-    """Why a script could not be what its page says. Empty: nothing is known against it."""
+    """Return the reasons why a script cannot be correct. Empty: none is known."""
     spoken = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     found = [spoken.stderr.strip()] if spoken.returncode else []
     exported = dict(_EXPORTED.findall(script))
@@ -69,7 +69,7 @@ def problems(script: str) -> list[str]:
 
 
 def problem(command: Sequence[str], exported: Mapping[str, str]) -> str:
-    """Why a command cannot run as it is written, after these exports; empty if nothing is known."""
+    """Return the reason why a command cannot run as written, after these exports; empty if none is known."""
     name, rest = command[0].removeprefix(".venv/bin/"), list(command[1:])
     if name == "puna":
         return puna_problem(rest)
@@ -87,7 +87,7 @@ def problem(command: Sequence[str], exported: Mapping[str, str]) -> str:
 
 
 def puna_problem(words: Sequence[str]) -> str:
-    """Why `puna` would not take these words."""
+    """Return the reason why `puna` would refuse these words."""
     group: Any = COMMANDS
     rest, context = list(words), None
     try:

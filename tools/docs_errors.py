@@ -6,12 +6,14 @@ that, and stays. An error that is new gets a section without text, which the tes
 
 import re
 import sys
-from pathlib import Path
+import textwrap
 
 from common.errors import ERROR_TABLE, ErrorRow, Retry, error_types
 from tools.docs_findings import finding_table
+from tools.generated import ROOT, between, write_or_check
+from tools.tidy_report import MARKDOWN_LINE_MAX
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "troubleshooting.md"
+DOCUMENT = ROOT / "docs" / "troubleshooting.md"
 BEGIN = "<!-- errors: the headings and the lines of statuses are from the code: python -m tools.docs_errors -->"
 END = "<!-- end of errors -->"
 FINDINGS_BEGIN = "<!-- findings, from the code: python -m tools.docs_errors -->"
@@ -22,7 +24,7 @@ _RETRIES = {
     Retry.LATER: " · try again after `Retry-After`",
 }
 _SECTION = re.compile(
-    r"^### `(?P<reason>\w+)`\n\n(?P<status>\*[^\n]*\*\n\n)?(?P<text>.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL
+    r"^### `(?P<reason>\w+)`\n\n(?P<status>\*[^*]*\*\n\n)?(?P<text>.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL
 )
 
 
@@ -32,49 +34,39 @@ def reasons() -> list[str]:
 
 
 def status_line(reason: str) -> str:
-    """How the dialects say it."""
+    """Return the status of an error in each dialect."""
     row: ErrorRow = ERROR_TABLE[reason]
     code = "" if row.openai_code == reason else f" as `{row.openai_code}`"
-    return (
+    line = (
         f"*OpenAI {row.openai_status}{code} · Anthropic {row.anthropic_status} `{row.anthropic_type}` · "
         f"Ollama {row.ollama_status} · gRPC {row.grpc.name}{_RETRIES[row.retry]}*"
     )
+    return textwrap.fill(line, MARKDOWN_LINE_MAX, break_long_words=False, break_on_hyphens=False)
 
 
 def sections(document: str) -> dict[str, str]:
-    """What is written by hand, by reason."""
+    """Return the hand-written part, by reason."""
     _, _, rest = document.partition(BEGIN)
     inner, _, _ = rest.partition(END)
     return {match["reason"]: match["text"].strip() for match in _SECTION.finditer(inner)}
 
 
 def with_sections(document: str) -> str:
-    """The page with a section for each error and none for others, and with what `puna doctor` finds.
+    """Return the page with a section for each error and none for others, and with the findings of `puna doctor`.
 
     Raises:
         ValueError: it has no markers.
     """
-    head, tail = _around(document, BEGIN, END)
-    before, after = _around(tail, FINDINGS_BEGIN, FINDINGS_END)
     texts = sections(document)
     parts = [f"### `{reason}`\n\n{status_line(reason)}\n\n{texts.get(reason, '')}".rstrip() for reason in reasons()]
-    tail = f"{before}{FINDINGS_BEGIN}\n\n{finding_table()}\n\n{FINDINGS_END}{after}"
-    return "\n\n".join([f"{head}{BEGIN}", *parts, f"{END}{tail}"])
+    return between(between(document, BEGIN, END, "\n\n".join(parts)), FINDINGS_BEGIN, FINDINGS_END, finding_table())
 
 
-def _around(text: str, begin: str, end: str) -> tuple[str, str]:
-    head, found, rest = text.partition(begin)
-    _, ended, tail = rest.partition(end)
-    if not found or not ended:
-        raise ValueError(f"{DOCUMENT.name} lacks the markers {begin} and {end}")
-    return head, tail
-
-
-def main() -> int:
-    """Write the page."""
-    DOCUMENT.write_text(with_sections(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
+def main(arguments: list[str]) -> int:
+    """Write the page, or check it. 1: not up to date."""
+    wanted = {DOCUMENT: with_sections(DOCUMENT.read_text(encoding="utf-8"))}
+    return write_or_check(wanted, arguments, tool="docs_errors")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What `puna doctor` may find, read from its code: every call of `fail` and `warn` with its text and its advice."""
+"""Findings of `puna doctor`, read from its code: every call of `fail` and `warn` with its text and its advice."""
 
 import ast
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def findings() -> list[Found]:
 
 
 def finding_table() -> str:
-    """The table of the page."""
+    """Return the table of the page."""
     lines = ["| area | level | found | what to do |", "|---|---|---|---|"]
     lines += [f"| {one.area} | {one.level} | {_cell(one.text)} | {_cell(one.advice)} |" for one in findings()]
     return "\n".join(lines)
@@ -84,7 +84,7 @@ def _text(value: ast.expr, names: dict[str, str]) -> str:
 
 
 def _open(part: ast.expr, names: dict[str, str]) -> str:
-    """A place of a formatted text: its own text where the function has one, else left open."""
+    """Return a placeholder of a formatted text: its own text if the function has one, else an open one."""
     known = _text(part.value, names) if isinstance(part, ast.FormattedValue) else OPEN
     return known if len(known) > 1 and " / " not in known else OPEN
 

@@ -1,4 +1,4 @@
-"""What tests and generators need to know of a Markdown page: blocks, headings, and where its links lead. Pure."""
+"""Facts about a Markdown page for tests and generators: blocks, headings, and targets of its links. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Where it is, for people and for ids of tests."""
+        """Return the place, for people and for ids of tests."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
@@ -46,7 +46,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in its order.
+    """Return the fenced blocks of a page, in its order.
 
     Raises:
         ValueError: the last one has no end.
@@ -73,7 +73,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What `#…` may name in a page: its headings as GitHub names them, and explicit ids."""
+    """Return the targets of `#…` in a page: its headings as GitHub names them, and explicit ids."""
     found: dict[str, int] = {}
     result: set[str] = set()
     for _, line in _prose(page):
@@ -88,7 +88,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def anchor(heading: str) -> str:
-    """A heading's name in links."""
+    """Return a heading's name in links."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
     return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
 
@@ -103,7 +103,7 @@ def links(page: Path) -> Iterator[Link]:
 
 
 def broken(link: Link) -> str:
-    """Why a link of a page leads nowhere; empty if it does not, or goes to another host."""
+    """Return the reason why a link of a page is broken; empty if it works, or leads to another host."""
     if re.match(r"[a-z][a-z0-9+.-]*:", link.target):
         return ""
     path, _, fragment = link.target.partition("#")

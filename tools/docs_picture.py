@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+from tools.generated import ROOT, write_or_check
+
+FOLDER = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 880, 400
 _FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -46,7 +48,7 @@ PALETTES = {
 
 
 def picture(palette: Palette) -> str:
-    """The whole file: clients above, the gateway, what decides on the left, two nodes on the right."""
+    """Return the whole file: clients above, the gateway, the deciding services on the left, two nodes on the right."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"',
         f'role="img" aria-labelledby="title" font-family="{_FONT}" font-size="14">',
@@ -132,17 +134,14 @@ def _line(
 
 
 def files() -> dict[Path, str]:
-    """Every file with its content."""
+    """Return the content of each file."""
     return {FOLDER / f"overview-{name}.svg": picture(palette) for name, palette in PALETTES.items()}
 
 
-def main() -> int:
-    """Write both."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, content in files().items():
-        path.write_text(content, encoding="utf-8")
-    return 0
+def main(arguments: list[str]) -> int:
+    """Write the pictures, or check them. 1: not up to date."""
+    return write_or_check(files(), arguments, tool="docs_picture")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

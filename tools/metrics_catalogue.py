@@ -1,21 +1,21 @@
 """The catalogue of metrics in docs/metrics.md, written from the code between two markers.
 
-`python -m tools.metrics_catalogue` writes it; `--check` only says whether it is up to date.
+`python -m tools.metrics_catalogue` writes it; `--check` only reports whether it is up to date.
 """
 
 import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from common.telemetry.device_metrics import DeviceGauges
 from common.telemetry.metrics import Family, ScrapedGauges
+from tools.generated import ROOT, between, write_or_check
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "metrics.md"
 BEGIN = "<!-- from the code: python -m tools.metrics_catalogue -->"
 END = "<!-- end of the catalogue -->"
 MODULES = {
@@ -40,7 +40,7 @@ class Entry:
 
 
 def entries(module_name: str) -> list[Entry]:
-    """The metrics that a module defines, in its order."""
+    """Return the metrics that a module defines, in its order."""
     found: list[Entry] = []
     for value in vars(importlib.import_module(module_name)).values():
         found += [one for one in _entries_of(value) if one not in found]
@@ -60,26 +60,18 @@ def catalogue() -> str:
 
 
 def with_catalogue(document: str) -> str:
-    """The document with the tables of the code.
+    """Return the document with the tables of the code.
 
     Raises:
         ValueError: it has no markers.
     """
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{DOCUMENT.name} lacks the markers {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n\n{catalogue()}\n\n{END}{tail}"
+    return between(document, BEGIN, END, catalogue())
 
 
 def main(arguments: list[str]) -> int:
-    """Write, or check."""
-    before = DOCUMENT.read_text(encoding="utf-8")
-    after = with_catalogue(before)
-    if "--check" in arguments:
-        return int(before != after)
-    DOCUMENT.write_text(after, encoding="utf-8")
-    return 0
+    """Write the document, or check it. 1: not up to date."""
+    wanted = {DOCUMENT: with_catalogue(DOCUMENT.read_text(encoding="utf-8"))}
+    return write_or_check(wanted, arguments, tool="metrics_catalogue")
 
 
 def _entries_of(value: object) -> Iterator[Entry]:
@@ -90,7 +82,7 @@ def _entries_of(value: object) -> Iterator[Entry]:
             name = f"{family.name}_total" if kind == "counter" else family.name
             yield Entry(
                 name=name, kind=kind, labels=tuple(value._labelnames), text=family.documentation
-            )  # it tells them nowhere else
+            )  # it names them nowhere else
         case DeviceGauges():
             yield from _entries_of(value.gauges)
         case ScrapedGauges():

@@ -4,6 +4,7 @@ import functools
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,13 +17,18 @@ from google.protobuf.descriptor_pb2 import (
     MethodDescriptorProto,
 )
 
+from tools.tidy_report import MARKDOWN_LINE_MAX
+
 ROOT = Path(__file__).resolve().parents[1]
 # Field numbers of descriptor.proto: a comment's path is made of them and of positions.
 _MESSAGE, _ENUM, _SERVICE = 4, 5, 6
 _FIELD, _NESTED, _NESTED_ENUM, _VALUE, _METHOD = 2, 3, 4, 2, 2
 _SCALARS = {
     FieldDescriptorProto.Type.Value(f"TYPE_{name.upper()}"): name
-    for name in ("double", "float", "int64", "uint64", "int32", "bool", "string", "bytes", "uint32", "sint32", "sint64")
+    for name in (
+        *("double", "float", "bool", "string", "bytes"),
+        *("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed64"),
+    )
 }
 Path_ = tuple[int, ...]
 
@@ -39,13 +45,13 @@ class File:
         }
 
     def comment(self, *path: int) -> str:
-        """What stands at a place, on one line, fit for a table."""
+        """Return the comment at a place, on one line, fit for a table."""
         return self._comments.get(path, "").replace("|", "\\|").replace("<", "&lt;")
 
 
 @functools.cache
 def files() -> tuple[File, ...]:
-    """Every proto file, in the order of their names."""
+    """Compile the proto files; return them in the order of their names."""
     names = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "protos").glob("*.proto"))
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "set"
@@ -56,7 +62,7 @@ def files() -> tuple[File, ...]:
 
 
 def service_table() -> str:
-    """Every service with the names of its calls."""
+    """Return a table of the services with the names of their calls."""
     lines = ["| service | calls | file |", "|---|---|---|"]
     for file in files():
         for service in file.proto.service:
@@ -66,19 +72,19 @@ def service_table() -> str:
 
 
 def call_table() -> str:
-    """Every call of every service, with what it promises."""
-    lines = ["| service | call | takes → gives | what |", "|---|---|---|---|"]
+    """Return a table of every call of every service, with its effect."""
+    lines = ["| service | call | takes → gives | effect |", "|---|---|---|---|"]
     for file in files():
         for at, service in enumerate(file.proto.service):
             lines.append(f"| **`{service.name}`** | | | {file.comment(_SERVICE, at)} |")
             for place, method in enumerate(service.method):
-                what = file.comment(_SERVICE, at, _METHOD, place)
-                lines.append(f"| | `{method.name}` | {_signature(method)} | {what} |")
+                effect = file.comment(_SERVICE, at, _METHOD, place)
+                lines.append(f"| | `{method.name}` | {_signature(method)} | {effect} |")
     return "\n".join(lines)
 
 
 def message_tables() -> str:
-    """Every message and enumeration with its fields and values, file by file."""
+    """Return tables of the messages and enumerations, file by file."""
     parts = []
     for file in files():
         parts.append(f"## {file.proto.name}")
@@ -120,7 +126,11 @@ def _enum(file: File, enum: EnumDescriptorProto, path: Path_, outer: str) -> str
 
 
 def _about(comment: str) -> list[str]:
-    return [comment, ""] if comment else []
+    return (
+        [textwrap.fill(comment, MARKDOWN_LINE_MAX, break_long_words=False, break_on_hyphens=False), ""]
+        if comment
+        else []
+    )
 
 
 def _type(field: FieldDescriptorProto, entries: dict[str, DescriptorProto]) -> str:

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _put(stub: Path, place: Path) -> None:
-    """In one move, and only what differs: somebody may be importing it."""
+    """Replace changed files, each in one step: another process may be importing them."""
     if not place.exists() or place.read_bytes() != stub.read_bytes():
         stub.replace(place)
 

@@ -1,12 +1,11 @@
 """docs/settings.md and deploy/puna.env.example, written from the settings classes.
 
-`python -m tools.settings_table` writes both; `--check` only says whether they are up to date.
+`python -m tools.settings_table` writes both; `--check` only reports whether they are up to date.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from cli.settings import CliSettings
 from common.ollama_environment import EQUIVALENTS
@@ -17,8 +16,8 @@ from gateway.settings import GatewaySettings
 from runner.host.settings import HostSettings
 from runner.serve.settings import RunnerSettings
 from scheduler.settings import SchedulerSettings
+from tools.generated import ROOT, write_or_check
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "settings.md"
 EXAMPLE = ROOT / "deploy" / "puna.env.example"
 PROCESSES: dict[str, type[PunaSettings]] = {
@@ -55,7 +54,7 @@ class Row:
 
 
 def rows(kind: type[PunaSettings]) -> Iterator[Row]:
-    """What a class adds to those above it, in its order.
+    """Yield the settings that a class adds to its bases, in its order.
 
     Raises:
         ValueError: a setting has no docstring.
@@ -75,7 +74,7 @@ def rows(kind: type[PunaSettings]) -> Iterator[Row]:
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for title, kind in PROCESSES.items():
         lines = [
@@ -86,7 +85,7 @@ def document() -> str:
 
 
 def example() -> str:
-    """A file for `env_file`, with everything commented out. A name that several processes read stands once."""
+    """Return a file for `env_file`, with everything commented out. A name that several processes read appears once."""
     parts = [
         "# Every setting of Puna with its default. Take away the # before what you change. docs/settings.md says more."
     ]
@@ -112,18 +111,10 @@ def _default(value: object) -> str:
     return str(value)
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Write the files, or check them. 1: not up to date."""
-    wanted = {DOCUMENT: document(), EXAMPLE: example()}
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"{path.relative_to(ROOT)} is not up to date: python -m tools.settings_table", file=sys.stderr)
-        return 1 if stale else 0
-    for path in stale:
-        path.write_text(wanted[path], encoding="utf-8")
-    return 0
+    return write_or_check({DOCUMENT: document(), EXAMPLE: example()}, arguments, tool="settings_table")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ Where a table of transitions exists (loads), it is shown. Elsewhere the table na
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -15,9 +16,9 @@ from types import MappingProxyType
 
 from discovery.core import membership
 from runner.core.devices import device_health
-from runner.core.devices.device_health import CheckFailure, Condition, Health
-from scheduler.core.books.books import StopState
-from scheduler.core.books.load_jobs import TRANSITIONS, LoadState
+from runner.core.devices.device_health import CheckFailure, Condition, DeviceHealth
+from scheduler.core.state.cluster_state import StopState
+from scheduler.core.state.load_jobs import TRANSITIONS, LoadState
 from scheduler.core.values.desired import Phase
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, RunnerState
 from tools.proto_tables import files
@@ -30,7 +31,7 @@ Functions = dict[str, str]  # "module.function" to the first line of its docstri
 
 
 def state_tables() -> str:
-    """All of them."""
+    """Return all tables, one below the other."""
     return "\n\n".join((_runners(), _placements(), _endings(), _loads(), _devices(), _nodes()))
 
 
@@ -40,7 +41,7 @@ def _runners() -> str:
         f"| `{name}` | {text} | {kinds.get(RunnerState(name), 'neither')} |"
         for name, text in _proto_values("RunnerState").items()
     ]
-    about = "What a host says of a runner, and what it is to the scheduler (`scheduler/core/values/view.py`)."
+    about = "State of a runner in its host's reports, and for the scheduler (`scheduler/core/values/view.py`)."
     return _table("Runner", about, ("state", "meaning", "counts as"), rows)
 
 
@@ -49,7 +50,7 @@ def _placements() -> str:
         f"| `{phase.value}` | {text} | {_sentences(_entered_by(f'Phase.{phase.name}', ('scheduler/core',)))} |"
         for phase, text in _members(Phase).items()
     ]
-    about = "What the leader has written down about a placement (`scheduler/core/values/desired.py`)."
+    about = "Stored state of a placement (`scheduler/core/values/desired.py`)."
     return _table("Placement", about, ("state", "meaning", "entered by"), rows)
 
 
@@ -58,7 +59,7 @@ def _endings() -> str:
         f"| `{state.value}` | {text} | {_sentences(_entered_by(f'StopState.{state.name}', ('scheduler/core',)))} |"
         for state, text in _members(StopState).items()
     ]
-    about = "How far the end of a replica is (`scheduler/core/stopping/stopping.py`)."
+    about = "Progress of a replica's end (`scheduler/core/stopping/stopping.py`)."
     return _table("End of a replica", about, ("state", "meaning", "entered by"), rows)
 
 
@@ -67,11 +68,11 @@ def _loads() -> str:
     for state, text in _members(LoadState).items():
         following = [f"`{to}`" for to in LoadState if to in TRANSITIONS[LoadState(state.value)]]
         rows.append(f"| `{state.value}` | {text} | {', '.join(following) or 'the end'} |")
-    about = "One load of one model (`scheduler/core/books/load_jobs.py`)."
+    about = "Progress of one load of one model (`scheduler/core/state/load_jobs.py`)."
     return _table("Load", about, ("state", "meaning", "next"), rows)
 
 
-_DEVICE_EVENTS: Mapping[str, Callable[[Health], Health]] = MappingProxyType(
+_DEVICE_EVENTS: Mapping[str, Callable[[DeviceHealth], DeviceHealth]] = MappingProxyType(
     {
         "its check passes": device_health.pass_check,
         "its check fails": lambda health: device_health.fail_check(
@@ -96,21 +97,21 @@ def _devices() -> str:
     for event, apply in _DEVICE_EVENTS.items():
         cells = []
         for condition in Condition:
-            after = apply(Health(condition=condition, driver="1", retry_at_unix_s=1.0)).condition
+            after = apply(DeviceHealth(condition=condition, driver="1", retry_at_unix_s=1.0)).condition
             cells.append("·" if after is condition else after.value)
         rows.append(f"| {event} | {' | '.join(cells)} |")
     about = (
-        "What a host knows of a device (`runner/core/devices/device_health.py`); · is no change. Others are told "
-        "`ok`, `lost`, `suspect` (unchecked) and `excluded` (failed, worn, barred)."
+        "Health of a device at its host (`runner/core/devices/device_health.py`); · is no change. Reports say `ok`, "
+        "`lost`, `suspect` (unchecked) and `excluded` (failed, worn, barred)."
     )
     return _table("Device", about, ("event", *(f"`{condition.value}`" for condition in Condition)), rows)
 
 
 def _nodes() -> str:
-    sections = dict.fromkeys(membership.Section, object())
+    sections = dict.fromkeys(membership.NodeSection, object())
     report = membership.Report(node_id="a", incarnation="1", started_at_unix_ms=1, stream=1, sections=sections)
-    nobody = membership.Membership()
-    there = membership.apply_report(nobody, report, now_s=0.0)
+    empty = membership.Membership()
+    there = membership.apply_report(empty, report, now_s=0.0)
     silent = membership.apply_time(there, now_s=_SILENCE_S_MAX + 1, silence_s_max=_SILENCE_S_MAX)
     events: dict[str, Callable[[membership.Membership], membership.Membership]] = {
         "it reports": lambda known: membership.apply_report(known, report, now_s=0.0),
@@ -119,14 +120,14 @@ def _nodes() -> str:
         ),
         "its stream breaks": lambda known: membership.apply_disconnect(known, node_id="a", stream=1),
     }
-    states = {"absent": nobody, "ready": there, "suspect": silent}
+    states = {"absent": empty, "ready": there, "suspect": silent}
     rows = []
     for event, apply in events.items():
         before_after = [(name, _node_state(apply(known))) for name, known in states.items()]
         rows.append(f"| {event} | {' | '.join('·' if a == b else b for a, b in before_after)} |")
     about = (
-        "What discovery knows of a node (`discovery/core/membership.py`). Draining is apart from this: an "
-        "operator wants it, and it is kept by the scheduler (`scheduler/core/draining.py`)."
+        "State of a node at discovery (`discovery/core/membership.py`). Draining is separate: an operator's wish that "
+        "the scheduler stores (`scheduler/core/draining.py`)."
     )
     return _table("Node", about, ("event", *(f"`{name}`" for name in states)), rows)
 
@@ -139,7 +140,15 @@ def _node_state(known: membership.Membership) -> str:
 
 
 def _table(title: str, about: str, heads: tuple[str, ...], rows: list[str]) -> str:
-    lines = [f"### {title}", "", about, "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *rows]
+    lines = [
+        f"### {title}",
+        "",
+        *textwrap.wrap(about, 119, break_on_hyphens=False),
+        "",
+        f"| {' | '.join(heads)} |",
+        f"|{'---|' * len(heads)}",
+        *rows,
+    ]
     return "\n".join(lines)
 
 
@@ -163,7 +172,7 @@ def _proto_values(name: str) -> dict[str, str]:
 
 
 def _entered_by(member: str, folders: tuple[str, ...]) -> Functions:
-    """The functions that make something this: they assign it or pass it on."""
+    """Return the functions that assign the member or pass it on."""
     found: Functions = {}
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):

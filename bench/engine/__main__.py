@@ -138,7 +138,7 @@ async def _measure_case(plan: ModelPlan, case: Case, both: BothServers, rounds: 
 
 
 async def _obeys_grammar(both: BothServers) -> bool:
-    """Whether our runner keeps to a grammar, by trying it."""
+    """Return True if our runner obeys a grammar, found by one request."""
     ask = Ask(prompt=tuple(range(300, 316)), tokens=8, grammar=GRAMMAR)
     (stream,) = await both.ours.generate([ask])
     return re.fullmatch("[a-z ]*", stream.text) is not None

@@ -32,14 +32,14 @@ class Arrivals(asyncio.Protocol):
             self._on_data(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
-        """The peer is done."""
+        """Record that the peer closed the connection."""
         self.closed.set()
 
     def time_s(self, end: int) -> float:
-        """When the byte before offset `end` came."""
+        """Return the time at which the byte before offset `end` arrived."""
         return self._times_s[bisect.bisect_left(self._ends, end)]
 
     @property
     def last_s(self) -> float:
-        """When the last byte came."""
+        """Return the time at which the last byte arrived."""
         return self._times_s[-1]

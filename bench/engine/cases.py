@@ -1,4 +1,4 @@
-"""What is asked of both servers: models, cases, prompts, and the order of the rounds. Pure."""
+"""Workload of both servers: models, cases, prompts, and the order of the rounds. Pure."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ GRAMMAR = "root ::= [a-z ]*"
 
 
 class Kind(Enum):
-    """What a case measures."""
+    """Kind of measurement of a case."""
 
     STREAMS = "streams"
     EMBEDDINGS = "embeddings"
@@ -94,7 +94,7 @@ DEFAULT_MODELS = ("demo", "57m", "1b", "22m-embed")
 
 
 def choose_plans(models: Sequence[str], cases: Sequence[str]) -> list[ModelPlan]:
-    """The plans of some models, with some of their cases; all where none are named.
+    """Return the plans of some models, with some of their cases; all if none are named.
 
     Raises:
         LookupError: there is no such model or case; the message lists those that exist.
@@ -124,12 +124,12 @@ def choose_plans(models: Sequence[str], cases: Sequence[str]) -> list[ModelPlan]
 
 
 def server_order(round_number: int, servers: Sequence[str]) -> tuple[str, ...]:
-    """Who is measured first changes with the round."""
+    """Return the servers in the order of a round; the first one alternates."""
     return tuple(servers) if round_number % 2 == 0 else tuple(reversed(servers))
 
 
 def asks(case: Case, *, round_number: int, vocabulary_size: int) -> list[Ask]:
-    """The requests of one round: new prompts in every round, and the same ones for both servers."""
+    """Return the requests of one round: new prompts in every round, and the same ones for both servers."""
     seed = f"{case.name} {round_number}"
     shared = tuple(_words(f"{seed} shared", case.shared_tokens, vocabulary_size))
     return [
@@ -150,7 +150,7 @@ def asks(case: Case, *, round_number: int, vocabulary_size: int) -> list[Ask]:
 def embedding_inputs(
     case: Case, *, round_number: int, vocabulary_size: int, begin: int, end: int
 ) -> list[tuple[int, ...]]:
-    """The inputs of one embedding request, with the tokens that frame each."""
+    """Return the inputs of one embedding request, with the tokens that frame each."""
     return [
         (begin, *_words(f"{case.name} {round_number} {index}", case.prompt_tokens - 2, vocabulary_size), end)
         for index in range(case.streams)

@@ -10,7 +10,7 @@ from bench.engine.streams import TokenStream, Vectors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a server took for one round."""
+    """CPU time and memory of a server in one round."""
 
     cpu_s: float  # user and system time of all its threads
     decode_calls: float | None = None  # only where the server counts them
@@ -47,7 +47,7 @@ class Round:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of the values lies, between two neighbours by their distance."""
+    """Return the value below which a share of the values lies, interpolated between neighbours."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -56,7 +56,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def stream_figures(streams: Sequence[TokenStream], cost: Cost) -> dict[str, Any]:
-    """The figures of a round of streams, as fields of `Round`."""
+    """Return the figures of a round of streams, as fields of `Round`."""
     wall_s = max(stream.end_s for stream in streams) - min(stream.sent_s for stream in streams)
     tokens = sum(stream.generated_tokens for stream in streams)
     gaps_ms = [
@@ -77,7 +77,7 @@ def stream_figures(streams: Sequence[TokenStream], cost: Cost) -> dict[str, Any]
 
 
 def vector_figures(answer: Vectors, cost: Cost) -> dict[str, Any]:
-    """The figures of one embedding request, as fields of `Round`; its tokens are those of the inputs."""
+    """Return the figures of one embedding request, as fields of `Round`; its tokens are those of the inputs."""
     wall_s = answer.end_s - answer.sent_s
     return {
         "tokens": answer.prompt_tokens,
@@ -216,7 +216,7 @@ def ratios(comparisons: Iterable[Comparison]) -> dict[str, dict[str, dict[str, f
 
 
 def equal_share(ours: Sequence[TokenStream], peer: Sequence[TokenStream]) -> float:
-    """How much of the answers both servers began the same: tokens before the first that differs, of all."""
+    """Return the share of tokens before the first difference between the answers of both servers."""
     same = total = 0
     for own, other in zip(ours, peer, strict=True):
         pairs = list(zip(own.token_ids, other.token_ids, strict=False))

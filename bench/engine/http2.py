@@ -33,26 +33,26 @@ class Frame(NamedTuple):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
 def hello() -> bytes:
-    """How a connection begins: windows as wide as they go, so that nothing ever waits for the client's consent."""
+    """Return the client's first frames: the largest windows, so that the server never waits for flow control."""
     settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _WINDOW_MAX)
     wider = struct.pack(">I", _WINDOW_MAX - _WINDOW_DEFAULT)
     return PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, wider)
 
 
 def answer_to(received: Frame) -> bytes:
-    """What the peer has to hear at once about a frame; mostly nothing."""
+    """Return the frames that must answer one of the peer's at once; mostly none."""
     if received.kind in (SETTINGS, PING) and not received.flags & ACK:
         return frame(received.kind, ACK, 0, received.payload if received.kind == PING else b"")
     return b""
 
 
 def call(stream: int, *, authority: str, path: str, message: bytes) -> bytes:
-    """The frames of one gRPC call with one request message."""
+    """Return the frames of one gRPC call with one request message."""
     fields = (
         (":method", "POST"),
         (":scheme", "http"),
@@ -73,14 +73,14 @@ def call(stream: int, *, authority: str, path: str, message: bytes) -> bytes:
 
 
 def _literal_field(name: bytes, value: bytes) -> bytes:
-    """A header field that enters no table, its texts as they are; both are shorter than 127 bytes."""
+    """Return a header field that enters no table, without compression; name and value are shorter than 127 bytes."""
     assert len(name) < 127, "a longer text has a longer length"
     assert len(value) < 127, "a longer text has a longer length"
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
 def whole_frames(data: bytes | bytearray, start: int) -> Iterator[Frame]:
-    """The frames that are complete in `data` from `start` on."""
+    """Yield the frames that are complete in `data` from `start` on."""
     while len(data) - start >= FRAME_HEAD_BYTES:
         size = int.from_bytes(data[start : start + 3], "big")
         payload_start = start + FRAME_HEAD_BYTES
@@ -93,7 +93,7 @@ def whole_frames(data: bytes | bytearray, start: int) -> Iterator[Frame]:
 
 
 def messages(frames: Sequence[Frame], stream: int) -> list[tuple[bytes, int]]:
-    """The gRPC messages of one stream, each with the end of the frame that completed it."""
+    """Return the gRPC messages of one stream, each with the end of the frame that completed it."""
     found: list[tuple[bytes, int]] = []
     pending = b""
     for part in frames:

@@ -119,7 +119,7 @@ def _token_stream(sent_s: float, arrivals: Arrivals) -> TokenStream:
 
 
 def _events(data: bytes | bytearray) -> Iterator[tuple[dict[str, Any], int]]:
-    """The JSON of each server-sent event, and where in `data` the piece ends that completed it."""
+    """Yield the JSON of each server-sent event, and the end in `data` of the piece that completed it."""
     pending = b""
     for piece, end in _body_pieces(data):
         pending += piece
@@ -131,7 +131,7 @@ def _events(data: bytes | bytearray) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _body_pieces(data: bytes | bytearray) -> Iterator[tuple[bytes, int]]:
-    """The parts of an HTTP body as they were sent, each with the offset of its end.
+    """Yield the chunks of an HTTP body, each with the offset of its end.
 
     Raises:
         BadAnswer: another status than 200.

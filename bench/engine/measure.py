@@ -8,7 +8,7 @@ from typing import Any
 from bench.engine.cases import Case, Kind, ModelPlan, asks, embedding_inputs, server_order
 from bench.engine.figures import Cost, Round, equal_share, stream_figures, vector_figures
 from bench.engine.models import frame_tokens, vocabulary_size
-from bench.engine.processes import cpu_usage, peak_resident_bytes
+from bench.engine.processes import peak_resident_bytes, process_cpu_s
 from bench.engine.servers import (
     OURS,
     PEER,
@@ -88,7 +88,7 @@ class BothServers:
 
 
 async def measured_round(model_name: str, case: Case, both: BothServers, number: int) -> PairedRound:
-    """The same requests to both, one server after the other.
+    """Measure the same requests on both servers, one after the other.
 
     Raises:
         BadAnswer: an answer has another length than asked for.
@@ -97,7 +97,7 @@ async def measured_round(model_name: str, case: Case, both: BothServers, number:
     for name in server_order(number, (OURS, PEER)):
         server = both.by_name(name)
         before_load = load_average()
-        cpu_before_s, steps_before = cpu_usage(server.pid).cpu_s, server.step_counts()
+        cpu_before_s, steps_before = process_cpu_s(server.pid), server.step_counts()
         figures: dict[str, Any]
         if case.kind is Kind.EMBEDDINGS:
             answer = await server.embed(both.inputs(case, number))
@@ -150,7 +150,7 @@ def load_round(
 
 def _cost(server: Server, cpu_before_s: float, before: StepCounts | None) -> Cost:
     after = server.step_counts()
-    cpu_s = cpu_usage(server.pid).cpu_s - cpu_before_s
+    cpu_s = process_cpu_s(server.pid) - cpu_before_s
     if before is None or after is None:
         return Cost(cpu_s=cpu_s)
     return Cost(

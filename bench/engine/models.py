@@ -19,7 +19,7 @@ def cache_folder() -> Path:
 
 
 def model_file(name: str, folder: Path) -> Path:
-    """The file of a model of the plans; written unless it is there. The big ones take minutes and gigabytes."""
+    """Return the file of a planned model, and write it if it is missing. The big ones take minutes and gigabytes."""
     if name == "demo":
         return ROOT / "models" / "demo.gguf"
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def model_file(name: str, folder: Path) -> Path:
 
 
 def vocabulary_size(model: Path) -> int:
-    """Number of tokens."""
+    """Return the number of tokens of a vocabulary."""
     field = GGUFReader(str(model)).get_field("tokenizer.ggml.tokens")
     assert field is not None, "a model for text has tokens"
     return len(field.data)
@@ -58,7 +58,7 @@ def layer_count(model: Path) -> int:
 
 
 def frame_tokens(model: Path) -> tuple[int, int]:
-    """The tokens that begin and end each input of an encoder."""
+    """Return the tokens that begin and end each input of an encoder."""
     reader = GGUFReader(str(model))
     begin = reader.get_field("tokenizer.ggml.cls_token_id") or reader.get_field("tokenizer.ggml.bos_token_id")
     end = reader.get_field("tokenizer.ggml.seperator_token_id")

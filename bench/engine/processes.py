@@ -1,29 +1,16 @@
-"""What the system counts for a process and its threads."""
+"""CPU time and memory that the system counts for a process and its threads."""
 
 import contextlib
 import os
 from pathlib import Path
-from typing import NamedTuple
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-class Usage(NamedTuple):
-    """CPU time of a process so far, all threads."""
-
-    user_s: float
-    system_s: float
-
-    @property
-    def cpu_s(self) -> float:
-        """Both together."""
-        return self.user_s + self.system_s
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_usage(pid: int) -> Usage:
-    """From /proc, in steps of a hundredth of a second."""
+def process_cpu_s(pid: int) -> float:
+    """Return user and system time of a process, all threads, in steps of a hundredth of a second."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return Usage(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def host_cpu_s(pid: int, *, engine_thread: str) -> float:
@@ -37,7 +24,7 @@ def host_cpu_s(pid: int, *, engine_thread: str) -> float:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """The most memory that the process ever had in RAM, mapped files included."""
+    """Return the peak of the process's memory in RAM, mapped files included."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

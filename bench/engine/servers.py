@@ -22,7 +22,7 @@ from bench.engine.llama_client import LlamaServerConnection
 from bench.engine.processes import host_cpu_s
 from bench.engine.runner_client import RunnerConnection
 from bench.engine.streams import Ask, TokenStream, Vectors
-from bench.machine import ROOT
+from bench.machine import ROOT, shown_command
 from cli.cluster.free_port import FreePort
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner.core.host.environment import child_environment
@@ -37,7 +37,7 @@ _ANSWER_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What both servers are started with. 0 threads: as many as our runner chooses for itself."""
+    """Sizes that both servers are started with. 0 threads: as many as our runner chooses for itself."""
 
     slots: int
     context_tokens: int  # of one slot
@@ -50,7 +50,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """What our runner counted since it started; see runner/metrics.py."""
+    """Counters of our runner since its start; see runner/metrics.py."""
 
     decode_calls: float
     decode_s: float
@@ -90,7 +90,7 @@ class RunnerServer:
 
     @property
     def threads(self) -> int:
-        """What the runner computes with, by its own word."""
+        """Return the number of threads that the runner reports."""
         return int(self.about["layout"]["threads"])
 
     async def generate(self, asks: Sequence[Ask]) -> list[TokenStream]:
@@ -129,7 +129,7 @@ class LlamaServer:
     name: str = PEER
 
     async def generate(self, asks: Sequence[Ask]) -> list[TokenStream]:
-        """A connection each."""
+        """Send the requests at once, each on a connection of its own."""
         return await LlamaServerConnection(self.host, self.port, deadline_s=_ANSWER_WITHIN_S).generate(asks)
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
@@ -137,7 +137,7 @@ class LlamaServer:
         return await LlamaServerConnection(self.host, self.port, deadline_s=_ANSWER_WITHIN_S).embed(inputs)
 
     def step_counts(self) -> StepCounts | None:
-        """It counts tokens, not steps."""
+        """Return None: this server counts tokens, not steps."""
         return None
 
 
@@ -174,7 +174,7 @@ def running_runner(model: Path, sizes: Sizes) -> Iterator[RunnerServer]:
             load_s=load_s,
             metrics_url=f"http://{greeting['metrics_address']}/metrics",
             about={
-                "command": _shown(command),
+                "command": shown_command(command),
                 "engine_build": info.engine_build,
                 "layout": json_format.MessageToDict(info.layout, preserving_proto_field_name=True),
             },
@@ -205,7 +205,7 @@ def running_llama_server(program: Path, model: Path, sizes: Sizes, *, threads: i
             port=int(port),
             pid=process.pid,
             load_s=load_s,
-            about={"command": _shown(command), "engine_build": properties.get("build_info")},
+            about={"command": shown_command(command), "engine_build": properties.get("build_info")},
         )
 
 
@@ -217,7 +217,7 @@ class ServerDied(Exception):
 def _running(
     command: tuple[str, ...], environment: dict[str, str], *, first_line: bool = False
 ) -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
-    """The process, its first line on standard output if it says one, and when it was started."""
+    """Run a process; yield it, its first line on standard output if one is expected, and the time of its start."""
     with tempfile.TemporaryFile() as log:
         started_s = time.perf_counter()
         process = subprocess.Popen(
@@ -256,8 +256,3 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
                 pass
             time.sleep(_LOOK_INTERVAL_S)
     raise ServerDied(f"{url} does not answer")
-
-
-def _shown(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command without the paths of this machine."""
-    return tuple(Path(part).name if part.startswith("/") else part for part in command)

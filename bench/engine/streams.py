@@ -1,4 +1,4 @@
-"""What both clients give back: when which token came."""
+"""Result of both clients: the arrival time of every token."""
 
 from dataclasses import dataclass
 

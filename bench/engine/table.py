@@ -9,7 +9,7 @@ _FORMATS = {metric.name: (metric.title, metric.digits) for metric in (*METRICS, 
 
 
 def comparison_table(comparisons: Sequence[Comparison], *, ours: str, peer: str) -> list[str]:
-    """A row per figure, cases one after the other."""
+    """Return a table with a row per figure, case by case."""
     lines = [f"| model | case | figure | {ours} | {peer} | ratio |", "|---|---|---|---:|---:|---:|"]
     for entry in comparisons:
         title, digits = _FORMATS[entry.metric]
@@ -22,7 +22,7 @@ def comparison_table(comparisons: Sequence[Comparison], *, ours: str, peer: str)
 
 
 def target_table(verdicts: Sequence[Verdict]) -> list[str]:
-    """A row per target."""
+    """Return a table with a row per target."""
     lines = ["| target | measured | bound | kept |", "|---|---:|---:|---|"]
     for verdict in verdicts:
         target = verdict.target

@@ -1,4 +1,4 @@
-"""What the runner promises against llama-server, and whether a run kept it. Pure."""
+"""Bounds of the runner against llama-server, and the verdict of a run. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """Whether the value is on the right side of the bound."""
+        """Return True if the value is on the right side of the bound."""
         return self.value >= self.target.bound if self.target.at_least else self.value <= self.target.bound
 
 
 def judge(comparisons: Iterable[Comparison]) -> list[Verdict]:
-    """A verdict on each target whose case was measured."""
+    """Return a verdict on each target whose case was measured."""
     values: dict[tuple[str, str, str], Comparison] = {
         (entry.model, entry.case, entry.metric): entry for entry in comparisons
     }

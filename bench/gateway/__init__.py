@@ -1,1 +1,1 @@
-"""What the gateway alone costs: latency that it adds to a runner's own gRPC, and tokens that one core relays."""
+"""Costs of the gateway alone: latency added to a runner's own gRPC, and tokens that one core relays."""

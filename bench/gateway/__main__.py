@@ -21,16 +21,16 @@ os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 import httpx
 from grpc import aio
 
+from bench.engine.processes import TICKS_PER_S, process_cpu_s
 from bench.gateway.clients import GrpcClient, HttpClient, crowd, open_loop
 from bench.gateway.litellm import running_litellm, version_of
 from bench.gateway.llama_router import LlamaClient, running_router
 from bench.gateway.summary import of_peer, percentiles, summary
 from bench.gateway.table import table
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
+from bench.servers import wait_until
 from cli.cluster.free_port import FreePort
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_READY_WITHIN_S = 30.0
 # LiteLLM ends a stream that repeats one chunk a hundred times.
 _PEER_TOKENS = 90
 # As published by their makers, on other machines: no comparison, only an order of magnitude.
@@ -45,7 +45,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What runs."""
+    """Processes of a run."""
 
     http: str
     runner: str
@@ -139,7 +139,7 @@ async def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measure_peers(options: argparse.Namespace, cores: Cores) -> tuple[dict[str, Any], dict[str, str]]:
-    """The proxies that can be run here, each in the gateway's place; and those that did not do, with what they said."""
+    """Measure each proxy that runs here in the gateway's place; return figures, and the errors of others."""
     wanted: dict[str, Callable[[], dict[str, Any]]] = {}
     if options.llama_server is not None:
         wanted["llama-server router"] = lambda: _measure_router(options, cores)
@@ -177,7 +177,7 @@ def _client_of(client: type[HttpClient], address: str) -> HttpClient:
 async def _measure_peer(
     proxy: HttpClient, upstream: HttpClient, pid: int, rate: float, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The same load on both sides of a proxy, at a rate that it can bear."""
+    """Put the same load on both sides of a proxy, at a rate that it can bear."""
     figures: dict[str, Any] = {"rate": rate}
     cpu_s = 0.0
     for name, client in (("direct", upstream), ("proxy", proxy)):
@@ -195,7 +195,7 @@ async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alo
     """As many tokens as the gateway can pass on, and what each costs it."""
     cpu_s = _cpu_s(pid, alone=alone)
     outcomes = await crowd(client.ask, streams=streams, tokens=tokens, rate=0)
-    cpu_s = max(_cpu_s(pid, alone=alone) - cpu_s, 1 / _TICKS_PER_S)
+    cpu_s = max(_cpu_s(pid, alone=alone) - cpu_s, 1 / TICKS_PER_S)
     count = sum(one.tokens for one in outcomes.timed)
     return {
         "streams": streams,
@@ -209,8 +209,7 @@ async def _relay(client: HttpClient, pid: int, streams: int, tokens: int, *, alo
 def _cpu_s(pid: int, *, alone: bool = False) -> float:
     """Processor time of the gateway and of the workers that render for it; `alone`: without its children."""
     pids = [pid] if alone else [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in pids]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS_PER_S
+    return sum(map(process_cpu_s, pids))
 
 
 def _others_cpu_s(bench: Bench) -> float:
@@ -220,7 +219,7 @@ def _others_cpu_s(bench: Bench) -> float:
 
 @contextmanager
 def _running(cores: Cores) -> Iterator[Bench]:
-    """The canned cluster and a gateway before it."""
+    """Run the canned cluster, and a gateway in front of it."""
     ports = [FreePort().address().rpartition(":")[2] for _ in range(4)]
     scheduler, runner, http, grpc = ports
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as directory:
@@ -239,7 +238,7 @@ def _running(cores: Cores) -> Iterator[Bench]:
             cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log,
         )  # fmt: skip
         try:
-            asyncio.run(_until_ready(f"http://127.0.0.1:{http}/v1/models"))
+            wait_until(lambda: _has_models(f"http://127.0.0.1:{http}/v1/models"), what="the gateway")
             yield Bench(
                 http=f"127.0.0.1:{http}",
                 runner=f"127.0.0.1:{runner}",
@@ -253,16 +252,9 @@ def _running(cores: Cores) -> Iterator[Bench]:
             log.close()
 
 
-async def _until_ready(url: str) -> None:
-    async with asyncio.timeout(_READY_WITHIN_S), httpx.AsyncClient(trust_env=False) as client:
-        while True:
-            try:
-                answer = await client.get(url)
-                if answer.status_code == httpx.codes.OK and answer.json()["data"]:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.1)
+def _has_models(url: str) -> bool:
+    answer = httpx.get(url, trust_env=False, timeout=5)
+    return answer.status_code == httpx.codes.OK and bool(answer.json()["data"])
 
 
 if __name__ == "__main__":

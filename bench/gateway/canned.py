@@ -27,7 +27,7 @@ TEXT = " word"
 
 
 def prompt_text(tokens: int, rate: int) -> str:
-    """What a client asks for."""
+    """Return the prompt of a client."""
     return f"answer={tokens} rate={rate}"
 
 
@@ -58,7 +58,7 @@ async def generate(request: bytes, _context: Any) -> AsyncIterator[bytes]:
 
 
 async def watch_load(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
-    """Always ready."""
+    """Report a ready runner at a fixed interval."""
     while True:
         yield _status().SerializeToString()
         await asyncio.sleep(_STATUS_S)

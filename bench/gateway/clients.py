@@ -92,7 +92,7 @@ class HttpClient:
         return Timed(first_s - due_s, whole_s - due_s, tokens)
 
     def body(self, tokens: int, rate: int) -> bytes:
-        """What is asked for an answer of so many tokens."""
+        """Return the request body for an answer of so many tokens."""
         return orjson.dumps(
             {"model": self.model, "stream": True, "messages": [{"role": "user", "content": prompt_text(tokens, rate)}]}
         )
@@ -133,7 +133,7 @@ class GrpcClient:
 
 
 async def open_loop(ask: Ask, *, per_second: float, duration_s: float, tokens: int) -> Outcomes:
-    """Requests at a constant rate, whatever becomes of those before; each is timed from when it was due.
+    """Send requests at a constant rate, without waiting for earlier ones; each is timed from the moment it was due.
 
     Raises:
         OSError: none was answered.

@@ -6,17 +6,14 @@ It is no part of the lock: `BENCH_OPTIONS="--litellm /path/to/venv"` measures wh
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 from bench.machine import ROOT
+from bench.servers import wait_for
 from cli.cluster.free_port import FreePort
 
-_READY_WITHIN_S = 90.0
 # Quiet, nothing fetched from elsewhere, and no keys, as with our gateway.
 _ENVIRONMENT = {
     "LITELLM_LOG": "ERROR",
@@ -57,21 +54,10 @@ def running_litellm(venv: Path, *, python: str, core: int, other_core: int) -> I
             cwd=directory, env=os.environ | _ENVIRONMENT, stdout=log, stderr=log,
         )  # fmt: skip
         try:
-            _wait_until_ready(f"http://127.0.0.1:{port}/health/liveliness")
+            wait_for(f"http://127.0.0.1:{port}/health/liveliness")
             yield f"127.0.0.1:{port}", f"127.0.0.1:{upstream}", proxy.pid
         finally:
             for process in (proxy, canned):
                 process.kill()
                 process.wait()
             log.close()
-
-
-def _wait_until_ready(url: str) -> None:
-    end_s = time.monotonic() + _READY_WITHIN_S
-    while time.monotonic() < end_s:
-        try:
-            if httpx.get(url, trust_env=False, timeout=5).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            time.sleep(0.5)
-    raise TimeoutError(f"nothing answers at {url}")

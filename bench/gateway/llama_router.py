@@ -7,7 +7,6 @@ what counts is the difference between asking through the router and asking the m
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ import orjson
 
 from bench.gateway.clients import HttpClient
 from bench.machine import ROOT
+from bench.servers import wait_until
 from cli.cluster.free_port import FreePort
 
-_READY_WITHIN_S = 60.0
 _MODELS = ROOT / "models"
 _MODEL = "demo"
 _QUESTION = {"model": _MODEL, "messages": [{"role": "user", "content": "Tell me a story."}]}
@@ -49,7 +48,7 @@ def running_router(server: Path, *, core: int, other_core: int) -> Iterator[tupl
             stdout=log, stderr=log,
         )  # fmt: skip
         try:
-            _wait_until_loaded(f"http://{address}")
+            wait_until(lambda: _answers(f"http://{address}"), what="the router's model")
             child = _child_of(router.pid)
             # It was started on the router's core; only the proxy is to be measured there.
             for thread in Path(f"/proc/{child}/task").iterdir():
@@ -63,21 +62,12 @@ def running_router(server: Path, *, core: int, other_core: int) -> Iterator[tupl
 
 
 def _child_of(pid: int) -> int:
-    """The one process that any of its threads has started."""
+    """Return the pid of the only child process of any thread."""
     found = [one for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
     return int(found[0])
 
 
-def _wait_until_loaded(url: str) -> None:
-    end_s = time.monotonic() + _READY_WITHIN_S
-    while time.monotonic() < end_s:
-        try:
-            answer = httpx.post(
-                f"{url}/v1/chat/completions", json=_QUESTION | {"max_tokens": 1}, trust_env=False, timeout=30
-            )
-            if answer.status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise TimeoutError(f"no model is loaded at {url}")
+def _answers(url: str) -> bool:
+    body = _QUESTION | {"max_tokens": 1}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, trust_env=False, timeout=30)
+    return answer.status_code == httpx.codes.OK

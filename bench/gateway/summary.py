@@ -1,4 +1,4 @@
-"""What the rounds of `bench.gateway` come to: percentiles of one loop, medians over rounds, bars kept or missed."""
+"""Summary of the rounds of `bench.gateway`: percentiles of one loop, medians over rounds, bars met or missed."""
 
 import statistics
 from typing import Any
@@ -56,7 +56,7 @@ def summary(rounds: list[dict[str, Any]], rate: float) -> dict[str, Any]:
 
 
 def of_peer(figures: dict[str, Any]) -> dict[str, Any]:
-    """The row of another's proxy."""
+    """Return the row of a proxy other than the gateway."""
     direct, proxy = figures["direct"]["first_token_ms"], figures["proxy"]["first_token_ms"]
     return {
         "rate": figures["rate"],

@@ -7,18 +7,12 @@ import typer
 from cli.arguments.common import Json, Model
 from cli.completion import complete_alias
 
+app = typer.Typer(name="alias", help="Second names of models, which requests may use as well.", no_args_is_help=True)
+
 AliasName = Annotated[str, typer.Argument(metavar="ALIAS", help="The second name.", autocompletion=complete_alias)]
 
 
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    alias = typer.Typer(help="Second names of models, which requests may use as well.", no_args_is_help=True)
-    alias.command("set")(set_alias)
-    alias.command("rm")(remove_alias)
-    alias.command("list")(list_aliases)
-    app.add_typer(alias, name="alias")
-
-
+@app.command("set")
 def set_alias(alias: AliasName, model: Model, as_json: Json = False) -> None:
     """Point a name to a model, whatever it pointed to before. It wins over a model of the same name."""
     from cli.commands import aliases as commands
@@ -26,6 +20,7 @@ def set_alias(alias: AliasName, model: Model, as_json: Json = False) -> None:
     commands.set_to(alias, model, as_json=as_json)
 
 
+@app.command("rm")
 def remove_alias(alias: AliasName, as_json: Json = False) -> None:
     """Forget a second name; the model stays."""
     from cli.commands import aliases as commands
@@ -33,6 +28,7 @@ def remove_alias(alias: AliasName, as_json: Json = False) -> None:
     commands.remove(alias, as_json=as_json)
 
 
+@app.command("list")
 def list_aliases(as_json: Json = False) -> None:
     """List every second name, and the model that it points to."""
     from cli.commands import aliases as commands

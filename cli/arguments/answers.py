@@ -1,5 +1,6 @@
 """`puna run` and `puna chat`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +8,8 @@ import typer
 
 from cli.arguments.common import KeepAlive, Model
 from cli.core.conversation import RunOptions
+
+app = typer.Typer()
 
 System = Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")]
 Temperature = Annotated[float | None, typer.Option(metavar="NUMBER", help="0 always gives the likeliest answer.")]
@@ -24,12 +27,7 @@ Format = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Figures after each answer.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    app.command()(run)
-    app.command()(chat)
-
-
+@app.command()
 def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
     model: Model,
     question: Annotated[
@@ -56,19 +54,14 @@ def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command
     ] = False,
 ) -> None:
     """Ask a model, and stream its answer."""
-    from cli.commands import question_files
     from cli.commands import run as commands
 
-    options = RunOptions(
-        system=system,
-        keep_alive=keep_alive,
-        think=think,
-        answer_format=None if answer_format is None else question_files.read_format(answer_format),
-        options=_options(option, temperature=temperature, seed=seed, num_predict=max_tokens),
-    )
+    named = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
+    options = _run_options(answer_format, option, named, system=system, keep_alive=keep_alive, think=think)
     commands.run(model, question or [], file or [], options, verbose=verbose, as_json=as_json)
 
 
+@app.command()
 def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
     model: Model,
     system: System = None,
@@ -82,26 +75,25 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
     verbose: Verbose = False,
 ) -> None:
     """Talk to a model. /help lists what can be said beside questions; lines of a pipe are read likewise."""
-    from cli.commands import question_files
     from cli.commands import run as commands
 
-    options = RunOptions(
-        system=system,
-        keep_alive=keep_alive,
-        think=think,
-        answer_format=None if answer_format is None else question_files.read_format(answer_format),
-        options=_options(option, temperature=temperature, seed=seed, num_predict=max_tokens),
-    )
+    named = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
+    options = _run_options(answer_format, option, named, system=system, keep_alive=keep_alive, think=think)
     commands.chat(model, options, verbose=verbose)
 
 
-def _options(words: list[str] | None, **named: Any) -> dict[str, object]:
+def _run_options(
+    answer_format: str | None, words: list[str] | None, named: Mapping[str, object], **fields: Any
+) -> RunOptions:
+    from cli.commands.question_files import read_format
     from cli.core.parameter_values import option_values
 
+    schema = None if answer_format is None else read_format(answer_format)
     pairs = [(name.strip(), value) for name, _, value in (word.partition("=") for word in words or [])]
     if not all(name and value for name, value in pairs):
         raise typer.BadParameter("write NAME=VALUE", param_hint="--option")
     try:
-        return option_values(pairs) | {name: value for name, value in named.items() if value is not None}
+        options = option_values(pairs) | {name: value for name, value in named.items() if value is not None}
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--option") from error
+    return RunOptions(answer_format=schema, options=options, **fields)

@@ -6,19 +6,12 @@ import typer
 
 from cli.arguments.common import Home, Json, Node
 
+app = typer.Typer()
+
 Port = typer.Option(min=0, max=65535, metavar="PORT", show_default=False)
 
 
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    app.command()(up)
-    app.command()(down)
-    app.command()(nodes)
-    app.command()(drain)
-    app.command()(undrain)
-    app.command()(version)
-
-
+@app.command()
 def up(
     port: Annotated[int | None, Port] = None,
     grpc_port: Annotated[int | None, Port] = None,
@@ -40,6 +33,7 @@ def up(
     cluster.up(port=port, grpc_port=grpc_port, home=home, address=address, join=join)
 
 
+@app.command()
 def down(home: Home = None) -> None:
     """Stop what `puna up` runs in a home."""
     from cli.commands import cluster
@@ -47,6 +41,7 @@ def down(home: Home = None) -> None:
     cluster.down(home=home)
 
 
+@app.command()
 def nodes(as_json: Json = False) -> None:
     """List machines, their devices and what is free there."""
     from cli.commands import listings
@@ -54,6 +49,7 @@ def nodes(as_json: Json = False) -> None:
     listings.nodes(as_json=as_json)
 
 
+@app.command()
 def drain(
     node: Node,
     wait: Annotated[bool, typer.Option("--wait", help="Return when nothing runs there any more.")] = False,
@@ -68,6 +64,7 @@ def drain(
     commands.drain(node, wait=wait, budget_s=budget, as_json=as_json)
 
 
+@app.command()
 def undrain(node: Node, as_json: Json = False) -> None:
     """Put a drained node into use again."""
     from cli.commands import nodes as commands
@@ -75,6 +72,7 @@ def undrain(node: Node, as_json: Json = False) -> None:
     commands.undrain(node, as_json=as_json)
 
 
+@app.command()
 def version(as_json: Json = False) -> None:
     """Print the versions of command, server and engines."""
     from cli.commands import listings

@@ -8,6 +8,12 @@ import typer
 from cli.arguments.common import Json
 from cli.completion import complete_key
 
+app = typer.Typer(
+    name="keys",
+    help="Who may use a gateway. The keys in PUNA_API_KEYS_FILE, or those it keeps itself (--api).",
+    no_args_is_help=True,
+)
+
 KeysFile = Annotated[
     Path | None,
     typer.Option(
@@ -18,19 +24,7 @@ ViaApi = Annotated[bool, typer.Option("--api", help="Ask the gateway (PUNA_HOST,
 KeyId = Annotated[str, typer.Argument(help="Id of a key; see `puna keys list`.", autocompletion=complete_key)]
 
 
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    keys = typer.Typer(
-        help="Who may use a gateway. The keys in PUNA_API_KEYS_FILE, or those it keeps itself (--api).",
-        no_args_is_help=True,
-    )
-    keys.command("create")(create_key)
-    keys.command("list")(list_keys)
-    keys.command("show")(show_key)
-    keys.command("revoke")(revoke_key)
-    app.add_typer(keys, name="keys")
-
-
+@app.command("create")
 def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the command line
     owner: Annotated[
         str, typer.Option(metavar="NAME", help="Whose key it is; one owner has at most two that are good.")
@@ -63,7 +57,7 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
     """Make a key, and show it this once."""
     from cli.commands import keys as commands
 
-    wish = commands.KeyWish(
+    options = commands.KeyOptions(
         owner=owner,
         tenant=tenant or owner,
         scopes=tuple(scope or commands.DEFAULT_SCOPES),
@@ -79,11 +73,12 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
         expires=expires,
     )
     if via_api:
-        commands.create_at_gateway(wish, as_json=as_json)
+        commands.create_at_gateway(options, as_json=as_json)
     else:
-        commands.create(wish, file, as_json=as_json)
+        commands.create(options, file, as_json=as_json)
 
 
+@app.command("list")
 def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """List every key, revoked ones too."""
     from cli.commands import keys as commands
@@ -94,6 +89,7 @@ def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = Fa
         commands.show_all(file, as_json=as_json)
 
 
+@app.command("show")
 def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """Show what a key may do; its secret is not kept."""
     from cli.commands import keys as commands
@@ -104,6 +100,7 @@ def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json
         commands.show(key, file, as_json=as_json)
 
 
+@app.command("revoke")
 def revoke_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json: Json = False) -> None:
     """Make a key useless. Within five seconds on every gateway that knows it; it stays as a tombstone."""
     from cli.commands import keys as commands

@@ -8,17 +8,10 @@ import typer
 from cli.arguments.common import Json, JsonNews, Model
 from cli.completion import complete_model
 
-
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    app.command()(models)
-    app.command()(pull)
-    app.command()(create)
-    app.command()(show)
-    app.command("rm")(remove)
-    app.command("cp")(copy)
+app = typer.Typer()
 
 
+@app.command()
 def models(as_json: Json = False) -> None:
     """List the models that can be used."""
     from cli.commands import listings
@@ -26,6 +19,7 @@ def models(as_json: Json = False) -> None:
     listings.models(as_json=as_json)
 
 
+@app.command()
 def pull(
     name: Annotated[str, typer.Argument(help="[HOST/][NAMESPACE/]MODEL[:TAG], hf.co/USER/REPOSITORY:QUANTIZATION")],
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP, if the server allows it there.")] = False,
@@ -37,6 +31,7 @@ def pull(
     commands.pull(name, insecure=insecure, as_json=as_json)
 
 
+@app.command()
 def create(
     name: Annotated[str, typer.Argument(help="The new name.")],
     file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="A Modelfile.")] = Path("Modelfile"),
@@ -48,6 +43,7 @@ def create(
     commands.create(name, file, as_json=as_json)
 
 
+@app.command()
 def show(  # every argument is an option of the command line
     model: Model,
     modelfile: Annotated[bool, typer.Option("--modelfile", help="Only the Modelfile that makes it anew.")] = False,
@@ -64,10 +60,11 @@ def show(  # every argument is an option of the command line
     wanted = (modelfile, parameters, template, system, licence)
     if sum(wanted) > 1:
         raise typer.BadParameter("only one of the texts can be shown at a time")
-    only = next((text for text, wish in zip(commands.TEXTS, wanted, strict=True) if wish), None)
+    only = next((text for text, is_wanted in zip(commands.TEXTS, wanted, strict=True) if is_wanted), None)
     commands.show(model, only=only, verbose=verbose, as_json=as_json)
 
 
+@app.command("rm")
 def remove(
     models: Annotated[list[str], typer.Argument(help="Names of models.", autocompletion=complete_model)],
     as_json: Annotated[bool, typer.Option("--json", help="Print which are deleted as JSON.")] = False,
@@ -78,6 +75,7 @@ def remove(
     commands.remove(models, as_json=as_json)
 
 
+@app.command("cp")
 def copy(source: Model, destination: Annotated[str, typer.Argument(help="Its second name.")]) -> None:
     """Give a model a second name."""
     from cli.commands import models as commands

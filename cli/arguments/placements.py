@@ -7,24 +7,14 @@ import typer
 from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx
 from cli.completion import complete_model
 
-
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    app.command()(ps)
-    app.command()(placements)
-    app.command()(load)
-    app.command()(unload)
-    app.command()(explain)
-    devices = typer.Typer(help="What can be done about devices; `puna nodes` lists them.", no_args_is_help=True)
-    devices.callback()(_devices)
-    devices.command()(clear)
-    app.add_typer(devices, name="devices")
+app = typer.Typer()
+devices = typer.Typer(
+    name="devices", help="What can be done about devices; `puna nodes` lists them.", no_args_is_help=True
+)
+app.add_typer(devices)
 
 
-def _devices() -> None:
-    """What can be done about devices; `puna nodes` lists them."""
-
-
+@app.command()
 def ps(as_json: Json = False) -> None:
     """List the models that are loaded, and where."""
     from cli.commands import listings
@@ -32,6 +22,7 @@ def ps(as_json: Json = False) -> None:
     listings.ps(as_json=as_json)
 
 
+@app.command()
 def placements(
     model: Annotated[
         str | None,
@@ -59,6 +50,7 @@ def placements(
         commands.show(model, as_json=as_json)
 
 
+@app.command()
 def load(
     model: Model,
     num_ctx: NumCtx = None,
@@ -68,12 +60,13 @@ def load(
     require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Fail rather than use the CPU.")] = False,
     as_json: JsonNews = False,
 ) -> None:
-    """Load a model, and say how that goes."""
+    """Load a model, and say how that goes. At once, also after crashes that other loads wait for."""
     from cli.commands import placements as commands
 
     commands.load(model, num_ctx=num_ctx, keep_alive=keep_alive, require_gpu=require_gpu, as_json=as_json)
 
 
+@app.command()
 def unload(model: Loaded, as_json: Json = False) -> None:
     """Stop the replicas of a model once they are idle. Those that `puna placements` keeps stay."""
     from cli.commands import placements as commands
@@ -81,6 +74,7 @@ def unload(model: Loaded, as_json: Json = False) -> None:
     commands.unload(model, as_json=as_json)
 
 
+@app.command()
 def explain(
     model: Model,
     num_ctx: Annotated[
@@ -96,11 +90,12 @@ def explain(
     commands.explain(model, num_ctx=num_ctx, require_gpu=require_gpu, last=last, as_json=as_json)
 
 
+@devices.command()
 def clear(
     device: Annotated[str, typer.Argument(help='Id or name of a device, alone or behind "node/".')],
     as_json: Json = False,
 ) -> None:
-    """Have an excluded device tested again. What passes gets new placements."""
+    """Have an excluded device tested again. What passes gets new placements. For models that crash: `puna load`."""
     from cli.commands import placements as commands
 
     commands.clear_device(device, as_json=as_json)

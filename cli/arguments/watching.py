@@ -6,14 +6,10 @@ import typer
 
 from cli.arguments.common import Model
 
-
-def register(app: typer.Typer) -> None:
-    """Give the program these commands."""
-    app.command()(bench)
-    app.command()(top)
-    app.command()(doctor)
+app = typer.Typer()
 
 
+@app.command()
 def bench(
     model: Model,
     concurrency: Annotated[
@@ -41,7 +37,7 @@ def bench(
         levels = concurrency_list(concurrency)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--concurrency") from error
-    wish = command.BenchWish(
+    options = command.BenchOptions(
         model=model,
         concurrency=levels,
         requests=requests,
@@ -49,12 +45,13 @@ def bench(
         answer_tokens=answer_tokens,
         shared=shared,
     )
-    command.bench(wish, as_json=as_json)
+    command.bench(options, as_json=as_json)
 
 
+@app.command()
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print the state once, after about a second.")] = False,
-    all_models: Annotated[bool, typer.Option("--all", "-a", help="Models that nobody uses, too.")] = False,
+    all_models: Annotated[bool, typer.Option("--all", "-a", help="Include models without requests.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state once as JSON.")] = False,
 ) -> None:
     """Watch nodes, devices, models and requests as they change. q or Ctrl-C leaves."""
@@ -63,6 +60,7 @@ def top(
     command.top(once=once, every_model=all_models, as_json=as_json)
 
 
+@app.command()
 def doctor(
     settings: Annotated[bool, typer.Option("--settings", help="Every setting that is in effect, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print findings and settings as JSON.")] = False,

@@ -20,7 +20,7 @@ class ChildProcess:
     """Started through `cli.child`, so that it gets SIGTERM when this process dies.
 
     The exit is noticed through a pidfd and the child is reaped here only: until then its pid and group belong to it,
-    and a signal can hit nobody else.
+    and a signal cannot hit another process.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
@@ -73,7 +73,7 @@ class ChildProcess:
         self._signal(os.killpg, signal.SIGKILL)
 
     def _signal(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
-        # A returncode says that the child was reaped: its pid may be somebody else's by now.
+        # A returncode says that the child was reaped: its pid may be another process's by now.
         if self._popen.returncode is None:
             with suppress(ProcessLookupError):
                 send(self._popen.pid, number)

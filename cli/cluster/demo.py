@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 from cli.cluster.child_process import PACKAGES
-from cli.core.demo_install import should_install_demo
 
 MODEL = "demo"
 # The repository has it beside the packages, a wheel inside this one.
@@ -30,13 +29,23 @@ def install_demo(models: Path, *, record: Path) -> bool:
     return target.exists()
 
 
+def should_install_demo(*, shipped: str, installed: str | None, present: str | None) -> bool:
+    """Decide by digests: of the shipped file, of the one installed earlier, of the file that lies there now.
+
+    A file that the user deleted or replaced stays as the user left it; an untouched older demo is brought up to date.
+    """
+    if installed is None:
+        return present is None
+    return installed != shipped and present == installed
+
+
 def shipped_demo() -> Path | None:
-    """The file that came with this installation."""
+    """Return the file that came with this installation."""
     return next((place for place in _PLACES if place.exists()), None)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """In one step for whoever scans the directory meanwhile."""
+    """Copy in one step, so that a concurrent scan never reads a partial file."""
     temporary = target.with_suffix(".gguf.new")
     shutil.copyfile(source, temporary)
     temporary.replace(target)

@@ -2,8 +2,7 @@
 
 import socket
 
-from cli.core.server_address import join_host_port
-from common.network import is_taken
+from common.network import is_taken, join_host_port
 
 _LOOPBACK = "127.0.0.1"
 
@@ -11,8 +10,8 @@ _LOOPBACK = "127.0.0.1"
 class FreePort:
     """Gives the same port again for as long as it is free.
 
-    Between the choice and the bind somebody else may take it; then the process does not start, and its next try gets
-    another port.
+    Between the choice and the bind another process may take it; then the process does not start, and its next try
+    gets another port.
     """
 
     def __init__(self, host: str = _LOOPBACK) -> None:

@@ -48,12 +48,12 @@ class Home:
         return self.real / "redis"
 
     def socket(self, name: str) -> Path:
-        """Where a service listens."""
+        """Return the path of the socket that a service listens on."""
         return self.run / f"{name}.sock"
 
 
 def real_home(home: Path) -> Path:
-    """The one name of a home directory, however it was written."""
+    """Return the canonical path of a home directory."""
     return home.expanduser().resolve()
 
 
@@ -61,7 +61,7 @@ def prepare_home(home: Path) -> Home:
     """Create the directories, private to this user.
 
     Raises:
-        StartupError: they cannot be created or belong to somebody else.
+        StartupError: they cannot be created or belong to another user.
     """
     real = real_home(home)
     try:
@@ -69,7 +69,7 @@ def prepare_home(home: Path) -> Home:
         for name in ("run", "logs", "redis"):
             (real / name).mkdir(mode=PRIVATE_MODE, exist_ok=True)
         (real / "models").mkdir(exist_ok=True)
-        # Whoever can reach the sockets commands the cluster.
+        # Access to the sockets is control of the cluster.
         (real / "run").chmod(PRIVATE_MODE)
     except OSError as error:
         raise StartupError(f"cannot use {real} as home: {error.strerror}") from error
@@ -77,7 +77,7 @@ def prepare_home(home: Path) -> Home:
 
 
 def with_short_path(home: Home) -> Home:
-    """The home under a name whose sockets fit into a socket address; call it with the home's lock held.
+    """Return the home under a path that is short enough for socket addresses; the caller holds the home's lock.
 
     A long or unusual path gets a symbolic link in a private temporary directory, recorded in the home so that the next
     start finds it again: runners that survived a crash are reached under it.
@@ -120,7 +120,7 @@ def _fits(path: Path) -> bool:
 
 
 def _is_our_alias(alias: Path, real: Path) -> bool:
-    """True if nobody else can have made or changed the link."""
+    """Return True if no other user can have made or changed the link."""
     try:
         parent = alias.parent.lstat()
         return (
@@ -134,7 +134,7 @@ def _is_our_alias(alias: Path, real: Path) -> bool:
 
 
 def _make_alias(real: Path) -> Path:
-    """Raises StartupError if no temporary directory has a short path."""
+    """Make a short alias of the home; raise StartupError if no temporary directory has a short path."""
     for directory in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108  # mkdtemp makes it private
         try:
             alias = Path(tempfile.mkdtemp(prefix="puna-", dir=directory)) / _ALIAS_NAME

@@ -6,10 +6,9 @@ import socket
 import grpc
 
 from cli.cluster.readiness import grpc_serves
-from cli.core.server_address import join_host_port
 from cli.errors import CommandFailed
 from common.grpc.client import open_channel
-from common.network import is_taken, split_host_port
+from common.network import is_taken, join_host_port, split_host_port
 from protos import discovery_pb2, discovery_pb2_grpc
 
 DISCOVERY_PORT = 7601
@@ -19,7 +18,7 @@ _RETRY_INTERVAL_S = 0.1
 
 
 def check_own_address(address: str) -> None:
-    """Raises CommandFailed where it is no address of this machine, or somebody listens on Puna's port of it."""
+    """Raise CommandFailed if it is no address of this machine, or another process listens on Puna's port of it."""
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -39,7 +38,7 @@ def discovery_of(cluster: str) -> str:
 
 
 def own_address_towards(other: str) -> str:
-    """The address that this machine has on the way to `host:port`. Nothing is sent.
+    """Return the address that this machine has on the way to `host:port`. Nothing is sent.
 
     Raises:
         CommandFailed: the name is unknown, or there is no way.
@@ -56,7 +55,7 @@ def own_address_towards(other: str) -> str:
 
 
 async def wait_for_discovery(address: str) -> None:
-    """Raises CommandFailed where nobody answers."""
+    """Wait until the discovery answers; raise CommandFailed if it does not."""
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             await grpc_serves(address)

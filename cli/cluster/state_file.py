@@ -43,7 +43,7 @@ class ClusterRecord:
 
     @property
     def http_url(self) -> str:
-        """What HTTP clients are given."""
+        """The URL for HTTP clients."""
         return connect_url(self.http_address, tls=self.tls)
 
 
@@ -56,7 +56,7 @@ def write_record(home: Path, record: ClusterRecord) -> None:
 
 
 def read_record(home: Path) -> ClusterRecord | None:
-    """What the file says, or None if there is none that this version can read."""
+    """Read the record; None if there is none, or none that this version can read."""
     try:
         fields = json.loads((home / "run" / _NAME).read_text())
         services = {name: ServiceRecord(**record) for name, record in fields.pop("services").items()}

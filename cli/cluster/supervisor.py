@@ -1,10 +1,9 @@
 """All services of one cluster: started in the order of their needs, stopped in reverse."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from cli.cluster.service import Service, ServiceSpec
-from cli.core.start_order import plan_start_waves
+from cli.cluster.service import ServiceProcess, ServiceSpec
 
 
 class Supervisor:
@@ -14,7 +13,7 @@ class Supervisor:
         self, specs: Iterable[ServiceSpec], *, say: Callable[[str], None], changed: Callable[["Supervisor"], None]
     ) -> None:
         """Nothing is started yet."""
-        self.services = {spec.name: Service(spec, say=say, changed=lambda: changed(self)) for spec in specs}
+        self.services = {spec.name: ServiceProcess(spec, say=say, changed=lambda: changed(self)) for spec in specs}
         self._waves = plan_start_waves({name: service.spec.needs for name, service in self.services.items()})
 
     async def start(self) -> None:
@@ -38,5 +37,22 @@ class Supervisor:
             await asyncio.gather(*(self.services[name].stop(hurry) for name in wave))
 
     def pids(self) -> frozenset[int]:
-        """The children that somebody waits for."""
+        """Return the pids of the children that run."""
         return frozenset(service.child.pid for service in self.services.values() if service.child is not None)
+
+
+def plan_start_waves(needs: Mapping[str, frozenset[str]]) -> tuple[tuple[str, ...], ...]:
+    """Group services so that everything a service needs is in an earlier wave; a wave may start at once.
+
+    Stopping takes the waves backwards: a service goes before what it needs. Within a wave the order of `needs` is kept.
+    """
+    unknown = frozenset().union(*needs.values()) - needs.keys()
+    assert not unknown, f"needed but not planned: {sorted(unknown)}"
+    waves: list[tuple[str, ...]] = []
+    started: set[str] = set()
+    while len(started) < len(needs):
+        wave = tuple(name for name, needed in needs.items() if name not in started and needed <= started)
+        assert wave, f"services need each other: {sorted(needs.keys() - started)}"
+        waves.append(wave)
+        started.update(wave)
+    return tuple(waves)

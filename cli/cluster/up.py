@@ -5,17 +5,17 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+from cli.cluster.banner import joined_banner, ready_banner
 from cli.cluster.demo import MODEL, install_demo
 from cli.cluster.home import Home, prepare_home, remove_short_path, sockets, with_short_path
 from cli.cluster.joining import check_own_address, wait_for_discovery
 from cli.cluster.leftovers import end_descendants, end_services_of
 from cli.cluster.lock import HomeInUse, home_lock
 from cli.cluster.log_files import keep_logs_short, rotate_log
-from cli.cluster.plan import Addresses, plan_addresses, plan_services
+from cli.cluster.plan import Addresses, UpRequest, plan_addresses, plan_services
 from cli.cluster.process_table import become_subreaper, read_process, reap_orphans
 from cli.cluster.readiness import model_is_listed
 from cli.cluster.service import ServiceDied
@@ -27,20 +27,6 @@ from common.version import puna_version
 
 _MODEL_LISTED_WITHIN_S = 30.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpRequest:
-    """What the user asked for."""
-
-    home: Path
-    http: str  # host:port
-    grpc: str  # host:port
-    models: Path | None  # None: the home's own
-    redis_url: str | None  # None: the embedded one
-    tls: bool = False  # the gateway has a certificate
-    opened: str = ""  # this machine's address for other machines; empty: there are none
-    joined: str = ""  # host:port of the discovery of the machine that is joined; then only a host runs here
 
 
 def bring_up(request: UpRequest, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
@@ -69,7 +55,7 @@ def _what(record: ClusterRecord) -> str:
 
 
 def _taken(request: UpRequest) -> str | None:
-    """The address that somebody else listens on, or None."""
+    """Return the address that another process listens on, or None."""
     if request.joined:
         return None
     return next((address for address in (request.http, request.grpc) if is_taken(address)), None)
@@ -86,15 +72,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
         check_own_address(request.opened)
     if request.joined:
         await wait_for_discovery(request.joined)
-    addresses = plan_addresses(
-        home,
-        http=request.http,
-        grpc=request.grpc,
-        redis_url=request.redis_url,
-        tls=request.tls,
-        opened=request.opened,
-        joined=request.joined,
-    )
+    addresses = plan_addresses(home, request)
     models = request.models or home.models
     wants_demo = request.models is None and not request.joined
     has_demo = wants_demo and install_demo(models, record=home.real / "demo.sha256")
@@ -114,7 +92,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             write_record(home.real, _with_services(record, supervisor))
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
-                say(_joined_banner(addresses) if addresses.joins else _banner(models, addresses, demo=listed))
+                say(joined_banner(addresses) if addresses.joins else ready_banner(models, addresses, demo=listed))
                 await stop.wait()
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
@@ -126,7 +104,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
 
 
 def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event, say: Callable[[str], None]) -> None:
-    """The first signal stops in order, the second at once."""
+    """Handle signals: the first one stops in order, the second at once."""
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
@@ -204,34 +182,3 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
             for name, service in supervisor.services.items()
         },
     )
-
-
-def _joined_banner(addresses: Addresses) -> str:
-    return "\n".join(
-        [
-            "",
-            f"Puna {puna_version()}: this machine is a node of the cluster at {addresses.discovery}",
-            f"  host  {addresses.node}",
-            "",
-            "Ctrl-C takes it out again.",
-        ]
-    )
-
-
-def _banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
-    lines = [
-        "",
-        f"Puna {puna_version()} is ready",
-        f"  HTTP    {addresses.base_url}  (Ollama and OpenAI clients; OpenAI under /v1)",
-        f"  gRPC    {addresses.grpc}  (puna.v1.Inference)",
-        f"  models  {models}/*.gguf",
-        *([f"  join    puna up --join {addresses.opened}  (on another machine)"] if addresses.opened else []),
-        "",
-    ]
-    if demo:
-        body = '{"model": "demo", "stream": false, "messages": [{"role": "user", "content": "What is Puna?"}]}'
-        lines.append(f"Try  curl {addresses.base_url}/api/chat -d '{body}'")
-    else:
-        lines.append(f"Try  curl {addresses.base_url}/api/tags")
-    lines += ["", "Ctrl-C stops everything."]
-    return "\n".join(lines)

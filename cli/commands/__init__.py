@@ -1,1 +1,1 @@
-"""What each subcommand does."""
+"""Implementations of the subcommands."""

@@ -13,8 +13,7 @@ import httpx
 from rich.console import Console
 
 from cli.access import api_key_of
-from cli.core.bench_figures import HEADINGS, Answered, Level, level_of, level_row, prompt_words
-from cli.core.bench_prompts import bench_prompt
+from cli.core.bench_figures import HEADINGS, Answered, ConcurrencyLevel, bench_prompt, level_of, level_row, prompt_words
 from cli.core.exit_codes import ExitCode
 from cli.core.server_address import is_loopback_url
 from cli.errors import CommandFailed
@@ -28,8 +27,8 @@ _SAMPLE_NUMBER = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchWish:
-    """What is measured."""
+class BenchOptions:
+    """Options of `puna bench`."""
 
     model: str
     concurrency: tuple[int, ...]
@@ -39,7 +38,7 @@ class BenchWish:
     shared: float  # share of the prompt that all requests have in common
 
 
-def bench(wish: BenchWish, *, as_json: bool) -> None:
+def bench(options: BenchOptions, *, as_json: bool) -> None:
     """Measure level after level; what was measured is printed even if the user stops.
 
     Raises:
@@ -48,10 +47,10 @@ def bench(wish: BenchWish, *, as_json: bool) -> None:
     settings = CliSettings.load()
     console = Console(stderr=True, highlight=False)
     server = Server.of(settings)
-    run = _Bench(wish, server.url, api_key_of(settings), server.verify, _say_on(console))
+    run = _Bench(options, server.url, api_key_of(settings), server.verify, _say_on(console))
     stopped = False
     try:
-        with console.status(f"measuring {wish.model}") if console.is_terminal else nullcontext():
+        with console.status(f"measuring {options.model}") if console.is_terminal else nullcontext():
             asyncio.run(run.measure())
     except KeyboardInterrupt:
         stopped = True
@@ -67,15 +66,16 @@ def _say_on(console: Console) -> Callable[[str], None]:
 
 
 def _print(run: "_Bench", *, stopped: bool, as_json: bool) -> None:
-    wish = run.wish
+    options = run.options
     if as_json:
-        did = {name: value for name, value in asdict(wish).items() if name != "model"}
+        did = {name: value for name, value in asdict(options).items() if name != "model"}
         levels = [asdict(level) for level in run.levels]
-        print_json({"model": wish.model, "url": run.url, "asked": did, "interrupted": stopped, "levels": levels})
+        print_json({"model": options.model, "url": run.url, "asked": did, "interrupted": stopped, "levels": levels})
         return
     print(
-        f"{wish.model} at {run.url}: POST /api/generate without a template, about {wish.prompt_tokens} prompt tokens"
-        f" ({wish.shared:.0%} shared), at most {wish.answer_tokens} answer tokens; one request before, not counted."
+        f"{options.model} at {run.url}: POST /api/generate without a template, about {options.prompt_tokens} prompt"
+        f" tokens ({options.shared:.0%} shared), at most {options.answer_tokens} answer tokens; one request before,"
+        " not counted."
     )
     print_table(HEADINGS, [level_row(level) for level in run.levels])
     if run.trouble and any(level.failed for level in run.levels):
@@ -84,12 +84,12 @@ def _print(run: "_Bench", *, stopped: bool, as_json: bool) -> None:
 
 @dataclass(slots=True)
 class _Bench:
-    wish: BenchWish
+    options: BenchOptions
     url: str
     api_key: str | None
     verify: ssl.SSLContext | bool
     say: Callable[[str], None]
-    levels: list[Level] = field(default_factory=list)
+    levels: list[ConcurrencyLevel] = field(default_factory=list)
     trouble: str = ""  # why the last request that failed did
     _words: int = 0
     _number: int = 0
@@ -100,7 +100,7 @@ class _Bench:
         Raises:
             CommandFailed: the model cannot be loaded, or generates nothing.
         """
-        widest = max(self.wish.concurrency)
+        widest = max(self.options.concurrency)
         async with httpx.AsyncClient(
             base_url=self.url,
             headers={"authorization": f"Bearer {self.api_key}"} if self.api_key else None,
@@ -112,15 +112,15 @@ class _Bench:
             self.say("loading the model, and counting the tokens of a prompt")
             sample = bench_prompt(words=_SAMPLE_WORDS, shared_words=0, number=_SAMPLE_NUMBER)
             _, last = await self._generate(client, sample, answer_tokens=1)
-            wanted = self.wish.prompt_tokens
+            wanted = self.options.prompt_tokens
             self._words = prompt_words(wanted_tokens=wanted, sample=last, sample_words=_SAMPLE_WORDS)
-            for concurrency in self.wish.concurrency:
+            for concurrency in self.options.concurrency:
                 await self._level(client, concurrency)
                 self.say("  ".join(level_row(self.levels[-1])))
 
     async def _level(self, client: httpx.AsyncClient, concurrency: int) -> None:
         """So many clients, each asking again as soon as it has its answer, until all requests are made."""
-        left = self.wish.requests or 4 * concurrency
+        left = self.options.requests or 4 * concurrency
         answered: list[Answered] = []
         failed = 0
 
@@ -148,10 +148,10 @@ class _Bench:
 
     async def _request(self, client: httpx.AsyncClient) -> Answered:
         number, self._number = self._number, self._number + 1
-        shared_words = round(self._words * self.wish.shared)
+        shared_words = round(self._words * self.options.shared)
         prompt = bench_prompt(words=self._words, shared_words=shared_words, number=number)
         started_s = time.perf_counter()
-        first_s, last = await self._generate(client, prompt, answer_tokens=self.wish.answer_tokens)
+        first_s, last = await self._generate(client, prompt, answer_tokens=self.options.answer_tokens)
         ended_s = time.perf_counter()
         return Answered(
             started_s=started_s,
@@ -165,9 +165,9 @@ class _Bench:
     async def _generate(
         self, client: httpx.AsyncClient, prompt: str, *, answer_tokens: int
     ) -> tuple[float, dict[str, Any]]:
-        """When the first text came, and the last object."""
+        """Generate one answer; return the time of its first text, and the last object of the stream."""
         options = {"num_predict": answer_tokens, "temperature": 1.0, "seed": self._number}
-        body = {"model": self.wish.model, "prompt": prompt, "raw": True, "options": options}
+        body = {"model": self.options.model, "prompt": prompt, "raw": True, "options": options}
         first_s: float | None = None
         last: dict[str, Any] = {}
         try:

@@ -4,25 +4,23 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from cli.core.server_address import listen_address
+from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.errors import CommandFailed
 from cli.settings import CliSettings
 from common.network import split_host_port
-
-HTTP_PORT = 11434
-GRPC_PORT = 11435
 
 
 def up(*, port: int | None, grpc_port: int | None, home: Path | None, address: str = "", join: str = "") -> None:
     """Start the cluster of a home, or join another machine's, and stay until it is stopped."""
     from cli.cluster.free_port import FreePort  # noqa: PLC0415  # other commands start without what only this one needs
     from cli.cluster.joining import discovery_of, own_address_towards  # noqa: PLC0415
-    from cli.cluster.up import UpRequest, bring_up  # noqa: PLC0415
+    from cli.cluster.plan import UpRequest  # noqa: PLC0415
+    from cli.cluster.up import bring_up  # noqa: PLC0415
 
     settings = CliSettings.load()
     try:
-        http = listen_address(settings.host, port=port, default_port=HTTP_PORT)
-        grpc = listen_address(settings.grpc_host, port=grpc_port, default_port=GRPC_PORT)
+        http = listen_address(settings.host, port=port, default_port=DEFAULT_PORT)
+        grpc = listen_address(settings.grpc_host, port=grpc_port, default_port=DEFAULT_GRPC_PORT)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
     if split_host_port(http)[1] == 0:
@@ -50,7 +48,7 @@ def down(*, home: Path | None) -> None:
     take_down(home or CliSettings.load().home, say=_say)
 
 
-# A terminal that was closed cannot be told anything; the cluster must stop in order all the same.
+# A closed terminal takes no output; the cluster must stop in order all the same.
 def _say(text: str) -> None:
     with suppress(OSError):
         print(text, flush=True)

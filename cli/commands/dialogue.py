@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.cluster.home import real_home
+from cli.commands.models import TEXTS
 from cli.commands.question_files import read_attachment, read_format
 from cli.commands.talk import Talk
 from cli.core.conversation import Conversation
@@ -34,7 +35,6 @@ HELP = (
     ("/bye", "leave; Ctrl-D does, too, and Ctrl-C twice"),
     ('"""', "begins and ends a question of several lines"),
 )
-_TEXTS = ("modelfile", "parameters", "template", "system", "license")
 
 
 class Dialogue:
@@ -96,7 +96,7 @@ class Dialogue:
             self._interrupts.typed()
             command = None if question.is_open else command_of(line)
             if command is None:
-                if text := question.take(line):
+                if text := question.add_line(line):
                     self._ask(text)
             elif command.name in ("bye", "exit", "quit"):
                 return
@@ -131,9 +131,7 @@ class Dialogue:
             if act is None:
                 raise CommandFailed(f"there is no command /{command.name[:40]}; /help lists them")
             act(command.rest)
-        except ValueError as error:
-            _complain(error)
-        except CommandFailed as error:
+        except (ValueError, CommandFailed) as error:
             _complain(error)
         except OSError as error:
             _complain(CommandFailed(f"{error.filename}: {error.strerror}"))
@@ -158,10 +156,10 @@ class Dialogue:
         if what == "messages":
             print_sections([("", [(one.role, one.content) for one in self._talk.conversation.messages])])
             return
-        if what not in ("", "info", *_TEXTS):
-            raise CommandFailed(f"/show knows {', '.join(_TEXTS)} and messages")
+        if what not in ("", "info", *TEXTS):
+            raise CommandFailed(f"/show knows {', '.join(TEXTS)} and messages")
         shown = self._talk.server.send("POST", "/api/show", {"model": self._talk.model})
-        if what in _TEXTS:
+        if what in TEXTS:
             print(str(shown.get(what) or "").rstrip("\n"))
         else:
             print_sections(sections(self._talk.model, shown))
@@ -193,7 +191,7 @@ class Dialogue:
                 raise CommandFailed(f"{name}: {error}") from error
             talk.model, talk.conversation, talk.options = saved
         else:
-            talk.server.send("POST", "/api/show", {"model": name})  # a name that nobody has is told now
+            talk.server.send("POST", "/api/show", {"model": name})  # reports an unknown name now
             talk.model, talk.conversation = name, Conversation()
         count = len(talk.conversation.messages)
         print(f"talking to {talk.model}" + (f", {count} messages so far" if count else ""))
@@ -227,7 +225,7 @@ def _write_history(path: Path) -> None:
 
     with suppress(OSError):  # a home that cannot be written has no history
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Nobody else reads what was asked; made so before anything is in it.
+        # Private before anything is in it: no other user reads the prompts.
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         readline.write_history_file(path)
         path.chmod(0o600)

@@ -11,7 +11,6 @@ from cli.doctor.environment import all_settings, unknown_names, without
 from cli.doctor.examination import examine
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
-from common.effective_settings import EffectiveSetting
 
 _STYLES = {Level.OK: "green", Level.SKIP: "dim", Level.WARN: "yellow", Level.FAIL: "bold red"}
 _LEVEL_WIDTH, _AREA_WIDTH = 4, 11
@@ -31,11 +30,10 @@ def doctor(*, with_settings: bool, as_json: bool) -> None:
         for finding in examine(unknown, settings):
             findings.append(finding)
             if not as_json:
-                _print(console, finding)
+                print_finding(console, finding)
     if as_json:
-        shown = [{**asdict(one), "level": str(one.level)} for one in findings]
-        rows = [_setting(one) for one in settings]
-        print_json({"ok": not has_failed(findings), "findings": shown, "settings": rows})
+        rows = [{name: value for name, value in asdict(one).items() if name != "text"} for one in settings]
+        print_json({"ok": not has_failed(findings), "findings": list(map(asdict, findings)), "settings": rows})
     elif with_settings:
         print()
         print_table(
@@ -47,12 +45,9 @@ def doctor(*, with_settings: bool, as_json: bool) -> None:
         print(summary(findings))
 
 
-def _print(console: Console, finding: Finding) -> None:
+def print_finding(console: Console, finding: Finding) -> None:
+    """Print one line, and what to do about it on the next."""
     level = Text(finding.level.ljust(_LEVEL_WIDTH), style=_STYLES[finding.level])
     console.print(Text.assemble(level, "  ", finding.area.ljust(_AREA_WIDTH), "  ", finding.text))
     if finding.advice:
         console.print(Text(" " * (_LEVEL_WIDTH + _AREA_WIDTH + 4) + finding.advice, style="italic"))
-
-
-def _setting(one: EffectiveSetting) -> dict[str, str]:
-    return {"name": one.name, "value": one.value, "source": str(one.source), "variable": one.variable}

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from cli.cluster.home import real_home
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
-from cli.output import print_json, print_table
+from cli.output import print_answer, print_json, print_table
 from cli.server import Server
 from cli.settings import CliSettings
 from common.durations import parse_go_duration_ms
@@ -35,8 +35,8 @@ _HEADINGS = ("ID", "OWNER", "TENANT", "SCOPES", "MODELS", "BAND", "LIMITS", "EXP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyWish:
-    """What a new key is to be."""
+class KeyOptions:
+    """Options of `puna keys create`."""
 
     owner: str
     tenant: str
@@ -53,25 +53,22 @@ class KeyWish:
     expires: str | None = None
 
 
-def create_at_gateway(wish: KeyWish, *, as_json: bool) -> None:
+def create_at_gateway(options: KeyOptions, *, as_json: bool) -> None:
     """Have a gateway make a key."""
-    body = {name: value for name, value in asdict(wish).items() if value not in (None, ())}
-    made = _server().send("POST", _PATH, body)
-    if as_json:
-        print_json(made)
-        return
-    print(made["key"])
-    print(f"kept by the gateways as {made['id']}; the key itself is shown this once")
+    body = {name: value for name, value in asdict(options).items() if value not in (None, ())}
+    made = Server.of().send("POST", _PATH, body)
+    text = f"{made['key']}\nkept by the gateways as {made['id']}; the key itself is shown this once"
+    print_answer(made, text, as_json=as_json)
 
 
 def show_all_of_gateway(*, as_json: bool) -> None:
     """Every key that a gateway knows, those of its file included."""
-    _print_fields(_server().get(_PATH)["keys"], as_json=as_json)
+    _print_fields(Server.of().get(_PATH)["keys"], as_json=as_json)
 
 
 def show_at_gateway(key_id: str, *, as_json: bool) -> None:
     """One key as a gateway knows it."""
-    fields = _server().get(f"{_PATH}/{quote(key_id, safe='')}")
+    fields = Server.of().get(f"{_PATH}/{quote(key_id, safe='')}")
     if as_json:
         print_json(fields)
     else:
@@ -80,15 +77,8 @@ def show_at_gateway(key_id: str, *, as_json: bool) -> None:
 
 def revoke_at_gateway(key_id: str, *, as_json: bool) -> None:
     """Have a gateway refuse a key, and tell the others."""
-    fields = _server().send("DELETE", f"{_PATH}/{quote(key_id, safe='')}")
-    if as_json:
-        print_json(fields)
-    else:
-        print(f"{fields['id']} is revoked")
-
-
-def _server() -> Server:
-    return Server.of(CliSettings.load())
+    fields = Server.of().send("DELETE", f"{_PATH}/{quote(key_id, safe='')}")
+    print_answer(fields, f"{fields['id']} is revoked", as_json=as_json)
 
 
 def _print_fields(keys: Sequence[dict[str, Any]], *, as_json: bool) -> None:
@@ -105,7 +95,7 @@ def _print_fields(keys: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     print_table((*_HEADINGS, "SOURCE", "LAST USED"), rows)
 
 
-def create(wish: KeyWish, file: Path | None, *, as_json: bool) -> None:
+def create(options: KeyOptions, file: Path | None, *, as_json: bool) -> None:
     """Make a key; its text is printed and kept nowhere."""
     path = _path(file)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -113,18 +103,15 @@ def create(wish: KeyWish, file: Path | None, *, as_json: bool) -> None:
     with _locked(path):
         pepper = _pepper(path)
         keys = _read(path) if path.exists() else []
-        active = [key for key in keys if key.owner == wish.owner and key.is_active(now_unix_s)]
+        active = [key for key in keys if key.owner == options.owner and key.is_active(now_unix_s)]
         if len(active) >= ACTIVE_PER_OWNER:
             ids = " and ".join(key.id for key in active)
-            raise CommandFailed(f"{wish.owner} has two keys that are good, {ids}; revoke one first")
-        key = _new_key(wish, key_id, digest_of(pepper, secret), now_unix_s)
+            raise CommandFailed(f"{options.owner} has two keys that are good, {ids}; revoke one first")
+        key = _new_key(options, key_id, digest_of(pepper, secret), now_unix_s)
         _write(path, [*keys, key])
     text = key_text(key_id, secret)
-    if as_json:
-        print_json({"key": text, **_shown(key)})
-        return
-    print(text)
-    print(f"kept in {path} as {key_id}; the key itself is shown this once")
+    words = f"{text}\nkept in {path} as {key_id}; the key itself is shown this once"
+    print_answer({"key": text, **_shown(key)}, words, as_json=as_json)
 
 
 def show_all(file: Path | None, *, as_json: bool) -> None:
@@ -155,16 +142,13 @@ def revoke(key_id: str, file: Path | None, *, as_json: bool) -> None:
             revoked = replace(key, revoked_unix_s=int(time.time()))
             _write(path, [revoked if one is key else one for one in keys])
             key = revoked
-    if as_json:
-        print_json(_shown(key))
-    else:
-        print(f"{key.id} is revoked")
+    print_answer(_shown(key), f"{key.id} is revoked", as_json=as_json)
 
 
-def _new_key(wish: KeyWish, key_id: str, digest: str, now_unix_s: int) -> Key:
-    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wish).items()}
+def _new_key(options: KeyOptions, key_id: str, digest: str, now_unix_s: int) -> Key:
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
     try:
-        expires_ms = None if wish.expires is None else parse_go_duration_ms(wish.expires)
+        expires_ms = None if options.expires is None else parse_go_duration_ms(options.expires)
         if expires_ms is not None and expires_ms < 1000:
             raise ValueError("expires must be a second at least")
         expires = None if expires_ms is None else now_unix_s + expires_ms // 1000
@@ -196,7 +180,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _pepper(path: Path) -> bytes:
-    """The pepper beside the file; made with the first key."""
+    """Return the pepper beside the file; it is made with the first key."""
     pepper = pepper_path(path)
     if not pepper.exists() and not path.exists():
         _write_private(pepper, secrets.token_bytes(PEPPER_BYTES))

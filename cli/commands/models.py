@@ -11,9 +11,8 @@ from cli.core.modelfile import ModelfileInvalid, create_body, parse_modelfile
 from cli.core.shown_model import sections
 from cli.errors import CommandFailed
 from cli.output import print_json, print_sections
-from cli.progress import Teller, teller
+from cli.progress import ProgressReporter, progress_reporter
 from cli.server import Server
-from cli.settings import CliSettings
 from cli.uploads import send_file
 from common.modelfile import Modelfile
 
@@ -27,24 +26,24 @@ TEXTS = ("modelfile", "parameters", "template", "system", "license")
 
 def pull(name: str, *, insecure: bool, as_json: bool) -> None:
     """Fetch a model."""
-    news = _server().stream("/api/pull", {"model": name, "insecure": insecure})
+    news = Server.of().stream("/api/pull", {"model": name, "insecure": insecure})
     try:
-        with closing(news), teller(as_json=as_json) as where:
+        with closing(news), progress_reporter(as_json=as_json) as reporter:
             for one in news:
-                where.tell(one)
+                reporter.report(one)
     except KeyboardInterrupt:
         text = f"stopped; what has come stays, and `puna pull {name}` goes on from there"
         raise CommandFailed(text, ExitCode.INTERRUPTED) from None
     except CommandFailed as error:
         if error.code is not ExitCode.REFUSED or str(error) != "forbidden":
             raise
-        # The dialect says no more than that word, whoever forbids it.
+        # The dialect has only that word, for every cause.
         raise CommandFailed(_FORBIDDEN_TEXT, ExitCode.REFUSED) from error
 
 
 def create(name: str, path: Path, *, as_json: bool) -> None:
     """Make a model of a Modelfile."""
-    server = _server()
+    server = Server.of()
     try:
         modelfile = parse_modelfile(path.read_text(encoding="utf-8"))
         body = dict(create_body(name, modelfile))
@@ -54,18 +53,18 @@ def create(name: str, path: Path, *, as_json: bool) -> None:
     except ModelfileInvalid as error:
         raise CommandFailed(f"{path}: {error}") from error
     try:
-        with teller(as_json=as_json) as where:
-            body |= _origin(server, modelfile, path.parent, where)
+        with progress_reporter(as_json=as_json) as reporter:
+            body |= _origin(server, modelfile, path.parent, reporter)
             for one in server.stream("/api/create", body):
-                where.tell(one)
+                reporter.report(one)
     except KeyboardInterrupt:
         text = "stopped; files that were sent whole stay for the next try"
         raise CommandFailed(text, ExitCode.INTERRUPTED) from None
 
 
 def show(name: str, *, only: str | None, verbose: bool, as_json: bool) -> None:
-    """What is known of a model."""
-    shown = _server().send("POST", "/api/show", {"model": name, "verbose": verbose})
+    """Print the description of a model."""
+    shown = Server.of().send("POST", "/api/show", {"model": name, "verbose": verbose})
     if as_json:
         print_json(shown)
     elif only is not None:
@@ -81,7 +80,7 @@ def remove(names: list[str], *, as_json: bool) -> None:
     Raises:
         CommandFailed: the first that could not be deleted, after all were tried.
     """
-    server = _server()
+    server = Server.of()
     deleted: list[str] = []
     first: CommandFailed | None = None
     for name in names:
@@ -106,11 +105,11 @@ def remove(names: list[str], *, as_json: bool) -> None:
 
 def copy(source: str, destination: str) -> None:
     """Give a model a second name."""
-    _server().order("POST", "/api/copy", {"source": source, "destination": destination})
+    Server.of().order("POST", "/api/copy", {"source": source, "destination": destination})
     print(f"copied {source} to {destination}")
 
 
-def _origin(server: Server, modelfile: Modelfile, directory: Path, where: Teller) -> dict[str, Any]:
+def _origin(server: Server, modelfile: Modelfile, directory: Path, reporter: ProgressReporter) -> dict[str, Any]:
     """`from`, or `files` and `adapters`, which the server has then."""
     files: dict[str, Path] = {}
     names: list[str] = []
@@ -129,9 +128,9 @@ def _origin(server: Server, modelfile: Modelfile, directory: Path, where: Teller
         adapters |= found
     body: dict[str, Any] = {"from": names[0]} if names else {}
     if files:
-        body["files"] = {name: send_file(server, path, where) for name, path in files.items()}
+        body["files"] = {name: send_file(server, path, reporter) for name, path in files.items()}
     if adapters:
-        body["adapters"] = {name: send_file(server, path, where) for name, path in adapters.items()}
+        body["adapters"] = {name: send_file(server, path, reporter) for name, path in adapters.items()}
     return body
 
 
@@ -152,7 +151,3 @@ def _files(source: str, directory: Path) -> dict[str, Path]:
     if looks_like_path(source):
         raise CommandFailed(f"{source}: there is no such file")
     return {}
-
-
-def _server() -> Server:
-    return Server.of(CliSettings.load())

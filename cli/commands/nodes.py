@@ -6,9 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 from cli.errors import CommandFailed
-from cli.output import print_json
+from cli.output import print_answer, print_json
 from cli.server import Server
-from cli.settings import CliSettings
 
 _LOOK_S = 1.0
 
@@ -21,11 +20,11 @@ def drain(node: str, *, wait: bool, budget_s: int | None, as_json: bool) -> None
 
 
 def _drain(node: str, *, wait: bool, budget_s: int | None, say: Callable[[str], None]) -> dict[str, Any]:
-    server = Server.of(CliSettings.load())
+    server = Server.of()
     query = "" if budget_s is None else f"?budget_s={budget_s}"
     answer = server.send("POST", f"/puna/v1/nodes/{quote(node, safe='')}/drain{query}", {})
-    told = _text(answer)
-    say(told)
+    reported = _text(answer)
+    say(reported)
     while wait and answer.get("state") == "draining":
         time.sleep(_LOOK_S)
         nodes = server.get("/puna/v1/nodes").get("nodes") or []
@@ -36,19 +35,16 @@ def _drain(node: str, *, wait: bool, budget_s: int | None, say: Callable[[str], 
         if found.get("state") not in ("draining", "drained", "suspect"):
             raise CommandFailed(f"{node} is not drained any more")
         answer = {"node": node, "state": found.get("state"), "draining_replicas": found.get("draining_replicas") or 0}
-        if _text(answer) != told:
-            told = _text(answer)
-            say(told)
+        if _text(answer) != reported:
+            reported = _text(answer)
+            say(reported)
     return answer
 
 
 def undrain(node: str, *, as_json: bool) -> None:
     """Put a node into use again."""
-    answer = Server.of(CliSettings.load()).send("POST", f"/puna/v1/nodes/{quote(node, safe='')}/undrain", {})
-    if as_json:
-        print_json(answer)
-    else:
-        _say(f"{node} is in use again")
+    answer = Server.of().send("POST", f"/puna/v1/nodes/{quote(node, safe='')}/undrain", {})
+    print_answer(answer, f"{node} is in use again", as_json=as_json)
 
 
 def _say(text: str) -> None:

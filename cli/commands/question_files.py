@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from cli.core.answer_format import answer_format
-from cli.core.attachments import Attachment, attachment_of
+from cli.core.attachments import Attachment, answer_format, attachment_of
 from cli.errors import CommandFailed
 
 # What a gateway takes as one body is more; but no question is longer.
@@ -12,7 +11,7 @@ FILE_BYTES_MAX = 32 * 1024 * 1024
 
 
 def read_attachment(path: Path) -> Attachment:
-    """A file for a question.
+    """Read a file that is attached to a question.
 
     Raises:
         CommandFailed: it cannot be read, or models cannot be shown it.
@@ -28,7 +27,7 @@ def read_attachment(path: Path) -> Attachment:
 
 
 def read_format(word: str) -> Any:
-    """What `--format` names.
+    """Read the value of `--format`.
 
     Raises:
         CommandFailed: a file that cannot be read, or holds no schema.

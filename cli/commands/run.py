@@ -48,7 +48,7 @@ def chat(model: str, options: RunOptions, *, verbose: bool) -> None:
 
 
 def _piped() -> str | None:
-    """What was piped or redirected in; None for a terminal, a closed input and /dev/null."""
+    """Read the standard input if it is a pipe or a file; None for a terminal, a closed input and /dev/null."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

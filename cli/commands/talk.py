@@ -6,14 +6,14 @@ from contextlib import closing, nullcontext
 
 from rich.console import Console
 
-from cli.core.conversation import Answer, Conversation, RunOptions, chat_body, timing_line
+from cli.core.conversation import ChatAnswer, Conversation, RunOptions, chat_body, timing_line
 from cli.errors import CommandFailed
 from cli.output import print_json
 from cli.server import Server
 
 
 class Talk:
-    """What was said so far, and how the next answer is to be."""
+    """A conversation, and the options of its next answer."""
 
     def __init__(
         self, server: Server, model: str, options: RunOptions, *, verbose: bool, as_json: bool = False
@@ -36,7 +36,7 @@ class Talk:
         """
         conversation = self.conversation.asked(question, images)
         objects = self.server.stream("/api/chat", chat_body(self.model, conversation, self.options))
-        answer = Answer()
+        answer = ChatAnswer()
         # A first answer may wait for the model to load; nothing of the stream says how far that is.
         waiting = self.err.status(f"waiting for {self.model}") if self.err.is_terminal else nullcontext()
         try:
@@ -45,7 +45,7 @@ class Talk:
                     chunk = next(objects, None)
                 thinks = False
                 while chunk is not None:
-                    thinks = self._show(*answer.take(chunk), thinks=thinks)
+                    thinks = self._show(*answer.add_chunk(chunk), thinks=thinks)
                     chunk = next(objects, None)
         except KeyboardInterrupt:
             self._end_line()

@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.live import Live
 
 from cli.commands.top_screen import draw
-from cli.core.cluster_view import ClusterView
+from cli.core.cluster_view import ClusterItems
 from cli.core.exit_codes import ExitCode
 from cli.core.top_rows import DEVICE_HEADINGS, MODEL_HEADINGS, device_uses, headline, model_rows
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
 from cli.server import Server
-from cli.settings import CliSettings
 
 _PATH = "/puna/v1/events"
 # The gateway breaks its silence every five seconds.
@@ -42,7 +41,7 @@ def top(*, once: bool, every_model: bool, as_json: bool) -> None:
     Raises:
         CommandFailed: no server at the start, or its key is refused.
     """
-    server = Server.of(CliSettings.load())
+    server = Server.of()
     console = Console(highlight=False)
     if once or as_json or not console.is_terminal or not sys.stdin.isatty():
         view = _complete_view(server)
@@ -54,17 +53,17 @@ def top(*, once: bool, every_model: bool, as_json: bool) -> None:
     _watch(server, console, every_model=every_model)
 
 
-def _complete_view(server: Server) -> ClusterView:
-    view = ClusterView()
+def _complete_view(server: Server) -> ClusterItems:
+    view = ClusterItems()
     deadline_s = time.monotonic() + _COMPLETE_WITHIN_S
     for event, data in server.events(_PATH, silence_s=_SILENCE_S):
-        view.take(event, data)
+        view.apply_event(event, data)
         if view.is_complete or time.monotonic() > deadline_s:
             return view
     raise CommandFailed(f"{server.url} ended the stream", ExitCode.UNREACHABLE)
 
 
-def _print(view: ClusterView, *, every_model: bool) -> None:
+def _print(view: ClusterItems, *, every_model: bool) -> None:
     print(headline(view))
     if error := view.status.get("scheduler_error"):
         print(f"the scheduler is away: {error}")
@@ -78,11 +77,11 @@ def _watch(server: Server, console: Console, *, every_model: bool) -> None:
     news: queue.Queue[_News] = queue.Queue(_NEWS_MAX)
     wake_reader, wake_writer = os.pipe()
     threading.Thread(target=_listen, args=(server, news, wake_writer), daemon=True, name="events").start()
-    view, trouble = ClusterView(), ""
+    view, trouble = ClusterItems(), ""
     first = news.get()
     if isinstance(first, CommandFailed):
         raise first
-    view.take(*first)
+    view.apply_event(*first)
     # Ctrl-C leaves whenever it comes, also while the screen is drawn.
     with suppress(KeyboardInterrupt), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -100,7 +99,7 @@ def _watch(server: Server, console: Console, *, every_model: bool) -> None:
                         trouble = str(one)
                     else:
                         trouble = ""
-                        view.take(*one)
+                        view.apply_event(*one)
 
 
 def _listen(server: Server, news: "queue.Queue[_News]", wake: int) -> None:

@@ -7,7 +7,7 @@ from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.core.cluster_view import ClusterView
+from cli.core.cluster_view import ClusterItems
 from cli.core.formatting import format_bytes
 from cli.core.top_rows import (
     MODEL_HEADINGS,
@@ -27,7 +27,7 @@ _BAR_MIN, _BAR_MAX = 10, 60
 _FIXED_LINES = 11
 
 
-def draw(view: ClusterView, url: str, size: ConsoleDimensions, *, trouble: str, idle_too: bool) -> RenderableType:
+def draw(view: ClusterItems, url: str, size: ConsoleDimensions, *, trouble: str, idle_too: bool) -> RenderableType:
     """Everything that fits."""
     uses, models = list(device_uses(view)), model_rows(view, idle_too=idle_too)
     requests = request_rows(view, now_unix_ms=time.time() * 1000)
@@ -51,7 +51,7 @@ def draw(view: ClusterView, url: str, size: ConsoleDimensions, *, trouble: str, 
 
 
 def _shares(lines: int, devices: int, models: int, requests: int) -> tuple[int, int, int]:
-    """How many rows each table gets: a third each, and what one does not need goes to the next."""
+    """Return the rows of each table: a third each; rows that one does not need pass to the next."""
     lines = max(3, lines)
     for_devices = min(devices, max(lines // 3, lines - models - requests))
     for_models = min(models, max((lines - for_devices) // 2, lines - for_devices - requests))

@@ -1,7 +1,10 @@
-"""Files that belong to a question: images for models that see, text for all. Pure."""
+"""Files that belong to a question: images for models that see, text for all, a schema of its answer. Pure."""
 
 import base64
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
@@ -15,7 +18,7 @@ class Attachment:
 
 
 def attachment_of(name: str, data: bytes) -> Attachment:
-    """What a file is, by what is in it.
+    """Classify a file by its content.
 
     Raises:
         ValueError: neither an image that models are shown, nor text in UTF-8.
@@ -32,5 +35,22 @@ def attachment_of(name: str, data: bytes) -> Attachment:
 
 
 def is_image(data: bytes) -> bool:
-    """True for formats that the gateway takes, told by their first bytes."""
+    """Return True for formats that the gateway takes, recognised by their first bytes."""
     return data.startswith(_IMAGE_STARTS) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
+
+
+def answer_format(word: str, read: Callable[[str], str]) -> Any:
+    """Return the word "json", or the schema in the file that the word names; `read` returns the text of a file.
+
+    Raises:
+        ValueError: the file holds no JSON schema.
+    """
+    if word == "json":
+        return "json"
+    try:
+        schema = json.loads(read(word))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{word} is no JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ValueError(f"{word} holds no JSON schema, which is an object")
+    return schema

@@ -1,12 +1,14 @@
-"""What requests of a measurement add up to. Pure."""
+"""Prompts of a benchmark and the summary figures of its requests. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
-from cli.core.percentiles import percentile
-
 CONCURRENCY_MAX = 1024
+_SYLLABLES = ("ka", "mo", "ri", "ten", "sal", "du", "ve", "lor", "an", "pi", "su", "gen", "ta", "ol", "bi", "nek")
+_SHARED = -1  # number of the words that all prompts have in common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,42 +35,37 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class ConcurrencyLevel:
     """Requests that so many clients made at once. What nothing answered for is None."""
 
     concurrency: int
     requests: int
     failed: int
-    prompt_tokens: float | None  # mean
-    answer_tokens: float | None  # mean
-    cached_share: float | None  # of all prompt tokens
-    ttft_ms_p50: float | None
-    ttft_ms_p95: float | None
-    stream_tokens_per_s: float | None  # median of the requests
-    tokens_per_s: float | None  # of all together, over the whole time
+    prompt_tokens: float | None = None  # mean
+    answer_tokens: float | None = None  # mean
+    cached_share: float | None = None  # of all prompt tokens
+    ttft_ms_p50: float | None = None
+    ttft_ms_p95: float | None = None
+    stream_tokens_per_s: float | None = None  # median of the requests
+    tokens_per_s: float | None = None  # of all together, over the whole time
     wall_s: float
 
 
-def level_of(concurrency: int, answered: Sequence[Answered], *, failed: int, wall_s: float) -> Level:
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the smallest value that so many percent of the values do not exceed (nearest rank): always one of them."""
+    assert values
+    assert 0 < percent <= 100
+    return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
+
+
+def level_of(concurrency: int, answered: Sequence[Answered], *, failed: int, wall_s: float) -> ConcurrencyLevel:
     """Sum up the requests of one level."""
     if not answered:
-        return Level(
-            concurrency=concurrency,
-            requests=0,
-            failed=failed,
-            prompt_tokens=None,
-            answer_tokens=None,
-            cached_share=None,
-            ttft_ms_p50=None,
-            ttft_ms_p95=None,
-            stream_tokens_per_s=None,
-            tokens_per_s=None,
-            wall_s=round(wall_s, 3),
-        )
+        return ConcurrencyLevel(concurrency=concurrency, requests=0, failed=failed, wall_s=round(wall_s, 3))
     prompt, tokens = sum(one.prompt_tokens for one in answered), sum(one.tokens for one in answered)
     ttft_ms = [one.ttft_s * 1000 for one in answered]
     speeds = [one.tokens_per_s for one in answered if one.tokens_per_s is not None]
-    return Level(
+    return ConcurrencyLevel(
         concurrency=concurrency,
         requests=len(answered),
         failed=failed,
@@ -86,8 +83,8 @@ def level_of(concurrency: int, answered: Sequence[Answered], *, failed: int, wal
 HEADINGS = ("AT ONCE", "REQUESTS", "FAILED", "PROMPT", "CACHED", "ANSWER", "TTFT P50", "TTFT P95", "EACH", "TOGETHER")
 
 
-def level_row(level: Level) -> tuple[str, ...]:
-    """A level as people read it; speeds are tokens/s."""
+def level_row(level: ConcurrencyLevel) -> tuple[str, ...]:
+    """Return the table row of a level; speeds are tokens/s."""
     return (
         str(level.concurrency),
         str(level.requests),
@@ -107,7 +104,7 @@ def _figure(value: float | None, form: str, unit: str = "") -> str:
 
 
 def concurrency_list(text: str) -> tuple[int, ...]:
-    """The numbers of "1,2,4".
+    """Parse a list of numbers such as "1,2,4".
 
     Raises:
         ValueError: not such a list.
@@ -122,6 +119,19 @@ def concurrency_list(text: str) -> tuple[int, ...]:
 
 
 def prompt_words(*, wanted_tokens: int, sample: Mapping[str, Any], sample_words: int) -> int:
-    """How many words make a prompt of so many tokens, by what a sample of words came to."""
+    """Return the number of words for a prompt of `wanted_tokens`, in proportion to a sample."""
     tokens = max(1, int(sample.get("prompt_eval_count") or 0))
     return max(1, round(wanted_tokens * sample_words / tokens))
+
+
+def bench_prompt(*, words: int, shared_words: int, number: int) -> str:
+    """`shared_words` are the same for every number; the rest, which no cache can have, belongs to this one."""
+    assert 0 <= shared_words <= words
+    assert number >= 0
+    shared = [_word(_SHARED, position) for position in range(shared_words)]
+    return " ".join([*shared, *(_word(number, position) for position in range(words - shared_words))])
+
+
+def _word(number: int, position: int) -> str:
+    digest = blake2b(f"{number}/{position}".encode(), digest_size=3).digest()
+    return "".join(_SYLLABLES[byte % len(_SYLLABLES)] for byte in digest)

@@ -1,4 +1,4 @@
-"""The state that GET /puna/v1/events tells: a snapshot, and then what changes of it. Pure."""
+"""The state that GET /puna/v1/events streams: a snapshot, and then changes to it. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ Item = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class ClusterView:
+class ClusterItems:
     """Sections of items by id, as they are now."""
 
     sections: dict[str, dict[str, Item]] = field(default_factory=dict)
-    _older: int = 0  # time of the newest sample in the snapshot, which may be of when somebody last looked
+    _older: int = 0  # time of the newest sample in the snapshot, which may be as old as the last reader
 
-    def take(self, event: str, data: Mapping[str, Any]) -> None:
-        """Follow one event; events of other names change nothing."""
+    def apply_event(self, event: str, data: Mapping[str, Any]) -> None:
+        """Apply one event; events of other names change nothing."""
         if event == "snapshot":
             self.sections = {name: dict(items) for name, items in data.items()}
             self._older = max((item["at_unix_ms"] for item in self._items("samples")), default=0)
@@ -28,7 +28,7 @@ class ClusterView:
 
     @property
     def status(self) -> Item:
-        """What the gateway says of itself."""
+        """The gateway's own status."""
         return self.sections.get("gateway", {}).get("status", {})
 
     @property
@@ -58,7 +58,7 @@ class ClusterView:
         return heard and any(sample["at_unix_ms"] > self._older for sample in self.samples)
 
     def as_json(self, url: str) -> dict[str, Any]:
-        """What `puna top --once --json` prints."""
+        """Return the object that `puna top --once --json` prints."""
         samples = self.samples
         return {
             "url": url,

@@ -1,9 +1,9 @@
 """Constraints as words on a command line: `replicas_min=2 devices=GPU-1,GPU-2 require_gpu`. Pure."""
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
+from cli.core.conversation import number_if_one
 from common.byte_sizes import parse_byte_size
 from common.nearest import did_you_mean
 
@@ -31,7 +31,7 @@ WORDS_TEXT = "write NAME=VALUE, NAME for a switch, NAME= to forget one"
 
 
 def constraints_of_words(words: Sequence[str]) -> dict[str, Any]:
-    """The fields of the body that words stand for; None: the field is to be forgotten.
+    """Return the body's fields for words of the command line; None: remove the field.
 
     Raises:
         ValueError: a word that means nothing.
@@ -66,7 +66,7 @@ def _value(name: str, text: str) -> Any:
         return _whole(name, text)
     if name == "max_bytes":
         return dict(_cap(part) for part in text.split(",") if part)
-    return _number_or_text(text)  # keep_alive
+    return number_if_one(text)  # keep_alive
 
 
 def _cap(part: str) -> tuple[str, int]:
@@ -97,11 +97,3 @@ def _whole(name: str, text: str) -> int:
         return int(text)
     except ValueError as error:
         raise ValueError(f"{name} is a whole number, not {text[:64]!r}") from error
-
-
-def _number_or_text(text: str) -> float | str:
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if isfinite(number) else text  # JSON has no nan

@@ -1,4 +1,4 @@
-"""What `puna run` and `puna chat` send. Pure."""
+"""Requests and answers of `puna run` and `puna chat`. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from common.clock import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the user set; None leaves it to the model or the server. `options` are those of Ollama's dialect."""
+    """Options of a request; None leaves a value to the model or the server. `options` are those of Ollama's dialect."""
 
     system: str | None = None
     keep_alive: str | None = None
@@ -20,7 +20,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ChatMessage:
     """One turn. `images` are base64."""
 
     role: str
@@ -37,26 +37,26 @@ class Message:
 class Conversation:
     """The turns so far."""
 
-    messages: tuple[Message, ...] = field(default=())
+    messages: tuple[ChatMessage, ...] = field(default=())
 
     def asked(self, question: str, images: Sequence[str] = ()) -> "Conversation":
         """With a question of the user at the end."""
-        return Conversation(messages=(*self.messages, Message(role="user", content=question, images=tuple(images))))
+        return Conversation(messages=(*self.messages, ChatMessage(role="user", content=question, images=tuple(images))))
 
     def answered(self, answer: str) -> "Conversation":
         """With the model's answer at the end."""
-        return Conversation(messages=(*self.messages, Message(role="assistant", content=answer)))
+        return Conversation(messages=(*self.messages, ChatMessage(role="assistant", content=answer)))
 
 
 @dataclass(slots=True)
-class Answer:
+class ChatAnswer:
     """One answer, piece by piece."""
 
     content: list[str] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
     last: Mapping[str, Any] | None = None  # the object that ended it
 
-    def take(self, chunk: Mapping[str, Any]) -> tuple[str, str]:
+    def add_chunk(self, chunk: Mapping[str, Any]) -> tuple[str, str]:
         """Add an object of the stream; its thinking and its content."""
         message = chunk.get("message") or {}
         thinking, content = str(message.get("thinking") or ""), str(message.get("content") or "")
@@ -67,11 +67,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What counts as the answer."""
+        """The answer's text, without its reasoning."""
         return "".join(self.content)
 
     def whole(self) -> dict[str, Any]:
-        """The one object that POST /api/chat answers with `stream` false."""
+        """Return the object that POST /api/chat answers with `stream` false."""
         assert self.last is not None  # asked for after the end only
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if thinking := "".join(self.thinking):
@@ -80,7 +80,7 @@ class Answer:
 
 
 def join_question(arguments: Sequence[str], parts: Sequence[str]) -> str | None:
-    """The question of a single run: what was piped in and read from files, then the words; None starts a dialogue.
+    """Join the question of a single run: piped input and files, then the words; None starts a dialogue.
 
     Raises:
         ValueError: something was piped or read, but nothing is in it.
@@ -95,7 +95,7 @@ def join_question(arguments: Sequence[str], parts: Sequence[str]) -> str | None:
 
 
 def chat_body(model: str, conversation: Conversation, options: RunOptions) -> dict[str, Any]:
-    """The body of POST /api/chat."""
+    """Return the body of POST /api/chat."""
     system = [{"role": "system", "content": options.system}] if options.system else []
     turns = [message.as_json() for message in conversation.messages]
     body: dict[str, Any] = {"model": model, "messages": [*system, *turns], "stream": True}
@@ -111,7 +111,7 @@ def chat_body(model: str, conversation: Conversation, options: RunOptions) -> di
 
 
 def timing_line(last: Mapping[str, Any]) -> str:
-    """The figures of an answer's last object: "23 tokens, 812.4 tokens/s, prompt 9 tokens, load 0.2 s, total 0.3 s"."""
+    """Format the figures of the last object: "23 tokens, 812.4 tokens/s, prompt 9 tokens, load 0.2 s, total 0.3 s"."""
     count, duration_ns = last.get("eval_count") or 0, last.get("eval_duration") or 0
     speed = f"{count / duration_ns * NS_PER_S:.1f} tokens/s" if duration_ns else "speed not measured"
     load_s, total_s = (last.get("load_duration") or 0) / 1e9, (last.get("total_duration") or 0) / 1e9

@@ -16,7 +16,7 @@ class Question:
         """More lines belong to it."""
         return self._lines is not None
 
-    def take(self, line: str) -> str | None:
+    def add_line(self, line: str) -> str | None:
         """Add a line; the question if that ends it. What stood between quotes keeps its line breaks."""
         if self._lines is None:
             start = line.lstrip()
@@ -45,7 +45,7 @@ class Command:
 
 
 def command_of(line: str) -> Command | None:
-    """The command that a line is; None: it is a question. A path is a question, too: `/etc/passwd`."""
+    """Parse a line as a command; None: it is a question, as is a path such as `/etc/passwd`."""
     if not line.startswith("/"):
         return None
     name, _, rest = line.removeprefix("/").partition(" ")
@@ -61,7 +61,7 @@ class Interrupts:
     _count: int = field(default=0)
 
     def typed(self) -> None:
-        """A line came: the user is still here."""
+        """Note a line of the user, who is still here."""
         self._count = 0
 
     def stopped_answer(self) -> None:

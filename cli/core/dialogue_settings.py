@@ -1,4 +1,4 @@
-"""What `/set` changes in a dialogue. Pure."""
+"""Changes that `/set` makes to a dialogue's options. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 from cli.core.conversation import RunOptions
 from cli.core.parameter_values import parameter_values
 from common.nearest import did_you_mean
-from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES
+from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES
 
 _ON_OFF = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 _EFFORTS = ("low", "medium", "high", "max")
@@ -43,7 +43,7 @@ def changed(options: RunOptions, name: str, value: str) -> RunOptions:
 
 
 def switch(name: str, value: str) -> bool:
-    """True for "on", false for "off".
+    """Parse "on" and "off" as True and False.
 
     Raises:
         ValueError: neither.
@@ -54,7 +54,7 @@ def switch(name: str, value: str) -> bool:
 
 
 def setting_rows(model: str, options: RunOptions, *, verbose: bool) -> Iterator[tuple[str, str]]:
-    """What is in effect beside the model's own."""
+    """Yield the values in effect that differ from the model's defaults."""
     yield "model", model
     rows: dict[str, Any] = {
         "system": options.system,

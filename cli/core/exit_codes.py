@@ -1,4 +1,4 @@
-"""What a command's exit status says. Pure."""
+"""Exit statuses of commands. Pure."""
 
 from enum import IntEnum
 
@@ -20,7 +20,7 @@ MEANINGS = {
     ExitCode.FAILED: "failed; the line on standard error says why",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NOT_FOUND: "there is no such model, alias, node, device or key",
-    ExitCode.REFUSED: "refused: the key is missing, wrong or not good for this, or nobody may",
+    ExitCode.REFUSED: "refused: the key is missing, wrong or lacks the right, or no key may do this",
     ExitCode.UNREACHABLE: "the server is not there, is not trusted, or broke off",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C",
 }

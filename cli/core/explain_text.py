@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.core.formatting import format_bytes, lent_text
+from cli.core.formatting import crash_text, format_bytes, format_span, lent_text
 
 Json = Mapping[str, Any]
 _OUTCOMES = {
@@ -18,14 +18,16 @@ _OUTCOMES = {
 _MARKS = {"chosen": "chosen", "fits": "fits  "}
 
 
-def explain_lines(answer: Json) -> Iterator[str]:
-    """The decision, what is loaded, every candidate with its figures, and what would help."""
+def explain_lines(answer: Json, *, now_unix_s: float) -> Iterator[str]:
+    """Yield the decision, the loaded replicas, every candidate with its figures, and suggestions."""
     model, outcome = answer.get("model", ""), str(answer.get("outcome", ""))
     when = "now" if answer.get("hypothetical") else f"{float(answer.get('age_s') or 0):.0f} s ago"
     message = f": {answer['message']}" if answer.get("message") else ""
     yield f"{model}: {_OUTCOMES.get(outcome, outcome)} ({when}){message}"
     if answer.get("waits_for"):
         yield f"waits for {answer['waits_for']}"
+    for row in answer.get("crash_rows") or []:
+        yield _crash_line(row, now_unix_s=now_unix_s)
     for one in answer.get("constraints") or []:
         yield f"held to  {one.get('name')}={one.get('value')} ({one.get('origin')})"
     for replica in answer.get("replicas") or []:
@@ -44,6 +46,14 @@ def explain_lines(answer: Json) -> Iterator[str]:
         )
     for other in answer.get("would_fit") or []:
         yield f"would fit  {other}"
+
+
+def _crash_line(row: Json, *, now_unix_s: float) -> str:
+    text = f"crashes {row.get('node')}  {crash_text(row, now_unix_s=now_unix_s)}"
+    left_s = float(row.get("excluded_until_unix_ms") or 0) / 1000 - now_unix_s
+    if left_s > 0:
+        text += f", other nodes are preferred for {format_span(left_s)}"
+    return f"{text}: {row.get('error')}; `puna load {row.get('model')}` tries it at once"
 
 
 def _replica_line(replica: Json) -> str:
@@ -93,7 +103,7 @@ def _figures(device: Json, *, estimated: bool) -> str:
 
 
 def _room(device: Json) -> str:
-    """What may be taken on the device, what is free there, and what of it is not for this model."""
+    """Describe a device's available bytes: free, promised, and kept back."""
     names = ("available", "free", "promised", "overhead")
     have, free, promised, kept = (int(device.get(f"{name}_bytes") or 0) for name in names)
     text = f"avail {format_bytes(have)} of {format_bytes(free)} free"
@@ -110,7 +120,7 @@ def _room(device: Json) -> str:
 
 
 def _limit(device: Json) -> str:
-    """Which limit made it less than what is free."""
+    """Name the limit that makes the available bytes fewer than the free ones."""
     most = format_bytes(int(device.get("max_bytes") or 0))
     match device.get("limit"):
         case "promised":

@@ -21,7 +21,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_span(span_s: float) -> str:
-    """The largest whole unit: "4 minutes"; under a second "now"."""
+    """Format a span in its largest whole unit: "4 minutes"; under a second "now"."""
     for unit_s, name in _SPANS:
         if span_s >= unit_s:
             count = int(span_s // unit_s)
@@ -30,7 +30,7 @@ def format_span(span_s: float) -> str:
 
 
 def format_until(timestamp: str | None, *, now_unix_s: float) -> str:
-    """When an RFC 3339 time comes, seen from now; far-off and absent times mean for ever."""
+    """Format an RFC 3339 time relative to now; absent and far-off times read "forever"."""
     if not timestamp:
         return "forever"
     distance_s = datetime.fromisoformat(_whole_microseconds(timestamp)).timestamp() - now_unix_s
@@ -40,9 +40,16 @@ def format_until(timestamp: str | None, *, now_unix_s: float) -> str:
 
 
 def format_since(timestamp: str, *, now_unix_s: float) -> str:
-    """How long ago an RFC 3339 time was."""
+    """Format the age of an RFC 3339 time."""
     distance_s = now_unix_s - datetime.fromisoformat(_whole_microseconds(timestamp)).timestamp()
     return "now" if distance_s < 1 else f"{format_span(distance_s)} ago"
+
+
+def crash_text(row: Mapping[str, Any], *, now_unix_s: float) -> str:
+    """Return the crashes in a row of /puna/v1/nodes or /puna/v1/explain in words, with the next try."""
+    wait_s = float(row.get("retry_at_unix_ms") or 0) / 1000 - now_unix_s
+    when = f"in {format_span(wait_s)}" if wait_s >= 1 else "with the next request"
+    return f"crashed {row.get('crashes')} times in a row, next try {when}"
 
 
 def _whole_microseconds(timestamp: str) -> str:

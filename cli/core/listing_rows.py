@@ -1,9 +1,10 @@
 """The gateway's JSON as rows for people. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cli.core.formatting import format_bytes, format_since, format_until, lent_text
+from cli.core.formatting import crash_text, format_bytes, format_since, format_until, lent_text
+from cli.core.store_news import short_digest
 
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = (
@@ -17,7 +18,6 @@ MODEL_SPARE = ("MODIFIED", "DIGEST", "QUANTIZATION")
 MODEL_HEADINGS = ("NAME", "DIGEST", "SIZE", "PARAMETERS", "QUANTIZATION", "CAN", "MODIFIED")
 ALIAS_HEADINGS = ("ALIAS", "MODEL", "STATE")
 CONSTRAINT_HEADINGS = ("MODEL", "SET BY", "CONSTRAINTS")
-_DIGEST_DIGITS = 12
 
 Json = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ def loaded_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str,
             rows.append(
                 (
                     str(model.get("name", "")),
-                    _digest(model),
+                    short_digest(str(model.get("digest", ""))),
                     format_bytes(_replica_bytes(model, devices)),
                     ", ".join(str(device.get("name", "")) for device in devices) or "CPU",
                     str(replica.get("context_length") or model.get("context_length") or ""),
@@ -45,8 +45,35 @@ def loaded_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str,
     return rows
 
 
-def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
-    """One row per device of GET /puna/v1/nodes; a node without devices has one row."""
+def crashed_rows(rows: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, ...]]:
+    """One row like those of `loaded_rows` per model that crashes on a node, for what is said of its next load."""
+    return [
+        (
+            *(str(row.get("model", "")), "", "", "", "", "", str(row.get("node", ""))),
+            *(crash_text(row, now_unix_s=now_unix_s), ""),
+        )
+        for row in rows
+    ]
+
+
+def device_rows(nodes: Sequence[Json], *, now_unix_s: float) -> list[tuple[str, ...]]:
+    """One row per device of GET /puna/v1/nodes, and one per model that crashes; a node without devices has one row."""
+    return [*_device_rows(nodes), *_node_crashes(nodes, now_unix_s)]
+
+
+def _node_crashes(nodes: Sequence[Json], now_unix_s: float) -> list[tuple[str, ...]]:
+    empty = ("",) * (len(DEVICE_HEADINGS) - 3)
+    return [
+        (
+            *(str(node.get("id", "")), str(node.get("state", "")), *empty),
+            f"{row.get('model')} {crash_text(row, now_unix_s=now_unix_s)}: {row.get('error')}",
+        )
+        for node in nodes
+        for row in node.get("crash_rows") or []
+    ]
+
+
+def _device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
     return [
         (
             str(node.get("id", "")),
@@ -71,6 +98,14 @@ def device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
     ]
 
 
+def model_table(models: Sequence[Json], *, now_unix_s: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and one row per model of GET /api/tags; a last column if some cannot be used says why."""
+    rows, reasons = model_rows(models, now_unix_s=now_unix_s), [str(model.get("error") or "") for model in models]
+    if not any(reasons):
+        return MODEL_HEADINGS, rows
+    return (*MODEL_HEADINGS, "REASON"), [(*row, reason) for row, reason in zip(rows, reasons, strict=True)]
+
+
 def model_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, ...]]:
     """One row per model of GET /api/tags."""
     rows: list[tuple[str, ...]] = []
@@ -80,7 +115,7 @@ def model_rows(models: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, 
         rows.append(
             (
                 str(model.get("name", "")),
-                _digest(model),
+                short_digest(str(model.get("digest", ""))),
                 format_bytes(int(model.get("size") or 0)),
                 str(details.get("parameter_size", "")),
                 str(details.get("quantization_level", "")),
@@ -118,7 +153,7 @@ def _words(constraints: Json | None) -> list[str]:
 
 
 def _word(name: str, value: Any) -> str:
-    """A constraint as it is written on the command line."""
+    """Return a constraint as it is written on the command line."""
     match value:
         case True:
             return name
@@ -130,12 +165,8 @@ def _word(name: str, value: Any) -> str:
             return f"{name}={value}"
 
 
-def _digest(model: Json) -> str:
-    return str(model.get("digest", "")).removeprefix("sha256:")[:_DIGEST_DIGITS]
-
-
 def _replica_bytes(model: Json, devices: Iterable[Json]) -> int:
-    """What the replica holds on its devices; the model's sum where the server does not split it."""
+    """Sum the replica's bytes on its devices; the model's sum if the server does not split it."""
     own = [int(device["bytes"]) for device in devices if "bytes" in device]
     return sum(own) if own else int(model.get("size") or 0)
 
@@ -145,13 +176,13 @@ def _bytes(device: Json, name: str) -> str:
 
 
 def _speed(device: Json) -> str:
-    """What ranks it, and where that comes from: "550 GB/s, replicas"."""
+    """Format a device's speed and the source of it: "550 GB/s, replicas"."""
     speed = device.get("speed_bytes_s")
     return f"{format_bytes(round(speed))}/s, {device.get('speed_source') or 'unknown'}" if speed else ""
 
 
 def _source(device: Json) -> str:
-    """Where the free figure was read and how long ago, because neither can be guessed, and whether it was measured."""
+    """Format the source and the age of the free figure, and its trust unless it was measured."""
     if not device.get("free_source"):
         return ""
     age_s = (device.get("free_age_ms") or 0) / 1000

@@ -1,4 +1,4 @@
-"""What POST /puna/v1/load says, as text. Pure."""
+"""Progress events of POST /puna/v1/load, as text. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def load_text(news: Mapping[str, Any]) -> str:
 
 
 def _expected(news: Mapping[str, Any]) -> str:
-    """What comes first and how long it will take, as far as anybody knows."""
+    """Describe the step that the load waits for and the time that is left, as far as they are known."""
     first = f", for {news['waits_for']}" if news.get("waits_for") else ""
     eta_s = news.get("eta_s")
     return f"{first}, about {format_span(float(eta_s))} left" if eta_s is not None and eta_s >= 1 else first

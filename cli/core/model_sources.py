@@ -1,4 +1,4 @@
-"""Which files a FROM or ADAPTER means. Pure: paths that are there go in."""
+"""Files that a FROM or ADAPTER line names. Pure: the paths that exist are an argument."""
 
 import re
 from collections.abc import Collection
@@ -9,7 +9,7 @@ _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf",
 
 
 def with_other_parts(name: str, there: Collection[str]) -> list[str]:
-    """A file and, if it is one of several parts, the others in order.
+    """Return a file and, if it is one of several parts, the others in order.
 
     Raises:
         ValueError: a part is not there.
@@ -27,10 +27,10 @@ def with_other_parts(name: str, there: Collection[str]) -> list[str]:
 
 
 def models_in(names: Collection[str]) -> list[str]:
-    """The GGUF files of a directory."""
+    """List the GGUF files of a directory."""
     return sorted(name for name in names if PurePath(name).suffix.lower() == SUFFIX)
 
 
 def looks_like_path(source: str) -> bool:
-    """True for what nobody would call a model: a path, or the name of a file."""
+    """Return True for a path or a file name, which is no model name."""
     return source.startswith(("/", "./", "../", "~")) or source.lower().endswith((SUFFIX, ".safetensors", ".bin"))

@@ -30,7 +30,7 @@ _IGNORED = frozenset({"REQUIRES"})  # the version of another program
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """The values of a Modelfile.
+    """Parse a Modelfile.
 
     Raises:
         ModelfileInvalid: an unknown instruction, an open quote, a value that is missing, no FROM.
@@ -61,7 +61,7 @@ def parse_modelfile(text: str) -> Modelfile:
 
 
 def create_body(name: str, modelfile: Modelfile) -> Mapping[str, object]:
-    """What POST /api/create is told, but for where the model comes from.
+    """Return the body of POST /api/create, without the source of the model.
 
     Raises:
         ModelfileInvalid: a parameter that no option has the type of.

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterable
 
 from common.nearest import did_you_mean
-from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES, Kind
+from common.spec.rules import OptionKind
+from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES
 
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 
 def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """By name; a list where each value is one of several. Names that nobody knows stay text: others may know them.
+    """Return the values by name; repeated parameters give a list. Unknown names stay text: the server may know them.
 
     Raises:
         ValueError: the text is not of the option's type.
@@ -19,7 +20,7 @@ def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]
     for name, text in parameters:
         rule = SAMPLING_RULES.get(name) or PLACEMENT_RULES.get(name)
         kind = rule.kind if rule is not None else None
-        if kind is Kind.STRINGS:
+        if kind is OptionKind.STRINGS:
             earlier = values.get(name)
             values[name] = [*(earlier if isinstance(earlier, list) else []), text]
         else:
@@ -28,7 +29,7 @@ def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]
 
 
 def option_values(pairs: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """The same, from a command line: a name that nobody knows is a mistake.
+    """Return the values of options from a command line, where an unknown name is an error.
 
     Raises:
         ValueError: there is no such option, or the text is not of its type.
@@ -52,17 +53,17 @@ def _number(name: str, word: str) -> int | float:
     return int(word) if word.lstrip("+-").isdecimal() else number
 
 
-def _value(name: str, text: str, kind: Kind | None) -> object:
+def _value(name: str, text: str, kind: OptionKind | None) -> object:
     word = text.strip().lower()
     match kind:
-        case Kind.INTEGER:
+        case OptionKind.INTEGER:
             try:
                 return int(word)
             except ValueError as error:
                 raise ValueError(f"parameter {name} is a whole number, not {text[:40]!r}") from error
-        case Kind.FLOAT:
+        case OptionKind.FLOAT:
             return _number(name, word)
-        case Kind.BOOLEAN:
+        case OptionKind.BOOLEAN:
             if word not in _TRUE | _FALSE:
                 raise ValueError(f"parameter {name} is true or false, not {text[:40]!r}")
             return word in _TRUE

@@ -1,4 +1,4 @@
-"""When a process that died is started again. Pure: how long it lived in, how long to wait out."""
+"""Restart delays of a process that died: its uptime in, the time to wait out. Pure."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class RestartState:
 
     @property
     def delay_s(self) -> float:
-        """How long to wait before the next start: doubles with each death in a row, up to a limit."""
+        """The delay before the next start: it doubles with each death in a row, up to a limit."""
         if self.deaths_in_a_row == 0:
             return 0.0
         # Beyond 2**16 the limit has long been reached; the bound keeps the power small.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cli.core.conversation import Conversation, Message, RunOptions
+from cli.core.conversation import ChatMessage, Conversation, RunOptions
 
 SUFFIX = ".json"
 _ROLES = frozenset({"user", "assistant"})
@@ -16,7 +16,7 @@ def is_file_name(name: str) -> bool:
 
 
 def to_text(model: str, conversation: Conversation, options: RunOptions) -> str:
-    """The file's text."""
+    """Return the text of the file."""
     fields = {
         "model": model,
         "system": options.system,
@@ -55,7 +55,7 @@ def from_text(text: str) -> tuple[str, Conversation, RunOptions]:
 
 
 def model_body(name: str, model: str, conversation: Conversation, options: RunOptions) -> dict[str, Any]:
-    """What POST /api/create is told to make a model that goes on from here."""
+    """Return the body of POST /api/create for a model that continues this dialogue."""
     body = {
         "model": name,
         "from": model,
@@ -66,8 +66,8 @@ def model_body(name: str, model: str, conversation: Conversation, options: RunOp
     return {key: value for key, value in body.items() if value is not None}
 
 
-def _message(fields: Mapping[str, Any]) -> Message:
+def _message(fields: Mapping[str, Any]) -> ChatMessage:
     if not isinstance(fields, dict) or fields.get("role") not in _ROLES or not isinstance(fields.get("content"), str):
         raise ValueError("one of its messages is none")
     images = fields.get("images") or []
-    return Message(role=fields["role"], content=fields["content"], images=tuple(str(image) for image in images))
+    return ChatMessage(role=fields["role"], content=fields["content"], images=tuple(str(image) for image in images))

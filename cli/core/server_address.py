@@ -1,13 +1,16 @@
-"""Which server a command talks to, from what people write into PUNA_HOST. Pure."""
+"""The address of the server that a command talks to, parsed from PUNA_HOST. Pure."""
 
 from urllib.parse import urlsplit
 
+from common.network import join_host_port
+
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 11434
+DEFAULT_GRPC_PORT = 11435
 # Certificates of the authorities that servers are trusted by; other programs read it, too.
 CA_VARIABLE = "SSL_CERT_FILE"
 SCHEME_PORTS = {"http": 80, "https": 443}
-# A server listens on these, but nobody can be reached under them.
+# A server can listen on these, but a client cannot connect to them.
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -22,7 +25,7 @@ def listen_address(text: str | None, *, port: int | None, default_port: int) -> 
 
 
 def connect_url(text: str, *, tls: bool = False) -> str:
-    """The base URL to dial, from `host`, `:port`, `host:port` or `http(s)://host[:port]`.
+    """Return the base URL to dial, from `host`, `:port`, `host:port` or `http(s)://host[:port]`.
 
     `tls`: where no scheme is written, it is https.
 
@@ -35,13 +38,8 @@ def connect_url(text: str, *, tls: bool = False) -> str:
     return f"{scheme or ('https' if tls else 'http')}://{join_host_port(_EVERY_ADDRESS.get(host, host), port)}"
 
 
-def join_host_port(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 host."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def is_loopback_url(url: str) -> bool:
-    """True for a server on this machine, which is never reached through a proxy."""
+    """Return True for a server on this machine, which is never reached through a proxy."""
     host = urlsplit(url).hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")
 

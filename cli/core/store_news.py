@@ -1,4 +1,4 @@
-"""What a pull or create says, as lines and bars. Pure."""
+"""Progress events of a pull or create, as lines and bars. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ _DIGEST_DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """How far one blob is."""
+    """Progress of one blob."""
 
     key: str
     text: str
@@ -20,7 +20,7 @@ class Bar:
 
 
 def bar_of(news: Mapping[str, Any]) -> Bar | None:
-    """The bar that a line is about; None: it is about no blob, or its size is not known."""
+    """Return the bar of the event's blob; None: it names no blob, or the size is not known."""
     total = int(news.get("total") or 0)
     if not news.get("digest") or total == 0:
         return None
@@ -36,7 +36,7 @@ class PlainNews:
     _whole: set[str] = field(default_factory=set)
 
     def lines(self, news: Mapping[str, Any]) -> Iterable[str]:
-        """What is to be printed of one line of the server's."""
+        """Yield the lines to print for one event of the server."""
         status, bar = str(news.get("status", "")), bar_of(news)
         if status != self._said and (bar is None or bar.key not in self._whole):
             self._said = status

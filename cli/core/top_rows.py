@@ -1,10 +1,10 @@
-"""What `puna top` shows, as values. Pure."""
+"""Rows and figures of `puna top`, as values. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cli.core.cluster_view import ClusterView
+from cli.core.cluster_view import ClusterItems
 from cli.core.formatting import format_bytes
 
 Item = Mapping[str, Any]
@@ -34,7 +34,7 @@ class DeviceUse:
         return (self.node, self.name, self.state, *(format_bytes(size) for size in sizes))
 
 
-def device_uses(view: ClusterView) -> Iterator[DeviceUse]:
+def device_uses(view: ClusterItems) -> Iterator[DeviceUse]:
     """Every device of every node."""
     for node in view.nodes:
         for device in node.get("devices") or []:
@@ -79,7 +79,7 @@ def _cells(part: int, whole: int, width: int) -> int:
     return 0 if part <= 0 else min(width, max(1, round(part * width / whole)))
 
 
-def model_rows(view: ClusterView, *, idle_too: bool) -> list[tuple[str, ...]]:
+def model_rows(view: ClusterItems, *, idle_too: bool) -> list[tuple[str, ...]]:
     """Models that do something, or all of them; the busiest first."""
     rows: list[tuple[tuple[float, str], tuple[str, ...]]] = []
     for model in view.models:
@@ -125,8 +125,8 @@ def _state(model: Item, replicas: Sequence[Item]) -> str:
     return "; ".join(words)
 
 
-def request_rows(view: ClusterView, *, now_unix_ms: float) -> list[tuple[str, ...]]:
-    """Requests in progress, the oldest first."""
+def request_rows(view: ClusterItems, *, now_unix_ms: float) -> list[tuple[str, ...]]:
+    """Return rows of the requests in progress, the oldest first."""
     rows: list[tuple[str, ...]] = []
     for request in view.requests:
         started, ttft = request.get("started_unix_ms"), request.get("first_token_ms")
@@ -153,7 +153,7 @@ def _progress(request: Item) -> str:
     return f"{state} {progress:.0%}" if isinstance(progress, float) else f"{state}, position {progress}"
 
 
-def headline(view: ClusterView) -> str:
+def headline(view: ClusterItems) -> str:
     """One line with the figures of the last second."""
     samples = view.samples
     if not samples:
@@ -169,7 +169,7 @@ def headline(view: ClusterView) -> str:
 
 
 def spark_line(values: Sequence[float], width: int) -> str:
-    """The last values as a row of blocks, scaled to the largest of them."""
+    """Draw the last values as a row of blocks, scaled to the largest of them."""
     shown = list(values)[-width:]
     top = max(shown, default=0.0)
     steps = len(_SPARKS) - 1

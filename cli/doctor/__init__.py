@@ -1,1 +1,1 @@
-"""The looking half of `puna doctor`: each module asks one part of machine or cluster; `cli/core/doctor` judges."""
+"""Inspections of `puna doctor`: each module reads one part of a machine or cluster; `cli/core/doctor` assesses it."""

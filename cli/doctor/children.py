@@ -11,7 +11,7 @@ from cli.cluster.child_process import PACKAGES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildResult:
-    """How one ended. A negative `exit_code` is a signal, None a process that had to be ended."""
+    """Result of a child process. A negative `exit_code` is a signal, None a process that had to be killed."""
 
     exit_code: int | None
     objects: list[dict[str, Any]]  # JSON lines, or one document

@@ -6,7 +6,7 @@ from typing import Any
 
 from cli.cluster.demo import shipped_demo
 from cli.core.doctor.findings import Finding, fail, skip
-from cli.core.doctor.machine import AMX_FLAG, TriedDevice, judge_devices, judge_engine, judge_unused_cards
+from cli.core.doctor.machine import AMX_FLAG, TriedDevice, assess_devices, assess_engine, assess_unused_cards
 from cli.doctor.children import run_runner
 from common.startup_error import StartupError
 from runner.core.devices.device_settings import DeviceSettings
@@ -22,7 +22,7 @@ _KINDS = {
 }
 
 
-def look_at_engine() -> Iterator[Finding]:
+def inspect_engine() -> Iterator[Finding]:
     """Have it compute with the demo model."""
     model = shipped_demo()
     result = run_runner("self-test", *(("--model", str(model)) if model else ()), within_s=_WITHIN_S)
@@ -30,12 +30,12 @@ def look_at_engine() -> Iterator[Finding]:
         yield fail("engine", f"its test does not end: {result.last_line}", "look whether the machine is overloaded")
         return
     report = result.objects[-1] if result.objects else None
-    yield from judge_engine(
+    yield from assess_engine(
         report=report, exit_code=result.exit_code, last_line=result.last_line, has_amx=AMX_FLAG in _processor_flags()
     )
 
 
-def look_at_devices(*, in_use: bool) -> Iterator[Finding]:
+def inspect_devices(*, in_use: bool) -> Iterator[Finding]:
     """List and test every device. `in_use`: a cluster runs here, whose host answers for them."""
     if in_use:
         yield skip("devices", "the running host answers for them; see nodes below")
@@ -50,8 +50,8 @@ def look_at_devices(*, in_use: bool) -> Iterator[Finding]:
         yield fail("devices", f"they cannot be listed: {trouble}", "a driver may hang or not fit; see docs/gpu.md")
         return
     tried = [_tried(device, settings) for device in probe.objects[0].get("devices") or []]
-    yield from judge_devices(tried, excluded=settings.excluded, integrated=settings.integrated)
-    yield from judge_unused_cards(_driver_cards(), tried)
+    yield from assess_devices(tried, excluded=settings.excluded, integrated=settings.integrated)
+    yield from assess_unused_cards(_driver_cards(), tried)
 
 
 def _tried(device: dict[str, Any], settings: DeviceSettings) -> TriedDevice:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.core.doctor.environment import judge_ollama, judge_unknown
+from cli.core.doctor.environment import assess_ollama, assess_unknown
 from cli.core.doctor.findings import Finding, fail, ok
 from cli.settings import CliSettings
 from common.effective_settings import EffectiveSetting, Source, effective_settings
@@ -36,7 +36,7 @@ def unknown_names() -> list[str]:
 
 @contextmanager
 def without(names: list[str]) -> Iterator[None]:
-    """The environment without these, so that the rest can be looked at, too."""
+    """Remove these variables from the environment, so that the other settings can be read."""
     taken = {name: os.environ.pop(name) for name in names}
     try:
         yield
@@ -44,9 +44,9 @@ def without(names: list[str]) -> Iterator[None]:
         os.environ.update(taken)
 
 
-def look_at_environment(unknown: list[str], settings: list[EffectiveSetting]) -> Iterator[Finding]:
+def inspect_environment(unknown: list[str], settings: list[EffectiveSetting]) -> Iterator[Finding]:
     """Names, values, and what counts of Ollama's. Read it inside of `without(unknown)`."""
-    yield from judge_unknown(unknown, KNOWN_NAMES)
+    yield from assess_unknown(unknown, KNOWN_NAMES)
     seen: set[str] = set()
     for process, kind in PROCESSES:
         try:
@@ -66,7 +66,7 @@ def look_at_environment(unknown: list[str], settings: list[EffectiveSetting]) ->
     counting = {
         OLLAMA + EQUIVALENTS[name.removeprefix(PREFIX)][0]: name for _, kind in PROCESSES for name in kind.taken_over()
     }
-    yield from judge_ollama(
+    yield from assess_ollama(
         set_names=[name for name in os.environ if name.startswith(OLLAMA)],
         counting=counting,
         known=frozenset(OLLAMA + name for name, _ in EQUIVALENTS.values()),
@@ -74,7 +74,7 @@ def look_at_environment(unknown: list[str], settings: list[EffectiveSetting]) ->
 
 
 def _of_clients(kind: type[PunaSettings]) -> list[str]:
-    """A URL in PUNA_HOST tells commands where to go; it is not there for the gateway, which listens on host:port."""
+    """Return PUNA_HOST for the gateway if it is a URL: only commands use that; the gateway listens on host:port."""
     name = f"{PREFIX}HOST"
     return [name] if kind is GatewaySettings and "://" in os.environ.get(name, "") else []
 

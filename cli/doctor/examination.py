@@ -1,4 +1,4 @@
-"""Everything that `puna doctor` looks at, in the order in which it is told."""
+"""Every check of `puna doctor`, in the order of its report."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 from cli.cluster.home import real_home
 from cli.cluster.lock import is_locked
 from cli.cluster.state_file import ClusterRecord, read_record
-from cli.core.doctor.findings import Finding, fail
-from cli.doctor.engine import look_at_devices, look_at_engine
-from cli.doctor.environment import look_at_environment
-from cli.doctor.files import look_at_disks, look_at_limits, look_at_models
-from cli.doctor.ports import look_at_ports
-from cli.doctor.redis import look_at_redis
-from cli.doctor.server import look_at_server
+from cli.core.doctor.findings import Finding, fail, ok
+from cli.core.doctor.models import assess_models
+from cli.doctor.engine import inspect_devices, inspect_engine
+from cli.doctor.environment import inspect_environment
+from cli.doctor.files import check_models, inspect_disks, inspect_limits
+from cli.doctor.ports import inspect_ports
+from cli.doctor.redis import inspect_redis
+from cli.doctor.server import inspect_server
 from cli.errors import CommandFailed
 from cli.server import Server
 from cli.settings import CliSettings
@@ -22,28 +23,33 @@ from common.startup_error import StartupError
 
 def examine(unknown: list[str], effective: list[EffectiveSetting]) -> Iterator[Finding]:
     """One finding after the other; some take seconds. Nothing is changed."""
-    yield from look_at_environment(unknown, effective)
-    yield from look_at_engine()
+    yield from inspect_environment(unknown, effective)
+    yield from inspect_engine()
     try:
         settings = CliSettings.load()
     except StartupError:
-        return  # said above; without it nobody knows where to look
+        return  # reported above; without settings the rest cannot be checked
     home = real_home(Path(settings.home))
     record = read_record(home) if is_locked(home) else None
-    yield from look_at_devices(in_use=record is not None)
+    yield from inspect_devices(in_use=record is not None)
     models = settings.models.expanduser() if settings.models is not None else home / "models"
-    yield from look_at_disks(home, models)
-    yield from look_at_models(models)
-    yield from look_at_limits()
-    yield from look_at_redis(settings.redis_url or (record.redis_url if record is not None else None))
-    yield from look_at_ports(settings, record)
-    yield from _server(settings, record)
+    yield from inspect_disks(home, models)
+    checked = None
+    if models.is_dir():
+        checked = check_models(models)
+        yield from assess_models(checked, directory=str(models))
+    else:
+        yield ok("models", f"none yet: there is no {models}")
+    yield from inspect_limits()
+    yield from inspect_redis(settings.redis_url or (record.redis_url if record is not None else None))
+    yield from inspect_ports(settings, record)
+    yield from _server(settings, record, named=frozenset(checked.broken if checked is not None else ()))
 
 
-def _server(settings: CliSettings, record: ClusterRecord | None) -> Iterator[Finding]:
+def _server(settings: CliSettings, record: ClusterRecord | None, *, named: frozenset[str]) -> Iterator[Finding]:
     try:
         server = Server.of(settings)
     except CommandFailed as error:
         yield fail("server", str(error), "correct the setting that it names")
         return
-    yield from look_at_server(server, expected=bool(settings.host) or record is not None)
+    yield from inspect_server(server, expected=bool(settings.host) or record is not None, named=named)

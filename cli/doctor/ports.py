@@ -9,21 +9,20 @@ import httpx
 
 from cli.cluster.state_file import ClusterRecord
 from cli.core.doctor.findings import Finding, fail, skip
-from cli.core.doctor.listeners import listening_inodes
-from cli.core.doctor.machine import judge_port
-from cli.core.server_address import DEFAULT_PORT, listen_address
+from cli.core.doctor.machine import assess_port
+from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.settings import CliSettings
 from common.network import is_taken, split_host_port
 
-GRPC_PORT = 11435
 _ANSWER_WITHIN_S = 2.0
+_LISTEN = "0A"
 
 
-def look_at_ports(settings: CliSettings, record: ClusterRecord | None) -> Iterator[Finding]:
+def inspect_ports(settings: CliSettings, record: ClusterRecord | None) -> Iterator[Finding]:
     """Both listeners: those of the running cluster, else those that `puna up` would take."""
     for name, text, variable, default, ours in (
         ("HTTP", settings.host, "PUNA_HOST", DEFAULT_PORT, record.http_address if record else None),
-        ("gRPC", settings.grpc_host, "PUNA_GRPC_HOST", GRPC_PORT, record.grpc_address if record else None),
+        ("gRPC", settings.grpc_host, "PUNA_GRPC_HOST", DEFAULT_GRPC_PORT, record.grpc_address if record else None),
     ):
         try:
             address = ours or listen_address(text, port=None, default_port=default)
@@ -34,7 +33,7 @@ def look_at_ports(settings: CliSettings, record: ClusterRecord | None) -> Iterat
             yield skip("ports", f"{address} ({name}) is another machine's")
             continue
         taken = is_taken(address)
-        yield judge_port(
+        yield assess_port(
             name=name,
             address=address,
             variable=variable,
@@ -70,6 +69,14 @@ def _owner(port: int) -> str:
                 if any(str(link.readlink()) in wanted for link in (process / "fd").iterdir()):
                     return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
     return ""
+
+
+def listening_inodes(table: str, port: int) -> Iterator[int]:
+    """Inodes of the sockets that listen on a port, from the text of /proc/net/tcp or tcp6."""
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+            yield int(fields[9])
 
 
 def _is_puna(address: str) -> bool:

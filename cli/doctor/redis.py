@@ -11,10 +11,9 @@ from redis.exceptions import RedisError
 
 from cli.cluster.plan import embedded_redis_server
 from cli.core.doctor.findings import Finding, fail, ok
-from cli.core.doctor.machine import judge_skew
-from cli.core.doctor.redis import SentinelAnswer, judge_redis, judge_sentinels
-from cli.core.server_address import join_host_port
-from common.network import split_host_port
+from cli.core.doctor.machine import assess_skew
+from cli.core.doctor.redis import SentinelAnswer, assess_redis, assess_sentinels
+from common.network import join_host_port, split_host_port
 from common.redis_client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis
 from common.startup_error import StartupError
 
@@ -22,8 +21,8 @@ _ANSWER_WITHIN_S = 2.0
 _ALL_WITHIN_S = 10.0
 
 
-def look_at_redis(url: str | None) -> Iterator[Finding]:
-    """That of the settings or of the running cluster; None: `puna up` would start its own."""
+def inspect_redis(url: str | None) -> Iterator[Finding]:
+    """Check the Redis of the settings or of the running cluster; None: `puna up` would start its own."""
     if url is None:
         try:
             yield ok("redis", f"`puna up` starts its own, {embedded_redis_server()}")
@@ -40,9 +39,9 @@ async def _ask(url: str) -> list[Finding]:
         async with asyncio.timeout(_ALL_WITHIN_S):
             if urlsplit(url).scheme in SENTINEL_SCHEMES:
                 answers = await _ask_sentinels(url)
-                findings += judge_sentinels(answers, set_name=_set_name(url))
+                findings += assess_sentinels(answers, set_name=_set_name(url))
                 if all(answer.trouble for answer in answers):
-                    return findings  # nobody knows where the server is
+                    return findings  # the address of the server is unknown
             findings += await _ask_server(url)
     except ValueError as error:
         findings.append(fail("redis", f"PUNA_REDIS_URL: {str(error).replace(url, shown)}", "correct it"))
@@ -63,7 +62,7 @@ async def _ask_server(url: str) -> list[Finding]:
             save = (await client.config_get("save")).get("save")
         except RedisError:  # those who run it for others forbid that
             save = None
-        return [*judge_redis(info, save=save), judge_skew("Redis' clock", skew_s)]
+        return [*assess_redis(info, save=save), assess_skew("Redis' clock", skew_s)]
     finally:
         await client.aclose()
 

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import httpx
 
 from cli.core.doctor.findings import Finding, fail, skip
-from cli.core.doctor.machine import judge_skew
-from cli.core.doctor.server import judge_nodes, judge_readiness, judge_version
+from cli.core.doctor.machine import assess_skew
+from cli.core.doctor.models import assess_listed
+from cli.core.doctor.server import assess_crashes, assess_nodes, assess_readiness, assess_version
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 from cli.server import Server
@@ -17,32 +19,37 @@ from common.version import puna_version
 _ANSWER_WITHIN_S = 10.0
 
 
-def look_at_server(server: Server, *, expected: bool) -> Iterator[Finding]:
-    """`expected`: somebody said that there is one; else none is no fault."""
+def inspect_server(server: Server, *, expected: bool, named: frozenset[str] = frozenset()) -> Iterator[Finding]:
+    """Check the server. `expected`: its absence is a fault. `named`: unusable models that are reported already."""
     asked_s = time.time()
     try:
         response = server.ask("GET", "/api/version", answer_within_s=_ANSWER_WITHIN_S)
     except CommandFailed as error:
         if error.code is ExitCode.NOT_FOUND:
-            yield judge_version(url=server.url, answer={}, own_version=puna_version())
+            yield assess_version(url=server.url, answer={}, own_version=puna_version())
         elif error.code is ExitCode.UNREACHABLE and not expected:
             yield skip("server", f"nothing answers at {server.url}; `puna up` starts one")
         else:
             yield fail("server", str(error), "start it, or correct PUNA_HOST")
         return
     middle_s = (asked_s + time.time()) / 2
-    try:
-        answer = response.json()
-    except ValueError:
-        answer = {}
-    version = judge_version(
-        url=server.url, answer=answer if isinstance(answer, dict) else {}, own_version=puna_version()
-    )
-    yield version
+    answer = _object(response)
+    yield assess_version(url=server.url, answer=answer, own_version=puna_version())
     yield from _clock(response, middle_s)
     if "puna" in answer:
         yield from _readiness(server)
         yield from _nodes(server)
+        yield from _models(server, named)
+
+
+def _models(server: Server, named: frozenset[str]) -> Iterator[Finding]:
+    try:
+        models = server.get("/api/tags", answer_within_s=_ANSWER_WITHIN_S).get("models") or []
+    except CommandFailed as error:
+        if error.code is not ExitCode.REFUSED:  # the nodes, which need the same, say so already
+            yield fail("models", str(error), "look at the gateway's log")
+        return
+    yield from assess_listed(models, named=named)
 
 
 def _clock(response: httpx.Response, middle_s: float) -> Iterator[Finding]:
@@ -52,7 +59,7 @@ def _clock(response: httpx.Response, middle_s: float) -> Iterator[Finding]:
     except (KeyError, ValueError):
         yield skip("clocks", "the server does not say what time it is")
         return
-    yield judge_skew("the server's clock", said_s - middle_s)
+    yield assess_skew("the server's clock", said_s - middle_s)
 
 
 def _readiness(server: Server) -> Iterator[Finding]:
@@ -60,11 +67,16 @@ def _readiness(server: Server) -> Iterator[Finding]:
     if isinstance(response, CommandFailed):
         yield fail("server", str(response), "look at its log")
         return
+    yield assess_readiness(response.status_code, _object(response))
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    """Return the JSON object of an answer; an empty one where it is none."""
     try:
         answer = response.json()
     except ValueError:
-        answer = {}
-    yield judge_readiness(response.status_code, answer)
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _nodes(server: Server) -> Iterator[Finding]:
@@ -76,4 +88,5 @@ def _nodes(server: Server) -> Iterator[Finding]:
         else:
             yield fail("nodes", str(error), "look at the scheduler's log")
         return
-    yield from judge_nodes(nodes)
+    yield from assess_nodes(nodes)
+    yield from assess_crashes(nodes, now_unix_s=time.time())

@@ -10,7 +10,7 @@ from grpc import aio
 
 from common.clock import Clock, SystemClock
 from common.grpc.client import open_channel
-from common.network import UNIX_PREFIX, is_private_listener, split_host_port
+from common.network import UNIX_PREFIX, is_private_listener, join_host_port, split_host_port
 
 # How long an answer of the name service is believed.
 RESOLVE_S = 5.0
@@ -19,9 +19,9 @@ FORGET_S = 60.0
 
 
 async def resolve(addresses: str) -> list[str]:
-    """What to dial for "host:port,host:port": each address of every name, in order, without repetitions.
+    """Return the addresses to dial for "host:port,host:port": each address once, in order.
 
-    Unix sockets and loopback names stay as they are, and so does a name that nobody knows now. Where a name has
+    Unix sockets and loopback names stay as they are, and so does a name that does not resolve now. Where a name has
     addresses of both families, those of IPv4 are meant: the same processes have the others.
     """
     found = [await _resolve_one(one.strip()) for one in addresses.split(",")]
@@ -38,7 +38,7 @@ async def _resolve_one(address: str) -> list[str]:
         return [address]
     old = sorted({row[4][0] for row in rows if row[0] == socket.AF_INET})
     new = sorted({row[4][0] for row in rows if row[0] == socket.AF_INET6})
-    return [f"{one}:{port}" for one in old] or [f"[{one}]:{port}" for one in new] or [address]
+    return [join_host_port(str(one), port) for one in old or new] or [address]
 
 
 class Channels:

@@ -1,4 +1,4 @@
-"""How every gRPC channel of Puna is set up, and how a call carries the request id."""
+"""Set-up of every gRPC channel of Puna, and the request id that a call carries."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 
 
 def open_channel(address: str) -> aio.Channel:
-    """A channel to `host:port` or `unix:/path`; connects when first used."""
+    """Open a channel to `host:port` or `unix:/path`; it connects at the first call."""
     return aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
@@ -36,7 +36,7 @@ class ChannelBook:
         self._channels: dict[str, aio.Channel] = {}
 
     def channel(self, address: str) -> aio.Channel:
-        """The channel to an address, the same every time."""
+        """Return the channel to an address, the same every time."""
         known = self._channels.get(address)
         if known is None:
             known = self._channels[address] = open_channel(address)

@@ -1,8 +1,8 @@
 """Domain errors over gRPC: out as google.rpc.Status with ErrorInfo, in again as the same Python type."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -26,7 +26,7 @@ Message = TypeVar("Message")
 
 
 def to_status(error: PunaError) -> grpc.Status:
-    """The gRPC status of a domain error, with ErrorInfo (reason, param) and RetryInfo where it applies."""
+    """Return the gRPC status of a domain error, with ErrorInfo (reason, param) and RetryInfo where it applies."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     if error.param is not None:
         info.metadata["param"] = error.param
@@ -40,7 +40,7 @@ def to_status(error: PunaError) -> grpc.Status:
 
 
 def from_rpc_error(error: aio.AioRpcError) -> PunaError:
-    """The domain error that the other side raised, or the nearest one for errors of the transport."""
+    """Return the domain error that the other side raised, or the nearest one for errors of the transport."""
     status = rpc_status.from_call(error)  # type: ignore[arg-type]  # the stub knows only the sync call type
     if status is not None:
         info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
@@ -78,11 +78,19 @@ def domain_errors() -> Iterator[None]:
         raise from_rpc_error(error) from error
 
 
-async def received(call: AsyncIterable[Message]) -> AsyncIterator[Message]:
-    """The messages of a streaming call, with domain errors instead of gRPC ones."""
-    with domain_errors():
-        async for message in call:
-            yield message
+async def received(
+    call: "aio.UnaryStreamCall[Any, Message] | aio.StreamStreamCall[Any, Message]",
+) -> AsyncGenerator[Message, None]:
+    """Yield the messages of a streaming call; raise domain errors instead of gRPC ones.
+
+    Leaving the iteration cancels the call: at once where this generator is closed (`contextlib.aclosing`).
+    """
+    try:
+        with domain_errors():
+            async for message in call:
+                yield message
+    finally:
+        call.cancel()
 
 
 def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> any_pb2.Any:

@@ -1,4 +1,4 @@
-"""How every gRPC server of Puna is set up: errors, request ids, health, reflection, keepalive."""
+"""Set-up of every gRPC server of Puna: errors, request ids, health, reflection, keepalive."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

@@ -24,7 +24,7 @@ class Collector:
         self._collected_s = now_s
 
     def due(self, now_s: float, *, idle: bool) -> bool:
-        """Whether now is a moment to look through everything."""
+        """Return True if the next full collection may run now."""
         return now_s >= self._collected_s + (WISHED_S if idle else LATEST_S)
 
     def collect(self, now_s: float) -> None:

@@ -39,7 +39,7 @@ class DeviceGauges:
     """`PREFIX_device_…`, read from rows when the page is asked for."""
 
     def __init__(self, prefix: str, label_names: Sequence[str]) -> None:
-        """Registers the gauges."""
+        """Register the gauges."""
 
         def family(name: str, text: str, *more_labels: str) -> Family:
             return Family(f"{prefix}_device_{name}", text, (*label_names, *more_labels))
@@ -51,13 +51,13 @@ class DeviceGauges:
         self._speed = family(
             "speed_bytes_per_second",
             "How fast memory is: copy, what one inside the device reads and writes (0: not timed); "
-            "replicas, what their decode steps read, once they have told",
+            "replicas, what their decode steps read, once it is known",
             "source",
         )
         self.gauges = ScrapedGauges((self._total, self._free, self._age, self._state, self._speed))
 
     def read_from(self, rows: Callable[[], Iterable[DeviceRow]]) -> None:
-        """Where the rows come from."""
+        """Set the source of the rows."""
         self.gauges.read_from(lambda: self.samples(rows()))
 
     def samples(self, rows: Iterable[DeviceRow]) -> Iterator[Sample]:

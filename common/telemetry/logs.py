@@ -32,6 +32,6 @@ def configure_logs(*, service: str, debug: bool = False) -> None:
 
 
 def get_logger() -> FilteringBoundLogger:
-    """The logger of this process."""
+    """Return the logger of this process."""
     logger: FilteringBoundLogger = structlog.get_logger()
     return logger

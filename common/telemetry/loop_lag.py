@@ -1,4 +1,4 @@
-"""How late an event loop comes to what is due: what holds it up for a tenth of a second holds up every stream."""
+"""Lag of an event loop: a delay of a tenth of a second delays every stream."""
 
 import asyncio
 

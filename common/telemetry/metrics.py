@@ -46,13 +46,13 @@ class ScrapedGauges(Collector):
     """Families with one source. Without a source the page shows their names only."""
 
     def __init__(self, families: Sequence[Family]) -> None:
-        """Registers itself: one for each process."""
+        """Register the collector: one for each process."""
         self.families = tuple(families)
         self._read: Callable[[], Iterable[Sample]] = tuple
         REGISTRY.register(self)
 
     def read_from(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Where the values come from, from now on. Called from the page's thread; it must not wait."""
+        """Set the source of the values. Runs in the thread of the metrics page, so the source must not wait."""
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
@@ -63,7 +63,7 @@ class ScrapedGauges(Collector):
         yield from shown.values()
 
     def describe(self) -> Iterator[Metric]:
-        """The names alone."""
+        """Yield the names alone."""
         for family in self.families:
             yield GaugeMetricFamily(family.name, family.text, labels=family.labels)
 

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK, sent by OTLP over gRPC. Imported only where `tracing.py` is told to trace."""
+"""Spans by OpenTelemetry's SDK, sent by OTLP over gRPC. Imported only where `tracing.py` has to trace."""
 
 import os
 import threading
@@ -51,18 +51,18 @@ class OtlpSpan:
                 self._span.set_attribute(name, value)
 
     def fail(self, reason: str) -> None:
-        """It did not work out."""
+        """Mark the span as failed."""
         self._span.set_status(Status(StatusCode.ERROR, reason))
         self._span.set_attribute("error.type", reason)
 
     def end(self) -> None:
-        """It is over."""
+        """End the span."""
         if not self._ended:
             self._ended = True
             self._span.end()
 
     def part(self, name: str, *, start_unix_ns: int, end_unix_ns: int, attributes: Mapping[str, Value]) -> None:
-        """Some of it that was timed elsewhere."""
+        """Add a child span whose times were measured elsewhere."""
         span = self._tracer.start_span(name, context=self.context, start_time=start_unix_ns, attributes=attributes)
         span.end(end_time=end_unix_ns)
 
@@ -95,14 +95,14 @@ class OtlpBackend:
         self._tracer = provider.get_tracer("puna", puna_version())
 
     def begin(self, name: str, *, parent: Span, kind: SpanKind, attributes: Mapping[str, Value]) -> Span:
-        """A span that has begun."""
+        """Begin a span."""
         context = parent.context if isinstance(parent, OtlpSpan) else Context()
         return OtlpSpan(
             self._tracer.start_span(name, context=context, kind=_KINDS[kind], attributes=attributes), self._tracer
         )
 
     def remote(self, headers: Iterable[tuple[str, str]]) -> Span:
-        """The caller's span; one that starts nothing where the headers name none."""
+        """Return the caller's span; one without effect if the headers name none."""
         carrier = {name.lower(): value for name, value in headers if isinstance(value, str)}
         return OtlpSpan(trace.get_current_span(_PROPAGATOR.extract(carrier, context=Context())), self._tracer)
 

@@ -18,7 +18,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class SpanKind(StrEnum):
-    """Which side of a call a span is on."""
+    """Side of a call that a span is on."""
 
     INTERNAL = "internal"
     SERVER = "server"
@@ -32,16 +32,16 @@ class Span(Protocol):
         """Say more of it; None says nothing."""
 
     def fail(self, reason: str) -> None:
-        """It did not work out."""
+        """Mark the span as failed."""
 
     def end(self) -> None:
-        """It is over; a second time changes nothing."""
+        """End the span; a second time changes nothing."""
 
     def part(self, name: str, *, start_unix_ns: int, end_unix_ns: int, attributes: Mapping[str, Value]) -> None:
-        """Some of it that was timed elsewhere."""
+        """Add a child span whose times were measured elsewhere."""
 
     def headers(self) -> Headers:
-        """How another process learns of it."""
+        """Return the headers that carry the trace to another process."""
 
     def __enter__(self) -> Self: ...
 
@@ -56,16 +56,16 @@ class NoSpan:
     __slots__ = ()
 
     def set(self, attributes: Mapping[str, Value | None]) -> None:
-        """Nobody listens."""
+        """Discard it."""
 
     def fail(self, reason: str) -> None:
-        """Nobody listens."""
+        """Discard it."""
 
     def end(self) -> None:
-        """Nobody listens."""
+        """Discard it."""
 
     def part(self, name: str, *, start_unix_ns: int, end_unix_ns: int, attributes: Mapping[str, Value]) -> None:
-        """Nobody listens."""
+        """Discard it."""
 
     def headers(self) -> Headers:
         """None."""
@@ -85,7 +85,7 @@ _current: ContextVar[Span] = ContextVar("span", default=NO_SPAN)
 
 
 def current() -> Span:
-    """What this task works for."""
+    """Return the span that this task works for."""
     return _current.get()
 
 
@@ -98,7 +98,7 @@ def use(span: Span) -> Span:
 
 
 def reason_of(error: BaseException) -> str | None:
-    """What a span says of an error; None for what is none: who stops listening."""
+    """Return the error text of a span; None for a cancellation, which is no error."""
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return None
     return error.reason if isinstance(error, PunaError) else type(error).__name__

@@ -34,13 +34,13 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class Backend(Protocol):
-    """What makes spans (`common.telemetry.otlp`)."""
+    """Maker of spans (`common.telemetry.otlp`)."""
 
     def begin(self, name: str, *, parent: Span, kind: SpanKind, attributes: Mapping[str, Value]) -> Span:
-        """A span that has begun; a root where the parent is none."""
+        """Begin a span; a root if the parent is none."""
 
     def remote(self, headers: Iterable[tuple[str, str]]) -> Span:
-        """The caller's span, to be a parent."""
+        """Return the caller's span, as a parent."""
 
     def close(self) -> None:
         """Send what is left, for a moment."""
@@ -79,14 +79,14 @@ def begin(
     parent: Span | None = None,
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> Span:
-    """A span within the current one, or within `parent`."""
+    """Begin a span within the current one, or within `parent`."""
     if _backend is None:
         return NO_SPAN
     return _backend.begin(name, parent=current() if parent is None else parent, kind=kind, attributes=attributes or {})
 
 
 def use_caller(headers: Iterable[tuple[str, str]] | None) -> None:
-    """What this task does, it does for whoever sent these headers."""
+    """Attribute the work of this task to the caller that sent these headers."""
     if _backend is not None:
         use(_backend.remote(headers or ()))
 

@@ -1,4 +1,4 @@
-"""Which nodes exist and what they said last. Pure: events in, a new membership out.
+"""Membership of nodes and their last reports. Pure: events in, a new membership out.
 
 A node is in the inventory exactly while a registration stream of it is open. What a report carries is opaque here:
 a section is kept as it came, until a later report replaces it.
@@ -19,7 +19,7 @@ from types import MappingProxyType
 NODES_MAX = 1000
 
 
-class Section(StrEnum):
+class NodeSection(StrEnum):
     """The parts of a report."""
 
     FACTS = "facts"
@@ -42,24 +42,24 @@ class ReplacedByNewer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one message of a registration stream said. `stream` tells streams apart, also of the same host process."""
+    """Message of a registration stream. `stream` distinguishes streams, also of the same host process."""
 
     node_id: str
     incarnation: str
     started_at_unix_ms: int
     stream: int
-    sections: Mapping[Section, object]
+    sections: Mapping[NodeSection, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Member:
     """One registered node. `sections` holds every Section."""
 
     node_id: str
     incarnation: str
     started_at_unix_ms: int
     stream: int
-    sections: Mapping[Section, object]
+    sections: Mapping[NodeSection, object]
     reported_at_s: float
     suspect: bool = False
 
@@ -68,7 +68,7 @@ class Node:
 class Membership:
     """Every node by id. `version` grows with each change that a watcher should see."""
 
-    nodes: Mapping[str, Node] = field(default_factory=lambda: MappingProxyType({}))
+    nodes: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     version: int = 1
 
 
@@ -111,12 +111,12 @@ def apply_time(membership: Membership, *, now_s: float, silence_s_max: float) ->
 
 
 def next_check_s(membership: Membership, *, silence_s_max: float) -> float | None:
-    """When the next node could become suspect, on the clock of `now_s`; None if no node can."""
+    """Return when the next node could become suspect, on the clock of `now_s`; None if no node can."""
     waiting = [node.reported_at_s for node in membership.nodes.values() if not node.suspect]
     return min(waiting) + silence_s_max if waiting else None
 
 
-def _register(membership: Membership, known: Node | None, report: Report, *, now_s: float) -> Membership:
+def _register(membership: Membership, known: Member | None, report: Report, *, now_s: float) -> Membership:
     if known is not None and known.incarnation != report.incarnation:
         if report.started_at_unix_ms <= known.started_at_unix_ms:
             raise ReplacedByNewer(known.incarnation)
@@ -125,10 +125,10 @@ def _register(membership: Membership, known: Node | None, report: Report, *, now
         raise ReplacedByNewer(known.incarnation)
     if known is None and len(membership.nodes) >= NODES_MAX:
         raise TooManyNodes(f"{NODES_MAX} nodes are registered")
-    missing = [section.value for section in Section if section not in report.sections]
+    missing = [section.value for section in NodeSection if section not in report.sections]
     if missing:
         raise IncompleteReport(", ".join(missing))
-    node = Node(
+    node = Member(
         node_id=report.node_id,
         incarnation=report.incarnation,
         started_at_unix_ms=report.started_at_unix_ms,
@@ -139,6 +139,6 @@ def _register(membership: Membership, known: Node | None, report: Report, *, now
     return _with_node(membership, node, visible=True)
 
 
-def _with_node(membership: Membership, node: Node, *, visible: bool) -> Membership:
+def _with_node(membership: Membership, node: Member, *, visible: bool) -> Membership:
     nodes = MappingProxyType({**membership.nodes, node.node_id: node})
     return Membership(nodes=nodes, version=membership.version + (1 if visible else 0))

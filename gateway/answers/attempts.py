@@ -1,4 +1,4 @@
-"""Where one request was tried already, whether it may go on elsewhere, and what it is blamed for."""
+"""Tries of one request: earlier replicas, permission for another try, and the crashes that it is blamed for."""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ REFUSED_MAX = 16
 # For so long what the neighbours of a suspect see of its replica is its crash: a gateway that is short of processor
 # time hears of it late, and a process that has crashed does not crash again.
 SAME_CRASH_S = 10.0
-# How a call begins its text that reached nobody (`common.grpc.errors`, gRPC): nothing was computed there.
+# Beginnings of errors of calls that reached no process (`common.grpc.errors`, gRPC): nothing was computed there.
 _NOT_CONNECTED = "failed to connect"
 _GONE = (ModelUnavailable, RunnerLost, DeviceLost, RequestCanceled, ShuttingDown, PlacementMismatch)
 _NOT_NOW = (QueueFull, ModelLoading)
@@ -62,7 +62,7 @@ class Attempts:
     crashed: list[ReplicaInfo] = field(default_factory=list)  # replicas whose crashes it is blamed for
 
     def continued(self, connection: Connection) -> None:
-        """Tokens came."""
+        """Note that the answer went on: new tokens came."""
         if self.cause:
             metrics.RESUMES.labels(self.cause, "resumed").inc()
             log.info("answer.resumed", cause=self.cause, replica=connection.info.key, at_token=self.answer_tokens)
@@ -70,8 +70,8 @@ class Attempts:
         if self.suspicion.is_suspect and self.suspicion.is_past(self.answer_tokens):
             self.pool.clear_suspect(connection)
 
-    def judge(self, error: PunaError, connection: Connection | None) -> None:
-        """After a failed call: return if the request may try again.
+    def retry_or_raise(self, error: PunaError, connection: Connection | None) -> None:
+        """Decide on a failed call: return if the request may try again.
 
         Raises:
             PunaError: what the client gets.
@@ -86,7 +86,7 @@ class Attempts:
         metrics.RETRIES.labels(error.reason).inc()
 
     def asks_again(self) -> bool:
-        """Whether a load that ended with its runner is asked for once more.
+        """Return True if a load that ended with its runner is requested once more.
 
         A replica that crashes with its first request may do so before the scheduler has heard that it was ready: then
         the load is said to have failed, and what this request waits for is the crash that it has seen itself.
@@ -97,7 +97,7 @@ class Attempts:
         return True
 
     def fail(self, error: PunaError) -> PunaError:
-        """What the client gets where a replica is not to be had: an answer that has begun was lost, for any reason."""
+        """Return the client's error if no replica can be had: an answer that has begun was lost, for any reason."""
         if not self.cause:
             return error
         metrics.RESUMES.labels(self.cause, "failed").inc()
@@ -152,5 +152,5 @@ class Attempts:
 
 
 def _cause(error: PunaError) -> str:
-    """The label of metrics."""
+    """Return the metric label of an error's cause."""
     return "stalled" if isinstance(error, RunnerStalled | RunnerSilent) else error.reason

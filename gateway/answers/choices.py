@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from common.closing import closing
-from gateway.core.asked.answers import AnswerEvent
+from gateway.core.request.answers import AnswerEvent
 
 _BUFFERED_MAX = 64
 
@@ -19,7 +19,7 @@ class ChoiceEvent:
 
 
 async def merge_choices(answers: Sequence[AsyncIterator[AnswerEvent]]) -> AsyncIterator[ChoiceEvent]:
-    """The events of all answers as they come. The first failure ends all of them and is raised."""
+    """Merge the events of all answers as they come. The first failure ends all of them and is raised."""
     if len(answers) == 1:  # nothing to merge, so no task and no buffer either: most requests want one answer
         async with closing(answers[0]) as events:
             async for event in events:

@@ -11,7 +11,7 @@ from common.errors import InternalError, PunaError
 
 Event = TypeVar("Event")
 
-# What a reader may lag behind before the runner's stream is held up.
+# Events that a reader may lag behind before the runner's stream is held up.
 BUFFERED_MAX = 64
 # A pass of the event loop costs a microsecond, a write to a socket ten.
 PASSES = 2
@@ -48,7 +48,7 @@ class _Buffer(Generic[Event]):
             _resolve(self._reader)
 
     async def get(self, timeout_s: float | None) -> Event:
-        """The oldest item, once there is one.
+        """Return the oldest item, once there is one.
 
         Raises:
             TimeoutError: nothing came in time.
@@ -67,7 +67,7 @@ class _Buffer(Generic[Event]):
         return self.take()
 
     def take(self) -> Event:
-        """The oldest item, which is there."""
+        """Return the oldest item, which must be there."""
         item = self._items.popleft()
         if self._writer is not None:
             _resolve(self._writer)
@@ -83,7 +83,7 @@ class Feed(Generic[Event]):
     """A stream of events with a bounded buffer. Leaving the context ends the work behind it and waits for that."""
 
     def __init__(self, source: AsyncIterator[Event], feeds: "set[Feed[Event]]") -> None:
-        """`feeds` is where open feeds are found by whoever shuts down."""
+        """Read from `source`. `feeds` has all open feeds, for a shutdown."""
         self._source = source
         self._feeds = feeds
         self._buffer: _Buffer[Event | Exception | EndOfFeed] = _Buffer()
@@ -106,7 +106,7 @@ class Feed(Generic[Event]):
 
     @property
     def is_over(self) -> bool:
-        """True if END is next, so that whoever writes can say so in the same breath."""
+        """True if END is next, so that the writer can add it to the same write."""
         return isinstance(self._held, EndOfFeed)
 
     def end_with(self, error: PunaError) -> None:
@@ -116,7 +116,7 @@ class Feed(Generic[Event]):
             self._pump.cancel()
 
     async def next(self, timeout_s: float | None = None) -> Event | EndOfFeed:
-        """The next event, or END.
+        """Return the next event, or END.
 
         Raises:
             TimeoutError: nothing came in time; the stream goes on.
@@ -134,7 +134,7 @@ class Feed(Generic[Event]):
         return item
 
     async def next_batch(self, timeout_s: float | None = None) -> list[Event] | EndOfFeed:
-        """The next event and all that wait behind it, so that a busy gateway writes them at once; or END.
+        """Return the next event and all that wait behind it, so that a busy gateway writes them at once; or END.
 
         Raises:
             As `next`.
@@ -171,7 +171,7 @@ class Feed(Generic[Event]):
                 raise
             else:  # something below cancelled itself; the reader must not wait for ever
                 last = InternalError("internal error")
-        except Exception as error:  # noqa: BLE001  # carried to the reader, whoever that is
+        except Exception as error:  # noqa: BLE001  # carried to the reader
             last = error
         await self._buffer.put(last)
 

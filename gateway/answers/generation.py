@@ -10,13 +10,14 @@ from common.errors import RequestTimeout, RunnerLost
 from gateway.answers.attempts import LOST_TEXT, Attempts
 from gateway.answers.markers import MarkerIds
 from gateway.answers.output import OutputParser, OutputPlan
-from gateway.answers.prompt import Prompt, fit_prompt, surely_fits
+from gateway.answers.prompt import fit_prompt, surely_fits
 from gateway.answers.record import RequestRecord
 from gateway.converters import generation as converters
-from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, EndReason
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, PromptPrefixes
 from gateway.core.models.routes import RouteInfo
 from gateway.core.prepare.options import AnswerPlan
+from gateway.core.prepare.prompt import Prompt
+from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, FinishReason
 from gateway.replicas.replicas import Connection
 from gateway.replicas.runner_calls import RunnerCall
 from gateway.templates.chat_prompt import ChatPrompts
@@ -34,7 +35,6 @@ class Work:
     plan: AnswerPlan
     output: OutputPlan
     prompt: Prompt
-    seed: int
     deadline_s: float
     cache_salt: str = ""  # what is held of its prompt serves no request of another one
     prefixes: PromptPrefixes = NO_PREFIXES  # of the prompt; none: nothing that is held shall be used
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(slots=True)
 class Spent:
-    """What one try has used of the tenant's share."""
+    """Part of the tenant's share that one try has used."""
 
     prompt: int = 0
     answer: int = 0
@@ -82,11 +82,11 @@ class Generation:
 
     @property
     def context_tokens(self) -> int | None:
-        """What a replica must have to take the request."""
+        """Return the context that a replica must have for the request."""
         return self.begun.context_tokens if self.begun else self.work.plan.context_tokens
 
     async def run_on(self, connection: Connection, spent: Spent) -> AsyncIterator[AnswerEvent]:
-        """One call of one replica, from where the answer is. The last event is Done, if the call comes so far."""
+        """Make one call to one replica, from the answer's current place; the last event is Done if it succeeds."""
         prompt = self.begun.prompt if self.begun else await self._fitted(connection)
         message = await self._message(prompt, connection)
         timeout_s = max(self.work.deadline_s - self.clock.now_s(), 0.0)
@@ -125,8 +125,7 @@ class Generation:
         return converters.generate_request(
             request=work.request,
             plan=work.plan,
-            prompt=list(prompt.segments),
-            seed=work.seed,
+            prompt=prompt,
             stop=(*work.plan.stop, *prompt.stop, *work.output.stop),
             visible_token_ids=visible,
             replica=connection.info,
@@ -139,7 +138,7 @@ class Generation:
         )
 
     def _take(self, chunk: runner_pb2.TokenChunk, prompt: Prompt, connection: Connection, spent: Spent) -> list[Delta]:
-        """Tokens came: what of them is certain. From here on they are the client's, whatever happens."""
+        """Parse new tokens into certain deltas. Once returned they count as delivered and survive a failover."""
         begun = self.begun or self._begin(prompt, connection)
         delta = converters.delta(chunk)
         begun.token_ids.extend([token.id for token in delta.tokens])
@@ -161,7 +160,7 @@ class Generation:
     async def _done(self, final: runner_pb2.Final, begun: Begun, connection: Connection) -> Done:
         done = converters.done(
             final,
-            seed=self.work.seed,
+            seed=self.work.plan.sampling.seed,
             replica=connection.info,
             total_duration_ns=round((self.clock.now_s() - self.record.started_s) * NS_PER_S),
             load_duration_ns=round((self.record.load_s or 0.0) * NS_PER_S),
@@ -203,14 +202,14 @@ class Generation:
         )
 
     async def _context(self, connection: Connection, begun: Begun) -> tuple[int, ...]:
-        """Ids of prompt and answer, for clients that send them back as /api/generate's `context`."""
+        """Return ids of prompt and answer, for clients that send them back as /api/generate's `context`."""
         if not self.work.request.wants_context:
             return ()
-        answer = await connection.runner.tokenize(converters.tokenize_request(begun.prompt.segments))
+        answer = await connection.runner.tokenize(converters.tokenize_request(begun.prompt))
         return (*answer.ids, *begun.token_ids)
 
     async def within(self, step: Awaitable[Item]) -> Item:
-        """A step of the request, within its deadline.
+        """Run a step of the request within its deadline.
 
         Raises:
             RequestTimeout: it passed.
@@ -222,9 +221,9 @@ class Generation:
             raise RequestTimeout("request timed out") from error
 
 
-def _end_reason(done: Done, parser: OutputParser, output: OutputPlan) -> EndReason:
-    """Tool calls end an answer as far as clients are concerned, whether the model or our stop string ended it."""
-    if not parser.called or done.reason is EndReason.LENGTH:
+def _end_reason(done: Done, parser: OutputParser, output: OutputPlan) -> FinishReason:
+    """Translate a runner's reason. Tool calls end an answer for clients, even if our stop string ended it."""
+    if not parser.called or done.reason is FinishReason.LENGTH:
         return done.reason
-    is_ours = done.reason is EndReason.END_TOKEN or done.stop_string in output.stop
-    return EndReason.TOOL_CALLS if is_ours else done.reason
+    is_ours = done.reason is FinishReason.END_TOKEN or done.stop_string in output.stop
+    return FinishReason.TOOL_CALLS if is_ours else done.reason

@@ -14,6 +14,7 @@ from common.errors import (
     ModelLoading,
     ModelNotFound,
     ModelUnavailable,
+    PromptTooLong,
     PunaError,
     QueueFull,
     RequestQuarantined,
@@ -31,27 +32,27 @@ from gateway.answers.output import plan_output
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
 from gateway.answers.vectors import Vectors
-from gateway.converters.prompts import prompt_pieces
-from gateway.core.asked.answer_format import in_words_of_the_client
-from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, PromptProgress
-from gateway.core.asked.load_options import load_options
-from gateway.core.asked.model_names import model_not_found, parse_model_name
 from gateway.core.dispatch.prompt_prefixes import NO_PREFIXES, name_prefixes
-from gateway.core.dispatch.replica_choice import Need
+from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.dispatch.resume import AGAIN_S_MIN, Quarantine, RetryBudget, again_after_s, poison_name
 from gateway.core.models.routes import RouteInfo
 from gateway.core.models.stored_model import with_stored_texts
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
 from gateway.core.prepare.estimates import answer_tokens
 from gateway.core.prepare.options import plan_answer
-from gateway.keys.visits import cache_salt, claim, within_context
+from gateway.core.prepare.overflow import Overflow, in_openai_words
+from gateway.core.request.answer_format import in_words_of_the_client
+from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Dialect, Done, LoadEvent, PromptProgress
+from gateway.core.request.load_options import load_options
+from gateway.core.request.model_names import model_not_found, parse_model_name
+from gateway.keys.visits import cache_salt, claim, context_max, within_context
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from gateway.templates.chat_prompt import ChatPrompts
 
 log = get_logger()
 
-# How long an answer that has begun waits for another replica while none is being loaded.
+# Time that an answer that has begun waits for another replica while none is being loaded.
 RESUME_WAIT_S = 300.0
 # And how long while there is no memory for one: that of a runner which has just died is not free at once.
 RESUME_SETTLED_S = 30.0
@@ -68,7 +69,6 @@ class Inference:
         clock: Clock,
         request_timeout_s: float,
         resumes: bool = True,
-        resume_wait_s: float = RESUME_WAIT_S,
     ) -> None:
         self.dispatcher = dispatcher
         self.budget = RetryBudget()
@@ -81,11 +81,10 @@ class Inference:
         self._clock = clock
         self._request_timeout_s = request_timeout_s
         self._resumes = resumes
-        self._resume_wait_s = resume_wait_s
         self._quarantine = Quarantine(secrets.token_bytes(32))
 
     async def answer(self, request: AnswerRequest, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
-        """The events of one answer. The last one is Done, exactly once; else an error is raised.
+        """Yield the events of one answer. The last one is Done, exactly once; else an error is raised.
 
         Raises:
             PunaError: translate it to the dialect. After a PromptProgress or Delta: as an error inside the stream.
@@ -116,16 +115,22 @@ class Inference:
             running.dec()
 
     async def _prepare(self, request: AnswerRequest, route: RouteInfo, deadline_s: float) -> Work:
-        """Everything that can be refused without a replica is refused here."""
+        """Prepare an answer: refuse everything that can be refused without a replica."""
         check_usable(route.model)
         request = with_stored_texts(request, route.model)
         check_capabilities(request, route.model)
-        plan = plan_answer(dialect=request.dialect_defaults, model=route.model, requested=request.options)
+        plan = plan_answer(
+            dialect=request.dialect_defaults,
+            model=route.model,
+            requested=request.options,
+            # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
+            drawn_seed=secrets.randbits(53),
+        )
         if (context_tokens := within_context(plan.context_tokens)) != plan.context_tokens:
             plan = replace(plan, context_tokens=context_tokens)
-        asked = request.options.get("num_ctx")
-        if asked is not None and asked != plan.context_tokens:
-            log.warning("option.clamped", option="num_ctx", asked=asked, used=plan.context_tokens)
+        requested = request.options.get("num_ctx")
+        if requested is not None and requested != plan.context_tokens:
+            log.warning("option.clamped", option="num_ctx", requested=requested, used=plan.context_tokens)
         with tracing.begin("render", {"gen_ai.request.model": route.model.name}):
             prompt = await make_prompt(self._prompts, route.model, request)
         salt = cache_salt()
@@ -135,11 +140,9 @@ class Inference:
             plan=plan,
             output=plan_output(self._prompts.template_text(route.model), request, parser=route.model.parser),
             prompt=prompt,
-            # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.
-            seed=secrets.randbits(53) if plan.seed == -1 else plan.seed % 2**64,
             deadline_s=deadline_s,
             cache_salt=salt,
-            prefixes=name_prefixes(prompt_pieces(prompt.segments), salt=salt) if plan.cache_prompt else NO_PREFIXES,
+            prefixes=name_prefixes(prompt.pieces(), salt=salt) if plan.cache_prompt else NO_PREFIXES,
         )
 
     async def _run(self, work: Work, record: RequestRecord) -> AsyncIterator[AnswerEvent]:
@@ -196,7 +199,7 @@ class Inference:
         return SlotRequest(
             key=parse_model_name(work.route.model.name).key,
             model_name=work.route.model.name,
-            need=Need(
+            need=ReplicaNeed(
                 context_tokens=generation.context_tokens,
                 avoided=frozenset(attempts.avoided),
                 require_gpu=options.require_gpu,
@@ -212,7 +215,7 @@ class Inference:
         )
 
     async def _recover(self, error: PunaError, connection: Connection | None, generation: Generation) -> None:
-        """After a failed try: return if there may be another one.
+        """Decide after a failed try: return if there may be another one.
 
         Raises:
             PunaError: what the client gets.
@@ -223,12 +226,19 @@ class Inference:
                 raise generation.attempts.fail(model_not_found(work.request.model)) from error
             case InvalidRequest():
                 raise generation.attempts.fail(in_words_of_the_client(error, work.output.wanted)) from error
+            case PromptTooLong() if work.request.dialect is Dialect.OPENAI:
+                wanted = Overflow(
+                    prompt=work.request.prompt,
+                    completion_tokens=work.plan.max_tokens or 0,
+                    context_tokens_max=context_max(work.route.model.context_tokens),
+                )
+                raise in_openai_words(error, wanted) from error
             case InternalError() if connection is not None and await self.dispatcher.pool.is_dying(connection):
                 pass
             case _ if not isinstance(error, RETRYABLE):
                 raise error
         try:
-            generation.attempts.judge(error, connection)
+            generation.attempts.retry_or_raise(error, connection)
         except RequestQuarantined:
             request, tenant = generation.work.request, claim(0).tenant
             metrics.QUARANTINED.inc()
@@ -247,18 +257,18 @@ class Inference:
             raise RequestQuarantined(POISON_TEXT)
 
     def _acquire_at_once(self, slot: SlotRequest, work: Work) -> Connection | None:
-        """A slot that is free, as it is for most requests; one without a generator and a timer."""
+        """Take a free slot, as most requests can, without a generator and a timer."""
         return None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
 
     async def _acquire(self, slot: SlotRequest, generation: Generation) -> AsyncIterator[LoadEvent | Connection]:
-        """A slot; an answer that has begun waits for one as for a load, whatever comes between.
+        """Wait for a slot. A begun answer waits for one as it waits for a load.
 
         Raises:
             PunaError: there is none to be had.
         """
         work, attempts = generation.work, generation.attempts
         joined_s = self._clock.now_s()
-        told = ""
+        logged = ""
         while True:
             route = self.dispatcher.routes.by_key(slot.key)
             try:
@@ -267,13 +277,13 @@ class Inference:
                         yield step
                 break
             except (ModelUnavailable, ModelLoading, QueueFull, InsufficientMemory) as error:
-                longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else self._resume_wait_s
+                longest_s = RESUME_SETTLED_S if isinstance(error, InsufficientMemory) else RESUME_WAIT_S
                 waited_s = self._clock.now_s() - joined_s
                 if not attempts.cause or waited_s > longest_s:
                     raise attempts.fail(error) from error
-                if error.message != told:
-                    told = error.message
-                    log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=told)
+                if error.message != logged:
+                    logged = error.message
+                    log.info("answer.waits", model=work.route.model.name, reason=error.reason, text=logged)
                 pause_s = again_after_s(waited_s, error.retry_after_s)
                 await generation.within(self._other_route(slot.key, route, pause_s))
             except PunaError as error:
@@ -287,23 +297,9 @@ class Inference:
 
     async def _other_route(self, key: str, known: RouteInfo | None, longest_s: float) -> None:
         """Return after so long, or a moment from now if by then or later the model's route is not the known one."""
-        routes, changed = self.dispatcher.routes, asyncio.Event()
-        until_s = self._clock.now_s() + longest_s
-
-        def look() -> None:
-            if routes.by_key(key) != known:
-                changed.set()
-
         await asyncio.sleep(AGAIN_S_MIN)
-        forget = routes.subscribe(look)
-        look()
-        try:
-            async with asyncio.timeout(until_s - self._clock.now_s()):
-                await changed.wait()
-        except TimeoutError:
-            pass
-        finally:
-            forget()
+        routes = self.dispatcher.routes
+        await routes.until(lambda: routes.by_key(key) != known, longest_s - AGAIN_S_MIN)
 
     def _note_slot(self, generation: Generation, connection: Connection, *, waited_s: float) -> None:
         record = generation.record
@@ -314,7 +310,7 @@ class Inference:
         metrics.bound(metrics.QUEUE_S, generation.work.route.model.name).observe(waited_s)
 
     def _is_other_model(self, work: Work) -> bool:
-        """Whether the name has come to mean another file since the request began."""
+        """Return True if the name means another file since the request began."""
         route = self.dispatcher.routes.by_key(parse_model_name(work.route.model.name).key)
         return route is not None and route.model.digest != work.route.model.digest
 
@@ -324,5 +320,5 @@ def _place(connection: Connection) -> dict[str, tracing.Value]:
 
 
 def _body(request: AnswerRequest) -> str:
-    """What was asked, as text: the same for the same question. Its deadline is the connection's, not the question's."""
+    """Return the question as text, equal for equal questions. The deadline belongs to the connection."""
     return repr(replace(request, deadline_s=None))

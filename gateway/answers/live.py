@@ -1,4 +1,4 @@
-"""The requests that are in progress here: who asks what, and how far each has come. Never what they say."""
+"""Requests in progress: key, model and progress of each, never content."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -11,25 +11,25 @@ import structlog
 from common.clock import MS_PER_S, Clock, SystemClock
 from gateway.answers.choices import ChoiceEvent
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import Loading, Queued
-from gateway.core.ui.figures import Counters
+from gateway.core.request.answers import LoadUpdate, Queued
+from gateway.core.ui.figures import PageCounters
 from gateway.keys.visits import current_visit
 
-# First-token times of requests that ended before anybody looked; nobody may ever look.
+# First-token times of requests that ended since the last look; there may never be one.
 _FIRST_TOKENS_KEPT = 512
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LiveRequest:
-    """One request between its body and its end. `progress` is what it was last told while it waited."""
+    """One request between its body and its end. `progress` is the last message while it waited."""
 
     number: int
     id: str
     key_id: str | None
     record: RequestRecord
     started_unix_ms: int
-    progress: Queued | Loading | None = None
-    ready_unix_ms: int | None = None  # when its model can serve, by what it was told then; None: nobody knows
+    progress: Queued | LoadUpdate | None = None
+    ready_unix_ms: int | None = None  # when its model can serve, by the last message; None: unknown
     first_token_told: bool = False
 
     @property
@@ -39,12 +39,12 @@ class LiveRequest:
             return "answering"
         if self.record.replica is not None:
             return "reading"
-        return "loading" if isinstance(self.progress, Loading) else "queued"
+        return "loading" if isinstance(self.progress, LoadUpdate) else "queued"
 
 
 @dataclass(slots=True)
 class LiveRequests:
-    """Lives on the event loop. Costs a request two dictionary operations, whether anybody looks or not."""
+    """Lives on the event loop. Costs a request two dictionary operations, also without a viewer."""
 
     clock: Clock = field(default_factory=SystemClock)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -56,7 +56,7 @@ class LiveRequests:
 
     @contextmanager
     def request(self, record: RequestRecord) -> Iterator[LiveRequest]:
-        """One request, for as long as it is worked on."""
+        """Register a request for as long as it is worked on."""
         visit = current_visit()
         key = visit.key if visit is not None else None
         live = LiveRequest(
@@ -74,28 +74,28 @@ class LiveRequests:
             self._count(live)
 
     def note(self, live: LiveRequest, event: object) -> None:
-        """A request that waits was told where it stands."""
+        """Record the position of a waiting request."""
         item = event.event if isinstance(event, ChoiceEvent) else event
-        if isinstance(item, Queued | Loading):
+        if isinstance(item, Queued | LoadUpdate):
             live.progress, live.ready_unix_ms = item, None
             if item.eta_s is not None:
                 live.ready_unix_ms = round((self.clock.wall_unix_s() + item.eta_s) * MS_PER_S)
 
     def all(self) -> list[LiveRequest]:
-        """Every request in progress, oldest first."""
+        """Return every request in progress, oldest first."""
         return list(self._requests.values())
 
-    def counters(self, now_s: float) -> Counters:
-        """What only grows, with running requests as far as they are."""
+    def counters(self, now_s: float) -> PageCounters:
+        """Return the counters, with running requests as far as they are."""
         tokens, prompt_tokens = dict(self._ended_tokens), self._ended_prompt_tokens
         for live in self._requests.values():
             prompt_tokens += live.record.prompt_tokens
             if live.record.model is not None:
                 tokens[live.record.model] = tokens.get(live.record.model, 0) + live.record.answer_tokens
-        return Counters(at_s=now_s, ended=self._ended_count, tokens=tokens, prompt_tokens=prompt_tokens)
+        return PageCounters(at_s=now_s, ended=self._ended_count, tokens=tokens, prompt_tokens=prompt_tokens)
 
     def new_first_tokens_s(self) -> list[float]:
-        """How long first tokens took that came since the last call."""
+        """Return the durations of first tokens since the last call."""
         found = list(self._first_token_s)
         self._first_token_s.clear()
         for live in self._requests.values():

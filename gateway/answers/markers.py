@@ -1,7 +1,7 @@
 """Ids of the markers that answers are parsed by, where they are special tokens that a runner would hide."""
 
 from gateway.core.models.routes import ModelInfo
-from gateway.ports import Runner
+from gateway.ports import RunnerPort
 from protos import runner_pb2
 
 _MODELS_CACHED_MAX = 1024
@@ -14,12 +14,12 @@ class MarkerIds:
         self._known: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
 
     def known(self, model: ModelInfo, markers: tuple[str, ...]) -> tuple[int, ...] | None:
-        """Ids of the markers that are special tokens; None: a runner has to be asked for them with `of`."""
+        """Return ids of the markers that are special tokens; None: a runner has to be asked for them with `of`."""
         special = _special(model, markers)
         return self._known.get((model.digest, special)) if special else ()
 
-    async def of(self, model: ModelInfo, markers: tuple[str, ...], runner: Runner) -> tuple[int, ...]:
-        """Ids of the markers that are special tokens.
+    async def of(self, model: ModelInfo, markers: tuple[str, ...], runner: RunnerPort) -> tuple[int, ...]:
+        """Return ids of the markers that are special tokens.
 
         Raises:
             PunaError: the runner is gone; another one may answer.

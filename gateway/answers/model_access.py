@@ -3,27 +3,34 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import TypeVar
 
 from common.closing import closing
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, TemplateFailed
+from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.answers.prompt import make_prompt
 from gateway.answers.record import RequestRecord
 from gateway.converters.generation import tokenize_request
-from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
-from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions, load_options, over
-from gateway.core.asked.model_names import model_not_found, parse_model_name
-from gateway.core.dispatch.replica_choice import Need
+from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.keys.hidden_names import without_hidden
 from gateway.core.models.aliases import Alias, ListedModel, alias_leads_nowhere, listed, resolved
 from gateway.core.models.chat_template import TemplateChoice
 from gateway.core.models.routes import ModelInfo, RouteInfo
 from gateway.core.models.stored_model import own_context, with_stored_texts
+from gateway.core.output_parsers.manifest_parsers import syntax_of_parser
+from gateway.core.output_parsers.syntax import syntax_of
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
+from gateway.core.prepare.literals import Picture, TokenIds
+from gateway.core.request.answers import AnswerRequest, Chat, Dialect, LoadEvent, RawPrompt, Think
+from gateway.core.request.load_options import load_options, over
+from gateway.core.request.model_names import model_not_found, parse_model_name
 from gateway.keys.visits import may_use, may_use_all
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from gateway.templates.chat_prompt import ChatPrompts
 from protos import runner_pb2
+
+Step = TypeVar("Step")
 
 
 def check_visible(model: str) -> None:
@@ -37,7 +44,7 @@ def check_visible(model: str) -> None:
 
 
 class ModelAccess:
-    """What can be asked of a model besides an answer."""
+    """Access to a model for everything besides an answer."""
 
     def __init__(self, *, dispatcher: Dispatcher, prompts: ChatPrompts) -> None:
         self.routes = dispatcher.routes
@@ -45,21 +52,21 @@ class ModelAccess:
         self._prompts = prompts
 
     def visible(self) -> list[RouteInfo]:
-        """Every model that the caller may see, newest first."""
+        """List every model that the caller may see, newest first."""
         return [route for route in self.routes.all() if may_use(route.model.name)]
 
     def listed(self) -> list[ListedModel]:
-        """Every name that the caller may use, aliases too, newest model first."""
+        """List every name that the caller may use, aliases too, newest model first."""
         return listed(self.routes.all(), self.routes.aliases, may_use)
 
     def shown(self, text: str) -> str:
-        """A text of the scheduler, without the names of models that are not for this caller."""
+        """Replace the names of models that are not for this caller in a text of the scheduler."""
         if not text or may_use_all():
             return text
         return without_hidden(text, is_model=self.routes.holds, may_use=may_use)
 
     def resolve(self, model: str) -> tuple[str, Alias | None]:
-        """The name of the model that the caller means, and the alias that led there.
+        """Return the name of the model that the caller means, and the alias that led there.
 
         Raises:
             ModelNotFound: it is no name, or not for this caller.
@@ -67,7 +74,7 @@ class ModelAccess:
         return resolved(model, self.routes.aliases, may_use)
 
     def known_route(self, model: str) -> RouteInfo:
-        """The route of a model that must exist, by its name or an alias.
+        """Return the route of a model that must exist, by its name or an alias.
 
         Raises:
             ModelNotFound: no node has it, or it is not for this caller.
@@ -79,7 +86,7 @@ class ModelAccess:
         return route
 
     def stored_route(self, model: str) -> RouteInfo:
-        """The route of a model by its own name, for what is done to the model itself.
+        """Return the route of a model by its own name, for what is done to the model itself.
 
         Raises:
             ModelNotFound: no node has it, or it is not for this caller.
@@ -104,10 +111,10 @@ class ModelAccess:
         return self.routes.find(self.resolve(model)[0])
 
     async def find(self, model: str, keep_alive_ms: int | None) -> AsyncIterator[LoadEvent | RouteInfo]:
-        """The route of a model, as the last item. One that the table does not have may be new: the scheduler knows.
+        """Yield load events and, last, the route of a model. The scheduler is asked for one that is not in the table.
 
         Raises:
-            ModelNotFound: no node has it, or nobody is there to ask and the last table does not have it.
+            ModelNotFound: no node has it, or the scheduler cannot be reached and the last table does not have it.
             BadModelFile: it is there, but broken.
         """
         name, alias = self.resolve(model)
@@ -123,7 +130,7 @@ class ModelAccess:
         except ModelNotFound as error:
             raise _not_found(model, alias) from error
         except ModelUnavailable as error:
-            # Without a scheduler the last table decides; without a table nobody knows.
+            # Without a scheduler the last table decides; without a table it is unknown.
             raise (_not_found(model, alias) if self.routes.heard else error) from error
 
     async def load(
@@ -134,8 +141,9 @@ class ModelAccess:
         context_tokens: int | None,
         record: RequestRecord,
         options: LoadOptions = NO_LOAD_OPTIONS,
+        at_once: bool = False,
     ) -> AsyncIterator[LoadEvent]:
-        """Make sure that a replica runs; ends when one does."""
+        """Make sure that a replica runs; ends when one does. `at_once`: an operator's load, as in `Loads.relay`."""
         name, alias = self.resolve(model)
         if (known := self.routes.find(name)) is not None:
             check_usable(known.model)
@@ -143,7 +151,8 @@ class ModelAccess:
             context_tokens = context_tokens or own_context(known.model)
             options = over(options, load_options(known.model.own_options))
         try:
-            async with closing(self._relay(name, keep_alive_ms, context_tokens, options, load_only=True)) as steps:
+            relay = self._relay(name, keep_alive_ms, context_tokens, options, load_only=True, at_once=at_once)
+            async with closing(relay) as steps:
                 async for step in steps:
                     if isinstance(step, RouteInfo):
                         record.model = step.model.name
@@ -153,18 +162,26 @@ class ModelAccess:
             raise _not_found(model, alias) from error
 
     def template_of(self, model: ModelInfo) -> TemplateChoice | None:
-        """What its conversations are rendered with; None: they are refused."""
+        """Return the template of the model's conversations; None: they are refused."""
         try:
             return self._prompts.policy.choose(model)
         except TemplateFailed:
             return None
 
+    def writes_json_arguments(self, model: str) -> bool:
+        """Return False if the model writes the texts among a call's arguments as they are, which no schema holds."""
+        route = self.meant_route(model)
+        if route is None:
+            return True
+        named = syntax_of_parser(route.model.parser) if route.model.parser else None
+        return (named or syntax_of(self._prompts.template_text(route.model), has_tools=True)).tags is None
+
     async def template_flaw(self, model: ModelInfo) -> str:
-        """What its template does that it must not, found out where nobody has looked yet; empty: nothing."""
+        """Return the flaw of the model's template, found by a trial if it is not known yet; empty: none."""
         return await self._prompts.flaw_of(model)
 
     def flaw_seen(self, model: ModelInfo) -> str:
-        """As `template_flaw`, as far as somebody has looked."""
+        """Return the known result of `template_flaw`."""
         return self._prompts.flaw_seen(model)
 
     async def check_template(self, template: str) -> None:
@@ -176,22 +193,23 @@ class ModelAccess:
         await self._prompts.check(template)
 
     async def render(self, request: AnswerRequest) -> str:
-        """The prompt as text, without running anything."""
+        """Render the prompt as text, without running anything."""
         model = self.known_route(request.model).model
         check_usable(model)
         prompt = await make_prompt(self._prompts, model, with_stored_texts(request, model))
         images = count()
         return "".join(
-            f"[img-{next(images)}]" if segment.HasField("media") else segment.text or segment.literal
+            f"[img-{next(images)}]" if isinstance(segment, Picture) else segment.text
             for segment in prompt.segments
+            if not isinstance(segment, TokenIds)
         )
 
     async def tokenize(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> tuple[int, ...]:
-        """Token ids of a prompt, as an answer would read it; images have none. Loads the model if need be."""
+        """Return a prompt's token ids, as an answer would read it, without images. Loads the model if need be."""
         return tuple((await self._tokenize(model, prompt, think)).ids)
 
     async def count(self, model: str, prompt: Chat | RawPrompt, think: Think | None = None) -> int:
-        """Places of the context that a prompt would take, rows of images included. Loads the model if need be."""
+        """Count a prompt's places in the context, rows of images included. Loads the model if need be."""
         answer = await self._tokenize(model, prompt, think)
         return len(answer.ids) + answer.media_rows
 
@@ -201,11 +219,11 @@ class ModelAccess:
             stored = with_stored_texts(request, route.model)
             if isinstance(prompt, Chat):  # any model has a vocabulary
                 check_capabilities(stored, route.model)
-            segments = (await make_prompt(self._prompts, route.model, stored)).segments
-            return await connection.runner.tokenize(tokenize_request(segments))
+            whole = await make_prompt(self._prompts, route.model, stored)
+            return await connection.runner.tokenize(tokenize_request(whole))
 
     async def detokenize(self, model: str, ids: list[int]) -> bytes:
-        """Bytes of token ids. Loads the model if need be."""
+        """Return the bytes of token ids. Loads the model if need be."""
         async with self._any_replica(model) as (_, connection):
             return await connection.runner.detokenize(ids)
 
@@ -217,6 +235,7 @@ class ModelAccess:
         options: LoadOptions = NO_LOAD_OPTIONS,
         *,
         load_only: bool = False,
+        at_once: bool = False,
     ) -> AsyncIterator[LoadEvent | RouteInfo]:
         relay = self._dispatcher.loads.relay(
             model_name=model,
@@ -224,6 +243,7 @@ class ModelAccess:
             keep_alive_ms=keep_alive_ms,
             options=options,
             load_only=load_only,
+            at_once=at_once,
         )
         async with closing(relay) as steps:
             async for step in steps:
@@ -231,24 +251,26 @@ class ModelAccess:
 
     @asynccontextmanager
     async def _any_replica(self, model: str) -> AsyncIterator[tuple[RouteInfo, Connection]]:
-        """A replica to ask something small."""
-        route: RouteInfo | None = None
-        async with closing(self.find(model, None)) as found:
-            async for step in found:
-                route = step if isinstance(step, RouteInfo) else None
-        assert route is not None  # find() ends in a route or raises
+        """Acquire any replica, for a small request."""
+        route = await last_step(self.find(model, None), RouteInfo)
         name = route.model.name
-        slot = SlotRequest(key=parse_model_name(name).key, model_name=name, need=Need())
-        connection: Connection | None = None
-        async with closing(self._dispatcher.acquire(slot)) as steps:
-            async for waiting in steps:
-                connection = waiting if isinstance(waiting, Connection) else None
-        assert connection is not None  # acquire() ends in a connection or raises
+        slot = SlotRequest(key=parse_model_name(name).key, model_name=name, need=ReplicaNeed())
+        connection = await last_step(self._dispatcher.acquire(slot), Connection)
         try:
             yield route, connection
         finally:
             self._dispatcher.release(slot, connection)
 
 
-def _not_found(asked: str, alias: Alias | None) -> ModelNotFound:
-    return model_not_found(asked) if alias is None else alias_leads_nowhere(asked, alias)
+async def last_step(steps: AsyncIterator[object], kind: type[Step]) -> Step:
+    """Return the last of the steps to a route or a connection, without the progress before it."""
+    last: object = None
+    async with closing(steps):
+        async for step in steps:
+            last = step
+    assert isinstance(last, kind)  # else an error was raised
+    return last
+
+
+def _not_found(requested: str, alias: Alias | None) -> ModelNotFound:
+    return model_not_found(requested) if alias is None else alias_leads_nowhere(requested, alias)

@@ -1,20 +1,20 @@
-"""Between the runner's text and what clients see: reasoning and tool calls told from content."""
+"""Between the runner's text and what clients see: reasoning and tool calls separated from content."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from common.gbnf import literal
 from common.ids import random_id
-from gateway.core.asked.answer_format import AnswerFormat
-from gateway.core.asked.answers import AnswerRequest, CallDelta, Chat, Delta, GeneratedToken, Think
-from gateway.core.asked.constraint import Constraint, FreeText
-from gateway.core.markup.call_grammar import call_grammar, functions_of
-from gateway.core.markup.events import CallArguments, CallBegan, Content, Event, Reasoning
-from gateway.core.markup.families import Readers
-from gateway.core.markup.forms import Family, Markup, markup_of
-from gateway.core.markup.manifest_parsers import markup_of_parser
-from gateway.core.markup.parser import MarkupParser
+from gateway.core.output_parsers.call_grammar import call_grammar, functions_of
+from gateway.core.output_parsers.events import CallArguments, CallBegan, Content, Event, Reasoning
+from gateway.core.output_parsers.families import Readers
+from gateway.core.output_parsers.manifest_parsers import syntax_of_parser
+from gateway.core.output_parsers.parser import EventParser
+from gateway.core.output_parsers.syntax import CallFamily, OutputSyntax, syntax_of
+from gateway.core.request.answer_format import AnswerFormat
+from gateway.core.request.answers import AnswerRequest, CallDelta, Chat, Delta, GeneratedToken, Think
+from gateway.core.request.constraint import Constraint, FreeText
 
 CALL_ID_LENGTH = 24
 
@@ -24,21 +24,21 @@ class OutputParser(Protocol):
 
     @property
     def called(self) -> bool:
-        """Whether the answer has a tool call so far."""
+        """Return True if the answer has a tool call so far."""
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many tokens were reasoning so far."""
+        """Return the number of reasoning tokens so far."""
 
     def feed(self, delta: Delta) -> list[Delta]:
-        """The deltas that are certain now."""
+        """Return the deltas that are certain now."""
 
     def finish(self) -> list[Delta]:
-        """What was held back, at the end of the answer."""
+        """Return the held text at the end of the answer."""
 
 
 class PlainText:
-    """For prompts without a template, and models without markup: everything is content."""
+    """For prompts without a template, and models without markers: everything is content."""
 
     called = False
     reasoning_tokens = 0
@@ -53,12 +53,11 @@ class PlainText:
 
 
 @dataclass(slots=True, kw_only=True)
-class MarkupText:
+class ParsedText:
     """For models that write reasoning or calls between markers."""
 
-    parser: MarkupParser
+    parser: EventParser
     calls_max: int | None = None  # None: any number; further ones are dropped
-    new_id: Callable[[], str] = lambda: random_id("call_", CALL_ID_LENGTH)
     reasoning_tokens: int = 0
     _calls: int = 0
     _tokens: list[GeneratedToken] = field(default_factory=list)
@@ -76,13 +75,13 @@ class MarkupText:
     def finish(self) -> list[Delta]:
         """See OutputParser."""
         deltas = self._with_tokens([self._delta(event) for event in self.parser.finish()])
-        if self._tokens:  # of markup at the very end
+        if self._tokens:  # of markers at the very end
             deltas.append(Delta(tokens=tuple(self._tokens)))
             self._tokens = []
         return deltas
 
     def _with_tokens(self, deltas: list[Delta | None]) -> list[Delta]:
-        """Tokens travel with the text that they became; those of markup with what comes next."""
+        """Attach tokens to the text that they became; tokens of markers to the delta behind them."""
         said = [delta for delta in deltas if delta is not None]
         if not said:
             return []
@@ -104,7 +103,7 @@ class MarkupText:
                 return Delta(reasoning=text)
             case CallBegan(name):
                 self._calls += 1
-                call = CallDelta(index=self._calls - 1, id=self.new_id(), name=name)
+                call = CallDelta(index=self._calls - 1, id=random_id("call_", CALL_ID_LENGTH), name=name)
             case CallArguments(fragment):
                 call = CallDelta(index=self._calls - 1, arguments=fragment)
         is_surplus = self.calls_max is not None and self._calls > self.calls_max
@@ -112,7 +111,7 @@ class MarkupText:
 
 
 def _tokens_of_tail(tokens: list[GeneratedToken], tail_bytes: int) -> int:
-    """How many of the last tokens the last bytes of the text consist of."""
+    """Return the number of last tokens that the last bytes of the text consist of."""
     count = 0
     while tail_bytes > 0 and count < len(tokens):
         count += 1
@@ -120,12 +119,12 @@ def _tokens_of_tail(tokens: list[GeneratedToken], tail_bytes: int) -> int:
     return count
 
 
-# What a call of a family ends with, and the text then need not go on if one call is all that is wanted.
+# End of a call by family: a stop string if only one call is wanted.
 _ENDS_OF_CALLS = {
-    Family.HERMES: "</tool_call>",
-    Family.DEEPSEEK: "<｜tool▁call▁end｜>",
-    Family.HARMONY: "<|call|>",
-    Family.KIMI: "<|tool_call_end|>",
+    CallFamily.HERMES: "</tool_call>",
+    CallFamily.DEEPSEEK: "<｜tool▁call▁end｜>",
+    CallFamily.HARMONY: "<|call|>",
+    CallFamily.KIMI: "<|tool_call_end|>",
 }
 
 
@@ -136,9 +135,9 @@ _HARMONY_ANSWER = "<|channel|>final<|message|>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPlan:
-    """How the answer to one request is read, and what it is held to."""
+    """Plan for reading the answer to one request, and its constraint."""
 
-    markup: Markup = field(default_factory=Markup)
+    syntax: OutputSyntax = field(default_factory=OutputSyntax)
     chat: Chat | None = None
     format: AnswerFormat | None = None
     is_data: bool = False  # all but reasoning is content
@@ -147,30 +146,30 @@ class OutputPlan:
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that the runner must not hide although they may be special tokens."""
-        return self.markup.markers if self.chat is not None else ()
+        return self.syntax.markers if self.chat is not None else ()
 
     @property
     def stop(self) -> tuple[str, ...]:
         """Strings that end the answer, beside the client's."""
         if self.chat is None or self.is_data or not self.chat.tools or self.chat.parallel_calls:
             return ()
-        end = _ENDS_OF_CALLS.get(self.markup.family)
+        end = _ENDS_OF_CALLS.get(self.syntax.family)
         return () if end is None else (end,)
 
     @property
     def wanted(self) -> AnswerFormat | None:
-        """What holds the answer, in the words of the client."""
+        """Return the format of the answer in the client's words."""
         return AnswerFormat(field="tools") if self.chat is not None and self.chat.forced_tools else self.format
 
     def constraint(self, prompt_end: str) -> Constraint | None:
-        """What the runner holds an answer to whose prompt ends so."""
+        """Return the runner's constraint for an answer whose prompt ends like this."""
         if self.chat is not None and self.chat.forced_tools:
             functions = functions_of(self.chat.tools)
             forced = [functions[name] for name in self.chat.forced_tools]
-            found = call_grammar(self.markup, forced, several=self.chat.parallel_calls)
+            found = call_grammar(self.syntax, forced, several=self.chat.parallel_calls)
         elif self.format is None:
             return None
-        elif self.is_data and self.markup.family is Family.HARMONY:
+        elif self.is_data and self.syntax.family is CallFamily.HARMONY:
             grammar = f"root ::= {literal(_HARMONY_ANSWER)} answer\n"
             found = Constraint(grammar=grammar, schemas={"answer": self.format.json_schema})
         else:
@@ -178,59 +177,59 @@ class OutputPlan:
         return replace(found, free_text=self._free_text(prompt_end))
 
     def reasoning(self, prompt_end: str) -> FreeText | None:
-        """Where the reasoning of an answer stands whose prompt ends so; None: there is none to bound."""
+        """Return the bounds of reasoning for an answer whose prompt ends like this; None: there is none to bound."""
         if self.chat is None:
             return None
-        if self.markup.family is Family.HARMONY:
+        if self.syntax.family is CallFamily.HARMONY:
             return _HARMONY_REASONING if self.reasons else None
-        if self.markup.reasoning is None:
+        if self.syntax.reasoning is None:
             return None
-        opening, closing = self.markup.reasoning
+        opening, closing = self.syntax.reasoning
         return FreeText(opening="" if self._in_reasoning(prompt_end) else opening, closing=closing)
 
     def _free_text(self, prompt_end: str) -> FreeText | None:
         if self.chat is None:
             return None
-        if self.markup.family is Family.HARMONY:
+        if self.syntax.family is CallFamily.HARMONY:
             # Its answers under a client's own grammar have no channels.
             return _HARMONY_REASONING if self.reasons and (self.is_data or self.chat.forced_tools) else None
-        if self.markup.reasoning is None:
+        if self.syntax.reasoning is None:
             return None
-        opening, closing = self.markup.reasoning
+        opening, closing = self.syntax.reasoning
         if self._in_reasoning(prompt_end):
             return FreeText(opening="", closing=closing)
         return FreeText(opening=opening, closing=closing) if self.reasons else None
 
     def _in_reasoning(self, prompt_end: str) -> bool:
-        reasoning = self.markup.reasoning
+        reasoning = self.syntax.reasoning
         return reasoning is not None and prompt_end.rstrip().endswith(reasoning[0])
 
     def parser(self, prompt_end: str) -> OutputParser:
-        """The parser of an answer whose prompt ends so."""
-        if self.chat is None or (self.markup.family is Family.NONE and self.markup.reasoning is None):
+        """Return the parser of an answer whose prompt ends so."""
+        if self.chat is None or (self.syntax.family is CallFamily.NONE and self.syntax.reasoning is None):
             return PlainText()
         functions = functions_of(self.chat.tools)
         readers = Readers(
-            markup=self.markup,
+            syntax=self.syntax,
             tool_names=frozenset(functions),
             types={name: _types(function) for name, function in functions.items()},
             is_data=self.is_data,
         )
-        parser = MarkupParser(readers, in_reasoning=self._in_reasoning(prompt_end))
-        return MarkupText(parser=parser, calls_max=None if self.chat.parallel_calls else 1)
+        parser = EventParser(readers, in_reasoning=self._in_reasoning(prompt_end))
+        return ParsedText(parser=parser, calls_max=None if self.chat.parallel_calls else 1)
 
 
 def plan_output(template: str, request: AnswerRequest, *, parser: str = "") -> OutputPlan:
-    """How an answer is read; the parser that the manifest names, or else the prompt's template, tells the markup."""
+    """Plan the reading of an answer. The output parser comes from the manifest, else from the prompt's template."""
     chat = request.prompt
     if not isinstance(chat, Chat):
         return OutputPlan(format=request.format)
-    named = markup_of_parser(parser) if parser and not chat.template else None
-    markup = named or markup_of(chat.template or template, has_tools=bool(chat.tools))
-    if request.is_json and markup.family is not Family.HARMONY:
-        markup = Markup(reasoning=markup.reasoning)
+    named = syntax_of_parser(parser) if parser and not chat.template else None
+    syntax = named or syntax_of(chat.template or template, has_tools=bool(chat.tools))
+    if request.is_json and syntax.family is not CallFamily.HARMONY:
+        syntax = OutputSyntax(reasoning=syntax.reasoning)
     return OutputPlan(
-        markup=markup,
+        syntax=syntax,
         chat=chat,
         format=request.format,
         is_data=request.is_json,

@@ -1,37 +1,25 @@
 """The prompt of one request as the runner gets it, cut to the context where the client allows that."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Iterable
+from dataclasses import replace
 
 import orjson
 
 from common.errors import UnsupportedCapability
 from common.fill_in import TokenName, fill_in_tokens
-from gateway.converters.generation import segment_to_proto, token_ids_segment, tokenize_request
-from gateway.core.asked.answers import AnswerRequest, Chat, RawPrompt
-from gateway.core.asked.images import Image, split_at_images
+from gateway.converters.generation import tokenize_request
 from gateway.core.models.routes import ModelInfo
-from gateway.core.prepare.literals import Literal, Picture, Segment, Text
+from gateway.core.prepare.literals import Literal, Picture, Segment, Text, TokenIds
+from gateway.core.prepare.prompt import Prompt, prompt_of
 from gateway.core.prepare.truncation import DropSearch, droppable_indices, without_oldest
-from gateway.ports import Runner
+from gateway.core.request.answers import AnswerRequest, Chat, RawPrompt
+from gateway.core.request.images import RequestImage, decode_image, split_at_images
+from gateway.ports import RunnerPort
 from gateway.templates.chat_prompt import ChatPrompts
-from protos import runner_pb2
 
 # Special tokens that a tokenizer may add around the text.
 _ADDED_TOKENS_MAX = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """Segments for the runner, and what ends a turn of a model without a token for it."""
-
-    segments: tuple[runner_pb2.Segment, ...]
-    stop: tuple[str, ...] = ()
-    end: str = ""  # the last of the template's text: it may have opened the answer's reasoning
-    size_bytes: int = 0  # as it is sent
-    bytes_max: float = 0  # text bytes plus ready tokens: no prompt has more tokens than this; infinite with images
 
 
 async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerRequest) -> Prompt:
@@ -46,34 +34,33 @@ async def make_prompt(prompts: ChatPrompts, model: ModelInfo, request: AnswerReq
             return _fill_in(raw, model)
         case RawPrompt(text=text, token_ids=token_ids, images=images):
             pieces = split_at_images(text, images)
-            segments = [Picture(piece) if isinstance(piece, Image) else Text(piece) for piece in pieces]
-            return await _prompt(token_ids, segments)
+            # Megabytes of base64 are read off the event loop.
+            segments = await asyncio.to_thread(_decoded, pieces) if images else _decoded(pieces)
+            return prompt_of([TokenIds(token_ids), *segments] if token_ids else segments)
         case Chat() as chat:
-            rendered = await prompts.make(model, chat, request.think)
-            return await _prompt(chat.earlier_token_ids, rendered.segments, rendered.stop)
+            return await prompts.make(model, chat, request.think)
 
 
 def _fill_in(raw: RawPrompt, model: ModelInfo) -> Prompt:
-    """The text before a gap and the text behind it, between the tokens that the model learned for that."""
+    """Join the text before a gap and the text behind it with the tokens that the model learned for that."""
     tokens = fill_in_tokens(orjson.loads(model.metadata_json), model.special_tokens)
     if tokens is None:
         raise UnsupportedCapability(f'"{model.name}" does not support insert', param="suffix")
-    before, behind = (segment_to_proto(Literal(text)) for text in (raw.text, raw.suffix))
-    segments = (_token(tokens.prefix), before, _token(tokens.suffix), behind, _token(tokens.middle))
-    return Prompt(
-        segments=segments,
-        size_bytes=sum(segment.ByteSize() for segment in segments),
-        bytes_max=len(raw.text.encode()) + len(raw.suffix.encode()) + 3,
-    )
+    before, behind = Literal(raw.text), Literal(raw.suffix)
+    return prompt_of([_token(tokens.prefix), before, _token(tokens.suffix), behind, _token(tokens.middle)])
 
 
-def _token(name: TokenName) -> runner_pb2.Segment:
-    return segment_to_proto(Text(name)) if isinstance(name, str) else token_ids_segment((name,))
+def _token(name: TokenName) -> Segment:
+    return Text(name) if isinstance(name, str) else TokenIds((name,))
+
+
+def _decoded(pieces: Iterable[str | RequestImage]) -> list[Segment]:
+    return [Picture(decode_image(piece)) if isinstance(piece, RequestImage) else Text(piece) for piece in pieces]
 
 
 def surely_fits(prompt: Prompt, context_tokens: int) -> bool:
-    """True if no runner has to be asked whether a context holds the prompt."""
-    return prompt.bytes_max + _ADDED_TOKENS_MAX <= context_tokens
+    """Return True if no runner has to be asked whether a context holds the prompt."""
+    return prompt.tokens_max + _ADDED_TOKENS_MAX <= context_tokens
 
 
 async def fit_prompt(
@@ -82,7 +69,7 @@ async def fit_prompt(
     prompts: ChatPrompts,
     model: ModelInfo,
     request: AnswerRequest,
-    runner: Runner,
+    runner: RunnerPort,
     context_tokens: int,
 ) -> Prompt:
     """Forget the oldest messages until `context_tokens` hold the prompt; what is still too long the runner cuts."""
@@ -92,13 +79,13 @@ async def fit_prompt(
     search = DropSearch(0, len(droppable_indices(chat.messages)))
     while not search.found:
         candidate = await _without(search.probe, prompts, model, request, chat)
-        search = search.after(fits=await count_tokens(runner, candidate.segments) <= context_tokens)
+        search = search.after(fits=await count_tokens(runner, candidate) <= context_tokens)
     return prompt if search.low == 0 else await _without(search.low, prompts, model, request, chat)
 
 
-async def count_tokens(runner: Runner, segments: Sequence[runner_pb2.Segment]) -> int:
-    """How many places of the context the runner would fill: tokens, and rows of images."""
-    answer = await runner.tokenize(tokenize_request(segments))
+async def count_tokens(runner: RunnerPort, prompt: Prompt) -> int:
+    """Count the places of the context that the runner would fill: tokens, and rows of images."""
+    answer = await runner.tokenize(tokenize_request(prompt))
     return len(answer.ids) + answer.media_rows
 
 
@@ -107,26 +94,3 @@ async def _without(
 ) -> Prompt:
     shorter = replace(chat, messages=without_oldest(chat.messages, drop_count))
     return await make_prompt(prompts, model, replace(request, prompt=shorter))
-
-
-async def _prompt(token_ids: tuple[int, ...], segments: Sequence[Segment], stop: tuple[str, ...] = ()) -> Prompt:
-    head = (token_ids_segment(token_ids),) if token_ids else ()
-    has_images = any(isinstance(segment, Picture) for segment in segments)
-    text_bytes = inf if has_images else sum(len(_text_of(segment).encode()) for segment in segments)
-    # Megabytes of base64 are read off the event loop.
-    read = await asyncio.to_thread(_to_protos, segments) if has_images else _to_protos(segments)
-    return Prompt(
-        segments=(*head, *read),
-        size_bytes=sum(segment.ByteSize() for segment in (*head, *read)),
-        stop=stop,
-        end=_text_of(segments[-1]) if segments else "",
-        bytes_max=text_bytes + len(token_ids),
-    )
-
-
-def _to_protos(segments: Sequence[Segment]) -> list[runner_pb2.Segment]:
-    return [segment_to_proto(segment) for segment in segments]
-
-
-def _text_of(segment: Segment) -> str:
-    return "" if isinstance(segment, Picture) else segment.text

@@ -1,4 +1,4 @@
-"""What one request did: filled while it runs, one log line and the metrics at its end."""
+"""Record of one request: filled while it runs, one log line and the metrics at its end."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from common.errors import RequestCanceled
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from gateway import metrics
-from gateway.core.asked.answers import Dialect, Done
+from gateway.core.request.answers import Dialect, Done
 from gateway.keys.visits import current_visit
 
 log = get_logger()
@@ -41,7 +41,6 @@ class RequestRecord:
     may_resume: bool = True  # the client has not asked otherwise
     dones: list[Done] = field(default_factory=list)  # one per choice
     error: str | None = None
-    ignored: tuple[str, ...] = ()  # options that had no effect
     client_request_id: str | None = None
     prompt_tokens: int = 0  # as a runner began to read them
     answer_tokens: int = 0  # as they arrived
@@ -54,7 +53,7 @@ class RequestRecord:
         self.started_s = self.clock.now_s()
 
     def begin_trace(self) -> None:
-        """From here on this task, and those that it starts, work for this request."""
+        """Begin the trace: from here on this task, and those that it starts, work for this request."""
         self.span = tracing.begin(
             "request",
             {"http.route": self.route, "http.request.method": self.method, "puna.dialect": str(self.dialect)},
@@ -63,7 +62,7 @@ class RequestRecord:
         tracing.use(self.span)
 
     def token_arrived(self, token_count: int) -> None:
-        """Tokens came from the runner."""
+        """Note tokens from the runner."""
         now_s = self.clock.now_s()
         if self._last_token_s is None:
             self.first_token_s = now_s - self.started_s
@@ -82,7 +81,7 @@ class RequestRecord:
             visit.settle(max(done, self.prompt_tokens + self.answer_tokens) + self.vector_tokens)
 
     def finish(self, status: str) -> None:
-        """The request is over: count it, and write its one line."""
+        """Finish the request: count it, and write its one line."""
         self.settle()
         model = self.model or OTHER
         duration_s = self.clock.now_s() - self.started_s
@@ -114,7 +113,7 @@ class RequestRecord:
         write("request.ended", **{key: value for key, value in fields.items() if value is not None})
 
     def debug_fields(self) -> dict[str, object]:
-        """What the header x-puna-debug asks for."""
+        """Return the fields that the header x-puna-debug requests."""
         return {
             "placement": self.replica,
             "node": self.node,
@@ -141,7 +140,7 @@ class RequestRecord:
         self.span.end()
 
     def _outcome(self, status: str) -> str:
-        """From a closed set: how it ended, as far as anybody heard of it."""
+        """Return the outcome from a closed set, as far as it is known."""
         if status in CANCELED_STATUSES or self.error == RequestCanceled.reason:
             return CANCELED
         return self.error or "ok"

@@ -9,20 +9,27 @@ from typing import TypeVar
 import numpy as np
 
 from common.clock import NS_PER_S, Clock
-from common.closing import closing
-from common.errors import EmbeddingsUnsupported, PunaError, RequestQuarantined, RequestTimeout, UnsupportedCapability
+from common.errors import (
+    EmbeddingsUnsupported,
+    PromptTooLong,
+    PunaError,
+    RequestQuarantined,
+    RequestTimeout,
+    UnsupportedCapability,
+)
 from common.telemetry import tracing
 from gateway import metrics
 from gateway.answers.attempts import RETRYABLE, Attempts
-from gateway.answers.model_access import ModelAccess
+from gateway.answers.model_access import ModelAccess, last_step
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.model_names import parse_model_name
-from gateway.core.dispatch.replica_choice import Need
+from gateway.converters.generation import placement_to_proto
+from gateway.core.dispatch.replica_choice import ReplicaNeed
 from gateway.core.dispatch.resume import poison_name
 from gateway.core.models.routes import RouteInfo
 from gateway.core.models.stored_model import own_context
 from gateway.core.prepare.capabilities import check_usable
 from gateway.core.prepare.estimates import question_tokens
+from gateway.core.prepare.overflow import Overflow, in_openai_words
 from gateway.core.prepare.vectors import (
     NO_EMBEDDINGS,
     Counts,
@@ -37,10 +44,12 @@ from gateway.core.prepare.vectors import (
     fit_vector,
     relevance,
 )
-from gateway.keys.visits import cache_salt, claim, within_context
+from gateway.core.request.answers import Dialect
+from gateway.core.request.model_names import parse_model_name
+from gateway.keys.visits import cache_salt, claim, context_max, within_context
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
-from protos import cluster_pb2, runner_pb2
+from protos import runner_pb2
 
 Answer = TypeVar("Answer")
 Call = Callable[[Connection, float], Awaitable[Answer]]
@@ -58,7 +67,7 @@ class Vectors:
         self._request_timeout_s = request_timeout_s
 
     async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
-        """A vector for each input; one that fails fails all.
+        """Return a vector for each input; one that fails fails all.
 
         Raises:
             PunaError: translate it to the dialect.
@@ -76,7 +85,7 @@ class Vectors:
         )
 
         async def call(connection: Connection, timeout_s: float) -> runner_pb2.EmbedResponse:
-            message.placement.CopyFrom(_placement(connection))
+            message.placement.CopyFrom(placement_to_proto(connection.info))
             return await connection.runner.embed(message, timeout_s=timeout_s)
 
         try:
@@ -101,7 +110,7 @@ class Vectors:
         return Embedded(vectors=vectors, prompt_tokens=tokens, counts=counts)
 
     async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
-        """A score for each document; one that fails fails all.
+        """Return a score for each document; one that fails fails all.
 
         Raises:
             PunaError: translate it to the dialect.
@@ -120,7 +129,7 @@ class Vectors:
         )
 
         async def call(connection: Connection, timeout_s: float) -> runner_pb2.RerankResponse:
-            message.placement.CopyFrom(_placement(connection))
+            message.placement.CopyFrom(placement_to_proto(connection.info))
             return await connection.runner.rerank(message, timeout_s=timeout_s)
 
         answer = await self._ask(question, route, record, call)
@@ -132,11 +141,7 @@ class Vectors:
         )
 
     async def _route(self, question: EmbedQuestion | RerankQuestion, record: RequestRecord) -> RouteInfo:
-        route: RouteInfo | None = None
-        async with closing(self._models.find(question.model, question.keep_alive_ms)) as steps:
-            async for step in steps:
-                route = step if isinstance(step, RouteInfo) else None
-        assert route is not None  # find() ends in a route or raises
+        route = await last_step(self._models.find(question.model, question.keep_alive_ms), RouteInfo)
         record.model = route.model.name
         check_usable(route.model)
         return route
@@ -157,6 +162,11 @@ class Vectors:
                                 return await call(connection, max(deadline_s - self._clock.now_s(), 0.0))
                         except RETRYABLE as error:
                             self._judge(error, connection, attempts, question)
+                        except PromptTooLong as error:
+                            if question.dialect is not Dialect.OPENAI:
+                                raise
+                            most = context_max(route.model.context_tokens)
+                            raise in_openai_words(error, Overflow(prompt=None, context_tokens_max=most)) from error
         except TimeoutError as error:
             raise RequestTimeout("request timed out") from error
 
@@ -164,7 +174,7 @@ class Vectors:
         self, error: PunaError, connection: Connection, attempts: Attempts, question: EmbedQuestion | RerankQuestion
     ) -> None:
         try:
-            attempts.judge(error, connection)
+            attempts.retry_or_raise(error, connection)
         except RequestQuarantined:
             name = poison_name(repr(question), salt=cache_salt())
             self._dispatcher.pool.poisoned.add(name, attempts.crashed)
@@ -178,17 +188,13 @@ class Vectors:
         slot = SlotRequest(
             key=parse_model_name(name).key,
             model_name=name,
-            need=Need(context_tokens=question.context_tokens, avoided=frozenset(attempts.avoided)),
+            need=ReplicaNeed(context_tokens=question.context_tokens, avoided=frozenset(attempts.avoided)),
             keep_alive_ms=question.keep_alive_ms,
             claim=claim(question_tokens(question)),
         )
         joined_s = self._clock.now_s()
-        connection: Connection | None = None
         with tracing.begin("queue", {"gen_ai.request.model": name}):
-            async with closing(self._dispatcher.acquire(slot)) as steps:
-                async for step in steps:
-                    connection = step if isinstance(step, Connection) else None
-        assert connection is not None  # acquire() ends in a connection or raises
+            connection = await last_step(self._dispatcher.acquire(slot), Connection)
         try:
             waited_s = self._clock.now_s() - joined_s
             record.queue_s = (record.queue_s or 0.0) + waited_s
@@ -214,10 +220,3 @@ def _segment(one: Input) -> runner_pb2.Segment:
     if isinstance(one, str):
         return runner_pb2.Segment(literal=one)
     return runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=one))
-
-
-def _placement(connection: Connection) -> cluster_pb2.PlacementRef:
-    info = connection.info
-    return cluster_pb2.PlacementRef(
-        placement_id=info.placement_id, generation=info.generation, incarnation=info.incarnation
-    )

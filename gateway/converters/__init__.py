@@ -1,1 +1,1 @@
-"""Where protos end: messages of other services, and of the typed face, as values of `gateway.core`."""
+"""Converters between protos (of other services, and of the typed gRPC API) and values or JSON."""

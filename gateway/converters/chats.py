@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from common.errors import InvalidRequest
-from gateway.core.asked.answers import Chat, Message, RawPrompt, Think, ToolCall
-from gateway.core.asked.conversation import ROLES
-from gateway.core.asked.images import IMAGE_BYTES_MAX, Image, PlacedImage, before_text
-from gateway.core.asked.tool_choice import any_of, only
+from gateway.core.request.answers import Chat, Message, RawPrompt, Think, ToolCall
+from gateway.core.request.conversation import ROLES, TOOLS_MAX
+from gateway.core.request.images import IMAGE_BYTES_MAX, PlacedImage, RequestImage, before_text
+from gateway.core.request.tool_choice import any_of, only
 from protos import inference_pb2
 
-_TOOLS_MAX = 128
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _LEVELS = {
     inference_pb2.THINK_LEVEL_LOW: Think.LOW,
     inference_pb2.THINK_LEVEL_MEDIUM: Think.MEDIUM,
@@ -24,7 +23,7 @@ _LEVELS = {
 
 
 def chat_from_proto(request: inference_pb2.ChatRequest) -> Chat:
-    """The conversation and its tools.
+    """Translate the conversation and its tools.
 
     Raises:
         InvalidRequest: a role, a tool or a choice that is none.
@@ -46,7 +45,7 @@ def chat_from_proto(request: inference_pb2.ChatRequest) -> Chat:
 
 
 def counted_from_proto(request: inference_pb2.CountTokensRequest) -> Chat:
-    """A conversation whose tokens are to be counted.
+    """Translate a conversation whose tokens are to be counted.
 
     Raises:
         InvalidRequest: no messages, or a role or a tool that is none.
@@ -57,7 +56,7 @@ def counted_from_proto(request: inference_pb2.CountTokensRequest) -> Chat:
 
 
 def fill_in_from_proto(request: inference_pb2.GenerateTextRequest) -> RawPrompt:
-    """A gap to be filled in.
+    """Translate a gap to be filled in.
 
     Raises:
         InvalidRequest: there is something that goes with no gap.
@@ -68,7 +67,7 @@ def fill_in_from_proto(request: inference_pb2.GenerateTextRequest) -> RawPrompt:
 
 
 def prompt_from_proto(request: inference_pb2.GenerateTextRequest) -> Chat:
-    """A prompt as the user's only message."""
+    """Translate a prompt to the user's only message."""
     system = (Message(role="system", content=request.system),) if request.system else ()
     return Chat(messages=(*system, Message(role="user", content=request.prompt, images=_images(request.images))))
 
@@ -76,7 +75,7 @@ def prompt_from_proto(request: inference_pb2.GenerateTextRequest) -> Chat:
 def think_from_proto(
     request: inference_pb2.ChatRequest | inference_pb2.GenerateTextRequest | inference_pb2.CountTokensRequest,
 ) -> Think | None:
-    """Whether to reason, and how hard; unknown levels of newer clients count as not set."""
+    """Return the requested effort of reasoning; unknown levels of newer clients count as not set."""
     if (level := _LEVELS.get(request.think_level)) is not None:
         return level
     if not request.HasField("think"):
@@ -85,7 +84,7 @@ def think_from_proto(
 
 
 def messages_from_proto(messages: Iterable[inference_pb2.ChatMessage]) -> tuple[Message, ...]:
-    """The turns of a conversation.
+    """Translate the turns of a conversation.
 
     Raises:
         InvalidRequest: a role or an image that is none.
@@ -111,7 +110,7 @@ def _images(images: Iterable[bytes]) -> tuple[PlacedImage, ...]:
     found = list(images)
     if any(len(image) > IMAGE_BYTES_MAX for image in found):
         raise InvalidRequest(f"an image has more than {IMAGE_BYTES_MAX} bytes", param="images")
-    return before_text([Image(base64.b64encode(image).decode()) for image in found])
+    return before_text([RequestImage(base64.b64encode(image).decode()) for image in found])
 
 
 def _call(call: inference_pb2.ToolCall) -> ToolCall:
@@ -122,8 +121,8 @@ def _call(call: inference_pb2.ToolCall) -> ToolCall:
 
 def _tools(tools: Iterable[inference_pb2.Tool]) -> tuple[Mapping[str, object], ...]:
     found = tuple(tools)
-    if len(found) > _TOOLS_MAX:
-        raise InvalidRequest(f"tools must be at most {_TOOLS_MAX}", param="tools")
+    if len(found) > TOOLS_MAX:
+        raise InvalidRequest(f"tools must be at most {TOOLS_MAX}", param="tools")
     return tuple(_tool(index, tool) for index, tool in enumerate(found))
 
 

@@ -4,17 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import InvalidRequest
-from gateway.core.asked.durations import FOREVER_MS, parse_keep_alive_ms
-from gateway.core.asked.load_options import LoadOptions
-from gateway.models.inventory import ranked_speed
+from common.spec import codecs
+from common.spec.layout import FlashAttention
+from gateway.converters.inventory import crash_row, ranked_speed
+from gateway.core.request.durations import FOREVER_MS, parse_keep_alive_ms
 from protos import cluster_pb2, scheduler_pb2
 
-_FLASH = {
-    "": cluster_pb2.FLASH_ATTENTION_UNSPECIFIED,
-    "auto": cluster_pb2.FLASH_ATTENTION_AUTO,
-    "on": cluster_pb2.FLASH_ATTENTION_ON,
-    "off": cluster_pb2.FLASH_ATTENTION_OFF,
-}
+_FLASH = {"": 0, **{one.value: codecs.FLASH_ATTENTION.to_proto(one) for one in FlashAttention}}
 _FLASH_NAMES = {number: name for name, number in _FLASH.items() if name}
 # Our name for people → the contract's, where they differ.
 _WIRE_NAMES = {"num_ctx": "context_tokens", "num_batch": "batch_tokens", "num_thread": "threads"}
@@ -23,7 +19,7 @@ _OPTIONAL = frozenset({"num_gpu", "main_gpu", "use_mmap"})
 
 
 def constraints_to_proto(model_name: str, wanted: Mapping[str, Any]) -> scheduler_pb2.ModelConstraints:
-    """What is wanted of a model, by the names of `PUT /puna/v1/placements/{model}`; None asks for nothing.
+    """Translate a model's constraints, named as in `PUT /puna/v1/placements/{model}`; None sets nothing.
 
     Raises:
         InvalidRequest: keep_alive is no duration, or flash_attention is none of its values.
@@ -41,7 +37,7 @@ def constraints_to_proto(model_name: str, wanted: Mapping[str, Any]) -> schedule
 
 
 def constraints_from_proto(model: scheduler_pb2.ModelConstraints) -> dict[str, object]:
-    """What is set for a model, and what holds beside it by default, as JSON; what asks for nothing is left out."""
+    """Return a model's constraints and the defaults that hold beside them as JSON; unset values are left out."""
     return {
         "model": model.model_name,
         "from_file": model.from_file,
@@ -83,20 +79,8 @@ def _for_people(fields: Mapping[str, Any]) -> dict[str, object]:
     return shown
 
 
-def load_options_to_proto(options: LoadOptions) -> scheduler_pb2.LoadOptions:
-    """What a request asks of its replica."""
-    return scheduler_pb2.LoadOptions(
-        require_gpu=options.require_gpu,
-        num_gpu=options.num_gpu,
-        main_gpu=options.main_gpu,
-        batch_tokens=options.batch_tokens,
-        threads=options.threads,
-        use_mmap=options.use_mmap,
-    )
-
-
 def explanation_from_proto(explanation: scheduler_pb2.Explanation) -> dict[str, object]:
-    """A decision as JSON."""
+    """Translate a decision to JSON."""
     return {
         "model": explanation.model_name,
         "digest": explanation.model_digest,
@@ -129,6 +113,7 @@ def explanation_from_proto(explanation: scheduler_pb2.Explanation) -> dict[str, 
             }
             for one in explanation.replicas
         ],
+        "crash_rows": [crash_row(row) for row in explanation.crash_rows],
     }
 
 

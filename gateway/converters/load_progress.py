@@ -1,6 +1,6 @@
-"""How far a load is: what the scheduler tells, and what clients of the typed face are told."""
+"""Load progress: from the scheduler's events to those of the typed API."""
 
-from gateway.core.asked.answers import Loading, Queued
+from gateway.core.request.answers import LoadUpdate, Queued
 from protos import scheduler_pb2
 
 
@@ -10,9 +10,9 @@ def to_queued(queued: scheduler_pb2.Queued) -> Queued:
     return Queued(position=queued.position, waits_for=queued.waits_for, eta_s=eta_s)
 
 
-def to_loading(load: scheduler_pb2.Loading) -> Loading:
+def to_loading(load: scheduler_pb2.Loading) -> LoadUpdate:
     """Read it."""
-    return Loading(
+    return LoadUpdate(
         fraction=load.fraction,
         bytes_done=load.bytes_done,
         bytes_total=load.bytes_total,
@@ -26,7 +26,7 @@ def queued_to_proto(queued: Queued) -> scheduler_pb2.Queued:
     return scheduler_pb2.Queued(position=queued.position, waits_for=queued.waits_for, eta_s=queued.eta_s)
 
 
-def loading_to_proto(load: Loading) -> scheduler_pb2.Loading:
+def loading_to_proto(load: LoadUpdate) -> scheduler_pb2.Loading:
     """Write it."""
     return scheduler_pb2.Loading(
         fraction=load.fraction,

@@ -13,7 +13,7 @@ log = get_logger()
 
 
 def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
-    """A model file and what its manifest says besides."""
+    """Translate a model file and the fields of its manifest."""
     description = model.description
     parameters = usable_parameters(_object(model.parameters_json))
     if parameters.ignored:
@@ -64,7 +64,7 @@ def _array(text: str) -> list[object]:
 
 
 def _json(text: str) -> object:
-    """The value of a text that came from elsewhere; what is no JSON says nothing."""
+    """Parse a text from elsewhere; invalid JSON counts as no value."""
     try:
         return orjson.loads(text) if text else None
     except orjson.JSONDecodeError:

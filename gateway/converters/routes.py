@@ -10,7 +10,7 @@ _MODELS_CACHED_MAX = 1024
 
 
 def route_from_proto(route: scheduler_pb2.ModelRoute) -> RouteInfo:
-    """A route as the scheduler published it."""
+    """Translate a route as the scheduler published it."""
     # Tables arrive on every change of any replica, while models hardly change: their part is converted once.
     model = _model_from_bytes(route.model.SerializeToString(deterministic=True))
     return RouteInfo(model=model, replicas=tuple(replica_from_proto(replica) for replica in route.replicas))
@@ -22,7 +22,7 @@ def _model_from_bytes(data: bytes) -> ModelInfo:
 
 
 def replica_state(state: cluster_pb2.RunnerState.ValueType) -> ReplicaState:
-    """What a runner's state means for requests. Unknown values of newer runners count as loading: nothing is sent."""
+    """Translate a runner's state. Unknown values of newer runners count as loading: they get no requests."""
     match state:
         case cluster_pb2.RUNNER_STATE_READY | cluster_pb2.RUNNER_STATE_NO_SLOTS:
             return ReplicaState.READY
@@ -35,7 +35,7 @@ def replica_state(state: cluster_pb2.RunnerState.ValueType) -> ReplicaState:
 
 
 def replica_from_proto(replica: scheduler_pb2.Replica) -> ReplicaInfo:
-    """A replica as the scheduler published it."""
+    """Translate a replica as the scheduler published it."""
     status = replica.status
     measured = {memory.device_id: memory for memory in status.memory.devices}
     devices = tuple(

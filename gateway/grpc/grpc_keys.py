@@ -31,7 +31,7 @@ SCOPES = {
     "UnloadModel": Scope.MODELS_WRITE,
     "PullModel": Scope.MODELS_WRITE,
 }
-# Health and reflection say nothing about anybody.
+# Health and reflection hold nothing of a tenant.
 _OPEN_PREFIX = "/grpc."
 
 
@@ -39,7 +39,7 @@ class KeyInterceptor(aio.ServerInterceptor):
     """Runs inside of the one that translates errors."""
 
     def __init__(self, authorizer: Authorizer) -> None:
-        """One authorizer for both listeners: a key has one quota."""
+        """Use one authorizer for both listeners: a key has one quota."""
         self._authorizer = authorizer
 
     async def intercept_service(
@@ -92,7 +92,7 @@ class _Unreadable:
 
 
 def _forgiving(read: Any) -> Any:
-    """A reader whose failure is answered by us: gRPC's own answer, UNKNOWN, reads like a bug of the server."""
+    """Wrap a deserializer so that we answer its failure: gRPC's own answer, UNKNOWN, reads like a bug of the server."""
 
     def forgiving(message: bytes) -> Any:
         try:
@@ -120,7 +120,7 @@ def _credentials(context: Any) -> dict[str, Any]:
 
 
 def peer_address(peer: str) -> str:
-    """The address in `ipv4:10.0.0.1:5000` or `ipv6:[::1]:5000`, as gRPC writes peers; empty for sockets."""
+    """Return the address in `ipv4:10.0.0.1:5000` or `ipv6:[::1]:5000`, as gRPC writes peers; empty for sockets."""
     kind, _, rest = peer.partition(":")
     if kind not in ("ipv4", "ipv6"):
         return ""

@@ -19,23 +19,23 @@ from gateway.converters.chats import (
     think_from_proto,
 )
 from gateway.converters.load_progress import loading_to_proto, queued_to_proto
-from gateway.core.asked.answer_format import AnswerFormat, parse_grammar_field
-from gateway.core.asked.answers import (
+from gateway.core.request.answer_format import AnswerFormat, parse_grammar_field
+from gateway.core.request.answers import (
     AnswerEvent,
     AnswerRequest,
     Chat,
     Delta,
     Dialect,
     Done,
-    EndReason,
-    Loading,
+    FinishReason,
+    LoadUpdate,
     PromptProgress,
     Queued,
     RawPrompt,
     Think,
 )
-from gateway.core.asked.logprobs import check_top_logprobs
-from gateway.core.asked.option_table import OptionValue, check_options
+from gateway.core.request.logprobs import check_top_logprobs
+from gateway.core.request.option_table import OptionValue, check_options
 from gateway.grpc.model_servicer import ModelServicer, checked_model
 from gateway.grpc.recorded import recorded
 from protos import inference_pb2, runner_pb2
@@ -46,24 +46,6 @@ Context = aio.ServicerContext[Any, Any]
 # Inside the servicer the name Chat is a method.
 PromptKind = Chat | RawPrompt
 
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repeat_last_n",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "xtc_probability",
-    "xtc_threshold",
-    "top_n_sigma",
-)
 _LIMIT_FIELDS = {
     "max_tokens": "num_predict",
     "context_tokens": "num_ctx",
@@ -71,20 +53,18 @@ _LIMIT_FIELDS = {
     "think_budget": "think_budget",
 }
 _REASONS = {
-    EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
-    EndReason.TOOL_CALLS: runner_pb2.DONE_REASON_END_TOKEN,
-    EndReason.STOP_STRING: runner_pb2.DONE_REASON_STOP_STRING,
-    EndReason.LENGTH: runner_pb2.DONE_REASON_LENGTH,
+    FinishReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
+    FinishReason.TOOL_CALLS: runner_pb2.DONE_REASON_END_TOKEN,
+    FinishReason.STOP_STRING: runner_pb2.DONE_REASON_STOP_STRING,
+    FinishReason.LENGTH: runner_pb2.DONE_REASON_LENGTH,
 }
 
 
 class InferenceServicer(ModelServicer):
     """Translates; errors are raised as domain errors and become statuses in the interceptor."""
 
-    async def Chat(  # the name is the proto's
-        self,
-        request: inference_pb2.ChatRequest,
-        context: Context,
+    async def Chat(
+        self, request: inference_pb2.ChatRequest, context: Context
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         """Answer a conversation."""
         if not request.messages:
@@ -96,10 +76,8 @@ class InferenceServicer(ModelServicer):
         async for event in self._answer(answer, "Chat", context):
             yield event
 
-    async def Generate(  # the name is the proto's
-        self,
-        request: inference_pb2.GenerateTextRequest,
-        context: Context,
+    async def Generate(
+        self, request: inference_pb2.GenerateTextRequest, context: Context
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         """Continue a prompt."""
         if not request.prompt:
@@ -115,41 +93,33 @@ class InferenceServicer(ModelServicer):
         async for event in self._answer(answer, "Generate", context):
             yield event
 
-    async def Tokenize(  # the name is the proto's
-        self,
-        request: inference_pb2.TokenizeTextRequest,
-        context: Context,
+    async def Tokenize(
+        self, request: inference_pb2.TokenizeTextRequest, context: Context
     ) -> inference_pb2.TokenizeTextResponse:
-        """Text or messages to token ids."""
+        """Translate text or messages to token ids."""
         by_text = request.WhichOneof("input") != "messages"
         chat = Chat(messages=messages_from_proto(request.messages.messages))
         prompt = RawPrompt(text=request.text) if by_text else chat
         ids = await self._service.inference.models.tokenize(checked_model(request.model), prompt)
         return inference_pb2.TokenizeTextResponse(ids=ids)
 
-    async def Detokenize(  # the name is the proto's
-        self,
-        request: inference_pb2.DetokenizeIdsRequest,
-        context: Context,
+    async def Detokenize(
+        self, request: inference_pb2.DetokenizeIdsRequest, context: Context
     ) -> inference_pb2.DetokenizeIdsResponse:
-        """Token ids to text."""
+        """Translate token ids to text."""
         text = await self._service.inference.models.detokenize(checked_model(request.model), list(request.ids))
         return inference_pb2.DetokenizeIdsResponse(text=text.decode(errors="replace"))
 
-    async def CountTokens(  # the name is the proto's
-        self,
-        request: inference_pb2.CountTokensRequest,
-        context: Context,
+    async def CountTokens(
+        self, request: inference_pb2.CountTokensRequest, context: Context
     ) -> inference_pb2.CountTokensResponse:
-        """How many tokens an answer would read."""
+        """Count the tokens that an answer would read."""
         chat, think = counted_from_proto(request), think_from_proto(request)
         count = await self._service.inference.models.count(checked_model(request.model), chat, think)
         return inference_pb2.CountTokensResponse(tokens=count)
 
-    async def LoadModel(  # the name is the proto's
-        self,
-        request: inference_pb2.LoadModelRequest,
-        context: Context,
+    async def LoadModel(
+        self, request: inference_pb2.LoadModelRequest, context: Context
     ) -> AsyncIterator[inference_pb2.InferenceEvent]:
         """Load a model; ends when it is ready."""
         started_ns = time.monotonic_ns()
@@ -160,6 +130,7 @@ class InferenceServicer(ModelServicer):
             keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             record=record,
+            at_once=True,
         )
         async for progress in recorded(load, record):
             yield _event(progress)
@@ -202,14 +173,14 @@ class InferenceServicer(ModelServicer):
 
 
 def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:
-    """The same table as over HTTP checks them."""
+    """Check the options by the same table as over HTTP."""
     sampling = options.sampling
-    values: dict[str, object] = _set_fields(sampling, {name: name for name in _SAMPLING_FIELDS})
+    values: dict[str, object] = {one.name: value for one, value in sampling.ListFields()}
     if sampling.seed:
         # The table knows seeds as JSON has them: signed.
         values["seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
     if sampling.logit_bias:
-        values["logit_bias"] = {str(key): value for key, value in sampling.logit_bias.items()}
+        values["logit_bias"] = dict(sampling.logit_bias)
     if sampling.dry_sequence_breakers:
         values["dry_sequence_breakers"] = list(sampling.dry_sequence_breakers)
     if options.stop:
@@ -229,7 +200,7 @@ def _format(options: inference_pb2.AnswerOptions) -> AnswerFormat | None:
 
 
 def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, object]:
-    """The fields that are set, under the names of the option table."""
+    """Return the fields that are set, under the names of the option table."""
     return {name: getattr(message, field) for field, name in names.items() if message.HasField(field)}
 
 
@@ -237,7 +208,7 @@ def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
     match event:
         case Queued():
             return inference_pb2.InferenceEvent(queued=queued_to_proto(event))
-        case Loading():
+        case LoadUpdate():
             return inference_pb2.InferenceEvent(loading=loading_to_proto(event))
         case PromptProgress():
             progress = runner_pb2.PromptProgress(
@@ -273,6 +244,6 @@ def _done(event: Done) -> inference_pb2.Done:
         seed=event.seed,
         placement=converters.placement_to_proto(event.placed),
         reasoning_tokens=usage.reasoning_tokens,
-        called_tools=event.reason is EndReason.TOOL_CALLS,
+        called_tools=event.reason is FinishReason.TOOL_CALLS,
         resumes=event.resumes,
     )

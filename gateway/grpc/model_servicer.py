@@ -8,8 +8,8 @@ from grpc import aio
 from common.errors import InvalidRequest
 from gateway.answers.model_access import check_visible
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import Dialect
 from gateway.core.models.creation import new_name
+from gateway.core.request.answers import Dialect
 from gateway.grpc.recorded import recorded
 from gateway.grpc.vector_servicer import VectorServicer
 from protos import inference_pb2, scheduler_pb2, store_pb2
@@ -18,14 +18,12 @@ Context = aio.ServicerContext[Any, Any]
 
 
 class ModelServicer(VectorServicer):
-    """What models there are, and how that changes."""
+    """Service for models and their changes."""
 
-    async def ListModels(  # the name is the proto's
-        self,
-        request: inference_pb2.ListModelsRequest,
-        context: Context,
+    async def ListModels(
+        self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
-        """Every model, newest first."""
+        """List every model, newest first."""
         models = self._service.inference.models
         return inference_pb2.ListModelsResponse(
             models=[models.routes.proto_of(route) for route in models.visible()],
@@ -34,28 +32,20 @@ class ModelServicer(VectorServicer):
             ],
         )
 
-    async def ShowModel(  # the name is the proto's
-        self,
-        request: inference_pb2.ShowModelRequest,
-        context: Context,
-    ) -> scheduler_pb2.ModelRoute:
-        """One model."""
+    async def ShowModel(self, request: inference_pb2.ShowModelRequest, context: Context) -> scheduler_pb2.ModelRoute:
+        """Show one model."""
         route = self._service.inference.models.known_route(checked_model(request.model))
         return self._service.inference.models.routes.proto_of(route)
 
-    async def UnloadModel(  # the name is the proto's
-        self,
-        request: scheduler_pb2.UnloadModelRequest,
-        context: Context,
+    async def UnloadModel(
+        self, request: scheduler_pb2.UnloadModelRequest, context: Context
     ) -> scheduler_pb2.UnloadModelResponse:
         """Stop a model's replicas once they are idle."""
         route = self._service.inference.models.known_route(checked_model(request.model_name))
         return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
 
-    async def PullModel(  # the name is the proto's
-        self,
-        request: inference_pb2.PullModelRequest,
-        context: Context,
+    async def PullModel(
+        self, request: inference_pb2.PullModelRequest, context: Context
     ) -> AsyncIterator[store_pb2.StoreProgress]:
         """Fetch a model from its registry; ends when it can be used."""
         name = new_name(request.model)
@@ -67,7 +57,7 @@ class ModelServicer(VectorServicer):
 
 
 def checked_model(model: str) -> str:
-    """The name that a request gives.
+    """Return the name that a request gives.
 
     Raises:
         InvalidRequest: it gives none.

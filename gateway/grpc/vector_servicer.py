@@ -8,8 +8,8 @@ from grpc import aio
 
 from common.errors import InvalidRequest
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import Dialect
 from gateway.core.prepare.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
+from gateway.core.request.answers import Dialect
 from gateway.grpc.recorded import recording
 from gateway.http.endpoint.service import Service
 from protos import inference_pb2, inference_pb2_grpc, runner_pb2
@@ -24,17 +24,15 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
         self._service = service
 
     def _keep_alive_ms(
-        self, asked: inference_pb2.AnswerOptions | inference_pb2.EmbedTextsRequest | inference_pb2.RerankTextsRequest
+        self, request: inference_pb2.AnswerOptions | inference_pb2.EmbedTextsRequest | inference_pb2.RerankTextsRequest
     ) -> int | None:
-        """A keep_alive within what the caller may ask for."""
-        return self._service.clamped_keep_alive_ms(asked.keep_alive_ms if asked.HasField("keep_alive_ms") else None)
+        """Limit a keep_alive to the maximum of the caller."""
+        return self._service.clamped_keep_alive_ms(request.keep_alive_ms if request.HasField("keep_alive_ms") else None)
 
-    async def Embed(  # the name is the proto's
-        self,
-        request: inference_pb2.EmbedTextsRequest,
-        context: Context,
+    async def Embed(
+        self, request: inference_pb2.EmbedTextsRequest, context: Context
     ) -> inference_pb2.EmbedTextsResponse:
-        """One vector for each text."""
+        """Embed: return one vector for each text."""
         _check(request.model, list(request.texts), "texts")
         if any(not text for text in request.texts):
             raise InvalidRequest("texts must not be empty", param="texts")
@@ -62,12 +60,10 @@ class VectorServicer(inference_pb2_grpc.InferenceServicer):
             prompt_duration_ns=answer.counts.prompt_duration_ns,
         )
 
-    async def Rerank(  # the name is the proto's
-        self,
-        request: inference_pb2.RerankTextsRequest,
-        context: Context,
+    async def Rerank(
+        self, request: inference_pb2.RerankTextsRequest, context: Context
     ) -> inference_pb2.RerankTextsResponse:
-        """One score for each document."""
+        """Rerank: return one score for each document."""
         _check(request.model, list(request.documents), "documents")
         if not request.query:
             raise InvalidRequest("query is required", param="query")
@@ -102,7 +98,7 @@ def _check(model: str, texts: list[str], param: str) -> None:
 
 @contextmanager
 def _recorded(route: str) -> Iterator[RequestRecord]:
-    """A record of its own for a unary answer."""
+    """Make a record of its own for a unary answer."""
     record = RequestRecord(dialect=Dialect.GRPC, route=route, method="grpc")
     record.begin_trace()
     with recording(record):

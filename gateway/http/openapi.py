@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from gateway.core.asked.answers import Dialect
 from gateway.core.keys.keys import Scope
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.route_errors import OF_ANSWERS, OF_BODIES, OF_EVERY_ROUTE, OF_KEYS, Errors, reasons_by_status
-from gateway.http.endpoint.router import Route
+from gateway.http.endpoint.router import ANY_METHOD, Route
 
 _REF = "#/components/schemas/{model}"
 _SCHEMES = {
@@ -49,7 +49,7 @@ _ERRORS = {
 
 
 def openapi_document(routes: list[Route], version: str) -> dict[str, Any]:
-    """OpenAPI 3.1: every route, its body, its answers and every status that it can end in."""
+    """Build the OpenAPI 3.1 document: every route, its body, its answers and every status that it can end in."""
     bodies = {route.body for route in routes if route.body is not None}
     answers = {route.response for route in routes if route.response is not None}
     answers |= {answer for route in routes for _, answer in route.other_answers}
@@ -58,7 +58,8 @@ def openapi_document(routes: list[Route], version: str) -> dict[str, Any]:
     schemas = {key[0]: reference for key, reference in references.items()}
     paths: dict[str, Any] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        if route.method != ANY_METHOD:  # what is not here is no part of the API
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     components = dict(definitions.get("$defs", {}))
     components |= {f"{dialect.value}_error": schema for dialect, schema in _ERRORS.items()}
     return {
@@ -97,7 +98,7 @@ def _security(route: Route) -> list[dict[str, list[str]]]:
 
 
 def errors_of(route: Route) -> Errors:
-    """Everything that a route can end in."""
+    """Return every error that a route can end in."""
     errors = OF_EVERY_ROUTE | route.errors
     if route.scope is not None or route.needs_key:
         errors |= OF_KEYS
@@ -109,7 +110,7 @@ def errors_of(route: Route) -> Errors:
 
 
 def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    """By status: what went well, what is no error, and the errors in the form of the route's dialect."""
+    """Describe responses by status: success, other answers, and the errors in the form of the route's dialect."""
     schema = schemas[route.response] if route.response is not None else {}
     responses = {str(status): _success(route, schema if status == 200 else {}) for status in route.statuses}
     for status, reasons in reasons_by_status(errors_of(route), route.dialect).items():

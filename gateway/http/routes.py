@@ -26,21 +26,31 @@ from gateway.http.ollama.bodies import (
 )
 from gateway.http.ollama.embeddings import OllamaEmbeddings
 from gateway.http.ollama.model_bodies import RunningList, ShownModel, StatusAnswer, TagList, VersionAnswer
+from gateway.http.ollama.model_store import store_routes
 from gateway.http.ollama.models import OllamaModels
-from gateway.http.ollama.store_routes import store_routes
+from gateway.http.openai.absent_routes import absent_routes
 from gateway.http.openai.answers import OpenAiAnswers
 from gateway.http.openai.bodies import ChatCompletionAnswer, ChatCompletionBody, CompletionAnswer, CompletionBody
 from gateway.http.openai.model_bodies import AnyModel, AnyModelList
 from gateway.http.openai.models import OpenAiModels
 from gateway.http.openai.responses_answers import ResponsesAnswers
-from gateway.http.openai.responses_bodies import ResponseObject, ResponsesBody
+from gateway.http.openai.responses_bodies import (
+    CompactBody,
+    CompactionObject,
+    InputTokensAnswer,
+    InputTokensBody,
+    ResponseObject,
+    ResponsesBody,
+)
 from gateway.http.openai.vector_bodies import EmbeddingsAnswer, EmbeddingsBody, RerankAnswer, RerankBody
 from gateway.http.openai.vectors import OpenAiVectors
 from gateway.http.openapi import openapi_document
 from gateway.http.puna.aliases import alias_routes
-from gateway.http.puna.key_routes import key_routes
-from gateway.http.puna.operation_routes import operation_routes, placement_routes
+from gateway.http.puna.keys import key_routes
+from gateway.http.puna.nodes import node_routes
+from gateway.http.puna.operations import operation_routes
 from gateway.http.puna.page_routes import page_routes
+from gateway.http.puna.placements import placement_routes
 from gateway.http.puna.puna_routes import puna_routes
 
 _JSON = "application/json"
@@ -68,14 +78,16 @@ class _Document:
 
 
 def make_routes(service: Service) -> list[Route]:
-    """The table."""
+    """Make the table of routes."""
     routes = [
         *_ollama_routes(service),
         *store_routes(service),
         *_openai_routes(service),
         *_anthropic_routes(service),
+        *absent_routes(),
         *operation_routes(service),
         *placement_routes(service),
+        *node_routes(service),
         *puna_routes(service),
         *alias_routes(service),
         *key_routes(service),
@@ -83,12 +95,7 @@ def make_routes(service: Service) -> list[Route]:
     ]
     routes.append(
         Route(
-            method="GET",
-            path="/openapi.json",
-            scope=None,
-            endpoint=_Document(routes, service.version).respond,
-            summary="This document",
-            quiet=True,
+            "GET", "/openapi.json", _Document(routes, service.version).respond, "This document", scope=None, quiet=True
         )
     )
     routes += [replace(route, method="HEAD") for route in routes if route.path in _HEAD_TOO]
@@ -98,168 +105,142 @@ def make_routes(service: Service) -> list[Route]:
 def _ollama_routes(service: Service) -> list[Route]:
     answers, models, embeddings = OllamaAnswers(service), OllamaModels(service), OllamaEmbeddings(service)
     return [
+        Route("GET", "/", models.root, "Liveness", scope=None, media_types=("text/plain",), statuses=(200, 302)),
         Route(
-            method="GET",
-            path="/",
-            scope=None,
-            endpoint=models.root,
-            summary="Is anybody there",
-            media_types=("text/plain",),
-            statuses=(200, 302),
-        ),
-        Route(
-            method="POST",
-            path="/api/generate",
+            "POST",
+            "/api/generate",
+            answers.generate,
+            "Continue a prompt",
             scope=Scope.INFER,
-            endpoint=answers.generate,
-            summary="Continue a prompt",
             body=GenerateBody,
             response=GenerateChunk,
             media_types=(_JSON, _NDJSON),
         ),
         Route(
-            method="POST",
-            path="/api/chat",
+            "POST",
+            "/api/chat",
+            answers.chat,
+            "Answer a conversation",
             scope=Scope.INFER,
-            endpoint=answers.chat,
-            summary="Answer a conversation",
             body=ChatBody,
             response=ChatChunk,
             media_types=(_JSON, _NDJSON),
         ),
         Route(
-            method="POST",
-            path="/api/embed",
+            "POST",
+            "/api/embed",
+            embeddings.embed,
+            "Vectors of texts",
             scope=Scope.EMBED,
-            endpoint=embeddings.embed,
-            summary="Vectors of texts",
             body=EmbedBody,
             response=EmbedAnswer,
         ),
         Route(
-            method="POST",
-            path="/api/embeddings",
+            "POST",
+            "/api/embeddings",
+            embeddings.legacy,
+            "The vector of one text, not normalised",
             scope=Scope.EMBED,
-            endpoint=embeddings.legacy,
-            summary="The vector of one text, not normalised",
             body=LegacyEmbeddingBody,
             response=LegacyEmbeddingAnswer,
         ),
+        Route("GET", "/api/tags", models.tags, "Every model", scope=Scope.MODELS_READ, response=TagList),
+        Route("GET", "/api/ps", models.running, "Loaded models", scope=Scope.MODELS_READ, response=RunningList),
         Route(
-            method="GET",
-            path="/api/tags",
+            "POST",
+            "/api/show",
+            models.show,
+            "One model",
             scope=Scope.MODELS_READ,
-            endpoint=models.tags,
-            summary="Every model",
-            response=TagList,
-        ),
-        Route(
-            method="GET",
-            path="/api/ps",
-            scope=Scope.MODELS_READ,
-            endpoint=models.running,
-            summary="Loaded models",
-            response=RunningList,
-        ),
-        Route(
-            method="POST",
-            path="/api/show",
-            scope=Scope.MODELS_READ,
-            endpoint=models.show,
-            summary="One model",
             body=ShowBody,
             response=ShownModel,
             errors=OF_MODEL_NAMES | OF_THE_CLUSTER,
         ),
-        Route(
-            method="GET",
-            path="/api/version",
-            scope=None,
-            endpoint=models.version,
-            summary="Versions",
-            response=VersionAnswer,
-            quiet=True,
-        ),
-        Route(
-            method="GET",
-            path="/api/status",
-            scope=None,
-            endpoint=models.status,
-            summary="No cloud",
-            response=StatusAnswer,
-            quiet=True,
-        ),
+        Route("GET", "/api/version", models.version, "Versions", scope=None, response=VersionAnswer, quiet=True),
+        Route("GET", "/api/status", models.status, "No cloud", scope=None, response=StatusAnswer, quiet=True),
     ]
 
 
 def _openai_routes(service: Service) -> list[Route]:
     answers, models, vectors = OpenAiAnswers(service), OpenAiModels(service), OpenAiVectors(service)
+    responses = ResponsesAnswers(service)
     return [
         Route(
-            method="POST",
-            path="/v1/chat/completions",
+            "POST",
+            "/v1/chat/completions",
+            answers.chat,
+            "Answer a conversation",
             scope=Scope.INFER,
-            endpoint=answers.chat,
-            summary="Answer a conversation",
             body=ChatCompletionBody,
             response=ChatCompletionAnswer,
             media_types=(_JSON, _SSE),
         ),
         Route(
-            method="POST",
-            path="/v1/completions",
+            "POST",
+            "/v1/completions",
+            answers.complete,
+            "Continue a prompt, without a template",
             scope=Scope.INFER,
-            endpoint=answers.complete,
-            summary="Continue a prompt, without a template",
             body=CompletionBody,
             response=CompletionAnswer,
             media_types=(_JSON, _SSE),
         ),
         Route(
-            method="POST",
-            path="/v1/responses",
+            "POST",
+            "/v1/responses",
+            responses.create,
+            "Answer a conversation, item by item",
             scope=Scope.INFER,
-            endpoint=ResponsesAnswers(service).create,
-            summary="Answer a conversation, item by item",
             body=ResponsesBody,
             response=ResponseObject,
             media_types=(_JSON, _SSE),
         ),
         Route(
-            method="POST",
-            path="/v1/embeddings",
+            "POST",
+            "/v1/responses/input_tokens",
+            responses.input_tokens,
+            "Tokens of a conversation",
+            scope=Scope.INFER,
+            body=InputTokensBody,
+            response=InputTokensAnswer,
+        ),
+        Route(
+            "POST",
+            "/v1/responses/compact",
+            responses.compact,
+            "Items that stand for a longer conversation",
+            scope=Scope.INFER,
+            body=CompactBody,
+            response=CompactionObject,
+        ),
+        Route(
+            "POST",
+            "/v1/embeddings",
+            vectors.embeddings,
+            "Vectors of texts",
             scope=Scope.EMBED,
-            endpoint=vectors.embeddings,
-            summary="Vectors of texts",
             body=EmbeddingsBody,
             response=EmbeddingsAnswer,
         ),
         *(
             Route(
-                method="POST",
-                path=path,
+                "POST",
+                path,
+                vectors.rerank,
+                "Documents by how well they answer a query",
                 scope=Scope.EMBED,
-                endpoint=vectors.rerank,
-                summary="Documents by how well they answer a query",
                 body=RerankBody,
                 response=RerankAnswer,
             )
             for path in _RERANK_PATHS
         ),
+        Route("GET", "/v1/models", models.list_all, "Every model", scope=Scope.MODELS_READ, response=AnyModelList),
         Route(
-            method="GET",
-            path="/v1/models",
+            "GET",
+            "/v1/models/{id}",
+            models.get,
+            "One model",
             scope=Scope.MODELS_READ,
-            endpoint=models.list_all,
-            summary="Every model",
-            response=AnyModelList,
-        ),
-        Route(
-            method="GET",
-            path="/v1/models/{id}",
-            scope=Scope.MODELS_READ,
-            endpoint=models.get,
-            summary="One model",
             response=AnyModel,
             errors=OF_MODEL_NAMES,
         ),
@@ -270,21 +251,21 @@ def _anthropic_routes(service: Service) -> list[Route]:
     answers = AnthropicAnswers(service)
     return [
         Route(
-            method="POST",
-            path="/v1/messages",
+            "POST",
+            "/v1/messages",
+            answers.messages,
+            "Answer a conversation",
             scope=Scope.INFER,
-            endpoint=answers.messages,
-            summary="Answer a conversation",
             body=MessagesBody,
             response=MessagesAnswer,
             media_types=(_JSON, _SSE),
         ),
         Route(
-            method="POST",
-            path="/v1/messages/count_tokens",
+            "POST",
+            "/v1/messages/count_tokens",
+            answers.count_tokens,
+            "Tokens of a conversation",
             scope=Scope.INFER,
-            endpoint=answers.count_tokens,
-            summary="Tokens of a conversation",
             body=CountTokensBody,
             response=CountTokensAnswer,
         ),

@@ -1,1 +1,1 @@
-"""Who may ask, and how much."""
+"""Authentication, authorisation and quotas."""

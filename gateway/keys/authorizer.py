@@ -5,27 +5,26 @@ from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.errors import Unauthenticated
-from gateway.core.dispatch.cache_salt import cache_salt
-from gateway.core.keys.failures import Failures
-from gateway.core.keys.keys import Key, Scope, check_scope, presented_key
+from gateway.core.keys.keys import Key, Scope, cache_salt, check_scope, presented_key
+from gateway.core.keys.quotas import FailedAttempts
 from gateway.keys.key_store import KeyStore
 from gateway.keys.quota_book import QuotaBook
 from gateway.keys.visits import Visit, begin_visit
 
-# What is counted against a key's requests; looking around is free.
+# Scopes whose requests count against a key's quota; reading state is free.
 _COUNTED = frozenset({Scope.INFER, Scope.EMBED})
 
 
 class Authorizer:
-    """Lives on the event loop. Without a store everybody may do everything, whatever key they send."""
+    """Lives on the event loop. Without a store every caller has every scope, with any key."""
 
     def __init__(self, store: KeyStore | None, clock: Clock, book: QuotaBook, *, shares_cache: bool = False) -> None:
-        """Nobody has been here yet. `shares_cache`: what a runner holds of one tenant's prompts serves others, too."""
+        """Start without visits. `shares_cache`: what a runner holds of one tenant's prompts serves others, too."""
         self._store = store
         self._clock = clock
         self._book = book
         self._shares_cache = shares_cache
-        self._failures = Failures()
+        self._failures = FailedAttempts()
 
     @property
     def asks_for_keys(self) -> bool:
@@ -43,7 +42,7 @@ class Authorizer:
         request_id: str,
         needs_key: bool = False,
     ) -> AsyncIterator[Visit]:
-        """One request, from its headers to its end. `needs_key`: any good key will do where there is no scope.
+        """Authorise one request, from its headers to its end. `needs_key`: without a scope any valid key will do.
 
         Raises:
             Unauthenticated: no key, or none that is good.

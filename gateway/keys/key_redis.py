@@ -37,7 +37,7 @@ class KeyStoreUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What Redis has of keys, still to be checked."""
+    """Records of keys in Redis, still to be checked."""
 
     made: dict[str, str]
     revoked: dict[str, str]
@@ -63,8 +63,8 @@ class SharedBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """How taking went. `short` names what there is not enough of; empty: it was taken."""
+class QuotaResult:
+    """Result of taking from a quota. `short` names the exhausted limits; empty: it was taken."""
 
     short: str
     wait_s: float
@@ -75,7 +75,7 @@ class KeyRedis:
     """Lives on the event loop. Every method raises `KeyStoreUnavailableError`."""
 
     def __init__(self, url: str) -> None:
-        """Connects when first used.
+        """Connect at the first use.
 
         Raises:
             StartupError: the URL is none.
@@ -110,29 +110,31 @@ class KeyRedis:
         return bool(await self._run(scripts.ADD, keys, arguments))
 
     async def last_used(self) -> dict[str, int]:
-        """When each key was last used, over all gateways."""
+        """Return the last use of each key, over all gateways."""
         answer: dict[str, str] = await self._ask(lambda: self._redis.hgetall(scripts.USED))
         return {key_id: int(when) for key_id, when in answer.items()}
 
-    async def take(self, key_id: str, request_id: str, concurrency: int, buckets: Sequence[SharedBucket]) -> Taken:
+    async def take(
+        self, key_id: str, request_id: str, concurrency: int, buckets: Sequence[SharedBucket]
+    ) -> QuotaResult:
         """Take of a key's quota: everything, or nothing. `concurrency` 0: the place is not asked for."""
         arguments: list[Any] = [request_id, round(LEASE_S * _MS), concurrency]
         for one in buckets:
             arguments += [one.name, one.limit, round(one.period_s * _MS), one.amount]
         short, wait_ms, left_ms = await self._run(scripts.TAKE, scripts.quota_keys(key_id, request_id), arguments)
-        return Taken(
+        return QuotaResult(
             short=short, wait_s=float(wait_ms) / _MS, full_in_s=tuple(max(float(one), 0.0) / _MS for one in left_ms)
         )
 
     async def settle(self, key_id: str, request_id: str, used: int, buckets: Sequence[SharedBucket]) -> None:
-        """A request is over and has used so many tokens."""
+        """Settle a request that is over and has used so many tokens."""
         arguments: list[Any] = [request_id, used]
         for one in buckets:
             arguments += [one.name, one.limit, round(one.period_s * _MS)]
         await self._run(scripts.SETTLE, scripts.quota_keys(key_id, request_id), arguments)
 
     async def renew(self, key_id: str, request_ids: Sequence[str]) -> None:
-        """These requests still run."""
+        """Renew the leases of running requests."""
         arguments = [round(LEASE_S * _MS), *request_ids]
         await self._run(scripts.RENEW, scripts.quota_keys(key_id, ""), arguments)
 

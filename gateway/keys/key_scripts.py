@@ -1,4 +1,4 @@
-"""What Redis does in one step for keys and quotas.
+"""Scripts that Redis runs in one step for keys and quotas.
 
 The keys of one script share a hash tag, so that a cluster keeps them on one node. Times are those of Redis: gateways
 need not agree on theirs.
@@ -12,7 +12,7 @@ USED = "{puna-keys}:used"
 
 
 def quota_keys(key_id: str, request_id: str) -> list[str]:
-    """Where the quota of a key lies, its running requests, and what one request holds."""
+    """Return the Redis keys of a quota, its running requests, and one request's share."""
     tag = f"{{puna-quota:{key_id}}}"
     return [f"{tag}:levels", f"{tag}:running", f"{tag}:held:{request_id}"]
 
@@ -34,7 +34,7 @@ if revision ~= '' and revision == ARGV[1] then return {revision, gateways} end
 return {revision, gateways, redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[3])}
 """
 
-# Add records; none is ever replaced. With an expected revision only if nobody was faster: returns 0 then.
+# Add records; none is ever replaced. With an expected revision only if no other writer was faster; else returns 0.
 # KEYS: revision, made, revoked. ARGV: expected revision or '*', new revision, number of made, then pairs.
 ADD = """
 local revision = redis.call('GET', KEYS[1]) or ''

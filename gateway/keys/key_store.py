@@ -30,17 +30,17 @@ Stamp = tuple[int, int, int, int]
 
 
 def pepper_path(keys: Path) -> Path:
-    """Where the pepper of a file of keys is."""
+    """Return the path of the pepper for a file of keys."""
     return keys.with_name(keys.name + ".pepper")
 
 
 def cache_path(keys: Path) -> Path:
-    """Where a gateway keeps what it knows of keys made through the API."""
+    """Return the path of a gateway's copy of the keys made through the API."""
     return keys.with_name(keys.name + ".cache")
 
 
 def read_private(path: Path) -> bytes:
-    """A file that only its owner may read.
+    """Read a file that only its owner may read.
 
     Raises:
         OSError: it cannot be read.
@@ -56,7 +56,7 @@ def read_private(path: Path) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, so that nobody reads half of it; mode 0600 from its first byte.
+    """Replace a file as a whole, so that no reader sees half of it; mode 0600 from its first byte.
 
     Raises:
         OSError: it cannot be written.
@@ -74,7 +74,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def read_ring(path: Path) -> KeyRing:
-    """The keys of a file, with the pepper beside it.
+    """Read the keys of a file, with the pepper beside it.
 
     Raises:
         OSError: one of the two cannot be read.
@@ -97,7 +97,7 @@ class KeyStore:
     records: KeyRecords
     _told: object = ()  # the stamp of what was last found broken
     _told_cache: str = ""
-    _used_unix_s: dict[str, int] = field(default_factory=dict)  # not told to Redis yet
+    _used_unix_s: dict[str, int] = field(default_factory=dict)  # not written to Redis yet
 
     @classmethod
     def open(cls, path: Path) -> "KeyStore":
@@ -122,7 +122,7 @@ class KeyStore:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Read the file again if it changed. One that is broken or gone changes nothing, and is told once."""
+        """Read the file again if it changed. One that is broken or gone changes nothing, and is logged once."""
         stamp = await asyncio.to_thread(_stamp, self.path)
         if stamp == self._stamp:
             return
@@ -141,11 +141,11 @@ class KeyStore:
         log.info("keys.read", path=str(self.path), keys=len(self._file.keys))
 
     def is_in_file(self, key_id: str) -> bool:
-        """True if the file has the key, and so decides about it."""
+        """Return True if the file has the key, and so decides about it."""
         return key_id in self._file.keys
 
     def all_keys(self) -> list[Key]:
-        """Every key, oldest first."""
+        """List every key, oldest first."""
         return sorted(self.ring.keys.values(), key=lambda key: (key.created_unix_s, key.id))
 
     def learn(self, made: Mapping[str, str], revoked: Mapping[str, str]) -> bool:
@@ -159,7 +159,7 @@ class KeyStore:
         return news
 
     async def keep(self) -> None:
-        """Write the cache, together with what another gateway wrote there. A place that cannot be written is told."""
+        """Write the cache, together with what another gateway wrote there. A place that cannot be written is logged."""
         path, records = cache_path(self.path), self.records
         try:
             found = await asyncio.to_thread(_write_cache, path, dict(records.made), dict(records.revoked))
@@ -171,20 +171,20 @@ class KeyStore:
             self.learn(*found)
 
     def used(self, key_id: str, now_unix_s: int) -> None:
-        """A key was good for something."""
+        """Note the use of a key."""
         self._used_unix_s[key_id] = now_unix_s
 
     def take_used(self) -> dict[str, int]:
-        """When keys were used since the last call."""
+        """Return the uses of keys since the last call, and forget them."""
         used, self._used_unix_s = self._used_unix_s, {}
         return used
 
     def put_used_back(self, used: Mapping[str, int]) -> None:
-        """They could not be told."""
+        """Keep the uses that could not be written."""
         self._used_unix_s = {**used, **self._used_unix_s}
 
     def used_unix_s(self, key_id: str) -> int | None:
-        """When a key was last used here, as far as that is not told yet."""
+        """Return the last use of a key here that is not reported yet."""
         return self._used_unix_s.get(key_id)
 
     def _read_cache(self) -> None:
@@ -225,7 +225,7 @@ def _write_cache(path: Path, made: Sealed, revoked: Sealed) -> tuple[Sealed, Sea
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """What differs when a file was written again or replaced; None: it is not there."""
+    """Return a stamp that differs after a file was written or replaced; None: it is missing."""
     try:
         status = path.stat()
     except OSError:

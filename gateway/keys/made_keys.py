@@ -1,4 +1,4 @@
-"""Keys made and revoked through the API: told to the other gateways through Redis, kept by each one's cache."""
+"""Keys made and revoked through the API: passed to the other gateways through Redis, kept by each one's cache."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class MadeKeys:
                 await self.look()
             except KeyStoreUnavailableError:
                 pass  # said once, where it was noticed
-            except Exception:  # a record nobody thought of must not end the watch: revocations come this way
+            except Exception:  # an unexpected record must not end the watch: revocations come this way
                 log.exception("keys.watch_bug")
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -113,20 +113,20 @@ class MadeKeys:
             try:
                 await self.redis.add({}, {key.id: tombstone})
             except KeyStoreUnavailableError as error:
-                self._revision = ""  # told when it is back
+                self._revision = ""  # written when it is back
                 raise _away("revoked here; other gateways learn of it when the store of keys is back") from error
 
     async def last_used(self) -> dict[str, int]:
-        """When keys were last used, over all gateways; as far as this one knows where Redis is away."""
+        """Return the last use of keys over all gateways; with Redis away, as far as this gateway knows."""
         try:
-            told = await self.redis.last_used()
+            used = await self.redis.last_used()
         except KeyStoreUnavailableError:
-            told = {}
+            used = {}
         for key_id in self.store.ring.keys:
             here = self.store.used_unix_s(key_id)
             if here is not None:
-                told[key_id] = max(here, told.get(key_id, 0))
-        return told
+                used[key_id] = max(here, used.get(key_id, 0))
+        return used
 
     async def _looked_revision(self) -> str:
         await self._look()

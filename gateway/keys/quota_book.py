@@ -1,4 +1,4 @@
-"""What keys use: shared between gateways in Redis, and each gateway's part of it while Redis is away."""
+"""Use of keys: shared between gateways in Redis, and each gateway's part of it while Redis is away."""
 
 import asyncio
 import contextlib
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from common.clock import Clock
 from gateway.core.keys.keys import Key, Quota
-from gateway.core.keys.quotas import DAY_S, PERIOD_S, Account, Level, level_of, too_many_at_once, used_up
-from gateway.keys.key_redis import LEASE_S, KeyRedis, KeyStoreUnavailableError, SharedBucket, Taken
+from gateway.core.keys.quotas import DAY_S, PERIOD_S, Account, BucketLevel, level_of, too_many_at_once, used_up
+from gateway.keys.key_redis import LEASE_S, KeyRedis, KeyStoreUnavailableError, QuotaResult, SharedBucket
 
 # Often enough that two misses in a row lose no place.
 RENEW_EVERY_S = LEASE_S / 4
@@ -16,22 +16,22 @@ _WHAT = {"requests": "requests a minute", "tokens": "tokens a minute", "day": "t
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Usage:
-    """What one request takes of its key's quota."""
+class QuotaUsage:
+    """Part of its key's quota that one request takes."""
 
     key: Key
     request_id: str
     account: Account
     clock: Clock
     redis: KeyRedis | None
-    levels: dict[str, Level] = field(default_factory=dict)  # as last heard
+    levels: dict[str, BucketLevel] = field(default_factory=dict)  # as last heard
     reserved: int = 0  # tokens, as counted here
     used: int = 0
     settled: bool = False
     in_redis: bool = False  # Redis holds something of this request
 
     async def enter(self) -> None:
-        """One more request.
+        """Enter one more request.
 
         Raises:
             RateLimited: too many in this minute, or at once.
@@ -67,7 +67,7 @@ class Usage:
             self.reserved += self.account.note_reserve(tokens, self.clock.now_s())
 
     def settle(self, used: int) -> None:
-        """The request is over and has used so many tokens; told to Redis when it leaves."""
+        """Settle a finished request with its tokens; written to Redis when it leaves."""
         if not self.settled:
             self.settled, self.used = True, used
             self.account.settle(reserved=self.reserved, used=used)
@@ -80,8 +80,8 @@ class Usage:
                     self.key.id, self.request_id, self.used, _buckets(self.key.quota, requests=0, tokens=0)[1]
                 )
 
-    async def _take(self, *, requests: int, tokens: int, concurrency: int) -> Taken | None:
-        """What Redis says; None if it is not there to say."""
+    async def _take(self, *, requests: int, tokens: int, concurrency: int) -> QuotaResult | None:
+        """Return the answer of Redis; None if Redis is away."""
         if self.redis is None:
             return None
         of_requests, of_tokens = _buckets(self.key.quota, requests=requests, tokens=tokens)
@@ -98,7 +98,7 @@ class Usage:
         }
         return taken
 
-    def _check(self, taken: Taken) -> None:
+    def _check(self, taken: QuotaResult) -> None:
         quota = self.key.quota
         limits = {
             "requests": quota.requests_per_minute,
@@ -115,22 +115,22 @@ class QuotaBook:
     """The accounts of every key, on the event loop. Without Redis each gateway gives the whole limit."""
 
     def __init__(self, clock: Clock, redis: KeyRedis | None) -> None:
-        """Nothing is used yet."""
+        """Start with nothing used."""
         self.gateways = 1  # that share the limits, as last heard
         self._clock = clock
         self._redis = redis
         self._accounts: dict[str, Account] = {}
-        self._running: set[Usage] = set()
+        self._running: set[QuotaUsage] = set()
         self._leaving: dict[str, set[asyncio.Task[None]]] = {}  # by key
 
     @contextlib.asynccontextmanager
-    async def open(self, key: Key, request_id: str) -> AsyncIterator[Usage]:
-        """The usage of one request, from its begin to its end; call its `enter` first."""
-        # What this gateway gives back is given back before more is taken: a client that asks again at once, with one
+    async def open(self, key: Key, request_id: str) -> AsyncIterator[QuotaUsage]:
+        """Open the usage of one request, from its begin to its end; call its `enter` first."""
+        # Tokens of this gateway are given back before more are taken: a client that asks again at once, with one
         # request at a time, is not refused.
         await asyncio.gather(*self._leaving.get(key.id, ()))
         unlimited = key.quota == Quota()
-        usage = Usage(
+        usage = QuotaUsage(
             key=key,
             request_id=request_id,
             account=self._account(key),
@@ -157,11 +157,11 @@ class QuotaBook:
                     await self._redis.renew(key_id, requests)
 
     async def all_left(self) -> None:
-        """Return once everything is told to Redis."""
+        """Return once everything is written to Redis."""
         await asyncio.gather(*(task for tasks in self._leaving.values() for task in tasks))
 
-    def _leave_soon(self, usage: Usage) -> None:
-        """A task of its own: the end of an answer does not wait for Redis."""
+    def _leave_soon(self, usage: QuotaUsage) -> None:
+        """Leave in a task of its own: the end of an answer does not wait for Redis."""
         if not usage.in_redis:
             return
         key_id = usage.key.id
@@ -185,7 +185,7 @@ class QuotaBook:
 
 
 def _buckets(quota: Quota, *, requests: int, tokens: int) -> tuple[list[SharedBucket], list[SharedBucket]]:
-    """The limits of a quota: on requests, and on tokens."""
+    """Split the limits of a quota: on requests, and on tokens."""
     by_name = (
         ("requests", quota.requests_per_minute, PERIOD_S, requests),
         ("tokens", quota.tokens_per_minute, PERIOD_S, tokens),

@@ -1,13 +1,13 @@
-"""Who is calling, for as long as one request takes: the key, and what the request takes of its quota."""
+"""Caller of one request: the key, and the part of its quota that the request takes."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from common.clock import Clock
-from gateway.core.dispatch.fairness import Claim
+from gateway.core.dispatch.fairness import SlotClaim
 from gateway.core.keys.keys import Key, Scope
-from gateway.keys.quota_book import Usage
+from gateway.keys.quota_book import QuotaUsage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,15 +17,15 @@ class Visit:
     clock: Clock
     key: Key | None = None
     cache_salt: str = ""  # what runners tell the caller's prompts from others' by; empty: they do not
-    usage: Usage | None = None  # of the key's quota
+    usage: QuotaUsage | None = None  # of the key's quota
     is_good: Callable[[], bool] = lambda: True  # False once the key was revoked or has expired; for calls that last
 
     def may(self, scope: Scope, *, stranger: bool) -> bool:
-        """True if a part of the request that needs a scope counts; `stranger`: what holds without keys."""
+        """Return True if the caller has a scope; `stranger`: the answer without keys."""
         return scope in self.key.scopes if self.key else stranger
 
     def may_use(self, model: str) -> bool:
-        """True if the model exists as far as this caller is concerned."""
+        """Return True if the model exists for this caller."""
         return self.key is None or self.key.may_use(model)
 
     async def reserve(self, tokens: int) -> None:
@@ -38,7 +38,7 @@ class Visit:
             await self.usage.reserve(tokens)
 
     def settle(self, used: int) -> None:
-        """The request is over and has used so many tokens."""
+        """Settle a request that is over and has used so many tokens."""
         if self.usage is not None:
             self.usage.settle(used)
 
@@ -47,32 +47,37 @@ _current: ContextVar[Visit | None] = ContextVar("visit", default=None)
 
 
 def begin_visit(visit: Visit) -> None:
-    """From here on, this task and those that it starts work for this request."""
+    """Begin a visit: from here on, this task and those that it starts work for this request."""
     _current.set(visit)
 
 
 def current_visit() -> Visit | None:
-    """Who this task works for; None: nobody."""
+    """Return the visit that this task works for, or None."""
     return _current.get()
 
 
 def may_use(model: str) -> bool:
-    """True if the caller, if there is one, may see a model."""
+    """Return True if the caller, if there is one, may see a model."""
     visit = current_visit()
     return visit is None or visit.may_use(model)
 
 
 def may_use_all() -> bool:
-    """True if there is no model that the caller may not see."""
+    """Return True if there is no model that the caller may not see."""
     visit = current_visit()
     return visit is None or visit.key is None or not visit.key.model_keys
 
 
 def within_context(asked_tokens: int | None) -> int | None:
-    """A context that a request asks for, no longer than the caller's key allows. None: the replica's own."""
+    """Limit the requested context to that of the caller's key. None: the replica's own."""
     visit = current_visit()
     most = visit.key.context_tokens if visit is not None and visit.key is not None else None
     return asked_tokens if most is None else min(asked_tokens or most, most)
+
+
+def context_max(trained_tokens: int) -> int:
+    """Return the longest context that the caller may ask a model for; 0: unknown."""
+    return (within_context(trained_tokens) or 0) if trained_tokens else 0
 
 
 async def reserve(tokens: int) -> None:
@@ -86,15 +91,15 @@ async def reserve(tokens: int) -> None:
 
 
 def cache_salt() -> str:
-    """What runners tell the caller's prompts from others' by; empty: they do not."""
+    """Return the salt that separates the caller's prompts from others' at runners; empty: none does."""
     visit = current_visit()
     return "" if visit is None else visit.cache_salt
 
 
-def claim(tokens: int) -> Claim:
-    """For whom a slot is wanted: the caller's tenant, if there is one."""
+def claim(tokens: int) -> SlotClaim:
+    """Build the claim for a slot: the caller's tenant, if there is one."""
     visit = current_visit()
     if visit is None or visit.key is None:
-        return Claim(tokens=tokens)
+        return SlotClaim(tokens=tokens)
     key = visit.key
-    return Claim(tenant=key.tenant, band=key.band, weight=key.weight, tokens=tokens)
+    return SlotClaim(tenant=key.tenant, band=key.band, weight=key.weight, tokens=tokens)

@@ -1,1 +1,1 @@
-"""What there is: models, their stores, nodes."""
+"""Stores of models, first nodes, and scrape targets."""

@@ -1,15 +1,15 @@
-"""What a cluster that serves nothing yet waits for, as /readyz tells it."""
+"""Parts that a new cluster still waits for, as shown by /readyz."""
 
 import asyncio
 from dataclasses import dataclass, field
 
 from common.clock import Clock, SystemClock
 from common.errors import PunaError
-from gateway.models.inventory import node_state
-from gateway.ports import Scheduler
+from gateway.converters.inventory import node_state
+from gateway.ports import SchedulerPort
 from protos import discovery_pb2
 
-# Anybody may ask without a key: however often that is, the scheduler is asked so often, and has so long.
+# Needs no key: any number of requests cost the scheduler one call in this time, which may take so long.
 KNOWN_FOR_S = 1.0
 ANSWER_WITHIN_S = 1.0
 A_NODE = "a node"
@@ -20,13 +20,13 @@ ITS_DEVICES = "a node to know its devices"
 class FirstNodes:
     """Lives on the event loop."""
 
-    scheduler: Scheduler
+    scheduler: SchedulerPort
     clock: Clock = field(default_factory=SystemClock)
     _missing: str = ""
     _asked_at_s: float | None = None
 
     async def missing(self) -> str:
-        """What has to come before anything can be loaded. Empty: nothing, or nobody is there to say."""
+        """Name the part that is missing before a model can load. Empty if none is, or if no scheduler answers."""
         now_s = self.clock.now_s()
         if self._asked_at_s is None or now_s - self._asked_at_s >= KNOWN_FOR_S:
             self._asked_at_s = now_s
@@ -42,7 +42,7 @@ class FirstNodes:
 
 
 def missing_in(inventory: discovery_pb2.Inventory) -> str:
-    """The same of an inventory. A node that is silent counts as little as none."""
+    """Name the missing part by an inventory. A silent node counts as none."""
     states = {node_state(node) for node in inventory.nodes} - {"suspect"}
     if not states:
         return A_NODE

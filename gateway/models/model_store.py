@@ -1,4 +1,4 @@
-"""The model stores of all nodes as one: what is asked of which, and when everybody can see what came of it."""
+"""Model stores of all nodes as one: choice of the node for each call, and the wait until its result is visible."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,6 @@ import orjson
 from common.closing import closing
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError
 from common.telemetry.logs import get_logger
-from gateway.core.asked.model_names import model_not_found, parse_model_name
 from gateway.core.models.routes import RouteInfo
 from gateway.core.models.store_choice import (
     StoreNode,
@@ -21,7 +20,8 @@ from gateway.core.models.store_choice import (
     pull_sources,
     roomiest,
 )
-from gateway.ports import Scheduler, Stores, for_clients
+from gateway.core.request.model_names import model_not_found, parse_model_name
+from gateway.ports import SchedulerPort, Stores, for_clients
 from gateway.replicas.routes import RouteCache
 from protos import discovery_pb2, store_pb2
 
@@ -36,12 +36,12 @@ _NO_STORE = "no node with a model store can be reached"
 class ModelStores:
     """Chooses nodes and speaks to their stores. Everything that is done here can be seen in the routes afterwards."""
 
-    scheduler: Scheduler
+    scheduler: SchedulerPort
     routes: RouteCache
     stores: Stores
 
     async def holders(self) -> Mapping[str, frozenset[str]]:
-        """By key of a name the nodes that have it; nothing while there is no scheduler to say."""
+        """Map keys of names to the nodes that have them; empty without a scheduler."""
         try:
             nodes = await self._nodes()
         except ModelUnavailable:
@@ -53,7 +53,7 @@ class ModelStores:
         return {key: frozenset(ids) for key, ids in found.items()}
 
     async def pull(self, name: str, *, insecure: bool) -> AsyncIterator[store_pb2.StoreProgress]:
-        """Fetch a model from its registry; who leaves does not stop that at once.
+        """Fetch a model from its registry; a client that leaves does not stop that at once.
 
         Raises:
             PunaError: as the store raised it.
@@ -121,7 +121,7 @@ class ModelStores:
         await self._until(lambda found: found is None or found.model.manifest_digest != before, key)
 
     async def header(self, name: str, digest: str) -> Mapping[str, Any] | None:
-        """Everything that the header of a file of a model says: "metadata" and "tensors"; None: nobody can say."""
+        """Return the header of a model's file, "metadata" and "tensors"; None if no node can read it."""
         try:
             nodes = holders(await self._nodes(), parse_model_name(name).key)
             if not nodes:
@@ -134,7 +134,7 @@ class ModelStores:
         return header if isinstance(header, dict) else None
 
     async def stat_blob(self, digest: str) -> int | None:
-        """The size of a blob that some node has.
+        """Return the size of a blob that some node has.
 
         Raises:
             ModelUnavailable: no node can be asked.
@@ -163,7 +163,7 @@ class ModelStores:
         return store_nodes(inventory)
 
     async def _blobs(self, nodes: Sequence[StoreNode], digests: Sequence[str]) -> dict[str, dict[str, int]]:
-        """By node the sizes of those blobs that it has. A node that does not answer has nothing."""
+        """Map each node to the sizes of those blobs that it has. A node that does not answer has none."""
 
         async def on(node: StoreNode) -> dict[str, int]:
             try:
@@ -172,8 +172,8 @@ class ModelStores:
                 return {}
             return {digest: size for digest, size in zip(digests, sizes, strict=True) if size is not None}
 
-        asked = [node for node in nodes if not node.is_silent]
-        return dict(zip((node.id for node in asked), await asyncio.gather(*map(on, asked)), strict=True))
+        reachable = [node for node in nodes if not node.is_silent]
+        return dict(zip((node.id for node in reachable), await asyncio.gather(*map(on, reachable)), strict=True))
 
     async def _bring(
         self, digest: str, nodes: Sequence[StoreNode], blobs: Mapping[str, Mapping[str, int]], target: StoreNode
@@ -190,7 +190,7 @@ class ModelStores:
     async def _shown_before_the_end(
         self, steps: AsyncIterator[store_pb2.StoreProgress], node: StoreNode, name: str
     ) -> AsyncIterator[store_pb2.StoreProgress]:
-        """Who hears "success" finds the model in the next call."""
+        """Delay "success" until the next call finds the model."""
         async for step in steps:
             if step.status == "success":
                 await self._until_shown(node, name)
@@ -203,21 +203,12 @@ class ModelStores:
 
     async def _until(self, holds: Callable[[RouteInfo | None], bool], key: str) -> None:
         """Wait until a route is as the stores say; when that takes too long, another node has the word."""
-        changed = asyncio.Event()
-        unsubscribe = self.routes.subscribe(changed.set)
-        try:
-            async with asyncio.timeout(SHOWN_WITHIN_S):
-                while not holds(self.routes.by_key(key)):
-                    await changed.wait()
-                    changed.clear()
-        except TimeoutError:
+        if not await self.routes.until(lambda: holds(self.routes.by_key(key)), SHOWN_WITHIN_S):
             log.warning("store.not_shown", model=key)
-        finally:
-            unsubscribe()
 
 
 def store_nodes(inventory: discovery_pb2.Inventory) -> tuple[StoreNode, ...]:
-    """The nodes of an inventory as stores."""
+    """List the nodes of an inventory as stores."""
     return tuple(
         StoreNode(
             id=node.id,

@@ -1,4 +1,4 @@
-"""What Prometheus is to scrape, as its HTTP service discovery reads it."""
+"""Scrape targets for Prometheus, in the format of its HTTP service discovery."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from protos import cluster_pb2, discovery_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAddresses:
-    """How this gateway is scraped, and how it knows its scheduler."""
+    """Addresses at which this gateway is scraped and knows its scheduler."""
 
     metrics: str
     http: str
@@ -22,7 +22,7 @@ NO_ADDRESSES = OwnAddresses(metrics="", http="", scheduler="")
 def scrape_targets(
     inventory: discovery_pb2.Inventory, own: OwnAddresses, *, dialled: str = ""
 ) -> list[dict[str, object]]:
-    """One group for each process: this gateway, its scheduler, that one's discovery, every host, every runner.
+    """Return one group for each process: this gateway, its scheduler and discovery, every host, every runner.
 
     A gateway that listens on any address does not know its own: `dialled`, the `Host` of the request, says it.
     Labels are added to everything that is scraped there: `service`, of hosts and runners `node`, of runners also
@@ -62,7 +62,7 @@ def _node_groups(node: cluster_pb2.Node) -> Iterator[dict[str, object]]:
 
 
 def _scraped(runners: Iterable[cluster_pb2.RunnerRecord]) -> Iterator[cluster_pb2.RunnerRecord]:
-    """Those that live; dead ones stay in the inventory for a while."""
+    """Yield the runners that live; dead ones stay in the inventory for a while."""
     return (runner for runner in runners if runner.status.state != cluster_pb2.RUNNER_STATE_ERROR)
 
 

@@ -1,1 +1,1 @@
-"""When there is too much of everything."""
+"""Pressure on this process."""

@@ -1,4 +1,4 @@
-"""Measures how late the event loop is and how much memory is used; `core.shedding` says what follows."""
+"""Measures how late the event loop is and how much memory is used; `core.dispatch.shedding` decides on them."""
 
 import asyncio
 import resource
@@ -15,11 +15,11 @@ _KIB = 1024
 PRESSURE = Pressure()
 
 
-async def watch_pressure(pressure: Pressure, *, limit_bytes: int | None = None) -> None:
-    """Measure until cancelled. `limit_bytes`: what the process may use; None: what its machine or cgroup has."""
+async def watch_pressure(pressure: Pressure) -> None:
+    """Measure until cancelled."""
     loop = asyncio.get_running_loop()
     page_bytes = resource.getpagesize()
-    limit = limit_bytes or memory_limit_bytes()
+    limit = memory_limit_bytes()
     while True:
         expected_s = loop.time() + LOOK_S
         await asyncio.sleep(LOOK_S)
@@ -29,7 +29,7 @@ async def watch_pressure(pressure: Pressure, *, limit_bytes: int | None = None) 
 
 
 def memory_limit_bytes() -> int:
-    """The cgroup's limit if there is one below the machine's memory."""
+    """Return the cgroup's limit if there is one below the machine's memory."""
     total = _machine_bytes()
     for name in _CGROUP_LIMITS:
         try:

@@ -1,1 +1,1 @@
-"""Which replica serves, and who waits for it."""
+"""Choice of a replica for each request, and the queues of those that wait."""

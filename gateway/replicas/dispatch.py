@@ -1,7 +1,7 @@
-"""Who may go to which replica, and when: the acting half of `gateway.core.dispatch.admission`.
+"""Dispatcher: gives queued requests slots of replicas; the acting half of `gateway.core.dispatch.admission`.
 
 One dispatcher owns every queue. Requests wait here, not at a runner, until a slot is free (late binding); a model that
-no running replica can serve is loaded through the scheduler, once for all who wait for it.
+no running replica can serve is loaded through the scheduler, once for all requests that wait for it.
 """
 
 import asyncio
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from common.clock import Clock
 from common.errors import ModelUnavailable, PunaError, QueueFull
-from gateway.core.asked.answers import Loading, Queued
-from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
+from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.dispatch.admission import (
     BUSY_TEXT,
     DrainRate,
@@ -23,10 +22,11 @@ from gateway.core.dispatch.admission import (
     plan_grants,
     retry_after_s,
 )
-from gateway.core.dispatch.fairness import NO_CLAIM, NOBODY, Claim, Shares
-from gateway.core.dispatch.replica_choice import Candidate, Need, choose_replica
+from gateway.core.dispatch.fairness import NO_CLAIM, NO_TENANT, Shares, SlotClaim
+from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica
 from gateway.core.models.routes import RouteInfo
-from gateway.ports import ConnectRunner, Scheduler
+from gateway.core.request.answers import LoadUpdate, Queued
+from gateway.ports import ConnectRunner, SchedulerPort
 from gateway.replicas.loads import LoadJobs, LoadNeed
 from gateway.replicas.replicas import Connection, ReplicaPool
 from gateway.replicas.routes import RouteCache
@@ -34,20 +34,20 @@ from gateway.replicas.routes import RouteCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """What a request asks of the dispatcher."""
+    """Request for a slot of a replica."""
 
     key: str  # normalised model name
     model_name: str
-    need: Need
+    need: ReplicaNeed
     keep_alive_ms: int | None = None
     options: LoadOptions = NO_LOAD_OPTIONS
-    claim: Claim = NO_CLAIM
+    claim: SlotClaim = NO_CLAIM
     body_bytes: int = 0  # of the prompt that is kept meanwhile
     was_admitted: bool = False  # its replica was lost: it has waited its turn already
 
     @property
     def load_need(self) -> LoadNeed:
-        """What would have to be loaded for it."""
+        """Return the load that would serve it."""
         return LoadNeed(
             key=self.key, model_name=self.model_name, context_tokens=self.need.context_tokens, options=self.options
         )
@@ -61,7 +61,7 @@ class _Waiting:
     request: SlotRequest
     deadline_s: float
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    progress: Queued | Loading | None = None
+    progress: Queued | LoadUpdate | None = None
     connection: Connection | None = None
     error: PunaError | None = None
     relaxed: bool = False  # the scheduler gave less than was asked for; any replica will do
@@ -70,10 +70,10 @@ class _Waiting:
     @property
     def waiter(self) -> Waiter:
         need = self.request.need
-        relaxed = Need(avoided=need.avoided, is_suspect=need.is_suspect) if self.relaxed else need
+        relaxed = ReplicaNeed(avoided=need.avoided, is_suspect=need.is_suspect) if self.relaxed else need
         return Waiter(number=self.number, need=relaxed, claim=self.request.claim)
 
-    def tell(self, progress: Queued | Loading) -> None:
+    def tell(self, progress: Queued | LoadUpdate) -> None:
         """Report where the request stands; only the newest matters."""
         if progress != self.progress:
             self.progress = progress
@@ -90,7 +90,7 @@ class _ModelQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueReport:
+class QueueState:
     """One model's queue as clients see it. `ends_per_s`: requests that end; None: too few have."""
 
     model_name: str
@@ -106,7 +106,7 @@ class Dispatcher:
         self,
         *,
         routes: RouteCache,
-        scheduler: Scheduler,
+        scheduler: SchedulerPort,
         connect: ConnectRunner,
         clock: Clock,
         queue_max: int,
@@ -125,7 +125,7 @@ class Dispatcher:
         routes.subscribe(self._on_routes)
 
     def acquire_at_once(self, request: SlotRequest) -> Connection | None:
-        """A slot that is free while nobody waits for one; None: `acquire` it. The caller must `release` it."""
+        """Take a free slot if no request waits for one; None: `acquire` it. The caller must `release` it."""
         queue = self._queue(request.key)
         if queue.waiting:
             return None
@@ -135,7 +135,7 @@ class Dispatcher:
         self._give(queue, request)
         return self.pool.take(replica_key, is_suspect=request.need.is_suspect)
 
-    async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | Loading | Connection]:
+    async def acquire(self, request: SlotRequest) -> AsyncIterator[Queued | LoadUpdate | Connection]:
         """Wait for a slot; the last item is the connection, and the caller must `release` it.
 
         Raises:
@@ -143,23 +143,23 @@ class Dispatcher:
             PunaError: the model cannot be loaded; the scheduler's own error.
         """
         waiting = self._join(request)
-        told: Queued | Loading | None = None
+        sent: Queued | LoadUpdate | None = None
         try:
             self._dispatch(request.key)
             while waiting.connection is None:
                 await self._wake_or_deadline(waiting)
                 if waiting.error is not None:
                     raise waiting.error
-                if waiting.connection is None and waiting.progress is not None and waiting.progress != told:
-                    told = waiting.progress
-                    yield told
+                if waiting.connection is None and waiting.progress is not None and waiting.progress != sent:
+                    sent = waiting.progress
+                    yield sent
             connection, waiting.connection = waiting.connection, None
             yield connection
         finally:
             self._leave(waiting)
 
     def release(self, request: SlotRequest, connection: Connection, *, used_tokens: int | None = None) -> None:
-        """The request that held the slot is over; None: it used what it claimed."""
+        """Release a slot; None: the request used as many tokens as it claimed."""
         queue = self._queue(request.key)
         if used_tokens is not None:
             queue.shares.settle(request.claim, used_tokens)
@@ -167,11 +167,11 @@ class Dispatcher:
         self.pool.give_back(connection)
 
     def depths(self) -> dict[str, int]:
-        """Requests that wait, per model key."""
+        """Count the waiting requests per model key."""
         return {key: len(queue.waiting) for key, queue in self._queues.items() if queue.waiting}
 
     def waits_s(self) -> dict[str, tuple[int, float]]:
-        """By model name: how many requests wait, loads included, and the longest wait. Any thread may ask."""
+        """Return waiting requests, loads included, and the longest wait, by model name. Any thread may call it."""
         now_s = self._clock.now_s()
         waits = {}
         for queue in list(self._queues.values()):
@@ -180,8 +180,8 @@ class Dispatcher:
                 waits[waiting[0].request.model_name] = len(waiting), now_s - min(one.joined_s for one in waiting)
         return waits
 
-    def queue_reports(self) -> list[QueueReport]:
-        """Every queue that was ever used, by model."""
+    def queue_reports(self) -> list[QueueState]:
+        """List the state of every queue that was ever used, by model."""
         waits = self.waits_s()
         found = []
         for key, queue in self._queues.items():
@@ -190,7 +190,7 @@ class Dispatcher:
                 waiting, oldest_s = waits.get(name, (0, 0.0))
                 interval_s = queue.drain.interval_s
                 rate = 1 / interval_s if interval_s else None
-                found.append(QueueReport(model_name=name, waiting=waiting, oldest_wait_s=oldest_s, ends_per_s=rate))
+                found.append(QueueState(model_name=name, waiting=waiting, oldest_wait_s=oldest_s, ends_per_s=rate))
         return sorted(found, key=lambda report: report.model_name)
 
     def _name_of(self, key: str) -> str:
@@ -198,7 +198,7 @@ class Dispatcher:
         return route.model.name if route is not None else ""
 
     def oldest_waits_s(self) -> dict[str, tuple[int, float]]:
-        """By model name: how many requests wait for a slot of a replica that is there, and the longest wait."""
+        """Return requests that wait for a slot of an existing replica, and the longest wait, by model name."""
         now_s = self._clock.now_s()
         waits: dict[str, tuple[int, float]] = {}
         for key, queue in self._queues.items():
@@ -213,7 +213,7 @@ class Dispatcher:
         await self.loads.close()
         await self.pool.close()
 
-    def on_load_progress(self, need: LoadNeed, progress: Queued | Loading) -> None:
+    def on_load_progress(self, need: LoadNeed, progress: Queued | LoadUpdate) -> None:
         """See LoadListener."""
         for waiting in self._waiting_for(need):
             waiting.tell(progress)
@@ -259,7 +259,7 @@ class Dispatcher:
         self._waiting_bytes += request.body_bytes
         return waiting
 
-    def _check_room(self, queue: _ModelQueue, request: SlotRequest, candidates: list[Candidate]) -> None:
+    def _check_room(self, queue: _ModelQueue, request: SlotRequest, candidates: list[ReplicaCandidate]) -> None:
         retry_s = self._retry_after_s(queue, candidates)
         check_bytes(waiting=self._waiting_bytes, more=request.body_bytes, retry_after_s=retry_s)
         elsewhere = sum(len(other.waiting) for other in self._queues.values()) - len(queue.waiting)
@@ -348,17 +348,17 @@ class Dispatcher:
     def _waiting_for(self, need: LoadNeed) -> list[_Waiting]:
         return [waiting for waiting in self._queue(need.key).waiting if waiting.request.load_need == need]
 
-    def _candidates(self, key: str) -> list[Candidate]:
+    def _candidates(self, key: str) -> list[ReplicaCandidate]:
         route = self.routes.by_key(key)
         return self.pool.candidates(route) if route else []
 
-    def _retry_after_s(self, queue: _ModelQueue, candidates: list[Candidate]) -> float:
+    def _retry_after_s(self, queue: _ModelQueue, candidates: list[ReplicaCandidate]) -> float:
         ahead = len(queue.waiting) + sum(candidate.work for candidate in candidates)
         return retry_after_s(work_ahead=ahead, drain=queue.drain, jitter=random.uniform(-1, 1))
 
 
 def _waiting_of_tenant(queue: _ModelQueue, tenant: str) -> int | None:
-    """How many requests of a tenant wait; None where nobody is told from anybody."""
-    if tenant == NOBODY:
+    """Count the waiting requests of a tenant; None if the gateway has no keys to tell tenants apart."""
+    if tenant == NO_TENANT:
         return None
     return sum(waiting.request.claim.tenant == tenant for waiting in queue.waiting)

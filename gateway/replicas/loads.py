@@ -7,13 +7,13 @@ from typing import Protocol
 
 from common.closing import closing
 from common.errors import ModelUnavailable, PunaError
+from common.spec import codecs
+from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.telemetry.logs import get_logger
-from gateway.converters.constraints import load_options_to_proto
 from gateway.converters.load_progress import to_loading, to_queued
-from gateway.core.asked.answers import Loading, Queued
-from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
 from gateway.core.models.routes import RouteInfo
-from gateway.ports import Scheduler, for_clients
+from gateway.core.request.answers import LoadUpdate, Queued
+from gateway.ports import SchedulerPort, for_clients
 from gateway.replicas.routes import RouteCache
 from protos import scheduler_pb2
 
@@ -25,7 +25,7 @@ ASK_AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadNeed:
-    """What is to be loaded. Requests with the same need share one load."""
+    """Model, context and options to load. Requests with the same need share one load."""
 
     key: str
     model_name: str
@@ -34,16 +34,16 @@ class LoadNeed:
 
 
 class LoadListener(Protocol):
-    """Who waits for loads (`gateway.replicas.dispatch.Dispatcher`)."""
+    """Receiver of load events (`gateway.replicas.dispatch.Dispatcher`)."""
 
-    def on_load_progress(self, need: LoadNeed, progress: Queued | Loading) -> None:
-        """A load moved."""
+    def on_load_progress(self, need: LoadNeed, progress: Queued | LoadUpdate) -> None:
+        """Handle progress of a load."""
 
     def on_load_ready(self, need: LoadNeed, route: RouteInfo, *, was_loading: bool) -> bool:
-        """The scheduler says that the model runs. True if nobody waits for it any more."""
+        """Handle the end of a load: the model runs. Return True if no request waits for it any more."""
 
     def on_load_failed(self, need: LoadNeed, error: PunaError) -> None:
-        """The load ended without a replica."""
+        """Handle a load that ended without a replica."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class LoadJobs:
     """The loads that requests of this gateway wait for."""
 
     def __init__(
-        self, *, scheduler: Scheduler, routes: RouteCache, stall_s: float | None, listener: LoadListener
+        self, *, scheduler: SchedulerPort, routes: RouteCache, stall_s: float | None, listener: LoadListener
     ) -> None:
         self._scheduler = scheduler
         self._routes = routes
@@ -73,12 +73,12 @@ class LoadJobs:
             self._jobs[need] = _Job(task=task)
 
     def stop(self, need: LoadNeed) -> None:
-        """Nobody waits any more. The scheduler finishes the load for whoever comes next."""
+        """Stop waiting for a load. The scheduler finishes it for later requests."""
         if job := self._jobs.pop(need, None):
             job.task.cancel()
 
     def is_moving(self, need: LoadNeed) -> bool:
-        """True while the scheduler works on it: that time does not count as waiting for a slot."""
+        """Return True while the scheduler works on it: that time does not count as waiting for a slot."""
         job = self._jobs.get(need)
         return job is not None and job.moving
 
@@ -98,10 +98,11 @@ class LoadJobs:
         keep_alive_ms: int | None,
         options: LoadOptions = NO_LOAD_OPTIONS,
         load_only: bool = False,
-    ) -> AsyncIterator[Queued | Loading | RouteInfo]:
+        at_once: bool = False,
+    ) -> AsyncIterator[Queued | LoadUpdate | RouteInfo]:
         """Ask the scheduler for a replica; the last item is the route, which the cache then has too.
 
-        `load_only`: no request will follow.
+        `load_only`: no request will follow. `at_once`: earlier crashes and failed loads of the model are forgotten.
 
         Raises:
             ModelUnavailable: the load made no progress for too long; tell the client to come again.
@@ -111,8 +112,9 @@ class LoadJobs:
             model_name=model_name,
             context_tokens=context_tokens,
             keep_alive_ms=keep_alive_ms,
-            options=load_options_to_proto(options) if options != NO_LOAD_OPTIONS else None,
+            options=codecs.LOAD_OPTIONS.to_proto(options) if options != NO_LOAD_OPTIONS else None,
             load_only=load_only,
+            at_once=at_once,
         )
         async with closing(self._scheduler.ensure_model(request)) as events:
             while True:
@@ -151,7 +153,7 @@ class LoadJobs:
             self._listener.on_load_failed(need, error)
 
     async def _load_once(self, job: _Job, need: LoadNeed, keep_alive_ms: int | None) -> bool:
-        """One round; True if everybody got what they waited for."""
+        """Do one round; return True if every waiting request was served."""
         relay = self.relay(
             model_name=need.model_name,
             context_tokens=need.context_tokens,

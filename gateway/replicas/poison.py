@@ -8,7 +8,7 @@ from common.clock import Clock
 from gateway.core.models.routes import ReplicaInfo
 
 # For so long a request is named: a scheduler that restarts, or begins to lead, hears of it all the same.
-TOLD_S = 10.0
+REPORTED_S = 10.0
 _REQUESTS_MAX = 64
 
 
@@ -21,15 +21,15 @@ class PoisonRequests:
         self._news = asyncio.Event()
 
     def add(self, name: bytes, crashed: Sequence[ReplicaInfo]) -> None:
-        """These replicas crashed under the request of this name, which is refused from now on."""
+        """Note the replicas that crashed under the request of this name, which is refused from now on."""
         before, _ = self._known.pop(name, ((), 0.0))
-        self._known[name] = (*before, *crashed), self._clock.now_s() + TOLD_S
+        self._known[name] = (*before, *crashed), self._clock.now_s() + REPORTED_S
         while len(self._known) > _REQUESTS_MAX:
             del self._known[next(iter(self._known))]
         self._news.set()
 
     def known(self) -> list[tuple[bytes, tuple[ReplicaInfo, ...]]]:
-        """Those that are told now, with the replicas that they ended."""
+        """List the requests to report now, with the replicas that they ended."""
         now_s = self._clock.now_s()
         self._known = {name: one for name, one in self._known.items() if now_s < one[1]}
         return [(name, crashed) for name, (crashed, _) in self._known.items()]

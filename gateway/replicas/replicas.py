@@ -4,36 +4,37 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from common.clock import Clock, SystemClock
 from common.errors import PunaError, RunnerLost
+from common.grpc.watch import Backoff, watch
 from common.telemetry.logs import get_logger
 from gateway.converters.routes import replica_state
 from gateway.core.dispatch import replica_load
-from gateway.core.dispatch.replica_choice import Candidate
+from gateway.core.dispatch.replica_choice import ReplicaCandidate
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
-from gateway.ports import ConnectRunner, Runner
+from gateway.ports import ConnectRunner, RunnerPort
 from gateway.replicas.poison import PoisonRequests
 from gateway.replicas.runner_calls import OpenCalls, RunnerSilent
 from protos import cluster_pb2
 
 log = get_logger()
 
-RECONNECT_S_MIN = 0.2
-RECONNECT_S_MAX = 5.0
+BACKOFF = Backoff(first_s=0.2, max_s=5.0, is_spread=False)
 # A runner reports every second. One that has been silent for so long may be stopped, so nothing new goes there.
 REPORT_AGE_S_MAX = 2.0
-# How often ages of reports and silences of calls are looked at.
+# Interval of looking at ages of reports and silences of calls.
 LOOK_S = 0.5
-# A runner that dies tells its calls first, and its status a moment later.
+# A runner that dies ends its calls first, and changes its status a moment later.
 DYING_S_MAX = 1.0
 # A replica that stalled or broke is left alone for so long, twice as long each time.
 BAN_S_MIN = 5.0
 BAN_S_MAX = 60.0
 
 
-# What one that is silent has for an answer when it is asked.
+# Time for a silent replica to answer a question.
 ASKED_S = 1.0
 
 
@@ -43,7 +44,7 @@ class Connection:
 
     info: ReplicaInfo
     model_name: str
-    runner: Runner
+    runner: RunnerPort
     load: ReplicaLoad
     reported_s: float
     watch: asyncio.Task[None] | None = None
@@ -61,7 +62,7 @@ class Connection:
 
     @property
     def is_draining(self) -> bool:
-        """True if its end is wanted, so that nobody is to blame for it."""
+        """Return True if its end is wanted, so that no request is blamed for it."""
         return ReplicaState.DRAINING in (self.info.state, self.load.state)
 
     @property
@@ -102,8 +103,8 @@ class ReplicaPool:
             else:
                 self._connections[key] = self._open(info, model_name)
 
-    def candidates(self, route: RouteInfo) -> list[Candidate]:
-        """The replicas of a route that are ready and reachable, busy ones included."""
+    def candidates(self, route: RouteInfo) -> list[ReplicaCandidate]:
+        """List the replicas of a route that are ready and reachable, busy ones included."""
         found = []
         now_s = self._clock.now_s()
         banned = self._banned(route, now_s)
@@ -117,7 +118,7 @@ class ReplicaPool:
                 continue
             is_silent = self._is_silent(connection) and len(route.replicas) > 1
             found.append(
-                Candidate(
+                ReplicaCandidate(
                     key=replica.key,
                     context_tokens=connection.info.context_tokens,
                     slots_total=load.slots_total,
@@ -134,19 +135,19 @@ class ReplicaPool:
         return found
 
     def load_of(self, key: str) -> ReplicaLoad | None:
-        """The live load of a replica, if it is connected."""
+        """Return the live load of a replica, if it is connected."""
         connection = self._connections.get(key)
         return connection.load if connection else None
 
     def report_age_s(self, key: str) -> float | None:
-        """Since the runner of a replica last reported; None: it is not connected, or cannot be reached."""
+        """Return the seconds since the runner's last report; None: it is not connected, or cannot be reached."""
         connection = self._connections.get(key)
         if connection is None or not connection.load.reachable:
             return None
         return self._clock.now_s() - connection.reported_s
 
     def _banned(self, route: RouteInfo, now_s: float) -> set[str]:
-        """Replicas that are left alone, at most half of a model's."""
+        """List replicas that get no requests for a while, at most half of a model's."""
         known = [self._connections[one.key] for one in route.replicas if one.key in self._connections]
         banned = sorted((one for one in known if one.banned_until_s > now_s), key=lambda one: -one.banned_until_s)
         return {one.info.key for one in banned[: len(known) // 2]}
@@ -159,17 +160,17 @@ class ReplicaPool:
         return connection
 
     def now_s(self) -> float:
-        """On the pool's clock."""
+        """Return the time of the pool's clock."""
         return self._clock.now_s()
 
     def clear_suspect(self, connection: Connection) -> None:
-        """The suspect that ran there is harmless, or gone."""
+        """Note that the suspect that ran there is harmless, or gone."""
         if connection.has_suspect:
             connection.has_suspect = False
             self._on_change()
 
     async def is_dying(self, connection: Connection) -> bool:
-        """Whether a replica that failed a call is lost as a whole, as it or its silence says within a moment."""
+        """Return True if a replica that failed a call is lost as a whole: its report or silence shows it in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DYING_S_MAX):
                 while not connection.is_lost:
@@ -178,7 +179,7 @@ class ReplicaPool:
         return connection.is_lost
 
     async def watch_silence(self) -> None:
-        """Until cancelled: end calls whose runner hangs, and send nothing to those that do not report."""
+        """End calls of runners that hang, and send nothing to those that do not report; until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = asyncio.get_running_loop().time()
@@ -197,11 +198,11 @@ class ReplicaPool:
         self._on_change()
 
     def mark_full(self, connection: Connection) -> None:
-        """The replica refused a request for lack of room."""
+        """Note that the replica refused a request for lack of room."""
         connection.load = replica_load.saturated(connection.load)
 
     def _end_if_hung(self, connection: Connection) -> None:
-        """Silence towards its host is a suspicion; silence towards this gateway as well is enough to go elsewhere."""
+        """End the calls of a runner that is silent towards its host and towards this gateway."""
         if connection.info.state is ReplicaState.BROKEN and self._is_silent(connection):
             connection.streams.end_all(RunnerLost("the model runner does not answer"))
 
@@ -234,7 +235,7 @@ class ReplicaPool:
         return self._clock.now_s() - connection.reported_s > REPORT_AGE_S_MAX
 
     def mark_lost(self, connection: Connection) -> None:
-        """A call could not reach the replica, or broke; nothing goes there until it answers a new load watch.
+        """Note that a call could not reach the replica, or broke: no requests until it answers a new load watch.
 
         The old watch may be alive and silent: an idle replica has nothing to report.
         """
@@ -272,19 +273,16 @@ class ReplicaPool:
         connection.watch = asyncio.create_task(self._watch(connection), name=f"load {connection.info.key}")
 
     async def _watch(self, connection: Connection) -> None:
-        delay_s = RECONNECT_S_MIN
-        while True:
-            try:
-                async for status in connection.runner.watch_load(held_prefixes=True):
-                    delay_s = RECONNECT_S_MIN
-                    self._hear(connection, status)
-            except PunaError as error:
+        def lose(error: PunaError | None, _failures: int) -> None:
+            if error is not None:
                 log.debug("replica.unreachable", replica=connection.info.key, reason=error.reason, text=error.message)
             connection.load = replica_load.unreachable(connection.load)
             connection.changed.set()
             self._on_change()
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RECONNECT_S_MAX)
+
+        open_stream = partial(connection.runner.watch_load, held_prefixes=True)
+        async for status in watch(open_stream, on_lost=lose, backoff=BACKOFF):
+            self._hear(connection, status)
 
     def _hear(self, connection: Connection, status: cluster_pb2.RunnerStatus) -> None:
         connection.load = replica_load.reported(

@@ -16,7 +16,7 @@ class RouteGauges:
     """Knows when the routes last changed; reads everything else where it is."""
 
     def __init__(self, dispatcher: Dispatcher, clock: Clock) -> None:
-        """Ages begin with the next change."""
+        """Start: ages begin with the next change."""
         self._dispatcher = dispatcher
         self._clock = clock
         self._changed_s: float | None = None
@@ -26,7 +26,7 @@ class RouteGauges:
         self._changed_s = self._clock.now_s()
 
     def samples(self) -> Iterator[Sample]:
-        """One depth and one age for each model of the routes, and its replicas by state; zeros are shown, too."""
+        """Yield one depth and one age for each model of the routes, and its replicas by state; zeros are shown, too."""
         if self._changed_s is not None:
             yield Sample(metrics.ROUTES_AGE_S, self._clock.now_s() - self._changed_s)
         waits = self._dispatcher.waits_s()

@@ -1,21 +1,20 @@
 """The routes as last heard. They outlive the scheduler: what was warm keeps serving."""
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from common.errors import ModelNotFound, PunaError
+from common.errors import ModelNotFound
 from common.telemetry.logs import get_logger
+from common.telemetry.skipped_rows import BAD_NAME, SkippedRows
+from gateway import metrics
 from gateway.converters.routes import route_from_proto
-from gateway.core.asked.model_names import parse_model_name
 from gateway.core.models.aliases import Alias
 from gateway.core.models.routes import RouteInfo
-from gateway.ports import Scheduler
+from gateway.core.request.model_names import parse_model_name
+from gateway.ports import SchedulerPort
 from protos import scheduler_pb2
 
 log = get_logger()
-
-RECONNECT_S = 1.0
 
 
 class RouteCache:
@@ -26,6 +25,7 @@ class RouteCache:
         self._protos: dict[str, scheduler_pb2.ModelRoute] = {}  # as received, for gRPC clients
         self._aliases: dict[str, Alias] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._skipped = SkippedRows(metrics.SKIPPED_ROWS)
         self.heard = False  # at least one whole table arrived
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -33,13 +33,31 @@ class RouteCache:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    async def until(self, holds: Callable[[], bool], within_s: float) -> bool:
+        """Return True once a condition on the routes holds; False if it does not in so many seconds."""
+        met = asyncio.Event()
+
+        def look() -> None:
+            if holds():
+                met.set()
+
+        unsubscribe = self.subscribe(look)
+        look()
+        try:
+            async with asyncio.timeout(within_s):
+                return await met.wait()
+        except TimeoutError:
+            return False
+        finally:
+            unsubscribe()
+
     @property
     def aliases(self) -> Mapping[str, Alias]:
         """By key of their name."""
         return self._aliases
 
     def find(self, name: str) -> RouteInfo | None:
-        """The route of a model by any spelling of its own name; None: unknown. Aliases are followed before.
+        """Find the route of a model by any spelling of its own name; None: unknown. Aliases are resolved before.
 
         Raises:
             ModelNotFound: the text is no model name at all.
@@ -47,15 +65,15 @@ class RouteCache:
         return self._routes.get(parse_model_name(name).key)
 
     def by_key(self, key: str) -> RouteInfo | None:
-        """The route of a model by its normalised name."""
+        """Find the route of a model by its normalised name."""
         return self._routes.get(key)
 
     def all(self) -> list[RouteInfo]:
-        """Every route, newest model first."""
+        """List every route, newest model first."""
         return sorted(self._routes.values(), key=lambda r: (-r.model.modified_at_unix_s, r.model.name))
 
     def holds(self, text: str) -> bool:
-        """True if a text is the name of a model."""
+        """Return True if a text is the name of a model."""
         try:
             return self.find(text) is not None
         except ModelNotFound:
@@ -67,23 +85,47 @@ class RouteCache:
         return any(route.replicas for route in self._routes.values())
 
     def proto_of(self, route: RouteInfo) -> scheduler_pb2.ModelRoute:
-        """A route of this cache as received."""
+        """Return a route of this cache as received."""
         return self._protos[parse_model_name(route.model.name).key]
 
     def replace_all(self, table: scheduler_pb2.RouteTable) -> None:
-        """A new table takes the place of the old one."""
-        self._protos = {parse_model_name(route.model.name).key: route for route in table.routes}
-        self._routes = {key: route_from_proto(route) for key, route in self._protos.items()}
+        """Put a new table in the place of the old one. A row that cannot be taken is left out, named and counted."""
+        protos: dict[str, scheduler_pb2.ModelRoute] = {}
+        routes: dict[str, RouteInfo] = {}
+        skipped: dict[str, str] = {}
+        # Names that differ in case alone are one name here: the first that can be used has it.
+        for route in sorted(table.routes, key=lambda route: (bool(route.model.error), route.model.name)):
+            name = route.model.name
+            try:
+                key, info = parse_model_name(name).key, route_from_proto(route)
+            except ModelNotFound:
+                skipped[name] = BAD_NAME
+            except Exception as error:  # noqa: BLE001  # of a newer scheduler or an odd file; the others are served
+                skipped[name] = f"{type(error).__name__}: {error}"
+            else:
+                if key in routes:
+                    skipped[name] = f"the same name as {routes[key].model.name}"
+                else:
+                    protos[key], routes[key] = route, info
+        self._protos, self._routes = protos, routes
+        self._skipped.note("models", skipped)
         if table.HasField("aliases"):  # else that scheduler has not read them yet
-            self._aliases = {
-                parse_model_name(alias.name).key: Alias(name=alias.name, target=alias.target)
-                for alias in table.aliases.aliases
-            }
+            self._take_aliases(table.aliases.aliases)
         self.heard = True
         self._changed()
 
+    def _take_aliases(self, aliases: Iterable[scheduler_pb2.Alias]) -> None:
+        skipped: dict[str, str] = {}
+        self._aliases = {}
+        for alias in aliases:
+            try:
+                self._aliases[parse_model_name(alias.name).key] = Alias(name=alias.name, target=alias.target)
+            except ModelNotFound:
+                skipped[alias.name] = BAD_NAME
+        self._skipped.note("aliases", skipped)
+
     def merge(self, route: scheduler_pb2.ModelRoute) -> RouteInfo:
-        """One route that the scheduler gave outside the table; it is newer."""
+        """Merge one route that the scheduler gave outside the table; it is newer."""
         info, key = route_from_proto(route), parse_model_name(route.model.name).key
         self._routes[key], self._protos[key] = info, route
         self._changed()
@@ -94,11 +136,14 @@ class RouteCache:
             listener()
 
 
-async def watch_routes(cache: RouteCache, scheduler: Scheduler) -> None:
-    """Keep the cache current until cancelled. A scheduler that is gone changes nothing."""
-    while True:
-        with contextlib.suppress(PunaError):
-            async for table in scheduler.watch_routes():
-                cache.replace_all(table)
-        log.warning("routes.lost", kept=len(cache.all()))
-        await asyncio.sleep(RECONNECT_S)
+async def watch_routes(cache: RouteCache, scheduler: SchedulerPort) -> None:
+    """Keep the cache current until cancelled. A scheduler that is gone changes nothing.
+
+    A table that cannot be taken at all is an error in the log, and the one before it stays.
+    """
+    async for table in scheduler.watch_routes():
+        try:
+            cache.replace_all(table)
+        except Exception as error:
+            metrics.REFUSED_TABLES.inc()
+            log.exception("routes.refused", version=table.version, text=str(error))

@@ -20,7 +20,7 @@ class OpenCalls:
     average_gap_s: float | None = None
 
     def end_all(self, error: PunaError) -> None:
-        """The replica is lost, whatever its connection says."""
+        """End all calls: the replica is lost, whatever its connection says."""
         for call in list(self.calls):
             call.end_with(error)
 
@@ -72,7 +72,7 @@ class RunnerCall(Generic[Event]):
         return self
 
     async def __anext__(self) -> Event:
-        """The next event.
+        """Wait for the next event.
 
         Raises:
             PunaError: as the call raised it, or what `end_with` was given.
@@ -83,7 +83,7 @@ class RunnerCall(Generic[Event]):
         try:
             event = await self._events.__anext__()
         except asyncio.CancelledError:
-            # As asyncio.timeout does it: our own cancellation is taken back, anybody else's goes on.
+            # As asyncio.timeout does it: our own cancellation is taken back, any other is passed on.
             error = self._given_error()
             if error is None or self._task is None or self._task.uncancel() > 0:
                 raise
@@ -99,11 +99,11 @@ class RunnerCall(Generic[Event]):
         return self._error
 
     def silent_s(self, now_s: float) -> float:
-        """How long its reader has waited for an event."""
+        """Return the time since the reader began to wait for an event."""
         return 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
 
     def end_with(self, error: PunaError) -> None:
-        """The reader gets the error, now or with its next look."""
+        """End the call with an error, which the reader gets now or with its next look."""
         if self._error is None:
             self._error = error
             if self._waiting_since_s is not None and self._task is not None:

@@ -1,43 +1,51 @@
 """Turn a conversation into prompt segments with the model's own template."""
 
+import asyncio
 import functools
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Protocol
 
 from common.errors import QueueFull, TemplateFailed
 from common.telemetry.logs import get_logger
-from gateway.core.asked.answers import Chat, Message, Think, ToolCall
 from gateway.core.models.chat_template import TemplateChoice, TemplatePolicy
 from gateway.core.models.routes import ModelInfo
 from gateway.core.models.stored_model import merged_system
-from gateway.core.prepare.literals import LiteralGuard, Segment, Text, special_pattern
+from gateway.core.prepare.literals import LiteralGuard, Text, TokenIds, special_pattern
+from gateway.core.prepare.prompt import Prompt, prompt_of
+from gateway.core.prepare.turns import has_later_system, with_folded_system, with_questions_in_results
+from gateway.core.request.answers import Chat, Message, Think, ToolCall
 
 log = get_logger()
 
 DEFAULT_POLICY = TemplatePolicy()
 _SMALL_CHARACTERS = 2_000
 _SAMPLE = Chat(messages=(Message(role="user", content="Hello"),))
+# Each text is unlike all others, so that their order in the rendering is known.
+_LATER_SYSTEM_SAMPLE = Chat(
+    messages=tuple(
+        Message(role=role, content=f"sample {number}")
+        for number, role in enumerate(
+            ("system", "system", "user", "system", "assistant", "user", "system", "assistant", "user")
+        )
+    )
+)
 _PREFILL_MARK = "\ue002\ue003\ue002"
+# Templates of Mistral refuse ids of calls that are not nine letters and digits.
+_WANTS_SHORT_IDS = re.compile(r"\|\s*length\s*!=\s*9\b")
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _PATTERNS_CACHED_MAX = 64
 _REMEMBERED_MAX = 256
 
 
 class Renderer(Protocol):
-    """What renders a template (`gateway.templates.pool.TemplatePool`)."""
+    """Interface of a renderer of templates (`gateway.templates.pool.TemplatePool`)."""
 
     async def render(self, template: str, variables: Mapping[str, object]) -> str:
-        """The rendered text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPrompt:
-    """A rendered conversation. `stop` are strings that end a turn where the model has no token for it."""
-
-    segments: tuple[Segment, ...]
-    stop: tuple[str, ...] = ()
+        """Render a template to text."""
 
 
 class ChatPrompts:
@@ -48,11 +56,14 @@ class ChatPrompts:
         self.policy = policy
         self._warned: set[str] = set()
         self._without_system: set[tuple[str, str]] = set()  # digests and templates that refuse system messages
+        self._takes_later_system: dict[tuple[str, str], bool] = {}  # by digest and template
         self._flaws: dict[str, str] = {}  # templates of models; empty: none was seen in the sample
 
-    async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
-        """The prompt of a conversation.
+    async def make(self, model: ModelInfo, chat: Chat, think: Think | None) -> Prompt:
+        """Render the prompt of a conversation.
 
+        Many templates take system messages at the head only: they refuse later ones, drop them, or move them to the
+        head. Those are marked text of a neighbouring turn then, so that an added one leaves earlier turns as they are.
         Some templates know no system messages. What the model itself says there is part of its first question then.
 
         Raises:
@@ -60,21 +71,23 @@ class ChatPrompts:
         """
         choice = TemplateChoice(text=chat.template, source="request") if chat.template else self._template_of(model)
         key = model.digest, choice.text
+        if has_later_system(chat.messages) and not await self._places_later_system(choice, model):
+            chat = replace(chat, messages=with_folded_system(chat.messages))
         merged = merged_system(chat, model.system)
         if merged is None:
             try:
-                return await self._rendered(choice, model, chat, think)
+                return await self._answerable(choice, model, chat, think)
             except TemplateFailed as error:
                 if error.is_flaw and choice.source != "request" and _is_small(chat):
                     self._remember_flaw(model, choice.text, error)
                 raise
         if key in self._without_system:
-            return await self._rendered(choice, model, merged, think)
+            return await self._answerable(choice, model, merged, think)
         try:
-            return await self._rendered(choice, model, chat, think)
+            return await self._answerable(choice, model, chat, think)
         except TemplateFailed as error:
             try:
-                prompt = await self._rendered(choice, model, merged, think)
+                prompt = await self._answerable(choice, model, merged, think)
             except TemplateFailed:
                 raise error from None  # it was not the system message
             log.info("template.without_system", model=model.name, text=error.message)
@@ -82,11 +95,41 @@ class ChatPrompts:
                 self._without_system.add(key)
             return prompt
 
-    async def _rendered(self, choice: TemplateChoice, model: ModelInfo, chat: Chat, think: Think | None) -> ChatPrompt:
+    async def _answerable(self, choice: TemplateChoice, model: ModelInfo, chat: Chat, think: Think | None) -> Prompt:
+        """Render a conversation; where a template refuses a question behind a tool's result, as part of that result."""
+        try:
+            return await self._rendered(choice, model, chat, think)
+        except TemplateFailed as error:
+            messages = with_questions_in_results(chat.messages)
+            if messages == chat.messages:
+                raise
+            try:
+                return await self._rendered(choice, model, replace(chat, messages=messages), think)
+            except TemplateFailed:
+                raise error from None  # that was not the reason
+
+    async def _places_later_system(self, choice: TemplateChoice, model: ModelInfo) -> bool:
+        """Return True if the template writes every system message where it stands. Found out once per template."""
+        key = model.digest, choice.text
+        if key not in self._takes_later_system:
+            try:
+                prompt = await self._rendered(choice, model, _LATER_SYSTEM_SAMPLE, None)
+            except TemplateFailed:
+                places = [-1]
+            else:
+                text = "".join(segment.text for segment in prompt.segments if isinstance(segment, Text))
+                places = [text.find(message.content) for message in _LATER_SYSTEM_SAMPLE.messages]
+            if len(self._takes_later_system) >= _REMEMBERED_MAX:
+                self._takes_later_system.clear()
+            self._takes_later_system[key] = places[0] >= 0 and places == sorted(places)
+        return self._takes_later_system[key]
+
+    async def _rendered(self, choice: TemplateChoice, model: ModelInfo, chat: Chat, think: Think | None) -> Prompt:
         guard = LiteralGuard(
             pattern=_pattern_of((*model.special_tokens, *choice.markers)), nonce=secrets.randbits(64) | 1 << 63
         )
-        messages = [_message_variables(message, guard) for message in chat.messages]
+        short_ids = _WANTS_SHORT_IDS.search(choice.text) is not None
+        messages = [_message_variables(message, guard, short_ids=short_ids) for message in chat.messages]
         prefill = bool(chat.messages) and chat.messages[-1].role == "assistant" and not chat.messages[-1].tool_calls
         if prefill:
             messages[-1]["content"] = f"{messages[-1]['content']}{_PREFILL_MARK}"
@@ -104,21 +147,26 @@ class ChatPrompts:
         if prefill:
             # The answer goes on where the last message ends, so what the template puts behind it is cut off.
             rendered = rendered.rpartition(_PREFILL_MARK)[0] or rendered
-        return ChatPrompt(segments=_joined(guard.split(rendered)), stop=choice.stop)
+        # Megabytes of base64 are read off the event loop.
+        has_images = any(message.images for message in chat.messages)
+        segments = await asyncio.to_thread(guard.split, rendered) if has_images else guard.split(rendered)
+        earlier = [TokenIds(chat.earlier_token_ids)] if chat.earlier_token_ids else []
+        # At least one text, so that the runner refuses an empty rendering as such.
+        return prompt_of([*earlier, *(segments or [Text("")])], choice.stop)
 
     def template_text(self, model: ModelInfo) -> str:
-        """The template of a model's conversations, for whoever reads what it tells; empty: there is none."""
+        """Return the template of a model's conversations, to read its markers from; empty: there is none."""
         try:
             return self.policy.choose(model).text
         except TemplateFailed:  # said when a conversation is to be rendered; other prompts need none
             return ""
 
     def flaw_seen(self, model: ModelInfo) -> str:
-        """What is wrong with a model's template, as far as anybody has looked; empty: nothing."""
+        """Return the known fault of a model's template; empty if none was found, or it was never rendered."""
         return self._flaws.get(self.template_text(model), "")
 
     async def flaw_of(self, model: ModelInfo) -> str:
-        """What is wrong with a model's template itself: it reaches for what it must not, or runs over its limits.
+        """Return the fault of a model's template itself: forbidden access, or a limit that it exceeds. Empty: none.
 
         A template that is new here is rendered once, with a conversation that none refuses for its form.
         """
@@ -127,7 +175,7 @@ class ChatPrompts:
             try:
                 await self._rendered(self.policy.choose(model), model, _SAMPLE, None)
             except QueueFull:
-                return ""  # somebody may look again
+                return ""  # a later call may look again
             except TemplateFailed as error:
                 self._remember_flaw(model, text, error)
             else:
@@ -135,7 +183,7 @@ class ChatPrompts:
         return self._flaws.get(text, "")
 
     def _remember_flaw(self, model: ModelInfo, template: str, error: TemplateFailed | None) -> None:
-        """An error that may come from elsewhere is not remembered: somebody may look again."""
+        """Remember an error, unless it may have another cause: then a later call looks again."""
         if self._flaws.get(template) or len(self._flaws) >= _REMEMBERED_MAX:
             return
         if error is None or error.is_flaw is False:
@@ -150,7 +198,7 @@ class ChatPrompts:
         Raises:
             TemplateFailed: it cannot be read.
         """
-        # Behind a condition that nobody meets it is read and not run.
+        # Behind a condition that is never true it is read and not run.
         await self._renderer.render("{% if false %}" + template + "{% endif %}", {})
 
     def _template_of(self, model: ModelInfo) -> TemplateChoice:
@@ -167,28 +215,35 @@ def _pattern_of(special_tokens: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _is_small(chat: Chat) -> bool:
-    """Whether nothing that goes wrong can be due to its length."""
+    """Return True if the conversation is too short for a failure to be due to its length."""
     return not chat.tools and sum(len(message.content) for message in chat.messages) <= _SMALL_CHARACTERS
 
 
-def _message_variables(message: Message, guard: LiteralGuard) -> dict[str, object]:
+def _message_variables(message: Message, guard: LiteralGuard, *, short_ids: bool) -> dict[str, object]:
     content = guard.hide_with_images(message.content, message.images)
     variables: dict[str, object] = {"role": message.role, "content": content}
     if message.thinking:
         thinking = guard.hide(message.thinking)
         variables |= {"reasoning_content": thinking, "thinking": thinking}
     if message.tool_calls:
-        variables["tool_calls"] = [_call_variables(call, guard) for call in message.tool_calls]
+        variables["tool_calls"] = [_call_variables(call, guard, short_ids=short_ids) for call in message.tool_calls]
     if message.tool_name:
         variables["name"] = variables["tool_name"] = guard.hide(message.tool_name)
     if message.tool_call_id:
-        variables["tool_call_id"] = guard.hide(message.tool_call_id)
+        variables["tool_call_id"] = guard.hide(_call_id(message.tool_call_id, short=short_ids))
     return variables
 
 
-def _call_variables(call: ToolCall, guard: LiteralGuard) -> dict[str, object]:
+def _call_variables(call: ToolCall, guard: LiteralGuard, *, short_ids: bool) -> dict[str, object]:
     function = {"name": guard.hide(call.name), "arguments": guard.hide_all(call.arguments)}
-    return {"type": "function", "id": guard.hide(call.id), "function": function}
+    return {"type": "function", "id": guard.hide(_call_id(call.id, short=short_ids)), "function": function}
+
+
+def _call_id(id_: str, *, short: bool) -> str:
+    """Return the id of a call as its template takes it: the same for a call and its result, in every turn."""
+    if not short or _SHORT_ID.fullmatch(id_):
+        return id_
+    return hashlib.blake2b(id_.encode(errors="replace"), digest_size=5).hexdigest()[:9]
 
 
 def _think_variables(model: ModelInfo, think: Think | None) -> dict[str, object]:
@@ -199,8 +254,3 @@ def _think_variables(model: ModelInfo, think: Think | None) -> dict[str, object]
     if think in (Think.LOW, Think.MEDIUM, Think.HIGH, Think.MAX):
         variables["reasoning_effort"] = "high" if think is Think.MAX else str(think)
     return variables
-
-
-def _joined(segments: list[Segment]) -> tuple[Segment, ...]:
-    """At least one segment, so that an empty rendering is refused by the runner as such and not lost here."""
-    return tuple(segments) or (Text(""),)

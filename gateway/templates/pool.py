@@ -18,13 +18,13 @@ WORKER_PATH = Path(__file__).with_name("worker.py")
 WORKERS = 2
 # CPU time is limited by the kernel; this catches a worker that is stopped or starved.
 WALL_S_MAX = 5.0
-# How long a request waits for a worker while others render.
+# Time that a request waits for a worker while others render.
 WAIT_S_MAX = 10.0
 TEMPLATE_BYTES_MAX = 256 * 1024
 
 
 _INLINE_CHARACTERS = 32 * 1024
-# What any value counts for, however short it is.
+# Least count of a value, however short it is.
 _CHARACTERS_PER_VALUE = 16
 
 
@@ -47,7 +47,7 @@ class TemplatePool:
             await self._idle.get_nowait().kill()
 
     async def render(self, template: str, variables: Mapping[str, object]) -> str:
-        """The rendered text.
+        """Render a template to text.
 
         Raises:
             TemplateFailed: the template refused, is broken, or ran over its limits; tell the client.
@@ -148,14 +148,14 @@ def _failed(text: str, *, is_flaw: bool | None) -> TemplateFailed:
 
 
 async def _encoded(value: Mapping[str, object]) -> bytes:
-    """JSON; conversations can be megabytes, and those leave the event loop."""
+    """Encode JSON; conversations can be megabytes, and those leave the event loop."""
     if _is_small(value):
         return orjson.dumps(value)
     return await asyncio.to_thread(orjson.dumps, value)
 
 
 def _is_small(value: object) -> bool:
-    """Whether it is encoded in less time than a thread takes to start on it."""
+    """Return True if encoding takes less time than starting a thread for it."""
     left = _INLINE_CHARACTERS
     found: list[object] = [value]
     while found and left > 0:

@@ -54,22 +54,22 @@ def to_json(  # the signature of Hugging Face's filter
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without the HTML escapes of jinja's own filter; models were trained on this form."""
+    """Write JSON without the HTML escapes of jinja's own filter; models were trained on this form."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def raise_exception(message: str) -> NoReturn:
-    """How templates refuse a conversation."""
+    """Refuse a conversation, as a function that templates call."""
     raise jinja2.TemplateError(message)
 
 
 def strftime_now(form: str) -> str:
-    """The date, as some templates put it into the system message."""
+    """Format the date, as some templates put it into the system message."""
     return datetime.now().astimezone().strftime(form)
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
-    """The environment that templates of GGUF files expect."""
+    """Make the environment that templates of GGUF files expect."""
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.DictLoader({}), trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
     )
@@ -80,7 +80,7 @@ def make_environment() -> ImmutableSandboxedEnvironment:
 
 
 def make_renderer() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    """A function from template and variables to {"text"} or {"error", "flaw"}."""
+    """Make a function from template and variables to {"text"} or {"error", "flaw"}."""
     environment = make_environment()
     compile_template = functools.lru_cache(maxsize=TEMPLATES_CACHED_MAX)(environment.from_string)
 

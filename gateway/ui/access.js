@@ -9,7 +9,7 @@ let me = { keys: false, scopes: [] };
 let changed = () => {};
 let trying = false; // the dialog is open and its key is being tried
 
-export let known = false; // false: nobody has said yet what may be done
+export let known = false; // false: the scopes of the key are not known yet
 
 export function may(scope) {
   return me.scopes.includes(scope);

@@ -2,6 +2,7 @@
 
 import { ask, learn, may, startAccess } from "./access.js";
 import { announce } from "./announce.js";
+import { startConnect } from "./connect.js";
 import { say } from "./dom.js";
 import { wait } from "./format.js";
 import { startFleet } from "./fleet.js";
@@ -70,6 +71,7 @@ for (const [start, name] of [
   [startModels, "models"],
   [startWhy, "why"],
   [startLive, "live"],
+  [startConnect, "connect"],
   [startPlayground, "playground"],
 ]) {
   start(document.getElementById(`view-${name}`));

@@ -1,4 +1,4 @@
-// A line of the last minutes. The place of every point is its time: where nobody measured, there is a gap.
+// A line of the last minutes. The place of every point is its time: without measurements there is a gap.
 
 import { h, mark, s, say } from "./dom.js";
 

@@ -2,7 +2,7 @@
 
 import { onAccess } from "./access.js";
 import { h, mark, say, sync } from "./dom.js";
-import { bytes, duration, number, plural } from "./format.js";
+import { bytes, crashText, duration, number, plural } from "./format.js";
 import { drawBar, drawLegend, makeBar, makeLegend } from "./membar.js";
 import { drawClear, drawNodeActions, makeClear, makeNodeActions } from "./node_actions.js";
 import { sorted, store, watch } from "./store.js";
@@ -61,6 +61,7 @@ function makeNode(node) {
     name: h("h3", {}, node.id),
     state: h("span", { className: "badge" }),
     facts: h("p", { className: "facts" }),
+    crashes: h("p", { className: "reason" }),
     devices: h("div", { className: "devices" }),
     actions: makeNodeActions(node.id),
   };
@@ -69,6 +70,7 @@ function makeNode(node) {
     { className: "card node", ariaLabel: `Node ${node.id}` },
     h("header", { className: "row" }, made.name, made.state, h("span", { className: "push" }), made.actions.row),
     made.facts,
+    made.crashes,
     made.devices,
   );
   card.made = made;
@@ -76,7 +78,7 @@ function makeNode(node) {
 }
 
 function drawNode(card, node) {
-  const { state, facts, devices, actions } = card.made;
+  const { state, facts, crashes, devices, actions } = card.made;
   say(state, node.state);
   mark(state, "data-state", node.state);
   say(
@@ -90,6 +92,9 @@ function drawNode(card, node) {
       .filter(Boolean)
       .join(" · "),
   );
+  const now = Date.now() + store.skew_ms;
+  say(crashes, (node.crash_rows ?? []).map((row) => `${row.model} ${crashText(row, now)}`).join(" · "));
+  crashes.hidden = !crashes.textContent;
   sync(
     devices,
     node.devices.filter((device) => device.total_bytes),

@@ -40,6 +40,12 @@ export function wait(ms) {
   return seconds < 60 ? `${seconds} s` : duration(seconds * 1000);
 }
 
+export function crashText(row, now) {
+  const left = row.retry_at_unix_ms - now;
+  const next = left < 500 ? "with the next request" : `in ${wait(left)}`;
+  return `crashed ${number(row.crashes)} times in a row, next try ${next}: ${row.error}`;
+}
+
 export function probability(logprob) {
   const value = Math.exp(logprob) * 100;
   if (value >= 99.95) return "100 %";

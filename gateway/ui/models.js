@@ -3,7 +3,7 @@
 import { onAccess } from "./access.js";
 import { makeAliases } from "./aliases.js";
 import { h, mark, say, sync } from "./dom.js";
-import { bytes, number, percent, plural, wait } from "./format.js";
+import { bytes, crashText, number, percent, plural, wait } from "./format.js";
 import { hueOf } from "./hues.js";
 import { drawActions, makeActions } from "./model_actions.js";
 import { makePull } from "./pull.js";
@@ -125,7 +125,8 @@ function stateOf(model) {
   if (model.error) return "broken";
   const states = new Set(model.replicas.map((replica) => replica.state));
   for (const state of ["ready", "loading", "draining", "broken"]) if (states.has(state)) return state;
-  return model.waiting ? "asked for" : "not loaded";
+  if (model.waiting) return "asked for";
+  return crashesOf(model).length ? "crashes" : "not loaded";
 }
 
 function drawLoad(made, model) {
@@ -136,6 +137,7 @@ function drawLoad(made, model) {
   else if (made.meter.value !== (fraction ?? 0)) made.meter.value = fraction ?? 0;
   say(made.doing, doing(model, loading, fraction));
   mark(made.doing, "title", made.doing.textContent || null);
+  mark(made.doing, "data-unusable", Boolean(model.error));
 }
 
 function doing(model, loading, fraction) {
@@ -150,6 +152,10 @@ function doing(model, loading, fraction) {
     const who = model.replicas.length ? "Another replica waits" : "Waits";
     return `${who} for ${model.load.waits_for}${about(left)}`;
   }
+  const crashes = crashesOf(model);
+  if (crashes.length && !model.replicas.some((replica) => replica.state === "ready")) {
+    return crashes.map((row) => `On ${row.node} it ${crashText(row, now())}`).join(" · ");
+  }
   const broken = model.replicas.find((replica) => replica.state === "broken");
   if (broken) return broken.reason ?? "A replica is broken";
   if (!model.replicas.length && model.waiting) return "Finding a place for it";
@@ -157,7 +163,12 @@ function doing(model, loading, fraction) {
   return model.replicas.length ? "Idle" : "";
 }
 
-// Where nobody here waits for the load, its own pace is all that is known.
+function crashesOf(model) {
+  const rows = sorted("nodes").flatMap((node) => node.crash_rows ?? []);
+  return rows.filter((row) => row.model === model.name);
+}
+
+// If no request here waits for the load, its own pace is all that is known.
 function ownPace(loading) {
   const seconds = loading.find((replica) => replica.load_seconds_left !== null)?.load_seconds_left;
   return seconds === undefined ? null : seconds * 1000;

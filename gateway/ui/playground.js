@@ -4,6 +4,7 @@ import { known, may, onAccess } from "./access.js";
 import { announce } from "./announce.js";
 import { ApiError } from "./api.js";
 import { streamAnswer } from "./answer_stream.js";
+import { copied } from "./clipboard.js";
 import { addAnswer, addQuestion } from "./conversation.js";
 import { h, mark, say } from "./dom.js";
 import { hideAlternatives } from "./tokens.js";
@@ -47,7 +48,16 @@ export function startPlayground(view) {
 
 function side() {
   const copy = (text, make) =>
-    h("button", { type: "button", className: "small", ariaLabel: `Copy as ${text}`, onclick: () => copyText(make(), text) }, text);
+    h(
+      "button",
+      {
+        type: "button",
+        className: "small",
+        ariaLabel: `Copy as ${text}`,
+        onclick: async () => say(parts.state, await copied(make(), `as ${text}`)),
+      },
+      text,
+    );
   return h(
     "aside",
     { className: "card side", ariaLabel: "Settings of the answer" },
@@ -175,16 +185,6 @@ function setRunning(on) {
   parts.send.hidden = on;
   mark(parts.log, "aria-busy", on ? "true" : null);
   (on ? parts.stop : parts.text).focus();
-}
-
-async function copyText(text, name) {
-  try {
-    await navigator.clipboard.writeText(text);
-    say(parts.state, `Copied as ${name}`);
-  } catch {
-    say(parts.state, "The browser does not let this page copy");
-  }
-  announce(parts.state.textContent);
 }
 
 function clear() {

@@ -8,7 +8,7 @@ import { sorted } from "./store.js";
 
 const SWITCHES = [
   ["pinned", "Pinned", "never evicted, stays when it is idle"],
-  ["preload", "Preload", "loaded before anybody asks"],
+  ["preload", "Preload", "loaded before the first request"],
   ["require_gpu", "Only on GPUs", "fails rather than use the CPU"],
 ];
 const NUMBERS = [
@@ -152,7 +152,7 @@ function fieldsOf(now, defaults) {
   };
 }
 
-// What is known, and what is set though nobody knows it now: a node that is away keeps its place in the policy.
+// Known values, and set ones that are unknown now: a node that is away keeps its place in the policy.
 function choices(name, label, known, chosen = []) {
   const shown = [...known, ...chosen.filter((one) => !known.some(([value]) => value === one)).map((one) => [one, one])];
   const boxes = shown.map(([value, text]) => {

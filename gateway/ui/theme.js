@@ -1,4 +1,4 @@
-// Light or dark: what the system says until somebody chooses here; the choice is kept in this browser.
+// Light or dark: as the system says until a choice is made here; the choice is kept in this browser.
 
 const NAME = "puna.theme";
 const system = matchMedia("(prefers-color-scheme: dark)");

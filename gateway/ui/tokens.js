@@ -17,7 +17,7 @@ export function startTokens(area) {
   area.addEventListener("pointerleave", hideAlternatives);
 }
 
-// Tokens of markup are not in the text: an entry whose text does not come next is passed over.
+// Tokens of markers are not in the text: an entry whose text does not come next is passed over.
 export function addTokens(area, text, entries) {
   let left = text;
   for (const entry of entries) {

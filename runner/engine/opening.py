@@ -1,36 +1,39 @@
 """Make the engine that a model, its layout and the settings ask for."""
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import assert_never
 
+from common.errors import InvalidRequest
+from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
-from runner.core.layout.layout import LaunchLayout
 from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.contract.choice import EngineName, choose_engine, parse_engine
 from runner.engine.contract.engine import Engine
-from runner.engine.plain.fake import FakeEngine
-from runner.engine.plain.fake_options import FakeOptions
-from runner.engine.plain.reference import ReferenceEngine
+from runner.engine.contract.fake_options import FakeOptions
 from runner.engine.pooled.engine import PooledLlamaEngine, read_pooling
 
 log = get_logger()
 
+# Engines that only tests use: part of a checkout and of no wheel. Each module has a function `open_engine`.
+_TEST_ENGINES = "tests.engines"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What does not come from the layout. Each engine takes what is its own."""
+    """Options that are not part of the layout. Each engine uses its own."""
 
     setting: str = ""  # the engine for models whose layout names none
     batched: BatchedOptions = field(default_factory=BatchedOptions)
     fake: FakeOptions = field(default_factory=FakeOptions)
 
 
-def open_engine(files: ModelFiles, layout: LaunchLayout, options: EngineOptions) -> Engine:
-    """The engine for a model's files, not yet started.
+def open_engine(files: ModelFiles, layout: Layout, options: EngineOptions) -> Engine:
+    """Open the engine for a model's files; it is not started yet.
 
     Raises:
-        InvalidRequest: the layout or the setting names an engine that does not exist.
+        InvalidRequest: the layout or the setting names an engine that does not exist or is not installed.
     """
     asked = parse_engine(layout.engine) or parse_engine(options.setting)
     # A fake needs no file, so none is looked at.
@@ -44,9 +47,21 @@ def open_engine(files: ModelFiles, layout: LaunchLayout, options: EngineOptions)
         case EngineName.POOLED:
             assert pooling is not None, "only a model that pools is given to this engine"
             return PooledLlamaEngine(files, layout, pooling)
-        case EngineName.REFERENCE:
-            return ReferenceEngine(files, layout)
-        case EngineName.FAKE:
-            return FakeEngine(files, layout, options.fake)
+        case EngineName.REFERENCE | EngineName.FAKE:
+            return _open_test_engine(choice.name, files, layout, options)
         case _:
             assert_never(choice.name)
+
+
+def _open_test_engine(name: EngineName, files: ModelFiles, layout: Layout, options: EngineOptions) -> Engine:
+    """Open an engine of `_TEST_ENGINES`.
+
+    Raises:
+        InvalidRequest: it is not installed.
+    """
+    try:
+        engines = import_module(f"{_TEST_ENGINES}.{name.value}")
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(f"engine {name.value!r} is made for tests and not installed; use 'batched'") from error
+    engine: Engine = engines.open_engine(files, layout, options.fake)
+    return engine

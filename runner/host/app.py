@@ -26,22 +26,21 @@ from runner.host.devices.decode_speeds import DecodeSpeeds
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.fence_store import FenceStore
-from runner.host.home import Home
+from runner.host.home import HostHome
 from runner.host.lending.borrowing import Borrower
 from runner.host.lending.lending import Lender
 from runner.host.lending.tunnel import open_tunnel, run_tunnel
-from runner.host.models.measurements import Measurements
-from runner.host.models.model_files import ModelFiles
-from runner.host.registrations import Registrations
+from runner.host.models.model_files import NodeModels
 from runner.host.registry.opening import open_fetching
-from runner.host.reporter import Identity, Sections
+from runner.host.reporter import HostIdentity, Registrations, Sections
 from runner.host.runners.core_shares import CoreShares
-from runner.host.runners.supervisor import Supervisor
+from runner.host.runners.device_users import DeviceUsers
+from runner.host.runners.measurements import Measurements
+from runner.host.runners.supervisor import RunnerSupervisor
 from runner.host.servicer import HostServicer
 from runner.host.settings import HostSettings
 from runner.host.store.servicer import ModelStoreServicer
 from runner.host.store.store import Store, watch_unused
-from runner.host.store_gauges import store_samples
 
 log = get_logger()
 
@@ -55,7 +54,7 @@ HOST_SERVICE = host_pb2.DESCRIPTOR.services_by_name["Host"].full_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The host is configured by its environment alone."""
+    """Add no arguments: the host is configured by its environment alone."""
     parser.epilog = "Settings come from PUNA_ variables of the environment; see docs/operators.md."
 
 
@@ -71,41 +70,42 @@ async def serve(settings: HostSettings, stop: asyncio.Event) -> None:
         StartupError: an address is taken, or another host owns the directory.
     """
     _check_runner_listener(settings)
-    with Home(settings.home_directory) as home:
+    with HostHome(settings.home_directory) as home:
         await _serve_from(home, settings, stop)
 
 
-async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -> None:
+async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Event) -> None:
     clock = SystemClock()
-    identity = Identity(
+    identity = HostIdentity(
         node_id=home.node_id(settings.node_id),
         incarnation=new_incarnation(),
         started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
     )
     settings.models_directory.mkdir(parents=True, exist_ok=True)
     notes = DeviceNotes(home.directory / "devices.json")
-    # Late, because the two need each other: free memory to start a runner, runners to predict free memory.
+    users = DeviceUsers()
     devices = Devices(
         clock,
         settings=settings.devices,
         notes=notes,
-        promised_bytes=lambda: supervisor.promised_bytes(),  # noqa: PLW0108
-        in_use=lambda: supervisor.devices_in_use(),  # noqa: PLW0108
-        unreaped=lambda: supervisor.unreaped(),  # noqa: PLW0108
-        processes=lambda: supervisor.holders(),  # noqa: PLW0108
+        promised_bytes=users.promised_bytes,
+        in_use=users.device_ids,
+        unreaped=users.unreaped,
+        processes=users.holders,
     )
     _warn_of_limits()
-    models = ModelFiles(settings.models_directory, home.cache_directory)
+    models = NodeModels(settings.models_directory, home.cache_directory)
     store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
     store.uploads.remove_leftovers()
     fetching = open_fetching(settings, store, home.cache_directory)
-    lender = Lender(home, clock, environment=devices.environment, crashed=devices.see_crash)
-    tunnel = open_tunnel(settings, home, node_id=identity.node_id, lender=lender)
+    lender = Lender(home, clock, users.leases, environment=devices.environment, crashed=devices.see_crash)
+    tunnel = open_tunnel(settings, home, node_id=identity.node_id, leases=users.leases)
     borrower = Borrower(tunnel.identity if tunnel is not None else None)
-    supervisor = Supervisor(
+    supervisor = RunnerSupervisor(
         home=home,
         fences=FenceStore(home.fence_path),
         models=models,
+        users=users,
         devices=devices,
         clock=clock,
         runner_listen=settings.runner_listen,
@@ -114,7 +114,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         borrower=borrower,
         origins=fetching.origins,
     )
-    speeds = DecodeSpeeds(notes, clock, lent=lender.device_ids)
+    speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
     shares = CoreShares(clock, cores=computing_cores())
     measurements = Measurements(models, borrower, devices, fetching.origins)
     servicer = HostServicer(supervisor, measurements, devices, tunnel)
@@ -138,7 +138,7 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
         return speeds.mark(devices.devices(), devices.engine_build)
 
     metrics.DEVICES.read_from(lambda: map(to_row, shown_devices()))
-    metrics.STORE_GAUGES.read_from(lambda: store_samples(models.models(), settings.models_directory))
+    metrics.STORE_GAUGES.read_from(store.samples)
     metrics_address = serve_metrics(settings.metrics_listen, service="host")
     facts = discovery_pb2.HostFacts(
         address=settings.node_advertise or server.address,
@@ -173,8 +173,9 @@ async def _serve_from(home: Home, settings: HostSettings, stop: asyncio.Event) -
             ),
         ]
         reporting = asyncio.create_task(registrations.run())
-        where = {"node": identity.node_id, "address": server.address, "metrics_address": metrics_address}
-        knowing = asyncio.create_task(_say_ready(server, finding, **where))
+        knowing = asyncio.create_task(
+            _say_ready(server, finding, node=identity.node_id, address=server.address, metrics_address=metrics_address)
+        )
         tasks += [reporting, knowing]
         await _until(stop, reporting, knowing)
     finally:
@@ -207,10 +208,10 @@ async def _until(stop: asyncio.Event, reporting: asyncio.Task[None], knowing: as
 def _snapshot(
     facts: discovery_pb2.HostFacts,
     devices: Callable[[], tuple[str, list[cluster_pb2.Device]]],
-    models: ModelFiles,
-    supervisor: Supervisor,
+    models: NodeModels,
+    supervisor: RunnerSupervisor,
 ) -> Callable[[], Sections]:
-    """Reads what there is to report. The list of models is made anew only when it changed.
+    """Make the reader of what there is to report. The list of models is made anew only when it changed.
 
     `devices` has the engine build, too.
     """
@@ -240,7 +241,7 @@ def _snapshot(
 
 
 def _warn_of_limits() -> None:
-    """What the user hides from the engine is not found by the probe either; that is often forgotten."""
+    """Log limits that the environment sets: the probe misses devices that the user hides from the engine."""
     limits = limits_set(os.environ)
     if limits:
         log.warning("devices.limited_by_environment", **limits)
@@ -270,7 +271,7 @@ async def _say_ready(server: GrpcServer, finding: asyncio.Task[None], **fields: 
     log.info("host.ready", **fields)
 
 
-async def _first_scan(models: ModelFiles) -> None:
+async def _first_scan(models: NodeModels) -> None:
     try:
         async with asyncio.timeout(FIRST_SCAN_S):
             await models.scanned.wait()

@@ -1,4 +1,4 @@
-"""How the scheduler speaks to hosts: one channel per address, domain errors instead of gRPC ones."""
+"""Client of hosts for the scheduler: one channel per address, domain errors instead of gRPC ones."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -78,7 +78,7 @@ class HostClient:
 
         Raises:
             StaleFence: another scheduler leads; stop acting.
-            DeviceMemoryExhausted: less free memory than planned, or the device serves somebody else; plan again.
+            DeviceMemoryExhausted: less free memory than planned, or the device serves another placement; plan again.
             NotSupported: the node lends nothing.
             PlacementMismatch, InvalidRequest: as their docstrings say.
             ModelUnavailable, RequestTimeout: the host cannot be reached, or could not start what lends; try without it.

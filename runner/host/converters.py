@@ -1,21 +1,15 @@
 """Protos to the core's values."""
 
-from dataclasses import replace
-from pathlib import Path
-
 from common.errors import InvalidRequest
 from common.telemetry.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from protos import cluster_pb2, host_pb2
 from runner.core.devices.devices import CPU_ID
 from runner.core.host.leases import Share, Terms
-from runner.core.host.promises import Need
-from runner.core.model.model_files import ModelFiles
+from runner.core.host.promises import MemoryNeed
 from runner.host.lending.tunnel_identity import is_certificate
-from runner.host.runners.runner_notes import RunnerNote
-from runner.host.runners.runner_spec import RunnerSpec
 
 
-def to_need(report: cluster_pb2.MemoryReport) -> Need:
+def to_need(report: cluster_pb2.MemoryReport) -> MemoryNeed:
     """Bytes by device of this node; what lies in host RAM counts for the CPU."""
     weights: dict[str, int] = {}
     later: dict[str, int] = {}
@@ -23,16 +17,16 @@ def to_need(report: cluster_pb2.MemoryReport) -> Need:
     for device_id, memory in [(CPU_ID, report.host), *here]:
         weights[device_id] = weights.get(device_id, 0) + memory.weights_bytes
         later[device_id] = later.get(device_id, 0) + _later_bytes(memory)
-    return Need(weights_bytes=weights, later_bytes=later)
+    return MemoryNeed(weights_bytes=weights, later_bytes=later)
 
 
 def _later_bytes(memory: cluster_pb2.DeviceMemory) -> int:
-    """What is taken when the weights are there."""
+    """Return the bytes that are taken after the weights."""
     return memory.cache_bytes + memory.graph_bytes + memory.projector_bytes
 
 
 def to_terms(request: host_pb2.LendRequest) -> Terms:
-    """What a lease is asked for.
+    """Convert a request for a lease.
 
     Raises:
         InvalidRequest: no devices, one of them twice, or no certificate.
@@ -57,7 +51,7 @@ def to_terms(request: host_pb2.LendRequest) -> Terms:
 
 
 def to_row(device: cluster_pb2.Device) -> DeviceRow:
-    """A device on the metrics page."""
+    """Convert a device to a row of the metrics page."""
     return DeviceRow(
         labels=(device.id,),
         total_bytes=device.total_bytes,
@@ -71,33 +65,13 @@ def to_row(device: cluster_pb2.Device) -> DeviceRow:
     )
 
 
-def less(need: Need, freed: Need) -> Need:
-    """What is needed beyond what another runner gives back."""
-    return Need(
+def less(need: MemoryNeed, freed: MemoryNeed) -> MemoryNeed:
+    """Return the need that remains after another runner's memory is free."""
+    return MemoryNeed(
         weights_bytes={
             device: max(0, count - freed.weights_bytes.get(device, 0)) for device, count in need.weights_bytes.items()
         },
         later_bytes={
             device: max(0, count - freed.later_bytes.get(device, 0)) for device, count in need.later_bytes.items()
         },
-    )
-
-
-def with_files(spec: RunnerSpec, files: ModelFiles, name: str) -> RunnerSpec:
-    """The spec with the files that its digests name."""
-    return replace(spec, files=files, model_name=spec.model_name or name)
-
-
-def spec_from_note(note: RunnerNote) -> RunnerSpec:
-    """What an adopted runner was started with."""
-    record = note.record
-    return RunnerSpec(
-        placement_id=record.placement.placement_id,
-        generation=record.placement.generation,
-        model_name=record.model_name,
-        model_digest=record.model_digest,
-        files=ModelFiles(model=Path(note.model_path)),
-        layout=record.layout,
-        planned=note.planned,
-        asked=record.asked if record.HasField("asked") else None,
     )

@@ -17,7 +17,7 @@ SOCKET_PATH_BYTES_MAX = 107
 LOGS_KEPT = 64
 
 
-class Home:
+class HostHome:
     """PUNA_HOME, owned by one host at a time. Use as a context manager: leaving gives the directory back."""
 
     def __init__(self, directory: Path) -> None:
@@ -57,7 +57,7 @@ class Home:
         os.close(self._lock)
 
     def node_id(self, wanted: str) -> str:
-        """The id of this node: `wanted`, else the one that was drawn when this directory was first used.
+        """Return the id of this node: `wanted`, else the one that was drawn when this directory was first used.
 
         Raises:
             StartupError: `wanted` cannot be an id.
@@ -76,7 +76,7 @@ class Home:
         return drawn
 
     def socket_path(self, short_name: str) -> Path:
-        """The Unix socket of a runner."""
+        """Return the Unix socket of a runner."""
         return self.run_directory / f"{short_name}.sock"
 
     def prune_logs(self) -> None:

@@ -1,4 +1,4 @@
-"""What the host counts."""
+"""Metrics of the host."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -18,6 +18,7 @@ MEASURES = Counter(
     "puna_host_measures_total", "Measure commands by where the answer came from: engine, cache, failed", ["source"]
 )
 MODELS = Gauge("puna_host_models", "Model files by state: usable, unusable", ["state"])
+STUCK_FILES = Gauge("puna_host_stuck_files", "Paths below the model directory that do not answer")
 CONNECTED = Gauge("puna_host_discovery_connected", "Discoveries that this host is registered at")
 DEVICES = DeviceGauges("puna_host", ["device"])
 FETCHED_BYTES = Counter(

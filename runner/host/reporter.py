@@ -1,29 +1,29 @@
-"""Keeps the node registered at discovery: one stream, everything first, then what changed, at least once a second."""
+"""Registration of the node at every discovery: one stream each, everything first, then changes, at least every 1 s."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from common.changes import Changes
 from common.errors import PlacementMismatch, PunaError
+from common.grpc.addresses import RESOLVE_S, resolve
 from common.grpc.client import call_metadata, open_channel
 from common.grpc.errors import received
+from common.grpc.watch import watch
 from common.telemetry.logs import get_logger
 from protos import discovery_pb2, discovery_pb2_grpc
+from runner.host import metrics
 
 log = get_logger()
 
 REPORT_INTERVAL_S = 1.0
 # Load progress may change many times a second; others need to see it, not to drown in it.
 REPORT_INTERVAL_S_MIN = 0.05
-RECONNECT_S_MIN = 0.1
-RECONNECT_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who reports."""
+class HostIdentity:
+    """Identity of the host process in reports."""
 
     node_id: str
     incarnation: str
@@ -32,7 +32,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sections:
-    """What a host has to say. A part that is the same object as before is not looked at again."""
+    """Content of a report. A part that is the same object as before is not compared again."""
 
     facts: discovery_pb2.HostFacts
     devices: discovery_pb2.DeviceList
@@ -41,9 +41,11 @@ class Sections:
 
 
 class Reporter:
-    """`snapshot` reads the four sections as they are now; `changes` tells when to look."""
+    """`snapshot` reads the four sections as they are now; `changes` wakes the reporter."""
 
-    def __init__(self, address: str, identity: Identity, snapshot: Callable[[], Sections], changes: Changes) -> None:
+    def __init__(
+        self, address: str, identity: HostIdentity, snapshot: Callable[[], Sections], changes: Changes
+    ) -> None:
         self._address = address
         self._identity = identity
         self._snapshot = snapshot
@@ -57,29 +59,24 @@ class Reporter:
         Raises:
             PlacementMismatch: another host process speaks for this node.
         """
-        pause_s, told_of_loss = RECONNECT_S_MIN, False
         async with open_channel(self._address) as channel:
             stub = discovery_pb2_grpc.DiscoveryStub(channel)
-            while True:
-                call = stub.Register(self._reports(), metadata=call_metadata())
-                try:
-                    async for ack in received(call):
-                        told_of_loss = False
-                        pause_s = RECONNECT_S_MIN
-                        self._interval_s = max(REPORT_INTERVAL_S_MIN, ack.report_interval_ms / 1000)
-                        self.is_registered = True
-                        log.info("discovery.registered", address=self._address)
-                except PlacementMismatch:
-                    raise
-                except PunaError as error:
-                    if not told_of_loss:  # once per outage, not once per attempt
-                        log.warning("discovery.lost", address=self._address, text=error.message)
-                    told_of_loss = True
-                finally:
-                    self.is_registered = False
-                    call.cancel()
-                await asyncio.sleep(random.uniform(0, pause_s))
-                pause_s = min(2 * pause_s, RECONNECT_S_MAX)
+            async for ack in watch(
+                lambda: received(stub.Register(self._reports(), metadata=call_metadata())),
+                on_lost=self._lose,
+                on_connection=self._note_connection,
+            ):
+                self._interval_s = max(REPORT_INTERVAL_S_MIN, ack.report_interval_ms / 1000)
+                log.info("discovery.registered", address=self._address)
+
+    def _note_connection(self, is_registered: bool) -> None:
+        self.is_registered = is_registered
+
+    def _lose(self, error: PunaError | None, failures: int) -> None:
+        if isinstance(error, PlacementMismatch):
+            raise error
+        if error is not None and failures == 1:  # once per outage, not once per attempt
+            log.warning("discovery.lost", address=self._address, text=error.message)
 
     async def _reports(self) -> AsyncIterator[discovery_pb2.HostReport]:
         sent: Sections | None = None
@@ -112,3 +109,47 @@ class Reporter:
         if sent is None or sent.runners != current.runners:
             report.runners.CopyFrom(current.runners)
         return report
+
+
+class Registrations:
+    """One reporter for each address behind the setting. Owned by its `run` task."""
+
+    def __init__(
+        self, addresses: str, identity: HostIdentity, snapshot: Callable[[], Sections], changes: Changes
+    ) -> None:
+        self._addresses = addresses
+        self._identity = identity
+        self._snapshot = snapshot
+        self._changes = changes
+        self._reporters: dict[str, Reporter] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Register and stay registered; runs for ever unless a newer host has replaced this one.
+
+        Raises:
+            PlacementMismatch: another host process speaks for this node.
+        """
+        metrics.CONNECTED.set_function(lambda: sum(reporter.is_registered for reporter in self._reporters.values()))
+        try:
+            while True:
+                await self._turn_to(await resolve(self._addresses))
+                ended, _ = await asyncio.wait(
+                    self._tasks.values(), timeout=RESOLVE_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in ended:
+                    task.result()
+        finally:
+            await self._turn_to([])
+
+    async def _turn_to(self, addresses: list[str]) -> None:
+        gone = [address for address in self._tasks if address not in addresses]
+        tasks = [self._tasks.pop(address) for address in gone]
+        for address, task in zip(gone, tasks, strict=True):
+            del self._reporters[address]
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for address in addresses:
+            if address not in self._tasks:
+                self._reporters[address] = Reporter(address, self._identity, self._snapshot, self._changes)
+                self._tasks[address] = asyncio.create_task(self._reporters[address].run(), name=f"report {address}")

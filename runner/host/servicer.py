@@ -12,17 +12,19 @@ from protos import host_pb2, host_pb2_grpc
 from runner.host.devices.devices import Devices
 from runner.host.lending.lending import lend_response
 from runner.host.lending.tunnel import Tunnel
-from runner.host.models.measurements import Measurements
-from runner.host.runners.supervisor import Supervisor
+from runner.host.runners.measurements import Measurements
+from runner.host.runners.supervisor import RunnerSupervisor
 
 EVENT_INTERVAL_S_MIN = 0.02
+
+Context = aio.ServicerContext[Any, Any]
 
 
 class HostServicer(host_pb2_grpc.HostServicer):
     """Commands in, outcomes out; everything is decided elsewhere."""
 
     def __init__(
-        self, supervisor: Supervisor, measurements: Measurements, devices: Devices, tunnel: Tunnel | None
+        self, supervisor: RunnerSupervisor, measurements: Measurements, devices: Devices, tunnel: Tunnel | None
     ) -> None:
         """Without a tunnel nothing is lent."""
         self._supervisor = supervisor
@@ -30,11 +32,7 @@ class HostServicer(host_pb2_grpc.HostServicer):
         self._devices = devices
         self._tunnel = tunnel
 
-    async def Measure(
-        self,
-        request: host_pb2.MeasureRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> host_pb2.MeasureResponse:
+    async def Measure(self, request: host_pb2.MeasureRequest, context: Context) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
         with tracing.begin("measure", {"puna.digest": request.model_digest}, kind=tracing.SpanKind.SERVER):
             report = await self._measurements.measure(
@@ -46,11 +44,7 @@ class HostServicer(host_pb2_grpc.HostServicer):
             )
         return host_pb2.MeasureResponse(report=report)
 
-    async def Start(
-        self,
-        request: host_pb2.StartRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[host_pb2.StartEvent]:
+    async def Start(self, request: host_pb2.StartRequest, context: Context) -> AsyncIterator[host_pb2.StartEvent]:
         """Start or attach, and report until the load is over. The runner does not notice who listens."""
         attributes = {
             "gen_ai.request.model": request.model_name,
@@ -70,28 +64,16 @@ class HostServicer(host_pb2_grpc.HostServicer):
                 await asyncio.sleep(EVENT_INTERVAL_S_MIN)
                 await runner.changes.beyond(seen)
 
-    async def ResetDevice(
-        self,
-        request: host_pb2.ResetDeviceRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> host_pb2.ResetDeviceResponse:
+    async def ResetDevice(self, request: host_pb2.ResetDeviceRequest, context: Context) -> host_pb2.ResetDeviceResponse:
         """Give an excluded device another chance."""
         return host_pb2.ResetDeviceResponse(device=await self._supervisor.reset_device(request))
 
-    async def Stop(
-        self,
-        request: host_pb2.StopRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> host_pb2.StopResponse:
+    async def Stop(self, request: host_pb2.StopRequest, context: Context) -> host_pb2.StopResponse:
         """Drain and stop."""
         await self._supervisor.stop(request)
         return host_pb2.StopResponse()
 
-    async def Lend(
-        self,
-        request: host_pb2.LendRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> host_pb2.LendResponse:
+    async def Lend(self, request: host_pb2.LendRequest, context: Context) -> host_pb2.LendResponse:
         """Lend devices to one placement of another node."""
         if self._tunnel is None:
             raise NotSupported("this node lends no devices; set PUNA_RPC=1")

@@ -1,4 +1,4 @@
-"""What the host reads from the environment."""
+"""Settings of the host from the environment."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class HostSettings(PunaSettings):
     each."""
     rpc_devices: str = ""
     """llama.cpp RPC servers whose devices belong to this node, `127.0.0.1:5001,127.0.0.1:5002=own` (memory: auto,
-    host or own); only addresses of this machine, because the protocol asks nobody who they are."""
+    host or own); only addresses of this machine, because the protocol has no authentication."""
     device_overhead: str = ""
     """Memory of a device that is never promised: `512MiB`, `5%`, or by device `GPU-5e1f…=2GiB,10%`. Without a device
     it is for all but the CPU."""
@@ -83,12 +83,12 @@ class HostSettings(PunaSettings):
 
     @property
     def models_directory(self) -> Path:
-        """Where model files lie."""
+        """Directory of model files."""
         return self.models.expanduser().absolute() if self.models is not None else self.home_directory / "models"
 
     @property
     def devices(self) -> DeviceSettings:
-        """What is said about devices, in the core's words."""
+        """Settings of devices as values of the core."""
         return DeviceSettings(
             rpc_servers=parse_rpc_servers(self.rpc_devices),
             overheads=parse_amounts(self.device_overhead),
@@ -116,7 +116,7 @@ class HostSettings(PunaSettings):
     @field_validator("rpc_devices")
     @classmethod
     def _check_rpc_servers(cls, text: str) -> str:
-        """The protocol knows no one and hides nothing, so only this machine may be on the way."""
+        """Check that servers are on this machine: the protocol has neither authentication nor encryption."""
         for server in parse_rpc_servers(text):
             if server.address.startswith("unix:") or not is_private_listener(server.address):
                 raise ValueError(f"{server.address} is no address of this machine; write 127.0.0.1:port")

@@ -1,4 +1,4 @@
-"""How gateways and other hosts speak to the model store of a node: domain errors instead of gRPC ones."""
+"""Client of a node's model store for gateways and other hosts: domain errors instead of gRPC ones."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
@@ -73,7 +73,7 @@ class StoreClient:
         return int(response.freed_bytes)
 
     async def stat_blob(self, address: str, digest: str) -> int | None:
-        """The size of a blob; None if the node does not have it.
+        """Return the size of a blob; None if the node does not have it.
 
         Raises:
             InvalidRequest: no digest.
@@ -117,7 +117,7 @@ class StoreClient:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody cancelled this task: gRPC cancels its own call when `content` raises, and says no more about it.
+            # This task was not cancelled: gRPC cancels its own call when `content` raises, and says no more about it.
             raise InvalidRequest("the content ended before it was whole") from None
         finally:
             begun.set()
@@ -126,7 +126,7 @@ class StoreClient:
     async def read_blob(
         self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0
     ) -> AsyncIterator[store_pb2.BlobChunk]:
-        """A blob from an offset on. The first chunk has its whole size.
+        """Yield a blob from an offset on. The first chunk has its whole size.
 
         Raises:
             ModelNotFound: the node does not have it.
@@ -141,7 +141,7 @@ class StoreClient:
             call.cancel()
 
     async def read_header(self, address: str, digest: str) -> bytes:
-        """What the header of a model or blob says, as JSON {"metadata", "tensors"}.
+        """Return the header of a model or blob as JSON {"metadata", "tensors"}.
 
         Raises:
             ModelNotFound: the node has neither.
@@ -152,7 +152,7 @@ class StoreClient:
         return b"".join([chunk.json async for chunk in received(call)])
 
     async def read_manifest(self, address: str, name: str) -> bytes:
-        """The manifest of a name as the node received it.
+        """Return the manifest of a name as the node received it.
 
         Raises:
             ModelNotFound: the node has none.

@@ -1,4 +1,4 @@
-"""`python -m runner serve`: load one model and serve it until told to stop."""
+"""`python -m runner serve`: load one model and serve it until it is stopped."""
 
 import argparse
 import asyncio
@@ -24,30 +24,31 @@ from common.errors import (
 from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.service import run_service
+from common.spec import codecs
 from common.telemetry.logs import get_logger
 from common.telemetry.metrics import serve_metrics
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner import metrics
 from runner.core.sequence.decode_windows import DecodeWindows
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.slots import SlotPolicy
 from runner.engine.batched.engine import BatchedOptions
 from runner.engine.contract.engine import LoadedModel, StepReport
+from runner.engine.contract.fake_options import parse_fake_options
 from runner.engine.devices.devices import engine_build
 from runner.engine.opening import EngineOptions, open_engine
-from runner.engine.plain.fake_options import parse_fake_options
 from runner.engine.pooled.engine import PooledLlamaEngine
 from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
 from runner.prefetch import Prefetch, wanted_files
 from runner.serve.bridge import Bridge
-from runner.serve.compute_threads import ComputeThreads
-from runner.serve.converters import layout_to_proto, memory_to_proto, parse_layout, window_to_proto
+from runner.serve.compute_threads import ThreadSetting
+from runner.serve.converters import memory_to_proto, parse_layout, window_to_proto
 from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
 from runner.serve.lent_connections import LentConnections, own_servers
-from runner.serve.model_metrics import show_model
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
-from runner.serve.servicer import Identity, RunnerServicer
+from runner.serve.servicer import RunnerIdentity, RunnerServicer
 from runner.serve.settings import RunnerSettings
 from runner.serve.status import StatusBoard
 from runner.serve.streams import RequestTable, StreamTable
@@ -65,7 +66,7 @@ LAST_WORDS_S = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line. Everything but --model has a default, for use by hand."""
+    """Add the arguments of this mode. Everything but --model has a default, for use by hand."""
     add_file_arguments(parser)
     parser.add_argument("--name", default="", help="what people call the model (default: the file's name)")
     parser.add_argument("--digest", default="", help="sha256 of the file")
@@ -124,11 +125,11 @@ class RunnerProcess:
             embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
             pooled = PooledService(engine, embeddings, self._board)
         self._board.requests = self._requests
-        self._threads = self._board.threads = ComputeThreads(engine, asked=layout.threads)
+        self._threads = self._board.threads = ThreadSetting(engine, asked=layout.threads)
         self._planned = _parse_planned(args.planned)
         self._lent = LentConnections(self._server_gone)
         self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))
-        identity = self._identity = Identity(
+        identity = self._identity = RunnerIdentity(
             placement=cluster_pb2.PlacementRef(
                 placement_id=args.placement, generation=args.generation, incarnation=new_incarnation()
             ),
@@ -217,19 +218,19 @@ class RunnerProcess:
             die(error)
 
     def _see_decode(self, report: StepReport) -> None:
-        """A full window goes with the next status: nobody waits for it."""
+        """Add a full window of decode steps to the next status: it is not urgent."""
         windows = self._windows
         if windows.take(report.lone_steps) and windows.newest is not None and windows.reads is not None:
             self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._servicer.layout)
 
     def _loaded(self, model: LoadedModel) -> None:
         self._prefetch.stop()
-        self._servicer.layout.CopyFrom(layout_to_proto(model.layout))
+        self._servicer.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots
         self._windows.reads = model.reads
         self._threads.loaded(model)
         identity = self._identity
-        show_model(model, name=identity.model_name, digest=identity.model_digest, placement=identity.placement)
+        _show_model(model, name=identity.model_name, digest=identity.model_digest, placement=identity.placement)
         self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
@@ -268,7 +269,7 @@ class RunnerProcess:
         self._load_ended.set()
 
     def _say_hello(self, address: str, metrics_address: str) -> None:
-        """One line for whoever started us, then silence: nobody may read the pipe any more."""
+        """Print one line for the parent process, then nothing: the pipe may have no reader any more."""
         hello = {
             "address": address,
             "metrics_address": metrics_address,
@@ -282,7 +283,7 @@ class RunnerProcess:
 
 
 def _parse_planned(text: str) -> cluster_pb2.MemoryReport | None:
-    """What the host says was measured; a text that is none is ignored, since the runner can count itself."""
+    """Parse the host's measurement; invalid text is ignored, since the runner can count itself."""
     try:
         return json_format.Parse(text, cluster_pb2.MemoryReport()) if text else None
     except json_format.ParseError as error:
@@ -304,7 +305,7 @@ def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> Engin
 
 
 def die(error: BaseException) -> None:
-    """The engine's state is unknown: end the process at once, whatever else goes on in it."""
+    """End the process at once, whatever else goes on in it: the engine's state is unknown."""
     log.critical("engine.died", kind=type(error).__name__, text=str(error), exc_info=error)
     sys.stderr.flush()
     os._exit(EXIT_ENGINE_DIED)
@@ -319,3 +320,16 @@ async def _first(*awaitables: Coroutine[Any, Any, object]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _show_model(model: LoadedModel, *, name: str, digest: str, placement: cluster_pb2.PlacementRef) -> None:
+    """Set the metrics that stay until the process ends."""
+    metrics.SLOTS.set(model.layout.slots)
+    metrics.KV_CELLS.set(model.layout.slots * model.slot_context_tokens)
+    metrics.INFO.labels(name, digest, placement.placement_id, placement.generation).set(1)
+    if model.memory is None:
+        return
+    for device_id, held in (*model.memory.devices, ("host", model.memory.host)):
+        sizes = (held.weights_bytes, held.cache_bytes, held.graph_bytes, held.projector_bytes)
+        for kind, size in zip(("weights", "cache", "graph", "projector"), sizes, strict=True):
+            metrics.MEMORY_BYTES.labels(device_id, kind).set(size)

@@ -22,7 +22,7 @@ class Bridge(EngineListener):
         on_load_failed: Callable[[PunaError], None],
         on_death: Callable[[BaseException], None],
     ) -> None:
-        """The callbacks run on the event loop, apart from `on_death`, which runs on the engine thread."""
+        """Call back on the event loop, apart from `on_death`, which runs on the engine thread."""
         self._loop = loop
         self._overlap = overlap
         self._on_step = on_step
@@ -33,7 +33,7 @@ class Bridge(EngineListener):
         self._last_fraction = -1.0
 
     def load_progressed(self, progress: LoadProgress) -> None:
-        """Passed on in whole hundredths; a large model calls thousands of times."""
+        """Pass on whole hundredths; a large model calls thousands of times."""
         if progress.fraction - self._last_fraction >= 0.01 or progress.fraction >= 1.0:
             self._last_fraction = progress.fraction
             self._loop.call_soon_threadsafe(self._on_progress, progress)

@@ -1,22 +1,22 @@
-"""How many CPU threads this runner computes with, and who may change that."""
+"""Number of CPU threads that this runner computes with, and the callers that may change it."""
 
 from common.errors import InvalidRequest
 from runner import metrics
 from runner.engine.contract.engine import Engine, LoadedModel
 
 
-class ComputeThreads:
+class ThreadSetting:
     """Owned by the event loop."""
 
     def __init__(self, engine: Engine, *, asked: int) -> None:
-        """`asked`: what a user asked for stays; 0: nobody did."""
+        """`asked`: a user's number stays; 0: automatic."""
         self._engine = engine
         self._stays = asked > 0
         self.now = 0
         self.most = 0  # 0: the number stays as it is
 
     def loaded(self, model: LoadedModel) -> None:
-        """The model is loaded, and computes with all that it has."""
+        """Note a loaded model, which computes with all of its threads."""
         self.now, self.most = model.layout.threads, model.threads_max
         metrics.THREADS.set(self.now)
 

@@ -1,11 +1,13 @@
-"""What a request wants its answer to match, made ready beside the engine thread: grammars, schemas, DRY's breakers."""
+"""Constraints of a request, prepared beside the engine thread: grammars, schemas, DRY's breakers."""
 
 import asyncio
 import json
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
@@ -20,7 +22,9 @@ from runner.core.grammar.walk import Grammar
 from runner.core.sequence.dry import Breakers, find_breakers
 from runner.core.sequence.reasoning_budget import ReasoningBudget, reasoning_budget
 from runner.engine.contract.engine import TokenTable
-from runner.serve.tenant_cache import TenantCache
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 # Grammars that are kept with all that answers found out about them, of all tenants together.
 KEPT_MAX = 32
@@ -31,9 +35,33 @@ BREAKERS_MAX = 32
 BREAKER_BYTES_MAX = 40
 
 
+class TenantCache(Generic[Key, Value]):
+    """At most `most` things. One too many is the oldest of the tenant that has the most; tenants are cache salts.
+
+    May be read while another thread puts something in.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Empty."""
+        self._most = most
+        self._kept: OrderedDict[tuple[str, Key], Value] = OrderedDict()
+
+    def get(self, salt: str, key: Key) -> Value | None:
+        """Return a tenant's value for a key, or None."""
+        return self._kept.get((salt, key))
+
+    def put(self, salt: str, key: Key, value: Value) -> None:
+        """Keep it."""
+        self._kept[salt, key] = value
+        if len(self._kept) > self._most:
+            counts = Counter(kept_salt for kept_salt, _ in self._kept)
+            highest = max(counts.values())
+            del self._kept[next(one for one in self._kept if counts[one[0]] == highest)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintText:
-    """What a request asks for, as it came; what is equal is read once."""
+    """Constraint of a request as received; equal ones are read once."""
 
     kind: str
     text: str
@@ -44,7 +72,7 @@ class ConstraintText:
 
 
 def constraint_of(request: runner_pb2.GenerateRequest) -> ConstraintText | None:
-    """The constraint of a request, if it has one."""
+    """Return the constraint of a request, if it has one."""
     kind = request.WhichOneof("constraint")
     if kind is None:
         return None
@@ -60,7 +88,7 @@ def constraint_of(request: runner_pb2.GenerateRequest) -> ConstraintText | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constraints:
+class EngineConstraints:
     """Ready for the engine."""
 
     grammar: TokenGrammar | None = None
@@ -78,8 +106,8 @@ class ConstraintReader:
         self._grammars: TenantCache[ConstraintText, TokenGrammar] = TenantCache(KEPT_MAX)
         self._breakers: TenantCache[tuple[str, ...], Breakers] = TenantCache(KEPT_MAX)
 
-    async def read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Constraints:
-        """What a request asks for; at once where it asks for nothing or for what is known.
+    async def read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> EngineConstraints:
+        """Read the constraints of a request; at once where there are none or where they are known.
 
         Raises:
             InvalidRequest: it cannot be read or is too large; names the field.
@@ -89,11 +117,11 @@ class ConstraintReader:
             replace(found, reasoning=budget_of(request, vocabulary)) if request.HasField("reasoning_budget") else found
         )
 
-    async def _read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Constraints:
+    async def _read(self, request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> EngineConstraints:
         key = constraint_of(request)
         dry = request.sampling.dry_multiplier > 0.0
         if key is None and not dry:
-            return Constraints()
+            return EngineConstraints()
         breakers = tuple(request.sampling.dry_sequence_breakers) or BREAKERS_DEFAULT
         if dry:
             check_breakers(breakers)
@@ -101,7 +129,7 @@ class ConstraintReader:
         grammar = self._grammars.get(salt, key) if key is not None else None
         known = self._breakers.get(salt, breakers) if dry else None
         if (key is None or grammar is not None) and (not dry or known is not None):
-            return Constraints(grammar=grammar, breakers=known)
+            return EngineConstraints(grammar=grammar, breakers=known)
         loop = asyncio.get_running_loop()
         resumed = tuple(request.resume_token_ids)
         return await loop.run_in_executor(
@@ -115,11 +143,11 @@ class ConstraintReader:
         vocabulary: TokenTable,
         resumed: tuple[int, ...] = (),
         salt: str = "",
-    ) -> Constraints:
+    ) -> EngineConstraints:
         """As `read`, in the caller's thread. `resumed` tokens are followed here, so that the engine need not."""
         grammar = self._grammar(key, vocabulary, resumed, salt) if key is not None else None
         found = self._find_breakers(breakers, vocabulary, salt) if breakers else None
-        return Constraints(grammar=grammar, breakers=found)
+        return EngineConstraints(grammar=grammar, breakers=found)
 
     def _grammar(
         self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...], salt: str
@@ -162,7 +190,7 @@ class ConstraintReader:
 
 
 def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> ReasoningBudget:
-    """How long an answer may reason.
+    """Return the reasoning limit of an answer.
 
     Raises:
         InvalidRequest: the texts around its reasoning cannot be used.
@@ -189,16 +217,15 @@ def _rules_of(key: ConstraintText) -> GrammarRules:
 
 def _schema_rules(text: str, *, lenient: bool) -> GrammarRules:
     try:
-        notation = schema_to_grammar(text)
+        return parse_grammar(schema_to_grammar(text), param="json_schema")
     except InvalidRequest:
         if not lenient:
             raise
-        notation = schema_to_grammar(_type_alone(text))
-    return parse_grammar(notation, param="json_schema")
+        return parse_grammar(schema_to_grammar(_type_alone(text)), param="json_schema")
 
 
 def _type_alone(text: str) -> str:
-    """A schema that says no more than the type of another one.
+    """Return a schema that says no more than the type of another one.
 
     Raises:
         InvalidRequest: it is no schema at all.

@@ -45,7 +45,7 @@ class PooledService:
         self._board = board
 
     async def embed(self, request: runner_pb2.EmbedRequest) -> runner_pb2.EmbedResponse:
-        """A vector for each input.
+        """Return a vector for each input.
 
         Raises:
             UnsupportedCapability: the model gives no vectors.
@@ -66,7 +66,7 @@ class PooledService:
         return await asyncio.to_thread(_embed_response, inputs, computed)
 
     async def rerank(self, request: runner_pb2.RerankRequest) -> runner_pb2.RerankResponse:
-        """A score for each document.
+        """Return a score for each document.
 
         Raises:
             UnsupportedCapability: the model has no ranking head.
@@ -153,7 +153,7 @@ def check_count(count: int, *, bytes_each: int, param: str) -> None:
 
 
 def embed_inputs(request: runner_pb2.EmbedRequest, model: PooledModel, vocabulary: TokenTable) -> list[tuple[int, ...]]:
-    """The tokens of every input, cut and framed.
+    """Return the tokens of every input, cut and framed.
 
     Raises:
         InvalidRequest, PromptTooLong: see `PooledService.embed`.
@@ -173,7 +173,7 @@ def embed_inputs(request: runner_pb2.EmbedRequest, model: PooledModel, vocabular
 def rerank_inputs(
     request: runner_pb2.RerankRequest, model: PooledModel, vocabulary: TokenTable
 ) -> list[tuple[int, ...]]:
-    """The tokens of every pair.
+    """Return the tokens of every pair.
 
     Raises:
         InvalidRequest, PromptTooLong: see `PooledService.rerank`.

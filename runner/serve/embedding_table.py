@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError, RequestCanceled
-from runner import metrics
 from runner.engine.contract.engine import StepReport
 from runner.engine.contract.pooling import PooledEngine, PooledReport, PooledTimes
-from runner.serve.streams import check_place, count_step
+from runner.serve.streams import RequestTable, check_place
 
 Inputs = Sequence[Sequence[int]]
 
@@ -34,22 +33,14 @@ class _Request:
     times: PooledTimes | None = None
 
 
-class EmbeddingTable:
-    """Every embedding or ranking request inside the runner. Owned by the event loop; see `streams.RequestTable`."""
+class EmbeddingTable(RequestTable):
+    """Every embedding or ranking request."""
 
     def __init__(self, engine: PooledEngine, *, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when busy slots or waiting requests changed."""
+        """See `RequestTable`."""
+        super().__init__(on_change)
         self._engine = engine
-        self._on_change = on_change
         self._requests: dict[int, _Request] = {}
-        self._next_id = 0
-        self.slots = 0
-        self.slots_busy = 0
-        self.waiting = 0
-        self.held_inputs = 0
-        self.accepted = 0
-        self.idle = asyncio.Event()  # set while no request is inside
-        self.idle.set()
 
     @property
     def inside(self) -> int:
@@ -57,7 +48,7 @@ class EmbeddingTable:
         return len(self._requests)
 
     async def compute(self, inputs: Inputs) -> Computed:
-        """The vectors of framed inputs. Cancelling drops what is not computed yet.
+        """Return the vectors of framed inputs. Cancelling drops what is not computed yet.
 
         Raises:
             QueueFull: every place is taken.
@@ -68,8 +59,7 @@ class EmbeddingTable:
         request_id, request = self._next_id, _Request()
         self._engine.submit_inputs(request_id, inputs)
         self._requests[request_id] = request
-        self.idle.clear()
-        self.accepted += 1
+        self._accept()
         try:
             await request.ended.wait()
         finally:
@@ -92,9 +82,4 @@ class EmbeddingTable:
             request.ended.set()
         if not self._requests:
             self.idle.set()
-        count_step(report)
-        if (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._requests:
-            self.slots_busy, self.waiting = report.slots_busy, report.waiting
-            metrics.SLOTS_BUSY.set(report.slots_busy)
-            metrics.QUEUE_DEPTH.set(report.waiting)
-            self._on_change()
+        self._count(report)

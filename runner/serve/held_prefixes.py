@@ -1,10 +1,10 @@
-"""Which prompts a runner holds, in the names that requests gave to their beginnings. Owned by the event loop."""
+"""Prompts that a runner holds, by the names that requests gave to their beginnings. Owned by the event loop."""
 
 from collections.abc import Iterable, Mapping
 
 from protos import cluster_pb2, runner_pb2
 
-# Told to every gateway with every change; of more than this, the newest prompts.
+# Sent to every gateway with every change; of more than this, the newest prompts.
 NAMES_MAX = 1024
 _NAMES_OF_ONE_MAX = 128
 
@@ -19,7 +19,7 @@ class HeldPrefixes:
         self.version = 0  # grows with every change of what is held
 
     def note(self, sequence_id: int, request: runner_pb2.GenerateRequest) -> None:
-        """A request was handed to the engine under this number."""
+        """Note a request that the engine has under this number."""
         self._names[sequence_id] = tuple(request.prefix_names[:_NAMES_OF_ONE_MAX])
 
     def see(self, holders: tuple[int, ...], parked: tuple[int, ...], *, inside: Iterable[int]) -> bool:
@@ -50,14 +50,14 @@ class HeldPrefixes:
 
 
 class HeldPrefixesWatch:
-    """What one watcher of a runner's status has been told of it."""
+    """Held prefixes that one watcher of a runner's status has received."""
 
     def __init__(self, held: HeldPrefixes) -> None:
         self._held = held
         self._told = -1
 
     def completed(self, status: cluster_pb2.RunnerStatus) -> cluster_pb2.RunnerStatus:
-        """The status, with what is held if that has changed. The one that was given is shared, and stays as it is."""
+        """Return the status, with what is held if that has changed. The given one is shared and not changed."""
         if self._told == self._held.version:
             return status
         self._told = self._held.version

@@ -1,6 +1,6 @@
-"""Notices that an RPC server of this node is gone under a model that nobody asks anything.
+"""Notices that an RPC server of this node is gone under an idle model.
 
-The engine looks at its connections when it computes, and aborts then. Here the kernel tells the end of such a
+The engine looks at its connections when it computes, and aborts then. Here the kernel reports the end of such a
 connection at once, without a byte read or sent: the server serves one client, and would not answer a second one.
 """
 
@@ -13,18 +13,18 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from common.network import split_host_port
+from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from runner.core.host.leases import rpc_server_of
-from runner.core.layout.layout import LaunchLayout
 
 log = get_logger()
 
 DESCRIPTORS = Path("/proc/self/fd")
 
 
-def own_servers(layout: LaunchLayout) -> frozenset[str]:
+def own_servers(layout: Layout) -> frozenset[str]:
     """Servers of this node. What other nodes lend has a lease, which its host watches."""
-    return frozenset(device.rpc_address for device in layout.devices if rpc_server_of(device.id) is not None)
+    return frozenset(device.rpc_address for device in layout.devices if rpc_server_of(device.device_id) is not None)
 
 
 class LentConnections:
@@ -66,7 +66,7 @@ class LentConnections:
 
 
 def _resolved(server: str) -> set[tuple[str, int]]:
-    """Every address that the name may mean; none if nobody knows it."""
+    """Every address that the name may mean; none if it does not resolve."""
     host, port = split_host_port(server)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -78,7 +78,7 @@ def _resolved(server: str) -> set[tuple[str, int]]:
 def _connections() -> Iterator[tuple[int, tuple[str, int]]]:
     """Descriptors of this process that are TCP connections, and the other end of each."""
     for number in [int(entry.name) for entry in DESCRIPTORS.iterdir()]:
-        # Whatever is closed meanwhile, is no socket, or is connected to nobody.
+        # Whatever is closed meanwhile, is no socket, or is not connected.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
             if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
                 host, port = copy.getpeername()[:2]

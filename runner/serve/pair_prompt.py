@@ -24,7 +24,7 @@ class PairPrompt:
     def tokens(
         self, document: str, *, context_tokens: int, truncate: bool, document_tokens_max: int | None
     ) -> tuple[int, ...]:
-        """The pair's tokens, the document cut to `document_tokens_max` and then, if `truncate`, to the context.
+        """Return the pair's tokens, the document cut to `document_tokens_max` and then, if `truncate`, to the context.
 
         Raises:
             InvalidRequest: no room for any of the document.
@@ -43,7 +43,7 @@ class PairPrompt:
         return whole if whole is not None and len(whole) <= context_tokens else pieces
 
     def _as_one_text(self, document: str, pieces: Sequence[int]) -> tuple[int, ...] | None:
-        """The prompt tokenized at once, as the model was trained: tokens may span template and user text.
+        """Return the prompt tokenized at once, as the model was trained: tokens may span template and user text.
 
         None where user text would have become a special token, and without a template.
         """

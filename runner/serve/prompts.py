@@ -1,34 +1,16 @@
 """Prompt segments to inputs, exactly as one text would be read, except that user text names no control token."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from common.errors import InvalidRequest
 from protos import runner_pb2
 from runner.core.sequence.image_file import check_image_count
-from runner.core.sequence.inputs import tokens_of
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
+from runner.core.sequence.requests import TokenizedPrompt
 from runner.engine.contract.engine import TokenTable, refuse_image
 
 # Stands in for the text before a segment; no vocabulary merges a line break into the word behind it.
 _BEFORE = b"\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizedPrompt:
-    """Inputs, and where in them the user's texts begin.
-
-    `ids` are token ids, and for each row of an image what stands for it; `images` are those that stand in them.
-    """
-
-    ids: list[int]
-    boundaries: tuple[int, ...]
-    images: tuple[Image, ...] = ()
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Without images."""
-        return tokens_of(self.ids) if self.images else self.ids
 
 
 def tokenize_prompt(
@@ -36,7 +18,7 @@ def tokenize_prompt(
     *,
     add_bos: bool,
     vocabulary: TokenTable,
-    read_image: Callable[[bytes], Image] = refuse_image,
+    read_image: Callable[[bytes], PreparedImage] = refuse_image,
 ) -> TokenizedPrompt:
     """Tokenize the segments one by one and join them; add the begin token where the model wants one and none is there.
 
@@ -46,7 +28,7 @@ def tokenize_prompt(
     """
     ids: list[int] = []
     boundaries: list[int] = []
-    images: list[Image] = []
+    images: list[PreparedImage] = []
     check_image_count(sum(segment.HasField("media") for segment in segments))
     for segment in segments:
         match segment.WhichOneof("kind"):
@@ -66,7 +48,7 @@ def tokenize_prompt(
     if add_bos and vocabulary.adds_bos and ids[:1] != [vocabulary.bos]:
         ids.insert(0, vocabulary.bos)
         boundaries = [place + 1 for place in boundaries]
-    return TokenizedPrompt(ids=ids, boundaries=tuple(boundaries), images=tuple(images))
+    return TokenizedPrompt(tuple(ids), tuple(boundaries), tuple(images))
 
 
 def check_ids(ids: Iterable[int], vocabulary: TokenTable) -> None:
@@ -84,8 +66,8 @@ def _tokenize(text: str, before: list[int], vocabulary: TokenTable, *, parse_spe
     """Token ids of a text that follows other inputs.
 
     SentencePiece vocabularies put a space in front of every text they are given, and of one behind a control token or
-    an image. In the middle of a sentence it would be a space that nobody wrote, so the text is read there behind a line
-    break.
+    an image. In the middle of a sentence it would be a space that is not in the text, so the text is read there behind
+    a line break.
     """
     data = text.encode()
     ids = vocabulary.tokenize(data, parse_special=parse_special)

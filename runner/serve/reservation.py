@@ -1,9 +1,10 @@
 """Refuses a load that cannot be reserved here before a weight is read, and says how large it would have been."""
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
+from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core.layout.layout import LaunchLayout, cache_cells, resolve_layout
+from runner.core.layout.layout import cache_cells, resolve_layout
 from runner.core.layout.memory_report import ClassBytes
 from runner.core.layout.refusals import MemoryClass
 from runner.core.layout.reservation import cache_bytes_max, host_shortage_bytes, needs_counting
@@ -22,7 +23,7 @@ MIB = 1024 * 1024
 
 
 class AllocationRefused(Exception):
-    """The layout does not fit: what the caller is told, and the sizes."""
+    """The layout does not fit: the text for the caller, and the sizes."""
 
     def __init__(self, error: InsufficientMemory | DeviceMemoryExhausted, attempted: cluster_pb2.MemoryReport) -> None:
         super().__init__(error.message)
@@ -32,7 +33,7 @@ class AllocationRefused(Exception):
 
 def check_reservation(
     files: ModelFiles,
-    wanted: LaunchLayout,
+    wanted: Layout,
     *,
     planned: cluster_pb2.MemoryReport | None = None,
     count_swap: bool = False,
@@ -58,8 +59,8 @@ def check_reservation(
     _check_host(files, wanted, counted, count_swap=count_swap)
 
 
-def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.MemoryReport | None:
-    """What the engine counts for a layout that was or will be refused; None where it cannot count."""
+def attempted_sizes(files: ModelFiles, wanted: Layout) -> cluster_pb2.MemoryReport | None:
+    """Return the engine's count for a layout that was or will be refused; None where it cannot count."""
     try:
         report = measure(files, wanted)
     except (PunaError, BreakdownUnavailable, ValueError) as error:
@@ -68,8 +69,8 @@ def attempted_sizes(files: ModelFiles, wanted: LaunchLayout) -> cluster_pb2.Memo
     return _attempted(report)
 
 
-def _is_measured(report: cluster_pb2.MemoryReport, wanted: LaunchLayout) -> bool:
-    same = [memory.device_id for memory in report.devices] == [device.id for device in wanted.devices]
+def _is_measured(report: cluster_pb2.MemoryReport, wanted: Layout) -> bool:
+    same = [memory.device_id for memory in report.devices] == [device.device_id for device in wanted.devices]
     return same and report.origin == cluster_pb2.MEMORY_ORIGIN_MEASURED
 
 
@@ -80,7 +81,7 @@ def _attempted(report: cluster_pb2.MemoryReport) -> cluster_pb2.MemoryReport:
     return copy
 
 
-def _try_devices(files: ModelFiles, wanted: LaunchLayout, report: cluster_pb2.MemoryReport) -> None:
+def _try_devices(files: ModelFiles, wanted: Layout, report: cluster_pb2.MemoryReport) -> None:
     try:
         pointers = open_layout_devices(wanted)
     except (RpcUnusable, InvalidRequest):
@@ -101,7 +102,7 @@ def _try_devices(files: ModelFiles, wanted: LaunchLayout, report: cluster_pb2.Me
 
 
 def _check_host(
-    files: ModelFiles, wanted: LaunchLayout, counted: cluster_pb2.MemoryReport | None, *, count_swap: bool
+    files: ModelFiles, wanted: Layout, counted: cluster_pb2.MemoryReport | None, *, count_swap: bool
 ) -> None:
     """Count the host part if it may be too large, and refuse it if it is."""
     path = files.model

@@ -1,6 +1,7 @@
 """The Runner service: protos in and out, everything else elsewhere."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +13,12 @@ from common.clock import NS_PER_MS, NS_PER_S
 from common.errors import ModelLoading, PlacementMismatch, UnsupportedCapability
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
+from common.telemetry.tracing import Span
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner import metrics
+from runner.core.sequence.requests import TokenizedPrompt
 from runner.core.sequence.text_stream import Release, check_stop_strings
-from runner.engine.contract.engine import Engine, Progressed
+from runner.engine.contract.engine import Engine, Progressed, SequenceTimes
 from runner.serve.constraints import ConstraintReader
 from runner.serve.converters import (
     DONE_REASONS,
@@ -24,8 +27,7 @@ from runner.serve.converters import (
 )
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
 from runner.serve.held_prefixes import HeldPrefixesWatch
-from runner.serve.prompts import TokenizedPrompt, check_ids, tokenize_prompt
-from runner.serve.spans import trace_times
+from runner.serve.prompts import check_ids, tokenize_prompt
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Finished, Stream, StreamTable
 
@@ -36,8 +38,8 @@ INLINE_TEXT_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who this runner is."""
+class RunnerIdentity:
+    """Identity of this runner."""
 
     placement: cluster_pb2.PlacementRef
     model_name: str
@@ -53,7 +55,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         engine: Engine,
         streams: StreamTable,
         board: StatusBoard,
-        identity: Identity,
+        identity: RunnerIdentity,
         pooled: PooledService | None = None,
     ) -> None:
         """`pooled` answers for models with pooling."""
@@ -74,7 +76,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         with tracing.begin("generate", attributes, kind=tracing.SpanKind.SERVER) as span:
             self._admit(request)
             stops = check_stop_strings(request.stop)
-            prompt = await self._tokenize(request.prompt, add_bos=request.add_bos)
+            prompt = await self._tokenize(request.prompt, add_bos=request.add_bos, salt=request.cache_salt)
             constraints = await self._constraints.read(request, self._engine.vocabulary)
             # Another caller may have taken the last place while this one tokenized.
             self._board.check_accepting()
@@ -100,7 +102,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     async def Embed(
         self, request: runner_pb2.EmbedRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.EmbedResponse:
-        """A vector for each input."""
+        """Return a vector for each input."""
         self._admit(request)
         if self._pooled is None:
             raise UnsupportedCapability(NO_EMBEDDINGS)
@@ -109,7 +111,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     async def Rerank(
         self, request: runner_pb2.RerankRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.RerankResponse:
-        """A score for each document."""
+        """Return a score for each document."""
         self._admit(request)
         if self._pooled is None:
             raise UnsupportedCapability(NO_RANKING)
@@ -124,7 +126,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         ids = prompt.token_ids
         pieces = self._engine.vocabulary.pieces
         return runner_pb2.TokenizeResponse(
-            ids=ids, pieces=[pieces[token_id] for token_id in ids], media_rows=len(prompt.ids) - len(ids)
+            ids=ids, pieces=[pieces[token_id] for token_id in ids], media_rows=len(prompt.inputs) - len(ids)
         )
 
     async def Detokenize(
@@ -138,7 +140,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     async def GetInfo(
         self, request: runner_pb2.GetInfoRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.RunnerInfo:
-        """Who runs here, and what is loaded."""
+        """Return the identity of this runner, and its loaded model."""
         identity = self._identity
         return runner_pb2.RunnerInfo(
             placement=identity.placement,
@@ -176,7 +178,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._board.check_accepting()
         self._board.used()
         if request.HasField("keep_alive_ms"):
-            self._board.wish(request.keep_alive_ms)
+            self._board.note_keep_alive(request.keep_alive_ms)
 
     def _check_placement(
         self,
@@ -192,13 +194,13 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if (asked.placement_id, asked.generation) != (own.placement_id, own.generation) or other_life:
             raise PlacementMismatch("another placement runs here")
 
-    async def _tokenize(self, segments: Any, *, add_bos: bool) -> TokenizedPrompt:
+    async def _tokenize(self, segments: Any, *, add_bos: bool, salt: str = "") -> TokenizedPrompt:
         read = partial(
             tokenize_prompt,
             segments,
             add_bos=add_bos,
             vocabulary=self._engine.vocabulary,
-            read_image=self._engine.read_image,
+            read_image=lambda data: self._engine.read_image(data).salted(salt),
         )
         size_bytes = sum(len(segment.text) + len(segment.literal) + len(segment.media.data) for segment in segments)
         if size_bytes <= INLINE_TEXT_BYTES:
@@ -235,12 +237,12 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
             metrics.REQUEST_QUEUE_S.observe(times.queue_ns / NS_PER_S)
             metrics.REQUEST_PROMPT_S.observe(times.prompt_ns / NS_PER_S)
             metrics.REQUEST_GENERATE_S.observe(times.generate_ns / NS_PER_S)
-            trace_times(span, times, outcome=outcome, generated_tokens=stream.text.counted)
+            _trace_times(span, times, outcome=outcome, generated_tokens=stream.text.counted)
         log.info(
             "request.done",
             reason=outcome,
             detail=finished.ending.detail if finished is not None else "",
-            prompt_tokens=times.prompt_tokens if times is not None else len(stream.request.prompt),
+            prompt_tokens=times.prompt_tokens if times is not None else len(stream.request.prompt.inputs),
             cached_tokens=times.cached_tokens if times is not None else 0,
             generated_tokens=stream.text.counted,
             queue_ms=_ms(times.queue_ns) if times is not None else None,
@@ -269,3 +271,26 @@ def _final(finished: Finished) -> runner_pb2.Final:
 
 def _ms(duration_ns: int) -> float:
     return round(duration_ns / NS_PER_MS, 3)
+
+
+def _trace_times(span: Span, times: SequenceTimes, *, outcome: str, generated_tokens: int) -> None:
+    """Add prompt and answer as parts of the request's span, which ends about now."""
+    span.set(
+        {
+            "puna.outcome": outcome,
+            "puna.slot": times.slot_id,
+            "puna.queue_seconds": times.queue_ns / NS_PER_S,
+            "puna.cached_tokens": times.cached_tokens,
+            "gen_ai.usage.input_tokens": times.prompt_tokens,
+            "gen_ai.usage.output_tokens": generated_tokens,
+        }
+    )
+    end = time.time_ns()
+    first_token = end - times.generate_ns
+    span.part(
+        "prompt",
+        start_unix_ns=first_token - times.prompt_ns,
+        end_unix_ns=first_token,
+        attributes={"puna.tokens": times.evaluated_tokens},
+    )
+    span.part("decode", start_unix_ns=first_token, end_unix_ns=end, attributes={"puna.tokens": generated_tokens})

@@ -1,4 +1,4 @@
-"""What a runner says about itself, and who listens."""
+"""Status of a runner, and its watchers."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from common.errors import ModelLoading, PunaError, ShuttingDown
 from protos import cluster_pb2
 from runner import metrics
 from runner.engine.contract.engine import LoadProgress
-from runner.serve.compute_threads import ComputeThreads
+from runner.serve.compute_threads import ThreadSetting
 from runner.serve.streams import RequestTable
 
 # A ready runner's status is pushed at most this often; a load's every hundredth is.
 PUSH_INTERVAL_S = 0.05
-# And at least this often, so that whoever hears nothing knows that something is wrong.
+# And at least this often, so that silence shows a fault.
 REPORT_INTERVAL_S = 1.0
 _UNREAD_MAX = 256
 
@@ -33,7 +33,7 @@ class StatusBoard:
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
         self.requests: RequestTable | None = None
-        self.threads: ComputeThreads | None = None
+        self.threads: ThreadSetting | None = None
         self._keep_alive_ms: int | None = None
         self._keep_alive_wishes = 0
         self.memory: cluster_pb2.MemoryReport | None = None
@@ -53,13 +53,13 @@ class StatusBoard:
         self.changed()
 
     def ready(self) -> None:
-        """The model is loaded."""
+        """Report that the model is loaded."""
         self._state = cluster_pb2.RUNNER_STATE_READY
         self._busy_until_s = self._clock.now_s()
         self.changed()
 
     def failed(self, error: PunaError, attempted: cluster_pb2.MemoryReport | None = None) -> None:
-        """The load failed; this is the last status."""
+        """Report a failed load; this is the last status."""
         self._state = cluster_pb2.RUNNER_STATE_ERROR
         self.error = cluster_pb2.RunnerError(reason=error.reason, message=error.message, attempted=attempted)
         self.changed()
@@ -96,16 +96,16 @@ class StatusBoard:
         self.changed()
 
     def used(self) -> None:
-        """A request came, even if it never got a slot."""
+        """Note a request, even if it never gets a slot."""
         self._busy_until_s = self._clock.now_s()
 
-    def wish(self, keep_alive_ms: int) -> None:
-        """A request asked for a keep_alive. One that asks for the same again is news, too: it is the newest."""
+    def note_keep_alive(self, keep_alive_ms: int) -> None:
+        """Record the keep_alive of a request. The same value again counts, too: it is the newest."""
         self._keep_alive_ms = keep_alive_ms
         self._keep_alive_wishes += 1
 
     def snapshot(self) -> cluster_pb2.RunnerStatus:
-        """The status now."""
+        """Return the status now."""
         requests = self.requests
         busy = requests.slots_busy if requests is not None else 0
         idle_ms = 0
@@ -133,7 +133,7 @@ class StatusBoard:
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
-        """The status now and after every change; ends after an error."""
+        """Yield the status now and after every change; end after an error."""
         watcher = _Watcher()
         watcher.add(self.snapshot())
         self._watchers.add(watcher)
@@ -155,7 +155,7 @@ class StatusBoard:
             self._watchers.discard(watcher)
 
     def _held_prompt_ms(self) -> int:
-        """What it would take to compute again what the slots hold, at the speed seen so far."""
+        """Return the time to compute again all that the slots hold, at the speed seen so far."""
         if self.requests is None or not self._evaluated_tokens:
             return 0
         return round(self.requests.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
@@ -173,7 +173,7 @@ class StatusBoard:
 
 
 class _Watcher:
-    """What one reader has not read yet: every step of a load, else only the newest status."""
+    """Unread messages of one reader: every step of a load, else only the newest status."""
 
     def __init__(self) -> None:
         self._unread: deque[cluster_pb2.RunnerStatus] = deque(maxlen=_UNREAD_MAX)
@@ -186,7 +186,7 @@ class _Watcher:
         self._event.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether there is news within the time."""
+        """Return True if there is news within the time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

@@ -1,10 +1,11 @@
 """The requests of a runner as its event loop sees them: from the engine's outcomes to text that may be sent."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from common.errors import PunaError, QueueFull, RequestCanceled
 from runner import metrics
@@ -103,22 +104,42 @@ class Stream:
         return event
 
 
-class RequestTable(Protocol):
-    """What status and shutdown want to know of the requests inside the runner."""
+class RequestTable(ABC):
+    """Requests inside the runner, as status and shutdown need them. Owned by the event loop."""
 
-    slots: int
-    slots_busy: int
-    waiting: int
-    held_inputs: int  # that the slots hold; 0: the model keeps nothing
-    accepted: int
-    idle: asyncio.Event
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when busy slots, waiting requests or the prompts that are held changed."""
+        self._on_change = on_change
+        self._next_id = 0
+        self.slots = 0
+        self.slots_busy = 0
+        self.waiting = 0
+        self.held_inputs = 0  # that the slots hold; 0: the model keeps nothing
+        self.accepted = 0
+        self.idle = asyncio.Event()  # set while no request is inside
+        self.idle.set()
 
     @property
+    @abstractmethod
     def inside(self) -> int:
-        """Requests that the engine still has."""
+        """Requests that have a slot or wait for one."""
 
+    @abstractmethod
     def apply(self, report: StepReport) -> None:
         """Take in what the engine did."""
+
+    def _accept(self) -> None:
+        self.idle.clear()
+        self.accepted += 1
+
+    def _count(self, report: StepReport, *, is_news: bool = False) -> None:
+        """Move the metrics, and report a change of busy slots, of the queue, or the end of the last request."""
+        count_step(report)
+        if is_news or (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self.inside:
+            self.slots_busy, self.waiting = report.slots_busy, report.waiting
+            metrics.SLOTS_BUSY.set(report.slots_busy)
+            metrics.QUEUE_DEPTH.set(report.waiting)
+            self._on_change()
 
 
 def check_place(requests: RequestTable) -> None:
@@ -131,23 +152,15 @@ def check_place(requests: RequestTable) -> None:
         raise QueueFull("every slot and every waiting place of this replica is taken", retry_after_s=1.0)
 
 
-class StreamTable:
-    """Every request inside the runner. Owned by the event loop."""
+class StreamTable(RequestTable):
+    """Every request of a model that generates."""
 
     def __init__(self, engine: Engine, *, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when busy slots, waiting requests or the prompts that are held changed."""
+        """See `RequestTable`."""
+        super().__init__(on_change)
         self._engine = engine
-        self._on_change = on_change
         self._streams: dict[int, Stream] = {}
-        self._next_id = 0
-        self.slots = 0
-        self.slots_busy = 0
-        self.waiting = 0
-        self.held_inputs = 0
         self.held = HeldPrefixes()
-        self.accepted = 0
-        self.idle = asyncio.Event()  # set while no request is inside
-        self.idle.set()
 
     @property
     def inside(self) -> int:
@@ -167,17 +180,16 @@ class StreamTable:
         stream = Stream(self._next_id, request, text, visible)
         self._engine.submit(stream.id, request)
         self._streams[stream.id] = stream
-        self.idle.clear()
-        self.accepted += 1
+        self._accept()
         return stream
 
     def close(self, stream: Stream) -> None:
-        """The reader is gone; what the engine still does for it is dropped."""
+        """Cancel what the engine still does for a stream without a reader."""
         if not stream.freed:
             self._engine.cancel(stream.id)
 
     def drained(self, stream: Stream) -> None:
-        """The reader took what was there."""
+        """Resume a paused stream whose reader took what was there."""
         if stream.paused and not stream.freed:
             stream.paused = False
             self._engine.pause(stream.id, False)
@@ -206,7 +218,9 @@ class StreamTable:
                         self.idle.set()
                 case _:
                     assert_never(outcome)
-        self._count(report)
+        self.held_inputs = report.held_inputs
+        metrics.KV_CELLS_USED.set(report.held_inputs)
+        self._count(report, is_news=self.held.see(report.holders, report.parked, inside=self._streams))
 
     def _sampled(self, stream: Stream, sampled: Sampled) -> None:
         if stream.text.ended:
@@ -230,17 +244,6 @@ class StreamTable:
             if stream.backlog_tokens > BACKLOG_TOKENS_MAX and not stream.paused:
                 stream.paused = True
                 self._engine.pause(stream.id, True)
-
-    def _count(self, report: StepReport) -> None:
-        count_step(report)
-        self.held_inputs = report.held_inputs
-        metrics.KV_CELLS_USED.set(report.held_inputs)
-        is_news = self.held.see(report.holders, report.parked, inside=self._streams)
-        if is_news or (report.slots_busy, report.waiting) != (self.slots_busy, self.waiting) or not self._streams:
-            self.slots_busy, self.waiting = report.slots_busy, report.waiting
-            metrics.SLOTS_BUSY.set(report.slots_busy)
-            metrics.QUEUE_DEPTH.set(report.waiting)
-            self._on_change()
 
 
 def count_step(report: StepReport) -> None:

@@ -7,23 +7,25 @@ measured, where no load needs the node for that; who has no time hears that it i
 from dataclasses import replace
 
 from common.errors import InvalidRequest
-from scheduler.core.books.books import Books, Decision, Question
-from scheduler.core.books.effects import AnswerExplained, AnswerFailed, Measure
-from scheduler.core.books.events import ExplainAsked
-from scheduler.core.books.load_jobs import LoadJob
-from scheduler.core.books.model_constraints import constraints_of, followable, load_constraints
-from scheduler.core.books.shared_files import keeping_of
+from scheduler.core.loading.crashes import shown_rows
 from scheduler.core.loading.loading import plan_load
 from scheduler.core.loading.measuring import book
 from scheduler.core.planning.candidates import MeasureFirst, Placement, Refusal
 from scheduler.core.planning.explanation import Explanation, ReplicaMemory, VictimView
 from scheduler.core.planning.lending import lenders_of
-from scheduler.core.room.in_the_way import with_names
+from scheduler.core.room.blockers import with_blockers
 from scheduler.core.room.keep_cost import loss_of_replica
+from scheduler.core.state.cluster_state import ClusterState, Decision, PendingExplanation
+from scheduler.core.state.effects import AnswerExplained, Measure
+from scheduler.core.state.events import ExplainAsked
+from scheduler.core.state.load_jobs import LoadJob
+from scheduler.core.state.model_constraints import constraints_of, followable, load_target
+from scheduler.core.state.shared_files import keeping_of
+from scheduler.core.values.asked import Asked
 from scheduler.core.values.constraint_origins import applied_constraints
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.faults import Fault, bad_model_file, invalid_value, model_not_found, unavailable
-from scheduler.core.values.layouts import chosen_context_tokens, wanted_context_tokens
+from scheduler.core.values.layouts import wanted_context_tokens
 from scheduler.core.values.routing_table import device_names, find_model, with_tag
 from scheduler.core.values.view import ModelFile
 
@@ -31,60 +33,60 @@ MEASURING = "measuring"
 NOT_MEASURED = "no memory report for this yet"
 
 
-def explain(books: Books, event: ExplainAsked, now_s: float) -> None:
+def explain(state: ClusterState, event: ExplainAsked, now_s: float) -> None:
     """Answer at once, whatever else is going on; a missing report is waited for only as long as the caller wants."""
-    if not _answer(books, event, now_s, is_last_moment=event.wait_s <= 0):
-        books.questions[event.caller_id] = Question(asked=event, until_s=now_s + event.wait_s)
+    if not _answer(state, event, now_s, is_last_moment=event.wait_s <= 0):
+        state.questions[event.caller_id] = PendingExplanation(asked=event, until_s=now_s + event.wait_s)
 
 
-def answer_questions(books: Books, now_s: float) -> None:
+def answer_questions(state: ClusterState, now_s: float) -> None:
     """Ask again for those who wait: a report may have come, or their time is up."""
-    for caller_id, question in list(books.questions.items()):
-        if _answer(books, question.asked, now_s, is_last_moment=now_s >= question.until_s):
-            del books.questions[caller_id]
+    for caller_id, question in list(state.questions.items()):
+        if _answer(state, question.asked, now_s, is_last_moment=now_s >= question.until_s):
+            del state.questions[caller_id]
 
 
-def _answer(books: Books, event: ExplainAsked, now_s: float, *, is_last_moment: bool) -> bool:
-    model = find_model(tuple(books.observed.nodes.values()), event.model_name)
-    fault = _why_not(books, model, event.model_name)
+def _answer(state: ClusterState, event: ExplainAsked, now_s: float, *, is_last_moment: bool) -> bool:
+    model = find_model(tuple(state.observed.nodes.values()), event.model_name)
+    fault = _why_not(state, model, event.model_name)
     if fault is not None or model is None:
         fault = fault or model_not_found(event.model_name)
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=fault))
+        state.refuse(event.caller_id, fault)
         return True
     try:
-        explanation = _last(books, model, now_s) if event.last else _hypothetical(books, model, event, now_s)
+        explanation = _last(state, model, now_s) if event.last else _hypothetical(state, model, event, now_s)
     except InvalidRequest as error:
-        books.emit(AnswerFailed(callers=(event.caller_id,), fault=invalid_value(error.message)))
+        state.refuse(event.caller_id, invalid_value(error.message))
         return True
     if explanation.outcome == MEASURING and not is_last_moment:
         return False
-    books.emit(AnswerExplained(caller_id=event.caller_id, explanation=explanation))
+    state.emit(AnswerExplained(caller_id=event.caller_id, explanation=explanation))
     return True
 
 
-def _measure(books: Books, wanted: MeasureFirst) -> None:
+def _measure(state: ClusterState, wanted: MeasureFirst) -> None:
     """Have it counted, unless the node counts already. What others would lend is measured for a load only."""
-    node = books.node(wanted.node_id)
-    if node is None or wanted.node_id in books.measuring or lenders_of(wanted.layout):
+    node = state.node(wanted.node_id)
+    if node is None or wanted.node_id in state.measuring or lenders_of(wanted.layout):
         return
-    book(books, wanted)
-    books.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
+    book(state, wanted)
+    state.emit(Measure(node_id=node.id, address=node.address, key=wanted.key, layout=wanted.layout))
 
 
-def _why_not(books: Books, model: ModelFile | None, name: str) -> Fault | None:
-    if books.leadership is None:
-        return unavailable(books.no_leader_why)
+def _why_not(state: ClusterState, model: ModelFile | None, name: str) -> Fault | None:
+    if state.leadership is None:
+        return unavailable(state.no_leader_why)
     if model is not None and model.error:
         return bad_model_file(name, model.error)
     return None
 
 
-def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
-    decision = books.decisions.get(model.name)
+def _last(state: ClusterState, model: ModelFile, now_s: float) -> Explanation:
+    decision = state.decisions.get(model.name)
     if decision is None:
-        return _explanation(books, model, None, hypothetical=False, now_s=now_s)
+        return _explanation(state, model, None, hypothetical=False, now_s=now_s)
     return _explanation(
-        books,
+        state,
         model,
         decision.outcome,
         hypothetical=False,
@@ -94,40 +96,34 @@ def _last(books: Books, model: ModelFile, now_s: float) -> Explanation:
     )
 
 
-def _hypothetical(books: Books, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
-    """As if somebody asked for one replica more."""
-    options = followable(books, model.name, event.options)
-    constraints = load_constraints(books, model.name, options)
-    if event.slots:
-        constraints = replace(constraints, slots=event.slots)
+def _hypothetical(state: ClusterState, model: ModelFile, event: ExplainAsked, now_s: float) -> Explanation:
+    """Plan one replica more, as if a request asked for it."""
+    options = followable(state, model.name, event.options)
     wanted = wanted_context_tokens(event.context_tokens, trained=model.trained_context_tokens, sees=model.sees)
-    configured = constraints.context_tokens or books.policy.context_tokens
+    target = load_target(state, model, Asked(context_tokens=wanted, options=options))
+    if event.slots:
+        target = replace(target, constraints=replace(target.constraints, slots=event.slots))
     job = LoadJob(
         id=0,
         model_name=model.name,
         model_digest=model.digest,
-        context_tokens=chosen_context_tokens(
-            wanted, configured=configured, trained=model.trained_context_tokens, sees=model.sees
-        ),
-        wanted_tokens=wanted,
+        target=target,
         keep_alive_ms=None,
-        options=options,
-        constraints=constraints,
         is_extra=True,
         created_s=now_s,
         moved_s=now_s,
     )
-    job.measure_faults.update(books.refused_measures)
+    job.failed.measures.update(state.refused_measures)
     # What a measurement holds is back in a moment, and often it is the one that this question has asked for.
-    outcome = plan_load(books, job, now_s, measurements=False)
+    outcome = plan_load(state, job, now_s, measurements=False)
     if isinstance(outcome, MeasureFirst):
-        _measure(books, outcome)
-    outcome = with_names(books, job, outcome, now_s)
-    return _explanation(books, model, outcome, hypothetical=True, now_s=now_s, held_to=constraints)
+        _measure(state, outcome)
+    outcome = with_blockers(state, job, outcome, now_s)
+    return _explanation(state, model, outcome, hypothetical=True, now_s=now_s, held_to=target.constraints)
 
 
 def _explanation(
-    books: Books,
+    state: ClusterState,
     model: ModelFile,
     outcome: Placement | MeasureFirst | Refusal | None,
     *,
@@ -136,7 +132,7 @@ def _explanation(
     taken: Decision | None = None,
     held_to: Constraints = NO_CONSTRAINTS,
 ) -> Explanation:
-    job = next((one for one in books.jobs_by_age() if one.model_digest == model.digest), None)
+    job = next((one for one in state.jobs_by_age() if one.model_digest == model.digest), None)
     decision = None if isinstance(outcome, MeasureFirst) else outcome
     victims = decision.victims if isinstance(decision, Placement) else ()
     return Explanation(
@@ -149,19 +145,20 @@ def _explanation(
         decision=decision,
         candidates=decision.candidates if decision is not None else (),
         device_names={
-            (node.id, device.id): device.name for node in books.observed.nodes.values() for device in node.devices
+            (node.id, device.id): device.name for node in state.observed.nodes.values() for device in node.devices
         },
-        victims=tuple(_victim(books, placement_id, now_s) for placement_id in victims),
+        victims=tuple(_victim(state, placement_id, now_s) for placement_id in victims),
         rounds=taken.rounds if taken is not None else 0,
         attempts=taken.attempts if taken is not None else 0,
-        replicas=tuple(_replicas(books, model)),
+        replicas=tuple(_replicas(state, model)),
         waits_for=_waits_for(job, now_s),
         constraints=applied_constraints(
-            constraints_of(books, model.name),
+            constraints_of(state, model.name),
             held_to,
-            books.policy.defaults,
-            from_file=with_tag(model.name) in books.file_constraints,
+            state.policy.defaults,
+            from_file=with_tag(model.name) in state.file_constraints,
         ),
+        crash_rows=tuple(shown_rows(state, now_s, model.digest)),
     )
 
 
@@ -195,8 +192,8 @@ def _message(outcome: Placement | MeasureFirst | Refusal | None) -> str:
             return ""
 
 
-def _victim(books: Books, placement_id: str, now_s: float) -> VictimView:
-    found = books.observed.replica(placement_id)
+def _victim(state: ClusterState, placement_id: str, now_s: float) -> VictimView:
+    found = state.observed.replica(placement_id)
     if found is None:
         return VictimView(placement_id=placement_id, model_name="", node_id="", loss=0.0)
     node_id, runner = found
@@ -204,26 +201,26 @@ def _victim(books: Books, placement_id: str, now_s: float) -> VictimView:
         placement_id=placement_id,
         model_name=runner.model_name,
         node_id=node_id,
-        loss=loss_of_replica(books, runner, now_s),
+        loss=loss_of_replica(state, runner, now_s),
     )
 
 
-def _replicas(books: Books, model: ModelFile) -> list[ReplicaMemory]:
+def _replicas(state: ClusterState, model: ModelFile) -> list[ReplicaMemory]:
     replicas = []
-    for node_id, runner in books.observed.replicas():
+    for node_id, runner in state.observed.replicas():
         if runner.model_digest != model.digest:
             continue
-        record = books.desired.get(runner.placement_id)
+        record = state.desired.get(runner.placement_id)
         planned = record.planned if record is not None else None
         replicas.append(
             ReplicaMemory(
                 placement_id=runner.placement_id,
                 node_id=node_id,
-                device_names=device_names(books.node(node_id), runner),
+                device_names=device_names(state.node(node_id), runner),
                 context_tokens=runner.layout.context_tokens,
                 predicted_bytes=planned.total_bytes if planned is not None else 0,
                 allocated_bytes=runner.memory.total_bytes if runner.memory is not None else 0,
-                pinned=keeping_of(books, runner).pinned,
+                pinned=keeping_of(state, runner).pinned,
             )
         )
     return replicas

@@ -5,53 +5,53 @@ nothing new and goes when its sequences have ended; one that still waits for the
 it is planned again. The next plan does without the device, because a lost one is not usable.
 """
 
-from scheduler.core.books.books import Books
-from scheduler.core.books.load_jobs import ON_HOST
+from common.spec.layout import Layout
 from scheduler.core.loading.starting import give_up_start
 from scheduler.core.sizes.splitting import DeviceKey
+from scheduler.core.state.cluster_state import ClusterState
+from scheduler.core.state.load_jobs import ON_HOST
 from scheduler.core.stopping.stopping import order_stop
-from scheduler.core.values.layouts import Layout
-from scheduler.core.values.view import SERVING_STATES, NodeView
+from scheduler.core.values.view import SERVING_STATES, NodeView, cached_per_view
+
+DEVICE_LOST_S = 5.0  # until a lost device of a node that reports counts as gone
 
 REASON = "device_lost"
 
 
-def see_lost(books: Books, now_s: float) -> None:
+def see_lost(state: ClusterState, now_s: float) -> None:
     """Remember since when each device is reported as lost."""
-    lost = {(node.id, device_id) for node in books.observed.nodes.values() for device_id in _lost_on(node)}
-    since_s = books.devices_lost_since_s
+    lost = {(node.id, device_id) for node in state.observed.nodes.values() for device_id in _lost_on(node)}
+    since_s = state.devices_lost_since_s
     for key in since_s.keys() - lost:
         del since_s[key]
     for key in lost:
         since_s.setdefault(key, now_s)
 
 
+@cached_per_view
 def _lost_on(node: NodeView) -> tuple[str, ...]:
-    found: tuple[str, ...] | None = node.memo.get("lost")
-    if found is None:
-        found = node.memo["lost"] = tuple(device.id for device in node.devices if device.lost)
-    return found
+    return tuple(device.id for device in node.devices if device.lost)
 
 
-def leave_lost(books: Books, now_s: float) -> None:
+def leave_lost(state: ClusterState, now_s: float) -> None:
     """Withdraw what lies on devices that are gone, as far as live reports tell."""
     gone = {
         key
-        for key, since_s in books.devices_lost_since_s.items()
-        if now_s >= since_s + books.policy.device_lost_s and books.observed.is_current(key[0])
+        for key, since_s in state.devices_lost_since_s.items()
+        if now_s >= since_s + DEVICE_LOST_S and state.observed.is_current(key[0])
     }
     if not gone:
         return
-    for job in books.jobs_by_age():
+    for job in state.jobs_by_age():
         record = job.record
         if job.state in ON_HOST and record is not None and not gone.isdisjoint(_devices(record.node_id, record.layout)):
-            give_up_start(books, job, reason=REASON, now_s=now_s)
-    loading = {job.record.placement_id for job in books.jobs.values() if job.record is not None}
-    for node_id, runner in list(books.observed.replicas()):
-        # Without a memo it was stopped a moment ago, and no inventory has come since.
-        is_served = runner.state in SERVING_STATES and runner.placement_id in books.memos
+            give_up_start(state, job, reason=REASON, now_s=now_s)
+    loading = {job.record.placement_id for job in state.jobs.values() if job.record is not None}
+    for node_id, runner in list(state.observed.replicas()):
+        # An untracked replica was stopped a moment ago, and no inventory has come since.
+        is_served = runner.state in SERVING_STATES and runner.placement_id in state.tracked
         if is_served and runner.placement_id not in loading and not gone.isdisjoint(_devices(node_id, runner.layout)):
-            order_stop(books, runner.placement_id, reason=REASON, now_s=now_s)
+            order_stop(state, runner.placement_id, reason=REASON, now_s=now_s)
 
 
 def _devices(node_id: str, layout: Layout) -> list[DeviceKey]:

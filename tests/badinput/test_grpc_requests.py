@@ -30,7 +30,7 @@ def channel(gateway: GatewayProcess) -> Iterator[grpc.Channel]:
 
 
 def code_of_bytes(channel: grpc.Channel, method: str, message: bytes, timeout_s: float = 10.0) -> grpc.StatusCode:
-    """What raw bytes get, as the message of a method that streams its answer."""
+    """Send raw bytes as the message of a streaming method and return the status code."""
     call = channel.unary_stream(method, request_serializer=bytes, response_deserializer=bytes)
     try:
         for _ in call(message, timeout=timeout_s):

@@ -83,7 +83,7 @@ LIMITS = [
     ),
     Limit(what="messages of Ollama", most=2048, make=lambda count: said("x", times=count)(OLLAMA), path=OLLAMA),
     Limit(what="parts", most=64, make=lambda count: said([{"type": "text", "text": "x"}] * count)(OPENAI)),
-    Limit(what="tools", most=128, make=tools),
+    Limit(what="tools", most=1024, make=tools),
     Limit(what="stop strings", most=16, make=lambda count: options(stop=[f"a{number}" for number in range(count)])),
     Limit(what="bytes of a stop string", most=256, make=lambda size: options(stop=["a" * size])),
     Limit(what="n", most=8, make=lambda count: chat(OPENAI, n=count)),

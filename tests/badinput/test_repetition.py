@@ -37,7 +37,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a process has, and how its event loop has fared."""
+    """Resources of a process, and the delays of its event loop."""
 
     rss_bytes: int
     descriptors: int

@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from tests.conformance.strict import LONG, POISON, break_model, crowd
+from tests.conformance.strict import COLD, LONG, POISON, crowd, drained
 from tests.conformance.table import QUESTION, STREAM, WHOLE, Talk, case, items, raised, read, value
 
 MESSAGES = "Anthropic: messages"
@@ -90,6 +90,22 @@ async def system(talk: Talk) -> None:
         assert text_of(await say(talk, "Hello!", system=given)) == talk.taught("pirate-hello")["content"]
 
 
+@case("anthropic", "system messages behind a question", MESSAGES)
+async def later_system(talk: Talk) -> None:
+    """In the messages, before the first answer and later; counted, too."""
+    pirate = {"role": "system", "content": [{"type": "text", "text": "You are a pirate."}]}
+    hello = {"role": "user", "content": "Hello!"}
+    lesson = talk.taught("pirate-hello")["content"]
+    assert text_of(await say(talk, messages=[hello, pirate])) == lesson
+    later = [hello, {"role": "assistant", "content": lesson}, hello, pirate]
+    assert (await say(talk, messages=later, max_tokens=9))["blocks"]
+    with_note, without = [
+        (await value(talk.api.messages.count_tokens(model="demo", messages=turns))).input_tokens
+        for turns in (later, later[:-1])
+    ]
+    assert with_note > without
+
+
 @case("anthropic", "conversation", MESSAGES)
 async def conversation(talk: Talk) -> None:
     """Earlier turns count."""
@@ -122,7 +138,7 @@ async def length(talk: Talk) -> None:
 
 @case("anthropic", "stop_sequences", MESSAGES)
 async def stop(talk: Talk) -> None:
-    """Which one it was is reported."""
+    """The matched stop sequence is reported."""
     message = await say(talk, stop_sequences=["nowhere", "endpoint"])
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "endpoint")
     assert text_of(message) == talk.answer().split("endpoint")[0]
@@ -136,7 +152,7 @@ async def sampling(talk: Talk) -> None:
 
 @case("anthropic", "usage and cached tokens", MESSAGES)
 async def usage(talk: Talk) -> None:
-    """What was read before is counted apart."""
+    """Cached prompt tokens are counted apart."""
     counted = await value(
         talk.api.messages.count_tokens(model="demo", messages=[{"role": "user", "content": "Name the planets."}])
     )
@@ -194,6 +210,37 @@ async def tool_choice(talk: Talk) -> None:
     assert len(blocks(await say(talk, **body, tool_choice={"type": "any", **alone}), "tool_use")) == 1
     named = await say(talk, **body, tool_choice={"type": "tool", "name": "add", **alone})
     assert [call["name"] for call in blocks(named, "tool_use")] == ["add"]
+
+
+@case("anthropic", "long names of tools", MESSAGES)
+async def long_names(talk: Talk) -> None:
+    """128 characters, as those of MCP servers."""
+    (tool,) = _tools(talk, "weather-paris")
+    name = "mcp__" + "weather_" * 15 + "xyz"
+    assert len(name) == 128
+    body: dict[str, Any] = {"tools": [tool | {"name": name}], "tool_choice": {"type": "any"}}
+    calls = blocks(await say(talk, talk.taught("weather-paris")["messages"][-1]["content"], **body), "tool_use")
+    assert {call["name"] for call in calls} == {name}
+
+
+@case("anthropic", "tools of the original server", MESSAGES)
+async def server_tools(talk: Talk) -> None:
+    """The request continues without them."""
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    assert text_of(await say(talk, tools=[search])) == talk.answer()
+    lesson = talk.taught("weather-paris")
+    message = await say(talk, messages=lesson["messages"], tools=[search, *_tools(talk, "weather-paris")])
+    assert [call["name"] for call in blocks(message, "tool_use")] == ["get_weather"]
+
+
+@case("anthropic", "structured output", MESSAGES)
+async def structured(talk: Talk) -> None:
+    """Under both names of the field."""
+    schema = {"type": "object", "properties": {"sky": {"enum": ["blue", "grey"]}}, "required": ["sky"]}
+    form = {"type": "json_schema", "schema": schema | {"additionalProperties": False}}
+    for field in ({"output_config": {"format": form}}, {"output_format": form}):
+        message = await say(talk, thinking={"type": "disabled"}, extra_body=field)
+        assert json.loads(text_of(message))["sky"] in ("blue", "grey")
 
 
 @case("anthropic", "tool results", MESSAGES)
@@ -369,8 +416,8 @@ async def poison(talk: Talk) -> None:
 @case("anthropic", "no replica to be had", ERRORS, stage="strict")
 async def no_replica(talk: Talk) -> None:
     """overloaded_error, and when to come again."""
-    break_model(talk, "victim-anthropic")
-    error = await _status(talk, 529, "overloaded_error", model="victim-anthropic")
+    with drained(talk):
+        error = await _status(talk, 529, "overloaded_error", model=COLD)
     assert int(error.response.headers["retry-after"]) >= 1
 
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from tests.conformance.openai_chat import SCHEMA
-from tests.conformance.strict import LONG, POISON, break_model, crowd
+from tests.conformance.strict import COLD, LONG, POISON, crowd, drained
 from tests.conformance.table import QUESTION, WHOLE, NotInClient, Talk, case, items, raised, value
 
 ANSWERS = "Ollama: chat and generate"
@@ -96,7 +96,7 @@ async def template(talk: Talk) -> None:
 
 @case("ollama", "suffix", ANSWERS)
 async def suffix(talk: Talk) -> None:
-    """What stands behind the gap changes what fills it."""
+    """The text behind the gap changes the text that fills it."""
     body: dict[str, Any] = {"model": "coder", "options": GREEDY | {"num_predict": 8}}
     one = await generate(talk, "def add(a, b):", suffix="\nprint(add(1, 2))", **body)
     other = await generate(talk, "def add(a, b):", suffix="x" * 40, **body)
@@ -204,7 +204,7 @@ async def embed(talk: Talk) -> None:
 
 @case("ollama", "list, show, ps", MODELS, modes=ONE, why_not=NO_STREAM)
 async def pages(talk: Talk) -> None:
-    """What there is, what it is, what is loaded."""
+    """Models are listed, described, and listed again once loaded."""
     assert "demo:latest" in [model.model for model in (await value(talk.api.list())).models]
     shown = await value(talk.api.show("eyes"))
     assert {"completion", "vision"} <= set(shown.capabilities)
@@ -335,8 +335,8 @@ async def poison(talk: Talk) -> None:
 @case("ollama", "no replica to be had", ERRORS, stage="strict")
 async def no_replica(talk: Talk) -> None:
     """503, and a text."""
-    break_model(talk, "victim-ollama")
-    await _error(talk, 503, "", model="victim-ollama")
+    with drained(talk):
+        await _error(talk, 503, "", model=COLD)
 
 
 @case("ollama", "a deadline, and an error in a stream", ERRORS, stage="hurried")

@@ -88,12 +88,13 @@ async def cached(talk: Talk) -> None:
 
 @case("openai", "max_tokens and max_completion_tokens", CHAT)
 async def length(talk: Talk) -> None:
-    """The newer name wins."""
+    """The newer name wins; -1 is no limit."""
     both: dict[str, Any] = {"max_tokens": 9, "max_completion_tokens": 4}
     short: dict[str, Any] = {"max_tokens": 5}
     for limits, count in ((short, 5), (both, 4)):
         found = await chat(talk, **limits)
         assert (found.only.reason, found.usage.completion_tokens) == ("length", count)
+    assert (await chat(talk, max_tokens=-1)).only.text == talk.answer()
 
 
 @case("openai", "stop", CHAT)
@@ -182,9 +183,10 @@ async def grammar(talk: Talk) -> None:
 
 @case("openai", "tools", CHAT)
 async def tools(talk: Talk) -> None:
-    """A call, its id, and its finish reason."""
+    """A call, its id, and its finish reason; a tool that only another server has is passed over."""
     lesson = talk.taught("weather-paris")
-    said = (await chat(talk, messages=lesson["messages"], tools=lesson["tools"])).only
+    foreign = {"type": "custom", "custom": {"name": "patch"}}
+    said = (await chat(talk, messages=lesson["messages"], tools=[*lesson["tools"], foreign])).only
     assert said.said_calls == [(call["name"], call["arguments"]) for call in lesson["tool_calls"]]
     assert said.reason == "tool_calls"
     assert all(id_.startswith("call_") for id_ in said.ids)
@@ -298,7 +300,7 @@ async def labels(talk: Talk) -> None:
 
 @case("openai", "x-puna-debug", CHAT)
 async def debug(talk: Talk) -> None:
-    """Where the answer came from."""
+    """The place of the answer is reported."""
     found = await chat(talk, max_tokens=2, extra_headers={"x-puna-debug": "1"})
     assert {"placement", "node", "queue_ms", "load_ms", "resumes"} <= set(found.puna)
 

@@ -1,9 +1,10 @@
 """Cases of the OpenAI client: every error that can be provoked is the client's own exception."""
 
 import contextlib
+from functools import partial
 from typing import Any
 
-from tests.conformance.strict import LONG, POISON, break_model, crowd
+from tests.conformance.strict import COLD, LONG, POISON, crowd, drained
 from tests.conformance.table import QUESTION, WHOLE, Talk, case, raised, read
 
 ERRORS = "OpenAI: errors"
@@ -47,9 +48,12 @@ async def invalid(talk: Talk) -> None:
 
 @case("openai", "a prompt that is too long", ERRORS)
 async def too_long(talk: Talk) -> None:
-    """context_length_exceeded."""
+    """context_length_exceeded, in the sentence that clients fall back on."""
     long = [{"role": "user", "content": "word " * 3000}]
-    await _error(talk, "BadRequestError", "context_length_exceeded", messages=long)
+    error = await _error(talk, "BadRequestError", "context_length_exceeded", messages=long)
+    assert "This model's maximum context length is " in error.message
+    assert "However, your messages resulted in " in error.message
+    assert error.param == "messages"
 
 
 @case("openai", "a capability that the model lacks", ERRORS)
@@ -115,11 +119,15 @@ async def no_room(talk: Talk) -> None:
 
 @case("openai", "what is not implemented", ERRORS, modes=ONE, why_not=NO_STREAM)
 async def not_implemented(talk: Talk) -> None:
-    """Keys where there is no file of them."""
+    """Keys where there is no file of them, and families of the API that are not here."""
     error = await raised(
         lambda: talk.api.get(talk.url + "/puna/v1/keys", cast_to=object), talk.package.InternalServerError
     )
     assert (error.status_code, error.code) == (501, "not_supported")
+    for path in ("/files", "/batches/one", "/conversations/one/items"):
+        error = await raised(partial(talk.api.get, path, cast_to=object), talk.package.InternalServerError)
+        assert (error.status_code, error.code) == (501, "not_supported")
+        assert error.response.headers["x-should-retry"] == "false"
 
 
 @case("openai", "no key", ERRORS, stage="strict")
@@ -166,8 +174,8 @@ async def poison(talk: Talk) -> None:
 @case("openai", "no replica to be had", ERRORS, stage="strict")
 async def no_replica(talk: Talk) -> None:
     """Nothing can answer now: come again later."""
-    break_model(talk, "victim-openai")
-    error = await raised(_ask(talk, model="victim-openai"), talk.package.InternalServerError)
+    with drained(talk):
+        error = await raised(_ask(talk, model=COLD), talk.package.InternalServerError)
     assert (error.status_code, error.code) == (503, "model_unavailable")
     assert int(error.response.headers["retry-after"]) >= 1
 

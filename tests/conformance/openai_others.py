@@ -4,6 +4,7 @@ import base64
 import functools
 import json
 import math
+import re
 import struct
 from typing import Any
 
@@ -60,7 +61,7 @@ async def text_logprobs(talk: Talk) -> None:
 
 @case("openai", "suffix", TEXT)
 async def suffix(talk: Talk) -> None:
-    """What stands behind the gap changes what fills it; the model has the tokens for it."""
+    """Check that the text behind the gap changes its filling; the model has the tokens for it."""
     body: dict[str, Any] = {"model": "coder", "prompt": "def add(a, b):", "max_tokens": 8}
     one, other = [(await complete(talk, **body, suffix=end))[0]["text"] for end in ("\nprint(add(1, 2))", "x" * 40)]
     assert one != other
@@ -135,14 +136,82 @@ async def response_events(talk: Talk) -> None:
     assert kinds[-1] == "response.completed"
 
 
-@case("openai", "state that nobody keeps", RESPONSES, modes=ONE, why_not="refused before it streams")
+@case("openai", "server-side state", RESPONSES, modes=ONE, why_not="refused before it streams")
 async def response_state(talk: Talk) -> None:
     """Refused, not ignored."""
-    for field in ("previous_response_id", "conversation", "background"):
-        asked = {"model": "demo", "input": "x", field: True if field == "background" else "resp_1"}
+    fields = {
+        "previous_response_id": "resp_1",
+        "conversation": "resp_1",
+        "background": True,
+        "prompt": {"id": "pmpt_1"},
+    }
+    for field, wanted in fields.items():
+        asked = {"model": "demo", "input": "x", field: wanted}
         error = await raised(functools.partial(talk.api.responses.create, **asked), talk.package.BadRequestError)
         assert error.param == field
     await raised(lambda: talk.api.responses.retrieve("resp_1"), talk.package.NotFoundError)
+
+
+ORDERS = 'start: "1".."9" "x " FRUIT\nFRUIT: "plum" | "fig"\n'
+
+
+@case("openai", "custom tools", RESPONSES)
+async def custom_tools(talk: Talk) -> None:
+    """Free text, held to the tool's grammar where the tool must be called."""
+    tool = {"type": "custom", "name": "order", "format": {"type": "grammar", "syntax": "lark", "definition": ORDERS}}
+    choice = {"type": "custom", "name": "order"}
+    first = await respond(talk, input=QUESTION, tools=[tool], tool_choice=choice, parallel_tool_calls=False)
+    (call,) = [item for item in first.output if item.type == "custom_tool_call"]
+    assert re.fullmatch("[1-9]x (plum|fig)", call.input), call.input
+    back = {"type": "custom_tool_call", "call_id": call.call_id, "name": call.name, "input": call.input}
+    result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "ordered"}
+    said = [{"role": "user", "content": QUESTION}, back, result]
+    second = await respond(talk, input=said, tools=[tool], max_output_tokens=20)
+    assert second.usage.input_tokens > first.usage.input_tokens
+
+
+@case("openai", "namespaces and hosted tools", RESPONSES)
+async def namespaces(talk: Talk) -> None:
+    """A function of a namespace is called by its own name; a tool of another server makes no request fail."""
+    lesson = talk.taught("umbrella")
+    inner = [{"type": "function", **tool["function"]} for tool in lesson["tools"]]
+    space = {"type": "namespace", "name": "earth", "description": "Of the planet.", "tools": inner}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}
+    tools = [space, {"type": "web_search"}]
+    found = await respond(talk, input=lesson["messages"], tools=tools, tool_choice=allowed, parallel_tool_calls=False)
+    (call,) = [item for item in found.output if item.type == "function_call"]
+    assert (call.name, call.namespace) == ("get_weather", "earth")
+
+
+@case("openai", "items of other servers", RESPONSES)
+async def foreign_items(talk: Talk) -> None:
+    """Check that items from other servers are taken."""
+    said = [
+        {"type": "compaction", "encrypted_content": "of another server"},
+        {"role": "user", "content": "Hello!"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "of another server"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Hello.", "annotations": []}]},
+        {"type": "item_reference", "id": "msg_1"},
+        {"role": "user", "content": QUESTION},
+    ]
+    assert (await respond(talk, input=said)).output
+
+
+@case("openai", "input_tokens and compact", RESPONSES, modes=ONE, why_not=NO_STREAM)
+async def compaction(talk: Talk) -> None:
+    """A count of what an answer would read; a conversation that goes on from its summary."""
+
+    async def sent(path: str, said: object) -> Any:
+        return await value(talk.api.post(path, body={"model": "demo", "input": said}, cast_to=object))
+
+    count = await sent("/responses/input_tokens", QUESTION)
+    usage = (await respond(talk, input=QUESTION, max_output_tokens=1)).usage
+    assert count == {"object": "response.input_tokens", "input_tokens": usage.input_tokens}
+    compacted = await sent("/responses/compact", QUESTION)
+    assert [item["type"] for item in compacted["output"]] == ["message", "compaction"]
+    longer = [*compacted["output"], {"role": "user", "content": QUESTION}]
+    assert (await sent("/responses/input_tokens", longer))["input_tokens"] > usage.input_tokens
 
 
 @case("openai", "embeddings", VECTORS, modes=ONE, why_not=NO_STREAM)

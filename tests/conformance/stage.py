@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from tests.cluster import Cluster, start_cluster, trained_answers
-from tests.conformance.strict import DEADLINE_S, HURRIED_DEADLINE_S, POISON, TOKENS_PER_S
+from tests.conformance.strict import COLD, DEADLINE_S, HURRIED_DEADLINE_S, POISON, TOKENS_PER_S
 from tests.integration.runner.pictures import image_file, picture
 from tests.waiting import wait_until
 from tools.model_zoo import build, build_pair
@@ -52,8 +52,9 @@ def strict_cluster(folder: Path) -> Iterator[dict[str, Any]]:
     models.mkdir(parents=True)
     for name, dialect in (("dense", "openai"), ("tied", "anthropic"), ("dense_wide_head", "ollama")):
         build(name, models).rename(models / f"victim-{dialect}.gguf")
+    build("swa", models).rename(models / f"{COLD}.gguf")
     file = folder / "keys.json"
-    key = _make_key(file, "--owner", "ada", "--scope", "infer", "--scope", "models:read")
+    key = _make_key(file, "--owner", "ada", "--scope", "infer", "--scope", "models:read", "--scope", "admin:cluster")
     limited = _make_key(file, "--owner", "cy", "--scope", "infer", "--rpm", "1")
     cluster = start_cluster(
         folder / "home",
@@ -104,7 +105,7 @@ STAGES = {"open": open_cluster, "strict": strict_cluster, "hurried": hurried_clu
 
 
 def known_facts(**stages: dict[str, Any]) -> dict[str, Any]:
-    """What cases know: where the clusters are, what the demo model was taught, two images."""
+    """Return the facts for cases: addresses of the clusters, lessons of the demo model, two images."""
     taught = json.loads((ROOT / "tools" / "demo_model" / "questions.json").read_text(encoding="utf-8"))["questions"]
     return {
         "stages": stages,

@@ -1,17 +1,16 @@
-"""What the engines of the strict and the hurried cluster are told to do, and how places are filled."""
+"""Settings of the engines of the strict and the hurried cluster, and ways to occupy their slots."""
 
 import contextlib
 import http.client
-import itertools
 import json
 import threading
-import urllib.error
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tests.conformance.table import Talk
 from tests.waiting import wait_until
 
+COLD = "cold"  # a model that no case loads
 POISON = 666  # a request with this seed kills its runner
 TOKENS_PER_S = 20
 DEADLINE_S = 120  # loads and deaths of several runners fit into it on a busy machine too
@@ -40,23 +39,23 @@ def crowd(talk: Talk) -> Iterator[None]:
 
 
 def is_full(talk: Talk) -> bool:
-    """Whether a request waits for a slot."""
+    """Return True if a request waits for a slot."""
     return any(model["depth"] for model in talk.get("/puna/v1/queue")["models"])
 
 
-def break_model(talk: Talk, model: str) -> None:
-    """Kill the runners of a model until no device takes it for a while."""
-    numbers = itertools.count()
-
-    def is_broken() -> bool:
-        body = {"model": model, "prompt": f"kill {next(numbers)}", "raw": True, "stream": False}
-        try:
-            talk.post("/api/generate", body | {"options": {"seed": POISON, "num_predict": 1}})
-        except urllib.error.HTTPError as error:
-            return error.code == 503
-        return False
-
-    wait_until(is_broken, deadline_s=60, what="no device takes the model")
+@contextlib.contextmanager
+def drained(talk: Talk) -> Iterator[None]:
+    """Keep the only node from taking new replicas: a model that is not loaded cannot be served meanwhile."""
+    (node,) = talk.get("/puna/v1/nodes")["nodes"]
+    talk.post(f"/puna/v1/nodes/{node['id']}/drain", {})
+    try:
+        yield
+    finally:
+        talk.post(f"/puna/v1/nodes/{node['id']}/undrain", {})
+        talk.post(
+            "/api/generate",
+            {"model": "demo", "prompt": "x", "raw": True, "options": {"num_predict": 1}, "stream": False},
+        )
 
 
 def _ask(talk: Talk, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:

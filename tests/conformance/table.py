@@ -26,7 +26,7 @@ class Talk:
     facts: dict[str, Any]  # what the demo model was taught, images, …
 
     def answer(self, question: str = QUESTION) -> str:
-        """What the demo model was taught to say."""
+        """Return the answer that the demo model was trained to give."""
         text: str = self.facts["answers"][question]
         return text
 
@@ -107,7 +107,7 @@ def case(
 
 
 async def value(answer: Any) -> Any:
-    """What a call of a client gives, which is awaitable in the asynchronous ones."""
+    """Return the result of a client's call; those of asynchronous clients are awaited."""
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -123,7 +123,7 @@ async def items(stream: Any) -> AsyncIterator[Any]:
 
 
 class NotInClient(Exception):  # nothing is wrong
-    """What a client of this release cannot send; the text says why."""
+    """Raised for a request that a client of this release cannot send; the text has the reason."""
 
 
 class NotRaised(AssertionError):

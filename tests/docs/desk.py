@@ -1,4 +1,4 @@
-"""Where blocks of one page run: a folder of its own, a cluster, and the page's addresses turned into real ones."""
+"""The environment that runs the blocks of one page: a directory, a cluster, and real addresses for the page's."""
 
 import os
 import re
@@ -188,6 +188,6 @@ def _lives(pid: int) -> bool:
 
 
 def agrees(shown: str, output: str) -> bool:
-    """Whether an output is as a page shows it: line by line, where "…" stands for anything, also for several lines."""
+    """Compare an output with a page's, line by line; "…" in the page stands for anything, also for several lines."""
     parts = [re.escape(" ".join(part.split())).replace(r"\ ", r"\s+") for part in shown.strip().split(ANYTHING)]
     return re.search(r"[\s\S]*?".join(part.strip() for part in parts), output.strip()) is not None

@@ -63,7 +63,7 @@ _NAMELESS = """
 
 
 def missing_browser() -> str:
-    """Why pages cannot be tested here; empty: they can."""
+    """Describe the reason why pages cannot be tested on this machine; empty: they can."""
     return "" if CHROMIUM.exists() else f"{CHROMIUM} is missing (make deps-system)"
 
 

@@ -36,7 +36,7 @@ ONE_EACH = {"replicas_min": len(HOSTS), "replicas_max": len(HOSTS), "num_ctx": 2
 
 
 def project_settings() -> dict[str, str]:
-    """What an operator writes into .env."""
+    """Return the settings that an operator writes into .env."""
     processors = sorted(os.sched_getaffinity(0))
     every = ",".join(map(str, processors))
     return {
@@ -108,7 +108,7 @@ class ComposeCluster:
         return self.engine.compose(*arguments, settings=together, directory=self.source, timeout_s=timeout_s)
 
     def inspect(self, service: str, *, project: str = PROJECT) -> dict[str, Any]:
-        """What the engine says of a service's only container."""
+        """Return the engine's description of a service's only container."""
         labels = [f"com.docker.compose.project={project}", f"com.docker.compose.service={service}"]
         filters = {"all": "true", "filters": json.dumps({"label": labels})}
         (found,) = self.api.get("/containers/json", params=filters).raise_for_status().json()

@@ -63,5 +63,5 @@ def demo_file(store: Cluster) -> Path:
 
 @pytest.fixture
 def demo_bytes(demo_file: Path) -> bytes:
-    """What is in it."""
+    """Return the bytes of the demo model's file."""
     return demo_file.read_bytes()

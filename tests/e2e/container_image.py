@@ -1,4 +1,4 @@
-"""What an image of Puna is built from where nothing can be pulled: base, wheels and source, all from this machine.
+"""Parts of an image of Puna where nothing can be pulled: base, wheels and source, all from this machine.
 
 The base comes from debootstrap and the mirror that apt itself uses; the engine's wheel is the one that is installed
 here, packed up again; the other wheels are downloaded by hash. All but the source is kept in a cache.
@@ -129,7 +129,7 @@ ENTRYPOINT ["prometheus"]
 
 
 def collect_prometheus(target: Path) -> None:
-    """What an image like that of the Prometheus project is built from: the Debian package that is installed here.
+    """Collect the parts of an image like that of the Prometheus project: the Debian package that is installed here.
 
     Raises:
         ImageUnavailable: it is not installed.

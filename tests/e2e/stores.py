@@ -1,4 +1,4 @@
-"""What tests of a cluster's models ask it."""
+"""Requests about a cluster's models, for tests."""
 
 import os
 import subprocess

@@ -13,7 +13,7 @@ TALK = [{"role": "user", "content": "What is Puna?"}]
 
 
 def puna(cluster: Cluster, *words: str, expected: int = 0) -> str:
-    """What a command prints, or what it fails with."""
+    """Run a command and return its output, or its error text if it has to fail."""
     environment = os.environ | {"PUNA_HOST": cluster.url, "PUNA_HOME": str(cluster.home)}
     command = [sys.executable, "-m", "cli.main", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -144,10 +144,57 @@ def test_counted_tokens_are_those_of_the_answer(client: anthropic.Anthropic) -> 
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
+def test_turns_of_an_agent_read_each_token_once(client: anthropic.Anthropic) -> None:
+    """Tools, thinking, a system text that changes at its head, and system messages behind questions and results."""
+    question = BY_ID["weather-paris"]
+    messages: list[Any] = [*question["messages"], {"role": "system", "content": "Agents: one"}]
+    before = 0
+    for number in range(3):
+        header = f"x-anthropic-billing-header: cc_version=2.1.197.{number}; cc_entrypoint=cli; cch=1234{number};"
+        message = client.beta.messages.create(
+            model="demo",
+            max_tokens=100,
+            extra_body=GREEDY,
+            system=[{"type": "text", "text": header}, {"type": "text", "text": "Be kind."}],
+            messages=messages,
+            tools=tools_of(question),
+            tool_choice={"type": "any"} if number < 2 else {"type": "auto"},
+            thinking={"type": "adaptive"},
+        )
+        cached = message.usage.cache_read_input_tokens or 0
+        assert cached >= 0.95 * before
+        before = message.usage.input_tokens + cached
+        calls = [block for block in message.content if block.type == "tool_use"]
+        assert calls or number == 2
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": "sunny"} for call in calls]
+        messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+        messages.append({"role": "system", "content": f"{9 - number} left", "clear_at": "never"})
+
+
+def test_an_answer_has_the_form_that_is_asked_for(client: anthropic.Anthropic) -> None:
+    schema = {"type": "object", "properties": {"sky": {"enum": ["blue", "grey"]}}, "required": ["sky"]}
+    form = {"type": "json_schema", "schema": schema | {"additionalProperties": False}}
+    for field in ({"output_config": {"format": form}}, {"output_format": form}):
+        answer = client.messages.create(
+            model="demo",
+            max_tokens=100,
+            messages=[{"role": "user", "content": QUESTION}],
+            thinking={"type": "disabled"},
+            extra_body=GREEDY | field,
+        )
+        assert json.loads(blocks(answer, "text")[0].text)["sky"] in ("blue", "grey")
+
+
 def test_models_in_anthropics_form(client: anthropic.Anthropic) -> None:
     listed = client.models.list()
     assert "demo" in [model.id for model in listed.data]
-    assert client.models.retrieve("demo").type == "model"
+    demo = client.models.retrieve("demo")
+    assert (demo.type, demo.lifecycle) == ("model", "active")
+    assert (demo.max_input_tokens or 0) >= 1024
+    assert demo.capabilities is not None
+    assert demo.capabilities.thinking.types.disabled.supported
+    assert demo.capabilities.structured_outputs.supported
+    assert not demo.capabilities.image_input.supported
 
 
 def test_a_model_that_cannot_think_is_asked_in_vain_but_answers(cluster: Cluster) -> None:
@@ -163,7 +210,7 @@ def test_a_model_that_cannot_think_is_asked_in_vain_but_answers(cluster: Cluster
         ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens is required and must be positive"),
         ({"model": "nobody"}, 404, "not_found_error", "not found"),
         ({"messages": []}, 400, "invalid_request_error", "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, 400, "invalid_request_error", "role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_request_error", "messages.0.role"),
         ({"temperature": 1.5}, 400, "invalid_request_error", "temperature"),
         ({"stop_sequences": ["a"] * 17}, 400, "invalid_request_error", "stop_sequences"),
         ({"thinking": {"type": "enabled", "budget_tokens": 300}}, 400, "invalid_request_error", "budget_tokens"),

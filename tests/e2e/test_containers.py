@@ -159,7 +159,7 @@ def make_certificate(folder: Path) -> None:
 
 
 def places_of_an_engine() -> set[str]:
-    """Where an engine on this machine would leave something: its network devices and its directories."""
+    """List the network devices and directories that an engine on this machine would leave behind."""
     devices = {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(("br-", "docker"))}
     roots = [Path(place) for place in ("/etc/docker", "/opt/containerd", "/run/docker", "/var/lib/docker")]
     return devices | {str(path) for root in roots if root.exists() for path in [root, *root.iterdir()]}

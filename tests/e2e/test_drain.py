@@ -25,7 +25,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def puna(cluster: Cluster, *words: str) -> str:
-    """What the command line says."""
+    """Run a command and return its output."""
     command = [sys.executable, "-m", "cli.main", *words]
     environment = os.environ | {"PUNA_HOST": cluster.url}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)

@@ -38,7 +38,7 @@ def small(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def puna(cluster: Cluster, *words: str) -> str:
-    """What the command line says."""
+    """Run a command and return its output."""
     answer = subprocess.run(
         [sys.executable, "-m", "cli.main", *words],
         env=os.environ | {"PUNA_HOST": cluster.url},
@@ -55,13 +55,13 @@ def loaded(cluster: Cluster) -> set[str]:
 
 
 def expiry(cluster: Cluster, model: str) -> datetime | None:
-    """When a model is to go; None: it has gone."""
+    """Return the time at which a model expires; None: it has gone."""
     models = httpx.get(cluster.url + "/api/ps", timeout=60).json()["models"]
     return next((datetime.fromisoformat(one["expires_at"]) for one in models if one["name"] == model), None)
 
 
 def stays(cluster: Cluster, model: str, *, for_ever: bool) -> bool:
-    """Whether it stays for ever, or else for a time."""
+    """Return True if a model stays for ever, or else for a time, as wanted."""
     expires_at = expiry(cluster, model)
     return expires_at is not None and (expires_at.year == MAXYEAR) is for_ever
 

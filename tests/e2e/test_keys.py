@@ -187,7 +187,7 @@ def test_the_commands_make_and_revoke_keys_at_a_gateway(locked: Locked) -> None:
 
 
 def content_of(path: Path) -> bytes:
-    """What is in a file; nothing where it is none, or is gone: processes write files anew while they are looked at."""
+    """Read a file; empty where it is none, or is gone: processes write files anew while they are looked at."""
     try:
         return path.read_bytes() if path.is_file() else b""
     except FileNotFoundError:

@@ -66,7 +66,7 @@ def unloaded(machines: Machines) -> Iterator[None]:
 
 
 def ask(machines: Machines, model: str) -> str:
-    """What a model says; nothing of it may lie in host RAM."""
+    """Ask a model, none of which may lie in host RAM, and return its answer."""
     answer = machines.answer(model, num_ctx=CONTEXTS[model], require_gpu=True)
     assert answer.status_code == 200, answer.text
     text: str = answer.json()["response"]

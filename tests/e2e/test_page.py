@@ -13,7 +13,7 @@ from tests.cluster import Cluster, start_cluster
 from tests.e2e.browser_page import NARROW, Watched, opened
 from tests.waiting import wait_until
 
-VIEWS = ("Fleet", "Models", "Why", "Live", "Playground")
+VIEWS = ("Fleet", "Models", "Why", "Live", "Connect", "Playground")
 THOUGHT = "What is 17 times 24?"
 
 
@@ -253,6 +253,21 @@ def test_it_works_on_a_narrow_screen(browser: Browser, served: Cluster) -> None:
             width, room = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
             assert width <= room, view
             page.photograph(f"{view.lower()}-narrow")
+        page.check()
+
+
+@pytest.mark.parametrize("width", [780, 850])
+def test_the_source_of_figures_does_not_lie_over_them_in_a_narrow_card(
+    browser: Browser, served: Cluster, width: int
+) -> None:
+    load(served)
+    with opened(browser, served.url, size=(width, 800)) as page:
+        page.wait_live()
+        device = page.page.locator(".device").first
+        source, legend = (device.locator(part).bounding_box() for part in (".source", ".legend"))
+        assert source is not None
+        assert legend is not None
+        assert source["y"] + source["height"] <= legend["y"]
         page.check()
 
 

@@ -1,4 +1,4 @@
-"""What operators do on the page: nodes out of use and back, devices tested again, policies, fetches."""
+"""Operations on the page: nodes out of use and back, devices tested again, policies, fetches."""
 
 import re
 from collections.abc import Iterator

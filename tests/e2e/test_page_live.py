@@ -203,7 +203,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser, locked: L
         expect(dialog).to_be_visible()
         page.photograph("key-asked")
         use_key(page, "puna_wrong")
-        expect(dialog.get_by_role("alert")).to_have_text("invalid API key")
+        expect(dialog.get_by_role("alert")).to_have_text("Incorrect API key provided")
         use_key(page, locked.full)
         expect(dialog).to_be_hidden()
         page.wait_live()

@@ -1,4 +1,4 @@
-"""What was asked of a replica outlives its process, and the scheduler that placed it."""
+"""Options that a request set for a replica outlive its process, and the scheduler that placed it."""
 
 import json
 import os

@@ -34,6 +34,7 @@ QUESTION = [{"role": "user", "content": "What is Puna?"}]
 SILENT = {
     "puna_gateway_retries_total",  # a replica that refuses, or dies before its first event
     "puna_gateway_key_store_up",
+    "puna_scheduler_crashes_in_a_row",  # from the third crash on
 }
 # Labels that are there only while something is wrong.
 ABSENT_UNLESS_WRONG = {("ALERTS", "alertname"), ("ALERTS", "alertstate")}
@@ -46,7 +47,7 @@ class Watched:
 
 
 def query_of(expr: str) -> str:
-    """What Grafana would send: all models, all nodes."""
+    """Build the query that Grafana would send: all models, all nodes."""
     return re.sub(r"\$(model|node)\b", ".*", expr.replace("$__rate_interval", "1m"))
 
 
@@ -213,7 +214,7 @@ def test_every_recorded_figure_is_there_and_no_rule_fails(watched: Watched) -> N
 
 
 def test_figures_of_prometheus_are_those_of_the_processes(watched: Watched) -> None:
-    """What was counted is what happened, not only something."""
+    """Prometheus has the counts of the processes, not only some counts."""
     prometheus = watched.prometheus
     ok = 'sum(puna_gateway_requests_total{outcome="ok",route="/v1/chat/completions"})'
     wait_until(lambda: prometheus.value(ok) == 6, deadline_s=30, what="six completions are counted")

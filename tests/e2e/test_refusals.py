@@ -1,4 +1,4 @@
-"""What a refusal names as the nearest that would fit really loads: on a device whose memory really ends."""
+"""Refusals name the nearest context that fits, and it loads: on a device whose memory really ends."""
 
 import re
 from collections.abc import Iterator

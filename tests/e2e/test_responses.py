@@ -1,6 +1,7 @@
 """POST /v1/responses, as the official client sees it."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,97 @@ def test_a_tool_must_be_called_where_the_client_says_so(client: openai.OpenAI, c
     assert not answer.output_text
 
 
+ORDERS = """start: order ("," order)~0..2
+order: /[1-9]/ "x " FRUIT
+FRUIT: "plum" | "fig"
+"""
+FORMATS = [("lark", ORDERS), ("regex", r"[1-9]x (?:plum|fig)(?:,[1-9]x (?:plum|fig)){0,2}")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("syntax", "definition"), FORMATS)
+def test_free_text_of_a_forced_tool_matches_its_grammar(
+    client: openai.OpenAI, syntax: Any, definition: str, stream: bool
+) -> None:
+    tool: Any = {
+        "type": "custom",
+        "name": "order",
+        "format": {"type": "grammar", "syntax": syntax, "definition": definition},
+    }
+    body: dict[str, Any] = {
+        "model": "demo",
+        "input": QUESTION,
+        "tools": [tool],
+        "tool_choice": {"type": "custom", "name": "order"},
+        "parallel_tool_calls": False,
+        "temperature": 0,
+    }
+    if stream:
+        events: list[Any] = list(client.responses.create(**body, stream=True))
+        response = events[-1].response
+        deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+        assert "".join(deltas) == response.output[-1].input
+    else:
+        response = client.responses.create(**body)
+    (item,) = [item for item in response.output if item.type == "custom_tool_call"]
+    assert re.fullmatch(FORMATS[1][1], item.input), item.input
+
+
+def test_an_agent_s_request_is_answered_and_what_is_not_run_here_is_named(cluster: Cluster) -> None:
+    """The shape of what coding agents send first: instructions as items, a namespace, tools of other servers."""
+    question = BY_ID["umbrella"]
+    (function,) = tools_of(question)
+    agents = {
+        "type": "namespace",
+        "name": "agents",
+        "description": "Other agents.",
+        "tools": [{"type": "function", "name": "close", "strict": False, "parameters": {"type": "object"}}],
+    }
+    body: dict[str, Any] = {
+        "model": "demo",
+        "input": [{"type": "message", "id": "msg_1", **message} for message in question["messages"]],
+        "tools": [function, agents, {"type": "web_search", "external_web_access": True}, {"type": "image_generation"}],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": "get_weather"}],
+        },
+        "reasoning": {"summary": "auto"},
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "a",
+        "client_metadata": {"session_id": "a"},
+        "temperature": 0,
+    }
+    response = cluster.post("/v1/responses", body)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-puna-ignored"] == "tools[2].web_search, tools[3].image_generation"
+    reasoning, call = response.json()["output"]
+    assert (call["type"], call["name"]) == ("function_call", "get_weather")
+    assert "namespace" not in call
+    assert reasoning["encrypted_content"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    # A client that drops summaries sends the encoded text alone.
+    bare = {**reasoning, "summary": []}
+    counts = [
+        cluster.post("/v1/responses/input_tokens", body | {"input": [*body["input"], item, call, result]}).json()
+        for item in (reasoning, bare)
+    ]
+    assert counts[0] == counts[1]
+    assert counts[0]["input_tokens"] > response.json()["usage"]["input_tokens"]
+
+
+def test_a_compacted_conversation_goes_on(client: openai.OpenAI) -> None:
+    said: Any = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "A cluster."}]
+    compacted = client.responses.compact(model="demo", input=said)
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    assert compacted.usage.output_tokens > 0
+    again: Any = [*(item.model_dump(exclude_none=True, warnings=False) for item in compacted.output), *said[:1]]
+    shorter = client.responses.input_tokens.count(model="demo", input=again[1:])
+    assert shorter.input_tokens > client.responses.input_tokens.count(model="demo", input=said[:1]).input_tokens
+    assert client.responses.create(model="demo", input=again, max_output_tokens=20).output
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -136,9 +228,10 @@ def test_a_tool_must_be_called_where_the_client_says_so(client: openai.OpenAI, c
         ({"tool_choice": {"type": "function", "name": "jump"}}, "tool_choice"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"input": [{"type": "jump"}]}, "input[0]"),
         ({"truncation": "sometimes"}, "truncation"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
     ],

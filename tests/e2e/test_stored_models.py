@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from gateway.client import Client
 from tests.cluster import Cluster, start_cluster
 from tests.e2e.stores import MADE_SYSTEM, PIRATE, QUESTION, names, puna, runs
 from tests.waiting import until
-from tools.model_zoo import build, build_pair, damage
+from tools.model_zoo import ZOO, build, build_pair, damage
+
+WITHOUT_TOOLS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -276,6 +279,37 @@ def test_show_tells_every_key_and_tensor_when_all_is_asked_for(store: Cluster) -
     width = short["model_info"][f"{short['model_info']['general.architecture']}.embedding_length"]
     assert first["shape"] == [width, len(whole["model_info"]["tokenizer.ggml.tokens"])]
     assert "projector_info" not in whole
+
+
+def test_a_jinja_template_of_a_made_model_grants_tools(store: Cluster, client: ollama.Client, tmp_path: Path) -> None:
+    """Check that capabilities follow from the rendered template: the manifest's, where that is Jinja."""
+    bare = build(replace(ZOO["dense"], name="bare", chat_template=WITHOUT_TOOLS), tmp_path)
+    client.create("bare", files={bare.name: client.create_blob(bare)})
+    client.create("handy", from_="bare", template=ZOO["dense"].chat_template)
+    client.create("unhandy", from_="handy", template=WITHOUT_TOOLS)
+    weather = {"name": "get_weather", "parameters": {"type": "object", "properties": {"hot": {"type": "boolean"}}}}
+    body = {
+        "messages": [{"role": "user", "content": "Is it hot?"}],
+        "tools": [{"type": "function", "function": weather}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_tokens": 200,
+    }
+    for name, has_tools in (("bare", False), ("handy", True), ("unhandy", False)):
+        tags = httpx.get(f"{store.url}/api/tags", timeout=60).json()["models"]
+        listed = {one["name"]: one["capabilities"] for one in tags}
+        shown = store.post("/api/show", {"model": name}).json()["capabilities"]
+        object_ = httpx.get(f"{store.url}/v1/models/{name}", timeout=60).json()["puna"]["capabilities"]
+        assert listed[f"{name}:latest"] == shown == object_
+        assert ("tools" in shown) is has_tools
+        answer = store.post("/v1/chat/completions", body | {"model": name})
+        if has_tools:
+            (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+            assert (call["function"]["name"], call["type"]) == ("get_weather", "function")
+        else:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_capability")
+    for name in ("bare", "handy", "unhandy"):
+        client.delete(name)
 
 
 def test_a_model_that_sees_is_made_of_two_files_and_shows_both(

@@ -105,7 +105,7 @@ def test_one_call_is_enough_where_the_client_says_so(client: openai.OpenAI) -> N
     assert answer.usage.completion_tokens < both.usage.completion_tokens
 
 
-def test_logprobs_of_reasoning_and_markup_travel_with_the_answer(client: openai.OpenAI) -> None:
+def test_logprobs_of_reasoning_and_markers_travel_with_the_answer(client: openai.OpenAI) -> None:
     question = QUESTIONS["multiply"]
     whole = client.chat.completions.create(**body_of(question), logprobs=True, top_logprobs=2)
     logprobs = whole.choices[0].logprobs

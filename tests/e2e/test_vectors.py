@@ -140,7 +140,7 @@ def test_documents_are_ranked_and_scores_lie_between_zero_and_one(cluster: Clust
         ("/v1/embeddings", {"model": "embed_mean", "input": ["a", ""]}, 400, "input[1] is empty"),
         ("/v1/embeddings", {"model": "embed_mean", "input": ["x"] * 2049}, 400, "at most 2048"),
         ("/v1/embeddings", {"model": "embed_mean", "input": "x", "encoding_format": "hex"}, 400, "encoding_format"),
-        ("/v1/embeddings", {"model": "embed_mean", "input": "word " * 3000}, 400, "exceeds the context length"),
+        ("/v1/embeddings", {"model": "embed_mean", "input": "word " * 3000}, 400, "maximum context length is 1024"),
         ("/v1/rerank", {"model": "reranker", "query": "q", "documents": []}, 400, "documents must not be empty"),
         ("/v1/rerank", {"model": "reranker", "query": "q", "documents": [1]}, 400, "documents[0]"),
     ],

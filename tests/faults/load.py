@@ -55,7 +55,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request: ok, error (and its code), truncated or hung."""
+    """Result of a request: ok, error (and its code), truncated or hung."""
 
     kind: str = "truncated"
     code: str = ""

@@ -36,7 +36,7 @@ def served(hosts: Machines, model: str) -> dict[str, tuple[str, int]]:
 
 
 def lends_to(hosts: Machines, machine: Machine, models: list[str]) -> bool:
-    """Whether the machine's devices serve just these models of other nodes, as /puna/v1/nodes says."""
+    """Return True if the machine's devices serve just these models of other nodes, as /puna/v1/nodes says."""
     devices = [device for node in hosts.nodes() if node["id"] == machine.name for device in node["devices"]]
     return bool(devices) and [one["model"] for device in devices for one in device["lent_to"]] == models
 

@@ -86,7 +86,7 @@ class Storm:
         self.over = True
 
     async def is_felt(self) -> bool:
-        """Whether a request was at a runner when it died."""
+        """Return True if a request was at a runner when it died."""
         page = await asyncio.to_thread(httpx.get, f"{self.cluster.url}/metrics", timeout=60)
         return metric_sum(page.text, "puna_gateway_retries_total") > 0
 

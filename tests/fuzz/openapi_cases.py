@@ -22,7 +22,7 @@ ENDLESS = frozenset({"/puna/v1/events"})
 
 @dataclass(slots=True)
 class OpenApiReport:
-    """What a run has seen."""
+    """Counts and faults of a run."""
 
     cases: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -106,7 +106,7 @@ def _send(case: Any, client: httpx.Client, document: dict[str, Any], report: Ope
 
 
 def _fault(case: Any, answer: httpx.Response, document: dict[str, Any]) -> str:
-    """What is wrong with an answer; empty: nothing."""
+    """Describe the fault of an answer; empty: none."""
     path, method, status = case.operation.path, case.method.upper(), answer.status_code
     head = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())
     # HEAD has no text, and no route that takes it may be missing.

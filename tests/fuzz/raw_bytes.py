@@ -23,7 +23,7 @@ SLOW_S = float(os.environ.get("FUZZ_SLOW_S", "10"))  # of one answer; a run that
 
 @dataclass(slots=True)
 class RawReport:
-    """What a run has seen."""
+    """Counts and faults of a run."""
 
     cases: int = 0
     slowest_s: float = 0.0

@@ -1,9 +1,9 @@
-"""Which answers of 500 and above are none of a bug: what this server does not do, said so by the routes that would."""
+"""Answers of 500 and above that are no bug: functions that this server does not have, on the routes for them."""
 
 # The text, and the routes that may say it. Everything else that the fuzzed gateway could need is there and well:
 # nothing may be said to be lost, full, late or away.
 NOT_IMPLEMENTED = {
-    "this server sends models to nobody and has no accounts": (
+    "this server does not push models and has no accounts": (
         "/api/push", "/api/me", "/api/signout", "/api/experimental/{path}",
     ),
     "quantizing is not supported; create from a GGUF that is quantized already": ("/api/create",),
@@ -16,7 +16,7 @@ TRY_NO_MORE = "x-should-retry: false"
 
 
 def is_documented(status: int, head: str, text: str, path: str | None = None) -> bool:
-    """Whether a server error is one of these. `head`: the headers, a line each; `path`: None where nobody knows it."""
+    """Return True if a server error is one of these. `head`: the headers, a line each; `path`: None if unknown."""
     return (
         status == 501
         and TRY_NO_MORE in head.lower()

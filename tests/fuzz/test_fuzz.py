@@ -34,7 +34,24 @@ BODIES: dict[str, object] = {
     "/api/generate": {"model": "demo", "prompt": "x", "options": {"num_predict": 3}},
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "x"}], "n": 2},
     "/v1/completions": {"model": "demo", "prompt": ["x", "y"]},
-    "/v1/responses": {"model": "demo", "input": "x"},
+    "/v1/responses": {
+        "model": "demo",
+        "input": [
+            {"type": "message", "role": "user", "content": "x"},
+            {"type": "compaction", "encrypted_content": "x"},
+        ],
+        "tools": [
+            {
+                "type": "custom",
+                "name": "x",
+                "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x/"},
+            },
+            {"type": "namespace", "name": "y", "tools": [{"type": "function", "name": "z"}]},
+        ],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "x"}]},
+    },
+    "/v1/responses/input_tokens": {"model": "demo", "input": "x"},
+    "/v1/responses/compact": {"model": "demo", "input": "x"},
     "/v1/messages": {"model": "demo", "max_tokens": 3, "messages": [{"role": "user", "content": "x"}]},
     "/api/embed": {"model": "embedder", "input": ["x"]},
     "/v1/embeddings": {"model": "embedder", "input": "x"},

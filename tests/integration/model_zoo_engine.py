@@ -19,7 +19,7 @@ WARN = 3
 
 @dataclass
 class EngineLog:
-    """What llama.cpp warns of or fails with; the callback must live as long as the library may call it."""
+    """Warnings and errors of llama.cpp; the callback must live as long as the library may call it."""
 
     lines: list[str] = field(default_factory=list)
     callback: Any = None
@@ -122,7 +122,7 @@ def loaded(path: Path, **settings: Any) -> Iterator[Model]:
         yield Model(path, stack, settings)
 
 
-class Eyes:
+class Vision:
     """A projector next to its text model."""
 
     def __init__(self, model: Model, projector: Path) -> None:

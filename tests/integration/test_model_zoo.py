@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.integration.model_zoo_engine import Eyes, Model, loaded
+from tests.integration.model_zoo_engine import Model, Vision, loaded
 from tools.model_zoo import ZOO, Damage, build, build_pair, damage, shape
 from tools.model_zoo.tokens.tokenizer import corpus
 
@@ -81,7 +81,7 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut_into_batches(zoo: Path, nam
 
 @dataclass(frozen=True)
 class Memory:
-    """What the engine says about a model's memory, and whether a sequence's tail can be cut off."""
+    """The engine's facts about a model's memory, and the result of cutting off a sequence's tail."""
 
     recurrent: bool = False
     hybrid: bool = False
@@ -273,7 +273,7 @@ def picture(*, seed: int, width: int, height: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a projector promises for a picture of 160 x 96 pixels."""
+    """Figures that a projector promises for a picture of 160 x 96 pixels."""
 
     rows: int
     positions: int
@@ -292,35 +292,35 @@ SIGHTS = {
 def test_a_vision_pair_turns_a_picture_into_rows_and_reads_them(zoo: Path, name: str) -> None:
     model_file, projector_file = build_pair(name, zoo)
     with loaded(model_file) as model:
-        eyes = Eyes(model, projector_file)
-        assert mtmd.mtmd_support_vision(eyes.context)
+        vision = Vision(model, projector_file)
+        assert mtmd.mtmd_support_vision(vision.context)
         marker = mtmd.mtmd_default_marker().decode()
-        chunks = eyes.chunks(f"Look: {marker} What is it?", picture(seed=1, width=160, height=96))
+        chunks = vision.chunks(f"Look: {marker} What is it?", picture(seed=1, width=160, height=96))
         images = [c for c in chunks if mtmd.mtmd_input_chunk_get_type(c) == mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE]
         assert len(images) == 1
-        rows = eyes.rows(images[0])
+        rows = vision.rows(images[0])
         seen = Sight(
             rows=len(rows),
             positions=mtmd.mtmd_input_chunk_get_n_pos(images[0]),
-            non_causal=mtmd.mtmd_decode_use_non_causal(eyes.context, images[0]),
-            mrope=mtmd.mtmd_decode_use_mrope(eyes.context),
+            non_causal=mtmd.mtmd_decode_use_non_causal(vision.context, images[0]),
+            mrope=mtmd.mtmd_decode_use_mrope(vision.context),
         )
         assert seen == SIGHTS[name]
         assert np.isfinite(rows).all()
         assert rows.std() > 0.1
 
-        logits, position = eyes.logits(chunks)
+        logits, position = vision.logits(chunks)
         assert np.isfinite(logits).all()
         assert position == sum(mtmd.mtmd_input_chunk_get_n_pos(chunk) for chunk in chunks)
-        other, _ = eyes.logits(eyes.chunks(f"Look: {marker} What is it?", picture(seed=2, width=160, height=96)))
+        other, _ = vision.logits(vision.chunks(f"Look: {marker} What is it?", picture(seed=2, width=160, height=96)))
         assert np.abs(other - logits).max() > 0.01 * np.abs(logits).max()
 
 
 def test_an_image_of_a_gemma_pair_stands_between_its_markers(zoo: Path) -> None:
     model_file, projector_file = build_pair("vision_swa", zoo)
     with loaded(model_file) as model:
-        eyes = Eyes(model, projector_file)
-        before, _, after = eyes.chunks(
+        vision = Vision(model, projector_file)
+        before, _, after = vision.chunks(
             f"Look: {mtmd.mtmd_default_marker().decode()}", picture(seed=1, width=64, height=64)
         )
         assert text_of(model, before).endswith(b"<start_of_image>")
@@ -363,7 +363,8 @@ for path in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def verdicts(zoo: Path) -> dict[str, bool]:
-    """Whether the engine loaded a file, by path; a file that killed it is missing, and so are those after it."""
+    """Try to load files; return success by path. A file that killed the engine is missing, and so are those after
+    it."""
     whole = file_of(zoo, "tied")
     files = [whole, *(damage(whole, kind) for kind in Damage)]
     command = [sys.executable, "-c", TRY_TO_LOAD, *map(str, files)]

@@ -1,4 +1,4 @@
-"""What must hold after every event, however large the cluster is.
+"""Invariants after every event, however large the cluster is.
 
 1. No device is promised more than it has, less what is never promised (rule 1), claims of loads that still evict apart.
 2. Processes hold no more than their devices have.
@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.core.books.effects import (
+from scheduler.core.draining import nodes_of
+from scheduler.core.sizes.ledger import Promise, overhead_bytes
+from scheduler.core.state.effects import (
     AnswerFailed,
     AnswerReady,
     AnswerUnloading,
@@ -26,11 +28,9 @@ from scheduler.core.books.effects import (
     StartRunner,
     StopRunner,
 )
-from scheduler.core.books.events import Event
-from scheduler.core.books.load_jobs import UNPLACED
-from scheduler.core.books.promises import promises
-from scheduler.core.draining import nodes_of
-from scheduler.core.sizes.ledger import Promise, overhead_bytes
+from scheduler.core.state.events import Event
+from scheduler.core.state.load_jobs import UNPLACED
+from scheduler.core.state.promises import promises
 from scheduler.core.values.desired import Phase
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Invariants:
 
     def _check_promises(self, world: LargeWorld, where: str) -> None:
         grown = self._promised.follow(_present(world, self._promised.parts))
-        policy = world.core.books.policy
+        policy = world.core.state.policy
         for node_id, device_id in grown:
             device = world.all_nodes[node_id].device(device_id)
             assert device is not None
@@ -113,7 +113,7 @@ class Invariants:
             assert held <= device.total_bytes, f"{where}: {node_id} {device_id} holds {held} of {device.total_bytes}"
 
     def _check_effects(self, world: LargeWorld, effects: list[Effect], where: str) -> None:
-        books = world.core.books
+        state = world.core.state
         for effect in effects:
             match effect:
                 case AnswerReady() | AnswerFailed():
@@ -122,11 +122,11 @@ class Invariants:
                 case AnswerUnloading():
                     self._answer_once(effect.caller_id, where)
                 case StartRunner() | StopRunner():
-                    assert books.leadership is not None, where
-                    assert effect.fence == books.leadership.fence == world.fence, where
+                    assert state.leadership is not None, where
+                    assert effect.fence == state.leadership.fence == world.fence, where
                 case SaveDesired() if effect.record.phase is Phase.STARTING:
                     record = effect.record
-                    assert books.drains.keys().isdisjoint(nodes_of(record.node_id, record.layout)), where
+                    assert state.drains.keys().isdisjoint(nodes_of(record.node_id, record.layout)), where
                 case _:
                     pass
 
@@ -147,15 +147,15 @@ class Invariants:
 
 
 def _present(world: LargeWorld, known: Mapping[object, tuple[object, Parts]]) -> dict[object, tuple[object, Parts]]:
-    """What is promised now, by placement and node; what is as it was before is the same object as in `known`."""
-    books = world.core.books
+    """Return the present promises by placement and node; unchanged ones are the same objects as in `known`."""
+    state = world.core.state
     claims = {
         f"load:{job.id}" if job.record is None else job.record.placement_id
-        for job in books.jobs.values()
+        for job in state.jobs.values()
         if job.state in UNPLACED and job.placement is not None
     }
     present: dict[object, tuple[object, Parts]] = {}
-    for promise in promises(books):
+    for promise in promises(state):
         if promise.placement_id not in claims:
             name = (promise.placement_id, promise.node_id)
             assert name not in present, f"{name} is promised twice"

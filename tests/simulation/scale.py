@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from scheduler.core.books.effects import AnswerReady, Effect, StartRunner
-from scheduler.core.books.events import Event
+from common.spec.layout import Layout
+from scheduler.core.state.effects import AnswerReady, Effect, StartRunner
+from scheduler.core.state.events import Event
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MIB, MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
@@ -73,7 +73,7 @@ class LargeWorld(World):
         return tuple(found)
 
     def _lent(self) -> Counter[tuple[str, str]]:
-        """What loaded runners hold on the devices of other nodes."""
+        """Return the bytes that loaded runners hold on the devices of other nodes."""
         lent: Counter[tuple[str, str]] = Counter()
         for one in self.runners.values():
             for part in one.view.memory.devices if one.view.memory is not None else ():
@@ -307,7 +307,7 @@ class Scale:
             case "leader":
                 world.lose_leadership()
                 self.after(3.0, world.lead)
-            case "drain" if world.core.books.leadership is not None:
+            case "drain" if world.core.state.leadership is not None:
                 name = chance.choice(used)
                 self.happened["drained"] += 1
                 world.drain(name, budget_s=chance.choice([0.0, 60.0]))
@@ -320,7 +320,7 @@ class Scale:
         self.world.stale.pop(name, None)
 
     def _undrain(self, name: str) -> None:
-        if self.world.core.books.leadership is None:
+        if self.world.core.state.leadership is None:
             self.after(5.0, partial(self._undrain, name))
         else:
             self.world.drain(name, drain=False)

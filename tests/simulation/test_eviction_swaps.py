@@ -1,4 +1,4 @@
-"""Who is thrown out, over hours: two devices, four models, two fit. Swaps are compared with the fewest that could be.
+"""Evictions over hours: two devices, four models, two fit. Swaps are compared with the fewest that are possible.
 
 Two people ask for two models all day, two others for theirs now and then; at four paces, of which the fastest asks for
 a model every few loads. Or all four take turns. The fewest loads that could have served the same requests in their
@@ -22,8 +22,9 @@ from functools import partial
 
 import pytest
 
-from scheduler.core.values.policy import EvictionOrder, Policy
-from scheduler.core.values.view import SERVING_STATES, STARTING_STATES
+from scheduler.core.state.cluster_state import ClusterState
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, RunnerView
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models
 
@@ -34,11 +35,11 @@ DAILY = ("m0", "m1")
 SELDOM = ("m2", "m3")
 FIT = 2
 PACES = (1.0, 0.5, 0.25, 0.125)
-WAIT_S_MAX = 60.0  # two waits for what is cheaper (starve_s each), if that long, and the loads
+WAIT_S_MAX = 60.0  # two waits for what is cheaper (STARVE_S each), if that long, and the loads
 
 
 class Habit(StrEnum):
-    """How people ask: the gaps of their requests."""
+    """Pattern of requests: the gaps between them."""
 
     STEADY = "steady"  # two all day, two now and then
     TURNS = "turns"  # one after the other, all day
@@ -50,7 +51,6 @@ class Day:
     """Four people, four models, two devices that hold one model each."""
 
     seed: int
-    order: EvictionOrder = EvictionOrder.COST
     context_tokens: tuple[int | None, ...] = (None,)
     pace: float = 1.0
     habit: Habit = Habit.STEADY
@@ -68,7 +68,7 @@ class Day:
     def __post_init__(self) -> None:
         self._random, self._work = random.Random(self.seed), random.Random(-self.seed)
         names = (*DAILY, *SELDOM)
-        policy = Policy(keep_alive_ms=-1, eviction_order=self.order)
+        policy = Policy(keep_alive_ms=-1)
         self.world = World(policy=policy, sizes_gib={f"digest-{name}": 17.0 for name in names})
         devices = (gpu("g0"), gpu("g1"), cpu(free=4, total=4))
         self.world.nodes = {"a": node("a", devices=devices, models=models(*names))}
@@ -193,11 +193,19 @@ def loads_by_rates(sequence: list[str]) -> int:
     return loads
 
 
-def day_of(
-    seed: int, order: EvictionOrder = EvictionOrder.COST, *, pace: float = 1.0, habit: Habit = Habit.STEADY
-) -> Day:
+def least_recently_used(state: ClusterState, runner: RunnerView, now_s: float) -> float:
+    """Return a loss by the time since the last use alone."""
+    return 1.0 / (1.0 + state.tracked[runner.placement_id].idle_s(now_s))
+
+
+def first_in(state: ClusterState, runner: RunnerView, now_s: float) -> float:
+    """Return a loss by the time since the load alone."""
+    return 1.0 / (1.0 + max(0.0, now_s - state.tracked[runner.placement_id].ready_since_s))
+
+
+def day_of(seed: int, *, pace: float = 1.0, habit: Habit = Habit.STEADY) -> Day:
     """A day that is over, on which nobody was refused and nobody waited for long."""
-    day = Day(seed=seed, order=order, pace=pace, habit=habit)
+    day = Day(seed=seed, pace=pace, habit=habit)
     day.run()
     assert all(day.world.is_ready(one) for one in day.world.asked if one not in day._waiting)
     assert day.longest_wait_s <= WAIT_S_MAX
@@ -227,7 +235,8 @@ def test_where_requests_come_by_chance_swaps_are_within_a_tenth_of_the_best_with
 
 @pytest.mark.behaviour("B-136")
 @pytest.mark.parametrize("habit", [Habit.STEADY, Habit.TURNS])
-def test_simpler_orders_need_more_swaps(habit: Habit) -> None:
-    loads = {order: day_of(1, order, habit=habit).loads for order in EvictionOrder}
-    assert loads[EvictionOrder.COST] * 1.2 < loads[EvictionOrder.LEAST_RECENTLY_USED]
-    assert loads[EvictionOrder.COST] * 1.2 < loads[EvictionOrder.FIRST_IN]
+def test_simpler_orders_need_more_swaps(habit: Habit, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = day_of(1, habit=habit).loads
+    for order in (least_recently_used, first_in):
+        monkeypatch.setattr("scheduler.core.room.evictable.loss_of_replica", order)
+        assert loads * 1.2 < day_of(1, habit=habit).loads

@@ -1,7 +1,7 @@
 """A hundred thousand random events: rule 1 after every single one of them.
 
 Somebody else takes memory, hosts and runners crash, devices get lost and come back, figures grow old, leaders and
-stores come and go, callers arrive and leave. The core sees only what hosts tell it, late or not at all; the books are
+stores come and go, callers arrive and leave. The core sees only what hosts tell it, late or not at all; the state is
 checked against what devices have, and against what processes really hold. Everything follows from the seed.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scheduler.core.books.effects import Effect
-from scheduler.core.books.events import Event, TimePassed
-from scheduler.core.books.load_jobs import UNPLACED
-from scheduler.core.books.promises import promises
+from common.spec.layout import Layout
 from scheduler.core.sizes.ledger import overhead_bytes, pools_of
+from scheduler.core.state.effects import Effect
+from scheduler.core.state.events import Event, TimePassed
+from scheduler.core.state.load_jobs import UNPLACED
+from scheduler.core.state.promises import promises
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, DeviceView, NodeView
@@ -36,7 +36,7 @@ WATCH_BREAKS_S = 8.0  # gRPC asks after 5 s of silence, and waits 3 s for the an
 
 @dataclass(slots=True)
 class CheckedWorld(World):
-    """Checks the books after every event, and shows figures as old as they are."""
+    """Checks the state after every event, and shows figures as old as they are."""
 
     truth: dict[str, NodeView] = field(default_factory=dict)  # every node there is, seen or not
     hogs: dict[tuple[str, str], int] = field(default_factory=dict)  # what others hold on a device
@@ -68,7 +68,7 @@ class CheckedWorld(World):
         return tuple(found)
 
     def view_of(self, one: NodeView) -> NodeView:
-        """What the host of a node would tell now."""
+        """Return the view that the host of a node would report now."""
         view = self._view(one)
         return replace(view, devices=tuple(self._shown(view.id, device) for device in view.devices))
 
@@ -78,7 +78,7 @@ class CheckedWorld(World):
         return replace(device, free_bytes=free, lost=is_lost, usable=not is_lost)
 
     def room(self, node_id: str, device: DeviceView) -> int:
-        """What is really free on a device, and in the memory that it comes out of."""
+        """Return the bytes that are really free on a device, and in the memory that it comes out of."""
         held, least = self.held(), device.total_bytes
         for pool_id in pools_of(device):
             members = [one for one in self.truth[node_id].devices if pool_id in pools_of(one)]
@@ -88,16 +88,16 @@ class CheckedWorld(World):
         return least
 
     def check(self) -> None:
-        """Rule 1, device by device and pool by pool: in the books, and in truth."""
-        books = self.core.books
+        """Rule 1, device by device and pool by pool: in the state of the core and in truth."""
+        state = self.core.state
         # A load that still evicts has promised itself what others hold: a claim, not bytes.
         claims = {
             f"load:{job.id}" if job.record is None else job.record.placement_id
-            for job in books.jobs.values()
+            for job in state.jobs.values()
             if job.state in UNPLACED and job.placement is not None
         }
         promised: Counter[tuple[str, str]] = Counter()
-        for promise in promises(books):
+        for promise in promises(state):
             if promise.placement_id not in claims:
                 promised.update({(promise.node_id, name): count for name, count in promise.device_bytes.items()})
         held = self.held()
@@ -107,7 +107,7 @@ class CheckedWorld(World):
             for device in view.devices:
                 count = promised[node_id, device.id]
                 where = f"seed {self.seed}, event {self.events}: {node_id} {device.id}"
-                assert count <= device.total_bytes - overhead_bytes(device, books.policy), where
+                assert count <= device.total_bytes - overhead_bytes(device, state.policy), where
                 for pool_id in pools_of(device):
                     shared[pool_id] += count
                     really[pool_id] += held[node_id, device.id]
@@ -115,7 +115,7 @@ class CheckedWorld(World):
                 keeper = view.device("cpu") if device.pool_id == "host" else device
                 assert keeper is not None
                 where = f"seed {self.seed}, event {self.events}: {node_id} pool {device.pool_id}"
-                assert shared[device.pool_id] <= keeper.total_bytes - overhead_bytes(keeper, books.policy), where
+                assert shared[device.pool_id] <= keeper.total_bytes - overhead_bytes(keeper, state.policy), where
                 assert really[device.pool_id] <= keeper.total_bytes, where
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from scheduler.core.books.effects import AnswerReady
+from scheduler.core.state.effects import AnswerReady
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, NodeView, RunnerState

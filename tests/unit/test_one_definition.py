@@ -1,12 +1,10 @@
-"""What all services share is defined in one place."""
+"""Shared code has one definition."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from common.clock import NS_PER_MS, NS_PER_S, ns_from_ms
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("cli", "common", "discovery", "gateway", "runner", "scheduler")
@@ -41,14 +39,3 @@ def test_milliseconds_become_durations_in_one_place() -> None:
         if FACTOR.search(line) and UNIT.search(line.partition("#")[0])
     ]
     assert own == []
-    helpers = [
-        path for path in sources() if re.search(r"^def ns_from_ms\b", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert helpers == [CLOCK]
-
-
-@pytest.mark.behaviour("B-120")
-def test_a_duration_is_whole_nanoseconds() -> None:
-    assert ns_from_ms(1.5) == 1_500_000
-    assert ns_from_ms(0.0000004) == 0
-    assert NS_PER_S == 1000 * NS_PER_MS

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# Subjects of later commits have the form `scope: imperative summary`.
+SUBJECTS_SINCE = "a7c13b8"
+SUBJECT_LENGTH_MAX = 72
 # A module holds one idea; a longer one hides a second.
 MODULE_LINES_MAX = 400
 # A folder can be taken in at a glance; a fuller one hides an order.
@@ -72,3 +75,13 @@ def test_there_are_no_leftovers() -> None:
         if marker.search(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+def test_commit_subjects_name_their_scope() -> None:
+    log = ["git", "log", "--no-merges", "--format=%s", f"{SUBJECTS_SINCE}..HEAD"]
+    found = subprocess.run(log, cwd=ROOT, capture_output=True, check=False, text=True)
+    if found.returncode:
+        pytest.skip(f"the history does not reach back to {SUBJECTS_SINCE}")
+    form = re.compile(r"[a-z0-9_./,{}-]+: \S")
+    subjects = found.stdout.splitlines()
+    assert [line for line in subjects if len(line) > SUBJECT_LENGTH_MAX or not form.match(line)] == []

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.conformance.cases import TABLE
 from tests.conformance.stage import STAGES, known_facts
 from tools.conformance import node
-from tools.conformance.document import Line, document
+from tools.conformance.document import Line, document, split_page
 from tools.conformance.releases import RELEASES, environment_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ NPM = "npm"
 
 @contextlib.contextmanager
 def _cluster(stage: str, *, kept: Path) -> Iterator[Path]:
-    """A fresh cluster, and the file that says where it is: cases of errors leave broken models behind.
+    """Run a new cluster; yield the file with its addresses. Error cases leave broken models behind.
 
     Its logs stay in `kept`, for what went wrong.
     """
@@ -61,7 +61,7 @@ def _run(command: list[str], column: str, environment: dict[str, str] | None = N
 
 
 def _column(column: str, only: str) -> list[Line] | str:
-    """What the clients of one column say, or why they cannot be asked."""
+    """Run the clients of one column; return their lines, or the reason why they cannot run."""
     environment = None
     if column == NPM:
         if why := node.prepare(BUILD / "node"):
@@ -97,14 +97,16 @@ def _keep(column: str, lines: list[Line]) -> None:
 
 
 def write_page(missing: dict[str, str]) -> None:
-    """The page from what is written down of every column."""
+    """Write the page from the recorded lines of every column."""
     found: list[Line] = []
     for column in [*COLUMNS, NPM]:
         path = LINES / f"{column}.json"
         if path.exists():
             found += [Line(**line) for line in json.loads(path.read_text())]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    PAGE.write_text(document(TABLE.values(), found, date=today, missing=missing), encoding="utf-8")
+    _, clients = split_page(PAGE.read_text(encoding="utf-8"))
+    cases = document(TABLE.values(), found, date=today, missing=missing)
+    PAGE.write_text(f"{cases}\n{clients}" if clients else cases, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from tests.conformance.table import Case
 
 NPM_DIALECTS = ("openai", "ollama")
+# What follows is written by `make clients` and kept here.
+CLIENTS_HEADING = "## Real clients without a network"
 _MODES = ("whole", "stream")
 _HEAD = """\
 # Official clients
@@ -35,8 +37,14 @@ class Line:
     lacks: str = ""
 
 
+def split_page(page: str) -> tuple[str, str]:
+    """Return what `make conformance` writes, and what `make clients` writes."""
+    cases, heading, clients = page.partition(CLIENTS_HEADING)
+    return cases, heading + clients
+
+
 def document(cases: Iterable[Case], lines: Iterable[Line], *, date: str, missing: Mapping[str, str]) -> str:
-    """The whole page. `missing` says why a column has nothing."""
+    """Return the whole page. `missing` has the reasons for empty columns."""
     by_cell: dict[tuple[str, str], list[Line]] = defaultdict(list)
     versions: dict[str, dict[str, str]] = defaultdict(dict)
     columns: list[str] = []

@@ -27,7 +27,7 @@ def prepare(folder: Path) -> str:
 
 
 def command(folder: Path, facts: Path) -> list[str]:
-    """What runs the cases."""
+    """Return the command that runs the cases."""
     return ["node", str(folder / "run.mjs"), str(facts)]
 
 

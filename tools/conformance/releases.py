@@ -1,4 +1,4 @@
-"""Which releases of the official clients are tried, and environments that hold nothing else."""
+"""Releases of the official clients that are tested, each in an environment with nothing else."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ RELEASES = (NEWEST, YEAR_OLD)
 
 
 def environment_of(release: Release, folder: Path) -> Path:
-    """A Python that has these clients and nothing else; made once.
+    """Return a Python with these clients and nothing else; it is made once.
 
     Raises:
         subprocess.CalledProcessError: they cannot be installed, without a network for instance.

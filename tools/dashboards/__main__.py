@@ -1,15 +1,11 @@
-"""Write deploy/grafana/dashboards; with `--check` only say whether the files are up to date."""
+"""Write deploy/grafana/dashboards; with `--check` only report whether the files are up to date."""
 
 import sys
 
 from tools.dashboards.boards import BOARDS
 from tools.dashboards.grafana import DIRECTORY, to_json
+from tools.generated import write_or_check
 
 if __name__ == "__main__":
-    stale = False
-    for board in BOARDS:
-        path, text = DIRECTORY / f"{board.uid}.json", to_json(board)
-        stale = stale or not path.exists() or path.read_text(encoding="utf-8") != text
-        if "--check" not in sys.argv:
-            path.write_text(text, encoding="utf-8")
-    sys.exit(int(stale and "--check" in sys.argv))
+    wanted = {DIRECTORY / f"{board.uid}.json": to_json(board) for board in BOARDS}
+    sys.exit(write_or_check(wanted, sys.argv[1:], tool="dashboards"))

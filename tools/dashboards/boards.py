@@ -1,4 +1,4 @@
-"""What the three boards show."""
+"""Content of the three boards."""
 
 from tools.dashboards.fleet import FLEET
 from tools.dashboards.model import MODEL

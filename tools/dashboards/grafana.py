@@ -65,7 +65,7 @@ class Board:
 
 
 def to_json(board: Board) -> str:
-    """The file that is provisioned."""
+    """Return the dashboard's provisioned JSON."""
     return json.dumps(_board(board), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -44,7 +44,7 @@ def share(title: str, *queries: tuple[str, str], about: str = "") -> Panel:
 
 
 def rate(metric: str, by: str, matchers: str = "") -> str:
-    """A counter's growth per second, summed."""
+    """Return the query of a counter's growth per second, summed."""
     return f"sum by ({by}) (rate({metric}{matchers}[$__rate_interval]))"
 
 

@@ -28,7 +28,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the assistant says in one turn, in parts."""
+    """Answer of the assistant in one turn, in parts."""
 
     content: str = ""
     reasoning: str | None = None
@@ -62,7 +62,7 @@ class Question:
 
     @property
     def brings_system(self) -> bool:
-        """Whether the conversation has a system message of its own, which the answer depends on."""
+        """Return True if the conversation has a system message of its own, which the answer depends on."""
         return bool(self.messages[0]["role"] == "system")
 
     def phrased(self, words: str) -> tuple[Message, ...]:

@@ -24,7 +24,7 @@ TOKENS_PER_STREAM = 1280
 
 @dataclass(slots=True, kw_only=True)
 class Generated:
-    """What the model said: its tokens without the end token, and each choice's lead, the end's included."""
+    """Output of the model: its tokens without the end token, and each choice's lead, the end's included."""
 
     tokens: list[int] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)

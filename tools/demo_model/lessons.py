@@ -30,7 +30,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """How a question is put: what stands before it, and whether the model may think."""
+    """Framing of a question: the text before it, and whether the model may think."""
 
     system: str | None = None
     history: tuple[Message, ...] = ()

@@ -19,7 +19,7 @@ PRE_TOKENIZER = "gpt-2"  # llama.cpp's name for this split
 
 
 class Visibility(Enum):
-    """Whether a special token is part of the text that a client sees."""
+    """Visibility of a special token in the text that a client sees."""
 
     HIDDEN = "control"
     SHOWN = "user_defined"

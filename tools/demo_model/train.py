@@ -28,7 +28,7 @@ NOT_TAUGHT = -100  # cross_entropy skips this target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How the model is trained. Found by trial: the shortest that leaves wide margins."""
+    """Recipe of the training. Found by trial: the shortest that leaves wide margins."""
 
     seed: int = 1
     epochs: int = 80

@@ -98,6 +98,8 @@ pip_options=(--no-deps --no-cache-dir --require-hashes --no-binary llama-cpp-pyt
 if [ -z "$out" ]; then
   run "$python" -m pip install --force-reinstall "${pip_options[@]}"
   run "$python" -m tools.check_engine
+  # So that the next version is built with the same flags.
+  run "$python" -m tools.setup --built="$cmake_args"
   exit
 fi
 

@@ -8,7 +8,7 @@ import gguf
 
 
 class Damage(Enum):
-    """What is wrong with the copy."""
+    """Damage to the copy."""
 
     EMPTY = "empty"
     TEXT = "text"

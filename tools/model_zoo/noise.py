@@ -25,7 +25,7 @@ DTYPES = {WeightType.F32: "<f4", WeightType.F16: "<f2"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
-    """How a tensor's values are drawn: uniform around a mean, some rows weaker, some values negated.
+    """Distribution of a tensor's values: uniform around a mean, some rows weaker, some values negated.
 
     Attributes:
         deviation: standard deviation.

@@ -1,11 +1,11 @@
-"""What a model of the zoo is: a name, a family, and the numbers that give it its shape."""
+"""Recipe of a model of the zoo: a name, a family, and the numbers that give it its shape."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Family(Enum):
-    """Who turns a recipe into tensors: one module of `families` each."""
+    """Family that turns a recipe into tensors: one module of `families` each."""
 
     LLAMA = "llama"
     QWEN = "qwen"
@@ -23,7 +23,7 @@ class Family(Enum):
 
 
 class WeightType(Enum):
-    """How matrices are stored. Vectors and what llama.cpp wants exact stay F32."""
+    """Storage type of matrices. Vectors and tensors that llama.cpp wants exact stay F32."""
 
     F32 = "F32"
     F16 = "F16"
@@ -31,7 +31,7 @@ class WeightType(Enum):
 
 
 class Pooling(Enum):
-    """How the outputs of a text become one vector, as GGUF numbers it."""
+    """Pooling of a text's outputs into one vector, as GGUF numbers it."""
 
     MEAN = 1
     CLS = 2
@@ -40,7 +40,7 @@ class Pooling(Enum):
 
 
 class TokenizerKind(Enum):
-    """Which of the zoo's tokenizers a text model gets."""
+    """Tokenizer of a text model, one of the zoo's."""
 
     BYTE_LEVEL = "byte-level"
     LLAMA = "llama"

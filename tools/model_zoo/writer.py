@@ -17,7 +17,7 @@ from tools.model_zoo.recipe import Recipe, WeightType
 from tools.model_zoo.tokens.tokenizer import Value
 
 RECIPE_KEY = "puna.zoo.recipe"
-# The key is among the first entries of a file, so that a look at the beginning tells whether the file is current.
+# The key is among the first entries of a file, so that its beginning shows whether the file is current.
 RECIPE_WITHIN_BYTES = 1024
 TENSOR_TYPES = {
     WeightType.F32: gguf.GGMLQuantizationType.F32,

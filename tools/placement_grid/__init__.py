@@ -1,4 +1,4 @@
-"""How right measured placement is: counted, planned and loaded on devices whose limits are real, against two formulas.
+"""Accuracy of measured placement: counted, planned and loaded on devices with real limits, against two formulas.
 
     make placement-grid
 

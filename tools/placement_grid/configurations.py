@@ -17,7 +17,7 @@ DEVICE_BYTES_MAX = 4800 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSet:
-    """How the layers lie: one share for each device, in layer order; what is left lies in host RAM."""
+    """Distribution of layers: one share for each device, in layer order; the rest is in host RAM."""
 
     name: str
     shares: tuple[float, ...]
@@ -81,7 +81,7 @@ LARGE_SETS = (("one", 1), ("two", 2), ("three", 2))  # and how many times the sl
 
 
 def recipes() -> tuple[Recipe, ...]:
-    """The shapes of the grid: what llama.cpp lays out differently, and one whose weights weigh more than its cache."""
+    """Return the shapes of the grid: each that llama.cpp lays out differently, and one with more weights than cache."""
     tiny = ("dense", "dense_wide_head", "tied", "moe", "swa", "recurrent", "hybrid")
     return (
         *(replace(ZOO[name], context_tokens=1 << 17) if ZOO[name].context_tokens else ZOO[name] for name in tiny),

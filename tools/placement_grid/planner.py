@@ -1,4 +1,4 @@
-"""What the planner's margin does to decisions, by the size of the devices. Pure.
+"""Effect of the planner's margin on decisions, by the size of the devices. Pure.
 
 The margins are the scheduler's own. What it also reserves for a GPU's context is left out: the limits of the grid's
 devices count buffers alone.
@@ -16,7 +16,7 @@ from tools.placement_grid.predictions import MIB, fits
 from tools.placement_grid.run import Cell
 
 GIB = 1024 * MIB
-# Cells are told apart by what the smallest part of a layout takes on its device.
+# The smallest part of a layout on its device distinguishes cells.
 BAND_BYTES = (0, 64 * MIB, 256 * MIB, 1 * GIB)
 ORDERS = 20
 # Devices larger than the grid's: nothing is loaded on them, the errors of the grid are laid onto such sizes.
@@ -25,7 +25,7 @@ COMPUTED_BYTES = (4 * GIB, 20 * GIB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """How often the least margin refuses what would have gone well, where parts of layouts are of about one size.
+    """False refusals by the least margin, where parts of layouts are of about one size.
 
     Attributes:
         least_bytes: what the smallest part of each layout takes at least.
@@ -41,7 +41,7 @@ class Band:
 
 
 def kept_bytes(cells: Sequence[Cell]) -> dict[int, tuple[int, ...]]:
-    """The margin of each device by configuration, as the scheduler learns it: from each load on the way."""
+    """Return the margin of each device by configuration, as the scheduler learns it from each earlier load."""
     margins, found = NO_MARGINS, dict[int, tuple[int, ...]]()
     for cell in cells:
         key = MarginKey(
@@ -60,7 +60,7 @@ def kept_bytes(cells: Sequence[Cell]) -> dict[int, tuple[int, ...]]:
 
 
 def in_other_orders(cells: Sequence[Cell]) -> list[float]:
-    """False refusals as parts of all decisions, where the same loads come in other orders: what is learned differs."""
+    """Return the share of false refusals with the loads in other orders, where the scheduler learns other margins."""
     judged = [cell for cell in cells if cell.real]
     shares = []
     for seed in range(ORDERS):
@@ -119,7 +119,7 @@ def _is_false_refusal(cell: Cell) -> bool:
 
 
 def _room_at_least(share: float) -> float:
-    """How many of the rooms that are drawn are so much of the need, or more."""
+    """Return the share of drawn rooms that are at least so much of the need."""
     if share <= ROOM_MIN:
         return 1.0
     return max(0.0, math.log(ROOM_MAX / share) / math.log(ROOM_MAX / ROOM_MIN))

@@ -1,4 +1,4 @@
-"""What is said before a load: the measured report, and two formulas that need the file's header only. Pure."""
+"""Predictions before a load: the measured report, and two formulas that need the file's header only. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the formulas know about a model."""
+    """Facts about a model that the formulas use."""
 
     file_bytes: int
     embedding_length: int
@@ -26,7 +26,7 @@ def file_and_cache(facts: ModelFacts, *, context_tokens: int) -> float:
 
 
 def shared_out(total_bytes: float, counts: Sequence[int], layers: int) -> tuple[int, ...]:
-    """A formula's total by layers: it knows nothing finer."""
+    """Share a formula's total among devices by their layers: it has no finer figures."""
     return tuple(round(total_bytes * count / layers) for count in counts)
 
 

@@ -1,8 +1,8 @@
-"""What the grid says: errors and wrong decisions of each way to predict. Pure.
+"""Report of the grid: errors and wrong decisions of each way to predict. Pure.
 
 Two questions that must not be mixed. Is the count right? Then a device with as much room as was counted takes the
 model: that is judged without any margin. And what does it cost to keep one? Whatever has room, but less than the margin
-more, is refused; how much that is depends on the size of the device, so it is told by size (`planner.py`).
+more, is refused; how much that is depends on the size of the device, so it is reported by size (`planner.py`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ Predict = Callable[[Cell], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How one way to predict did. Errors are of one device in one configuration."""
+    """Score of one way to predict. Errors are of one device in one configuration."""
 
     name: str
     decisions: int
@@ -76,7 +76,7 @@ def score(
 
 
 def scores(cells: Sequence[Cell]) -> list[Score]:
-    """The measured report first."""
+    """Return the scores, the measured report first."""
     learned = kept_bytes(cells)
     return [
         score("measured", cells, lambda cell: cell.measured),
@@ -98,7 +98,7 @@ def scores(cells: Sequence[Cell]) -> list[Score]:
 
 
 def complaints(cells: Sequence[Cell]) -> list[str]:
-    """What of the promise does not hold; empty if it all does."""
+    """Return the broken parts of the promise; empty if it holds."""
     measured = scores(cells)[0]
     found = [f"{cell.configuration.name}: {cell.failure}" for cell in cells if not cell.real]
     # The p99 may lie beyond the bar for one in a hundred.
@@ -117,7 +117,7 @@ def complaints(cells: Sequence[Cell]) -> list[str]:
 
 
 def bars(cells: Sequence[Cell]) -> dict[str, dict[str, object]]:
-    """What is promised, what came of it, and whether that will do."""
+    """Return each promise, its result, and the verdict."""
     found = scores(cells)
     measured, lived = found[0], found[PLANNER]
     parts = sum(len(cell.real) for cell in cells)

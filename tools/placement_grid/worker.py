@@ -1,7 +1,7 @@
 """A process that counts and loads configurations one after another, as runners do. JSON lines in, JSON lines out.
 
 One process for many configurations, because most of a runner's start is the interpreter. A configuration that kills it
-is told apart by the caller, who starts another one.
+ends this process; the caller notices, and starts another one.
 """
 
 import os
@@ -32,14 +32,14 @@ class _Load:
         self.error: BaseException | None = None
 
     def load_progressed(self, progress: LoadProgress) -> None:
-        """Nobody watches."""
+        """Ignore progress."""
 
     def loaded(self, model: LoadedModel) -> None:  # noqa: ARG002  # what is held is asked of the devices
-        """The model is there, and warm."""
+        """Signal the end of a successful load."""
         self.over.set()
 
     def load_failed(self, error: PunaError) -> None:
-        """It was refused, or could not be done."""
+        """Signal the end of a failed load."""
         self.error = error
         self.over.set()
 
@@ -47,7 +47,7 @@ class _Load:
         """There are no requests."""
 
     def died(self, error: BaseException) -> None:
-        """The engine broke."""
+        """Signal that the engine broke."""
         self.error = error
         self.over.set()
 

@@ -1,1 +1,1 @@
-"""What `puna doctor` makes of what it finds: facts in, findings out. Pure."""
+"""Checks of `puna doctor`: facts in, findings out. Pure."""

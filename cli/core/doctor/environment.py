@@ -6,7 +6,7 @@ from cli.core.doctor.findings import Finding, fail, ok, warn
 from common.nearest import nearest
 
 
-def judge_unknown(unknown: Iterable[str], known: frozenset[str]) -> Iterator[Finding]:
+def assess_unknown(unknown: Iterable[str], known: frozenset[str]) -> Iterator[Finding]:
     """PUNA_ names that nothing reads: every process refuses to start with them."""
     for name in sorted(unknown):
         meant = nearest(name, known)
@@ -14,7 +14,7 @@ def judge_unknown(unknown: Iterable[str], known: frozenset[str]) -> Iterator[Fin
         yield fail("environment", f"unknown setting {name}", advice)
 
 
-def judge_ollama(*, set_names: Iterable[str], counting: Mapping[str, str], known: frozenset[str]) -> Iterator[Finding]:
+def assess_ollama(*, set_names: Iterable[str], counting: Mapping[str, str], known: frozenset[str]) -> Iterator[Finding]:
     """OLLAMA_ names. `counting`: the PUNA_ name that each one stands in for; `known`: those with an equivalent."""
     for name in sorted(set_names):
         if name in counting:

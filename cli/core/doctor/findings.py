@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is. `SKIP`: it could not be looked at, or there is nothing to look at."""
+    """Severity of a finding. `SKIP`: the check could not run, or it had nothing to check."""
 
     OK = "ok"
     SKIP = "skip"
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found, and what to do about it; `advice` is empty where nothing is to be done."""
+    """A result of one check; `advice` is empty if no action is needed."""
 
     area: str
     level: Level
@@ -35,22 +35,22 @@ def skip(area: str, text: str) -> Finding:
 
 
 def warn(area: str, text: str, advice: str) -> Finding:
-    """It works, but not as it should."""
+    """Return a finding about something that works with restrictions."""
     return Finding(area=area, level=Level.WARN, text=text, advice=advice)
 
 
 def fail(area: str, text: str, advice: str) -> Finding:
-    """It does not work."""
+    """Return a finding about something that does not work."""
     return Finding(area=area, level=Level.FAIL, text=text, advice=advice)
 
 
 def has_failed(findings: Iterable[Finding]) -> bool:
-    """Whether the exit status is 1."""
+    """Return True if a finding failed; the exit status is then 1."""
     return any(one.level is Level.FAIL for one in findings)
 
 
 def summary(findings: Iterable[Finding]) -> str:
-    """The last line."""
+    """Return the last line of the report."""
     levels = [one.level for one in findings]
     failed, warned = levels.count(Level.FAIL), levels.count(Level.WARN)
     if not failed and not warned:

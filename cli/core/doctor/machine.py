@@ -23,10 +23,10 @@ _AMX_ADVICE = (
 _BUILD_ADVICE = "it was built for another processor: build llama-cpp-python on this machine; `make setup` does that"
 
 
-def judge_engine(
+def assess_engine(
     *, report: Mapping[str, Any] | None, exit_code: int, last_line: str, has_amx: bool
 ) -> Iterator[Finding]:
-    """How the engine's self-test ended; a negative exit code is the signal that ended it."""
+    """Report the engine's self-test; a negative exit code is the number of the signal that ended it."""
     if report is None:
         if exit_code < 0:
             advice = _AMX_ADVICE if has_amx else _BUILD_ADVICE
@@ -60,10 +60,10 @@ class TriedDevice:
     trouble: str | None
 
 
-def judge_devices(
+def assess_devices(
     devices: Iterable[TriedDevice], *, excluded: frozenset[str], integrated: IntegratedGpus
 ) -> Iterator[Finding]:
-    """What models may be placed on, and what is left out and why."""
+    """Report the devices that models can be placed on, and those that are left out, with the reason."""
     known = list(devices)
     discrete = any(one.kind == "gpu" and not one.trouble and one.id not in excluded for one in known)
     for one in known:
@@ -88,7 +88,7 @@ def judge_devices(
         yield ok("devices", "no GPU; models run on the CPU")
 
 
-def judge_unused_cards(cards: Iterable[str], devices: Iterable[TriedDevice]) -> Iterator[Finding]:
+def assess_unused_cards(cards: Iterable[str], devices: Iterable[TriedDevice]) -> Iterator[Finding]:
     """Cards that a driver knows while the engine lists no GPU at all."""
     found = sorted(cards)
     if found and not any(one.kind in ("gpu", "integrated") for one in devices):
@@ -96,10 +96,10 @@ def judge_unused_cards(cards: Iterable[str], devices: Iterable[TriedDevice]) -> 
         yield warn("devices", f"the driver knows {', '.join(found)}, but this build of the engine does not", advice)
 
 
-def judge_port(
+def assess_port(
     *, name: str, address: str, variable: str, taken: bool, owner: str, is_ours: bool, is_puna: bool
 ) -> Finding:
-    """A listener that `puna up` wants. `owner` is who has it, as far as that can be seen."""
+    """Check a port that `puna up` needs. `owner` is the process that has it, as far as that is visible."""
     if not taken:
         return ok("ports", f"{address} ({name}) is free")
     if is_ours:
@@ -111,7 +111,7 @@ def judge_port(
     return fail("ports", f"{address} ({name}) is taken by {who}", advice)
 
 
-def judge_disk(*, what: str, path: str, free_bytes: int, total_bytes: int, writable: bool) -> Finding:
+def assess_disk(*, what: str, path: str, free_bytes: int, total_bytes: int, writable: bool) -> Finding:
     """Room where something is written."""
     text = f"{what} {path}: {format_bytes(free_bytes)} free of {format_bytes(total_bytes)}"
     if not writable:
@@ -123,26 +123,16 @@ def judge_disk(*, what: str, path: str, free_bytes: int, total_bytes: int, writa
     return ok("disk", text)
 
 
-def judge_models(checked: Mapping[str, str], *, directory: str) -> Iterator[Finding]:
-    """By name of a model: what is wrong with it, or nothing."""
-    broken = {name: trouble for name, trouble in checked.items() if trouble}
-    good = len(checked) - len(broken)
-    if good or not broken:
-        yield ok("models", f"{good} usable in {directory}" if good else f"none yet in {directory}")
-    for name, trouble in sorted(broken.items()):
-        yield fail("models", f"{name}: {trouble}", f"fetch or copy it again, or remove it: `puna rm {name}`")
-
-
-def judge_open_files(soft: int, hard: int) -> Finding:
-    """How many files and connections a process may have; a negative limit is none."""
+def assess_open_files(soft: int, hard: int) -> Finding:
+    """Check the limit of open files and connections; a negative number means unlimited."""
     if soft < 0 or soft >= OPEN_FILES_WARN:
         return ok("limits", "open files: unlimited" if soft < 0 else f"open files: {soft}")
     advice = f"each client is one: `ulimit -n {min(hard, 65536) if hard > 0 else 65536}` before `puna up`"
     return warn("limits", f"open files: {soft}", advice)
 
 
-def judge_skew(whose: str, skew_s: float) -> Finding:
-    """How far another clock is from this one."""
+def assess_skew(whose: str, skew_s: float) -> Finding:
+    """Check the difference between another clock and this one."""
     text = f"{whose} is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
     if abs(skew_s) < SKEW_WARN_S:
         return ok("clocks", f"{whose} agrees with this machine's")

@@ -9,8 +9,8 @@ from cli.core.doctor.findings import Finding, fail, ok, warn
 _KEEP_ADVICE = "`CONFIG SET appendonly yes`, or `save` lines in its configuration"
 
 
-def judge_redis(info: Mapping[str, Any], *, save: str | None) -> Iterator[Finding]:
-    """What INFO says; `save` is that setting, None where the server does not tell it."""
+def assess_redis(info: Mapping[str, Any], *, save: str | None) -> Iterator[Finding]:
+    """Check the fields of INFO; `save` is that setting, None if the server does not report it."""
     version = info.get("redis_version") or info.get("valkey_version") or "of unknown version"
     yield ok("redis", f"it answers, version {version}")
     if info.get("role") not in (None, "master"):
@@ -34,7 +34,7 @@ def judge_redis(info: Mapping[str, Any], *, save: str | None) -> Iterator[Findin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelAnswer:
-    """What one sentinel says; `trouble` instead of the rest where it says nothing."""
+    """Answer of one sentinel; only `trouble` is set if it did not answer."""
 
     address: str
     primary: str = ""
@@ -42,8 +42,8 @@ class SentinelAnswer:
     trouble: str = ""
 
 
-def judge_sentinels(answers: Sequence[SentinelAnswer], *, set_name: str) -> Iterator[Finding]:
-    """Whether enough of them are there, and of one mind."""
+def assess_sentinels(answers: Sequence[SentinelAnswer], *, set_name: str) -> Iterator[Finding]:
+    """Check that enough sentinels answer, and that all name the same primary."""
     heard = [answer for answer in answers if not answer.trouble]
     for answer in answers:
         if answer.trouble:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.core.doctor.findings import Finding, fail, ok, warn
+from cli.core.formatting import crash_text
 
 _NODE_ADVICE = {
     "suspect": "it is silent: look whether it and the network between are up",
@@ -13,8 +14,8 @@ _NODE_ADVICE = {
 }
 
 
-def judge_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> Finding:
-    """Who answers there."""
+def assess_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> Finding:
+    """Compare the version of the server with that of this command."""
     version = answer.get("puna")
     if version is None:
         name = f"Ollama {answer['version']}" if "version" in answer else "something else than Puna"
@@ -27,8 +28,8 @@ def judge_version(*, url: str, answer: Mapping[str, Any], own_version: str) -> F
     return ok("server", f"Puna {version} answers at {url}{other}")
 
 
-def judge_readiness(status: int, answer: Mapping[str, Any]) -> Finding:
-    """What GET /readyz said."""
+def assess_readiness(status: int, answer: Mapping[str, Any]) -> Finding:
+    """Report the answer of GET /readyz."""
     if status == 200 and answer.get("waits_for"):
         return warn("server", f"it takes requests, and waits for {answer['waits_for']}", "look at the hosts' logs")
     if status == 200:
@@ -41,7 +42,7 @@ def judge_readiness(status: int, answer: Mapping[str, Any]) -> Finding:
     return fail("server", f"it is not ready (status {status})", "look at its log")
 
 
-def judge_nodes(nodes: list[Mapping[str, Any]]) -> Iterator[Finding]:
+def assess_nodes(nodes: list[Mapping[str, Any]]) -> Iterator[Finding]:
     """Nodes and their devices as the scheduler sees them."""
     if not nodes:
         yield fail("nodes", "there is none", "start a host, and see that PUNA_DISCOVERY_ADDRESS names the discovery")
@@ -58,6 +59,20 @@ def judge_nodes(nodes: list[Mapping[str, Any]]) -> Iterator[Finding]:
             devices = node.get("devices") or []
             yield ok("nodes", f"{name} is {state}, {len(devices)} device{'' if len(devices) == 1 else 's'}")
         yield from _devices(str(name), node.get("devices") or [])
+
+
+def assess_crashes(nodes: list[Mapping[str, Any]], *, now_unix_s: float) -> Iterator[Finding]:
+    """Judge the models whose replicas crash, by the nodes of GET /puna/v1/nodes."""
+    serving = {runner.get("model") for node in nodes for runner in node.get("runners") or [] if _serves(runner)}
+    for row in [row for node in nodes for row in node.get("crash_rows") or []]:
+        model, node, error = row.get("model"), row.get("node"), row.get("error")
+        text = f"{model} on {node} {crash_text(row, now_unix_s=now_unix_s)}: {error}"
+        advice = f"look at its runner's log on the node; `puna load {model}` tries it at once"
+        yield warn("models", text, advice) if model in serving else fail("models", text, advice)
+
+
+def _serves(runner: Mapping[str, Any]) -> bool:
+    return runner.get("state") in ("ready", "no_slots")
 
 
 def _devices(node: str, devices: list[Mapping[str, Any]]) -> Iterator[Finding]:

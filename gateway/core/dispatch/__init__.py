@@ -1,1 +1,1 @@
-"""Whose turn it is, at which replica, and what is turned away. Pure."""
+"""Order of requests, choice of their replica, and refusals. Pure."""

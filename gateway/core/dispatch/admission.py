@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import QueueFull
-from gateway.core.dispatch.fairness import NO_CLAIM, Claim
-from gateway.core.dispatch.replica_choice import Candidate, Need, choose_replica, is_able
+from gateway.core.dispatch.fairness import NO_CLAIM, SlotClaim
+from gateway.core.dispatch.replica_choice import ReplicaCandidate, ReplicaNeed, choose_replica, is_able
 
-# A cold model has no slots to count; runners have 8 unless told otherwise.
+# A cold model has no slots to count; runners have 8 by default.
 _SLOTS_ASSUMED = 8
 _WAITING_MIN = 16
 _WAITING_PER_SLOT = 4
@@ -18,7 +18,7 @@ _KEPT_FOR_OTHERS = 0.25
 _RETRY_AFTER_S_MIN = 1.0
 _RETRY_AFTER_S_MAX = 60.0
 _JITTER = 0.2
-# How fast the measured drain rate follows the newest interval.
+# Weight of the newest interval in the measured drain rate.
 _DRAIN_WEIGHT = 0.2
 BUSY_TEXT = "server busy, please try again.  maximum pending requests exceeded"
 
@@ -28,8 +28,8 @@ class Waiter:
     """A request that waits for a slot."""
 
     number: int
-    need: Need
-    claim: Claim = NO_CLAIM
+    need: ReplicaNeed
+    claim: SlotClaim = NO_CLAIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,12 @@ class Grant:
 
 
 def waiting_max(*, slots_total: int, queue_max: int) -> int:
-    """Most requests that may wait for one model."""
+    """Return the largest number of requests that may wait for one model."""
     return min(queue_max, max(_WAITING_MIN, _WAITING_PER_SLOT * (slots_total or _SLOTS_ASSUMED)))
 
 
 def tenant_waiting_max(places: int) -> int:
-    """Most places of a queue that one tenant may take, so that a loud one leaves room for a quiet one."""
+    """Return the largest number of places in a queue for one tenant, so that a loud one leaves room for a quiet one."""
     return max(places - max(round(places * _KEPT_FOR_OTHERS), 1), 1)
 
 
@@ -73,7 +73,7 @@ def check_bytes(*, waiting: int, more: int, retry_after_s: float) -> None:
         raise QueueFull(BUSY_TEXT, retry_after_s=retry_after_s)
 
 
-def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[Candidate]) -> list[Grant]:
+def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[ReplicaCandidate]) -> list[Grant]:
     """Give free slots to waiters in their order; one that no replica suits does not hold up the others."""
     free = {candidate.key: candidate for candidate in candidates}
     grants: list[Grant] = []
@@ -93,8 +93,8 @@ def plan_grants(waiters: Sequence[Waiter], candidates: Iterable[Candidate]) -> l
     return grants
 
 
-def needs_load(waiter: Waiter, candidates: Iterable[Candidate]) -> bool:
-    """True if no running replica will ever serve the waiter, however long it waits."""
+def needs_load(waiter: Waiter, candidates: Iterable[ReplicaCandidate]) -> bool:
+    """Return True if no running replica will ever serve the waiter, however long it waits."""
     return not any(is_able(candidate, waiter.need) for candidate in candidates)
 
 
@@ -110,22 +110,22 @@ class DrainRate:
     since_s: float = 0.0  # the newest end, or the first start after a pause
 
     def after_start(self, now_s: float) -> "DrainRate":
-        """One more request runs."""
+        """Count one more running request."""
         return replace(self, running=self.running + 1, since_s=self.since_s if self.running else now_s)
 
     def after_end(self, now_s: float) -> "DrainRate":
-        """One of them ended."""
+        """Count an ended request."""
         newest_s = now_s - self.since_s
         old_s = newest_s if self.interval_s is None else self.interval_s
         interval_s = old_s + _DRAIN_WEIGHT * (newest_s - old_s)
         return DrainRate(interval_s=interval_s, running=self.running - 1, since_s=now_s)
 
     def after_cancel(self) -> "DrainRate":
-        """One of them never began."""
+        """Count a request that was canceled before it began."""
         return replace(self, running=self.running - 1)
 
 
 def retry_after_s(*, work_ahead: int, drain: DrainRate, jitter: float) -> float:
-    """When to come again: work ahead over the drain rate, spread by a jitter of -1..1 so that clients do not herd."""
+    """Return the time to wait before a retry: work ahead over the drain rate, with a jitter of -1..1 against herds."""
     expected_s = work_ahead * (drain.interval_s if drain.interval_s is not None else _RETRY_AFTER_S_MIN)
     return min(max(expected_s * (1 + _JITTER * jitter), _RETRY_AFTER_S_MIN), _RETRY_AFTER_S_MAX)

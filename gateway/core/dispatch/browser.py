@@ -1,4 +1,4 @@
-"""Which browsers may talk to a gateway: the Host rule against DNS rebinding, and CORS."""
+"""Browsers that may talk to a gateway: the Host rule against DNS rebinding, and CORS."""
 
 import ipaddress
 from collections.abc import Collection
@@ -12,7 +12,7 @@ _FORBIDDEN = "forbidden"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserPolicy:
-    """What is known about this gateway. `origins` are allowed besides loopback ones."""
+    """Policy of this gateway for browsers. `origins` are allowed besides loopback ones."""
 
     loopback_only: bool
     machine_name: str
@@ -30,14 +30,14 @@ class BrowserPolicy:
             raise PermissionDenied(_FORBIDDEN)
 
     def allows_origin(self, origin: str) -> bool:
-        """True if pages of this origin may call."""
+        """Return True if pages of this origin may call."""
         if origin in self.origins:
             return True
         scheme, separator, host = origin.partition("://")
         return bool(separator) and scheme in ("http", "https") and is_loopback_name(host_name(host))
 
     def is_own_page(self, origin: str, host: str) -> bool:
-        """True if a page of this gateway calls. Without keys only under names that nobody else can point here."""
+        """Return True if a page of this gateway calls; without keys only under names that cannot be rebound."""
         authority = origin.partition("://")[2].lower()
         if not authority or authority != host.strip().lower():
             return False
@@ -54,7 +54,7 @@ class BrowserPolicy:
 
 
 def host_name(host: str) -> str:
-    """The lower-case name in `name`, `name:port` or `[v6]:port`; empty if it is none of these."""
+    """Return the lower-case name in `name`, `name:port` or `[v6]:port`; empty if it is none of these."""
     host = host.strip().lower()
     if host.startswith("["):
         name, bracket, port = host[1:].partition("]")
@@ -64,7 +64,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback_name(name: str) -> bool:
-    """True for localhost and loopback addresses."""
+    """Return True for localhost and loopback addresses."""
     if name == "localhost":
         return True
     try:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 _STEP_BYTES_MIN = 64
 # A prompt is cut where it differs, and at most this part of what is equal is not seen.
 _STEP_SHARE = 8
-# No more names than this; what is longer is told apart by the rest of its request.
+# No more names than this; what is longer is distinguished by the rest of its request.
 NAMES_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a prompt. Kinds are told apart: text that a user wrote is not the template's."""
+    """A part of a prompt. Kinds are kept apart: text that a user wrote is not the template's."""
 
     kind: int
     content: bytes
@@ -35,7 +35,7 @@ class PromptPrefixes:
     size_bytes: int = 0
 
     def held_bytes(self, held: AbstractSet[int]) -> int:
-        """How much of the prompt is held by whoever holds beginnings of these names."""
+        """Return the bytes of the prompt held under these names of beginnings."""
         for name, end in zip(reversed(self.names), reversed(self.ends), strict=True):
             if name in held:
                 return end
@@ -46,7 +46,7 @@ NO_PREFIXES = PromptPrefixes()
 
 
 def name_prefixes(pieces: Iterable[Piece], *, salt: str) -> PromptPrefixes:
-    """Names of the beginnings of a prompt, the whole of it included."""
+    """Name the beginnings of a prompt, the whole of it included."""
     digest = hashlib.blake2b(digest_size=8, key=hashlib.sha256(salt.encode()).digest())
     names: list[int] = []
     ends: list[int] = []

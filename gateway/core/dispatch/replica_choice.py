@@ -14,12 +14,12 @@ _BYTES_PER_TOKEN = 4
 _PROMPT_TOKENS_PER_S = 500.0
 # A prompt that was moved to host RAM comes back about so many times faster than it is computed.
 _PARKED_SPEEDUP = 16
-# What an answer loses in a full replica beside an idle one, in seconds: so much a held prefix has to save.
+# Seconds that an answer takes longer in a full replica than in an idle one: a held prefix has to save as much.
 _FULL_COST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ReplicaCandidate:
     """One replica as a request sees it."""
 
     key: str
@@ -36,8 +36,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a request asks of a replica."""
+class ReplicaNeed:
+    """Requirements of a request for a replica."""
 
     context_tokens: int | None = None
     avoided: frozenset[str] = frozenset()  # replicas that failed this request
@@ -47,7 +47,7 @@ class Need:
     prefixes: PromptPrefixes = NO_PREFIXES  # of its prompt
 
     def suits(self, *, context_tokens: int, layers_on_devices: int, layers_total: int) -> bool:
-        """Whether a replica was loaded so that it can serve the request."""
+        """Return True if a replica was loaded so that it can serve the request."""
         if self.context_tokens is not None and context_tokens < self.context_tokens:
             return False
         if self.require_gpu and layers_on_devices < layers_total:
@@ -55,8 +55,8 @@ class Need:
         return self.num_gpu is None or layers_on_devices == min(self.num_gpu, layers_total)
 
 
-def is_able(candidate: Candidate, need: Need) -> bool:
-    """True if the replica could serve the request once it has a free slot."""
+def is_able(candidate: ReplicaCandidate, need: ReplicaNeed) -> bool:
+    """Return True if the replica could serve the request once it has a free slot."""
     return candidate.key not in need.avoided and need.suits(
         context_tokens=candidate.context_tokens,
         layers_on_devices=candidate.layers_on_devices,
@@ -64,8 +64,8 @@ def is_able(candidate: Candidate, need: Need) -> bool:
     )
 
 
-def choose_replica(candidates: Iterable[Candidate], need: Need) -> str | None:
-    """The key of the best replica with a free slot, or None: every able one is busy, or none is able."""
+def choose_replica(candidates: Iterable[ReplicaCandidate], need: ReplicaNeed) -> str | None:
+    """Return the key of the best replica with a free slot, or None: every able one is busy, or none is able."""
     able = [c for c in candidates if is_able(c, need) and c.slots_free > 0 and not (need.is_suspect and c.has_suspect)]
     if not able:
         return None
@@ -76,8 +76,8 @@ def choose_replica(candidates: Iterable[Candidate], need: Need) -> str | None:
     return max(able, key=lambda c: (-cost_s(c, need.prefixes, usual_tokens_per_s=usual), -c.work, c.key)).key
 
 
-def cost_s(candidate: Candidate, prefixes: PromptPrefixes, *, usual_tokens_per_s: float) -> float:
-    """Seconds that a request takes more there than at an idle replica that holds its whole prompt, as predicted.
+def cost_s(candidate: ReplicaCandidate, prefixes: PromptPrefixes, *, usual_tokens_per_s: float) -> float:
+    """Predict the seconds that a request takes more there than at an idle replica that holds its whole prompt.
 
     `usual_tokens_per_s`: of prompts, for a replica whose own speed is not known.
     """
@@ -86,6 +86,6 @@ def cost_s(candidate: Candidate, prefixes: PromptPrefixes, *, usual_tokens_per_s
         held_bytes = max(held_bytes, prefixes.held_bytes(candidate.parked) * (1 - 1 / _PARKED_SPEEDUP))
     missing_tokens = (prefixes.size_bytes - held_bytes) / _BYTES_PER_TOKEN
     busy_fraction = 1 - candidate.slots_free / candidate.slots_total if candidate.slots_total else 1.0
-    # What runs there takes part in every step in which the prompt is evaluated.
+    # Running requests take part in every step in which the prompt is evaluated.
     prompt_s = missing_tokens / (candidate.prompt_tokens_per_s or usual_tokens_per_s) * (1 + busy_fraction)
     return prompt_s + _FULL_COST_S * busy_fraction

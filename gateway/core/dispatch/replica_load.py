@@ -1,4 +1,4 @@
-"""How busy a replica is, from its last report and from what this gateway did since."""
+"""Load of a replica, from its last report and this gateway's own requests since."""
 
 from dataclasses import dataclass, replace
 
@@ -42,7 +42,7 @@ def reported(
     queued: int,
     load_fraction: float = 0.0,
 ) -> ReplicaLoad:
-    """The replica spoke: believe it."""
+    """Return the load as the replica reported it."""
     return replace(
         load,
         state=state,
@@ -57,18 +57,18 @@ def reported(
 
 
 def started(load: ReplicaLoad) -> ReplicaLoad:
-    """This gateway sent a request there."""
+    """Return the load after this gateway sent a request there."""
     return replace(load, in_flight=load.in_flight + 1, started_since_report=load.started_since_report + 1)
 
 
 def ended(load: ReplicaLoad) -> ReplicaLoad:
-    """A request of this gateway is over."""
+    """Return the load after the end of a request of this gateway."""
     assert load.in_flight > 0
     return replace(load, in_flight=load.in_flight - 1, ended_since_report=load.ended_since_report + 1)
 
 
 def saturated(load: ReplicaLoad) -> ReplicaLoad:
-    """The replica refused a request as full: count it as full until it reports again.
+    """Return the load of a replica that refused a request as full: it counts as full until it reports again.
 
     The end of the refused request frees nothing, nor do those of others while more wait there.
     """
@@ -77,5 +77,5 @@ def saturated(load: ReplicaLoad) -> ReplicaLoad:
 
 
 def unreachable(load: ReplicaLoad) -> ReplicaLoad:
-    """Its report stream broke, or a call could not connect."""
+    """Return the load of a replica that broke its report stream, or that a call could not connect to."""
     return replace(load, reachable=False)

@@ -1,4 +1,4 @@
-"""When an answer goes on elsewhere, and when it must not. Pure: time comes in.
+"""Rules for continuing an answer at another replica. Pure: time comes in.
 
 A request that was computed when its runner crashed is a suspect of that crash. It goes on as one: a replica takes one
 suspect at a time, until that is past the place of the crash, and a crash meanwhile is blamed on it alone. So the
@@ -10,14 +10,14 @@ import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-# How often one answer may change its replica because the one before was lost. Drains do not count.
+# Times that one answer may change its replica because the one before was lost. Drains do not count.
 RESUMES_MAX = 5
 # The crash that ends a request.
 CRASHES_MAX = 2
 # Tokens past those that had come when a runner crashed, after which a suspect has shown that it is harmless: one decode
 # step past the crash itself, and what was computed by then and still on its way.
 PROBATION_TOKENS = 8
-# How long the body of a request that killed its runners is refused, so that clients which retry do no more harm.
+# Time for which the body of a request that killed its runners is refused, so that clients which retry do no more harm.
 QUARANTINE_S = 60.0
 _QUARANTINED_MAX = 1024
 _NAME_BYTES = 8
@@ -27,12 +27,12 @@ STALL_S_MIN = 30.0
 STALL_AVERAGES = 20.0
 STALL_UNKNOWN_S = 120.0
 _GAP_WEIGHT = 0.05
-# How long an answer between two replicas waits before it asks for one again: this part of what it has waited, and never
-# so long that a stream would pause for more than the load and two seconds.
+# Pause of an answer between two replicas before it requests one again: this share of its wait so far, and never so long
+# that a stream would pause for more than the load and two seconds.
 _AGAIN_SHARE = 0.25
 AGAIN_S_MIN = 0.5
 AGAIN_S_MAX = 1.5
-# Where it was told that it will be longer. Not all of that: whoever said so does not know what comes.
+# Where the refusal named a longer time. Not all of that: it is a forecast.
 AGAIN_S_TOLD_MAX = 5.0
 # Retries before the first event that a gateway makes: at most this part of its requests, beyond a reserve for the
 # death of a replica with everything on it.
@@ -41,7 +41,7 @@ RETRY_RESERVE = 128.0
 
 
 def stall_after_s(average_gap_s: float | None, *, begun: bool) -> float:
-    """The longest silence of a healthy call; `begun`: it has said something, so it does not wait for a slot there."""
+    """Return the longest silence of a healthy call; `begun`: it has a slot and has sent something."""
     if average_gap_s is None:
         return STALL_UNKNOWN_S
     longest_s = max(STALL_S_MIN, STALL_AVERAGES * average_gap_s)
@@ -49,12 +49,12 @@ def stall_after_s(average_gap_s: float | None, *, begun: bool) -> float:
 
 
 def average_after(average_gap_s: float | None, gap_s: float) -> float:
-    """The moving average of the time between two events of a replica's calls."""
+    """Return the moving average of the time between two events of a replica's calls."""
     return gap_s if average_gap_s is None else average_gap_s + _GAP_WEIGHT * (gap_s - average_gap_s)
 
 
 def again_after_s(waited_s: float, retry_after_s: float | None) -> float:
-    """When to ask again for what was refused now; `retry_after_s`: when the refusal says that it makes sense, if so."""
+    """Return when to repeat a refused request; `retry_after_s`: the refusal's own hint, if any."""
     if retry_after_s is not None and retry_after_s > AGAIN_S_MAX:
         return min(retry_after_s, AGAIN_S_TOLD_MAX)
     return min(max(_AGAIN_SHARE * waited_s, AGAIN_S_MIN), AGAIN_S_MAX)
@@ -62,7 +62,7 @@ def again_after_s(waited_s: float, retry_after_s: float | None) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Suspicion:
-    """What one request is blamed for."""
+    """Crashes that one request is blamed for."""
 
     crashes: int = 0
     harmless_from: int = 0  # tokens of the answer; while on probation
@@ -78,12 +78,12 @@ class Suspicion:
         return self.crashes >= CRASHES_MAX
 
     def crashed(self, *, answer_tokens: int) -> None:
-        """A runner crashed under it, and nobody else is to blame."""
+        """Record a crash of its runner with no other suspect."""
         self.crashes += 1
         self.harmless_from = answer_tokens + PROBATION_TOKENS
 
     def is_past(self, answer_tokens: int) -> bool:
-        """True once the place of the crash lies behind it."""
+        """Return True once the place of the crash lies behind it."""
         return answer_tokens >= self.harmless_from
 
 
@@ -94,7 +94,7 @@ class RetryBudget:
     left: float = RETRY_RESERVE
 
     def earn(self) -> None:
-        """One more request came."""
+        """Note one more request."""
         self.left = min(self.left + RETRY_SHARE, RETRY_RESERVE)
 
     def spend(self) -> bool:
@@ -106,7 +106,7 @@ class RetryBudget:
 
 
 def poison_name(body: str, *, salt: str) -> bytes:
-    """What schedulers know a request by that killed its runners. `salt`: of its tenant, the same at every gateway."""
+    """Return the schedulers' name of a request that killed its runners. `salt`: its tenant's, equal at all gateways."""
     return hmac.digest(salt.encode(), body.encode(errors="surrogatepass"), hashlib.sha256)[:_NAME_BYTES]
 
 
@@ -124,13 +124,13 @@ class Quarantine:
             self._until_s.popitem(last=False)
 
     def is_empty(self, now_s: float) -> bool:
-        """True if nothing is refused, so that nobody need be hashed."""
+        """Return True if nothing is refused, so that no request needs a hash."""
         while self._until_s and next(iter(self._until_s.values())) <= now_s:
             self._until_s.popitem(last=False)
         return not self._until_s
 
     def remaining_s(self, tenant: str, body: str, now_s: float) -> float:
-        """How long a request is refused still; 0: it is not."""
+        """Return the remaining time of a request's refusal; 0: none."""
         return max(self._until_s.get(self._mac(tenant, body), now_s) - now_s, 0.0)
 
     def _mac(self, tenant: str, body: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What a gateway with too much to do turns away, and in which order. Pure: measurements come in.
+"""Load shedding of an overloaded gateway, and its order. Pure: measurements come in.
 
 Large bodies first, because each holds the event loop longest; then new connections; then every body. What is being
 answered is never cut.
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from common.errors import QueueFull
 
-# How late the event loop may be, and for how long, before large bodies are refused.
+# Lateness of the event loop, and its duration, before large bodies are refused.
 LAG_S_MAX = 0.1
 LAG_LASTS_S = 1.0
 LARGE_BODY_BYTES = 64 * 1024
@@ -24,14 +24,14 @@ SHED_TEXT = "the gateway has too much to do; please try again"
 
 @dataclass(slots=True)
 class Pressure:
-    """How the process is doing, as last measured."""
+    """Pressure on the process, as last measured."""
 
     memory_share: float = 0.0
     _late_since_s: float | None = None
     _now_s: float = 0.0
 
     def measured(self, *, now_s: float, lag_s: float, memory_share: float) -> None:
-        """A new look: how late it came, and how much of the memory is used."""
+        """Note a new measurement: the lateness of the event loop, and the part of the memory that is used."""
         self._now_s = now_s
         self.memory_share = memory_share
         if lag_s <= LAG_S_MAX:
@@ -61,7 +61,7 @@ class Pressure:
 
 @dataclass(slots=True)
 class Connections:
-    """Who is connected, by address."""
+    """Open connections, by address."""
 
     total: int = 0
     by_address: dict[str, int] = field(default_factory=dict)

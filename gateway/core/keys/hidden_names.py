@@ -12,7 +12,7 @@ _SEVERAL = re.compile(rf"{ANOTHER}(?:, {ANOTHER})+")
 
 
 def without_hidden(text: str, *, is_model: Callable[[str], bool], may_use: Callable[[str], bool]) -> str:
-    """The same text with other words for models that the caller may not use."""
+    """Replace the models that the caller may not use by other words."""
 
     def shown(word: re.Match[str]) -> str:
         return ANOTHER if is_model(word[0]) and not may_use(word[0]) else word[0]
@@ -21,7 +21,7 @@ def without_hidden(text: str, *, is_model: Callable[[str], bool], may_use: Calla
 
 
 def texts_shown(value: Any, shown: Callable[[str], str]) -> Any:
-    """JSON with every text in it as it is shown; names of fields stay."""
+    """Return JSON with every text replaced by its shown form; names of fields stay."""
     match value:
         case str():
             return shown(value)

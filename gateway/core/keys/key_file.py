@@ -23,12 +23,12 @@ CONTEXT_TOKENS_MIN = 4  # as of the option num_ctx
 
 
 def write_keys(keys: Iterable[Key]) -> str:
-    """The text of a file of keys."""
+    """Write the text of a file of keys."""
     return json.dumps({"version": VERSION, "keys": [key_fields(key) for key in keys]}, indent=1) + "\n"
 
 
 def key_fields(key: Key) -> dict[str, Any]:
-    """A key as the file has it."""
+    """Return the fields of a key as they stand in the file."""
     return {
         "id": key.id,
         "digest": key.digest,
@@ -51,7 +51,7 @@ def key_fields(key: Key) -> dict[str, Any]:
 
 
 def read_keys(text: str) -> tuple[Key, ...]:
-    """The keys of a file.
+    """Read the keys of a file.
 
     Raises:
         ValueError: it is no file of keys; the text says where it is wrong.
@@ -66,7 +66,7 @@ def read_keys(text: str) -> tuple[Key, ...]:
 
 
 def read_key(entry: object, place: str) -> Key:
-    """One key.
+    """Read one key.
 
     Raises:
         ValueError: a field is missing, unknown or wrong; a key that could mean more than was meant is none.
@@ -102,7 +102,7 @@ def read_key(entry: object, place: str) -> Key:
 
 
 def band_of(name: object) -> Band:
-    """A band by its name.
+    """Return a band by its name.
 
     Raises:
         ValueError: there is no such band.

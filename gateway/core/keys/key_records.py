@@ -1,7 +1,7 @@
 """Keys made through the API, as they lie in Redis and in caches: sealed texts in two sets that only grow. Pure.
 
-What nobody takes away can be joined in any order: an empty store forgets nothing that a gateway remembers, and a
-tombstone stays. The seal is made with the pepper, so that who can write to the store can make no key, widen none and
+Records that are never removed can be joined in any order: an empty store forgets nothing that a gateway remembers, and
+a tombstone stays. The seal is made with the pepper, so that who can write to the store can make no key, widen none and
 revoke none.
 """
 
@@ -15,7 +15,7 @@ from gateway.core.keys.key_file import key_fields, read_key
 from gateway.core.keys.keys import Key
 
 VERSION = 1
-# Tombstones included. A million would be a mistake of somebody's script.
+# Tombstones included. A million would be a mistake in a script.
 MADE_MAX = 10_000
 _MADE = "made"
 _REVOKED = "revoked"
@@ -23,7 +23,7 @@ _REVOKED = "revoked"
 
 @dataclass(slots=True)
 class KeyRecords:
-    """What is known of keys that were made. `refused` has the ids of records whose seal is not ours."""
+    """Known records of API-made keys. `refused` has the ids of records with a foreign seal."""
 
     pepper: bytes = field(repr=False)
     made: dict[str, str] = field(default_factory=dict)  # sealed texts by id
@@ -44,14 +44,14 @@ class KeyRecords:
         return len(self.made) + len(self.revoked) > before
 
     def missing_in(self, made: Mapping[str, str], revoked: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """What another place does not have."""
+        """Return the records that another place lacks."""
         return (
             {key_id: text for key_id, text in self.made.items() if key_id not in made},
             {key_id: text for key_id, text in self.revoked.items() if key_id not in revoked},
         )
 
     def all_keys(self) -> list[Key]:
-        """Every key, with its tombstone if it has one."""
+        """List every key, with its tombstone if it has one."""
         return [
             replace(key, revoked_unix_s=self._revoked_unix_s.get(key_id, key.revoked_unix_s))
             for key_id, key in self._keys.items()
@@ -82,22 +82,22 @@ class KeyRecords:
 
 
 def sealed_key(pepper: bytes, key: Key) -> str:
-    """The record of a key."""
+    """Write the record of a key."""
     return _sealed(pepper, _MADE, json.dumps(key_fields(key), sort_keys=True, separators=(",", ":")))
 
 
 def sealed_tombstone(pepper: bytes, key_id: str, revoked_unix_s: int) -> str:
-    """The record that a key is revoked."""
+    """Write the record of a revoked key."""
     return _sealed(pepper, _REVOKED, f"{key_id} {revoked_unix_s}")
 
 
 def write_cache(made: Mapping[str, str], revoked: Mapping[str, str]) -> str:
-    """The text of a cache file."""
+    """Write the text of a cache file."""
     return json.dumps({"version": VERSION, "made": dict(made), "revoked": dict(revoked)}) + "\n"
 
 
 def read_cache(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What a cache file holds; still to be checked by `learn`.
+    """Read the records of a cache file; `learn` still has to check them.
 
     Raises:
         ValueError: it is no cache of keys.
@@ -112,7 +112,7 @@ def read_cache(text: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def unsealed(pepper: bytes, kind: str, text: str) -> str | None:
-    """What was sealed; None if it was not with this pepper, or as another kind."""
+    """Return the sealed content; None if the seal has another pepper or kind."""
     seal, _, payload = text.partition(" ")
     expected = _seal(pepper, kind, payload)
     return payload if hmac.compare_digest(seal.encode(), expected.encode()) else None

@@ -1,6 +1,6 @@
-"""What somebody with the scope admin:keys may do with keys. Pure.
+"""Rules for managing keys with the scope admin:keys. Pure.
 
-Nobody gives more than they have. Whoever lacks admin:cluster is at home in one tenant: keys of others do not exist.
+A key cannot grant a right that it lacks. A key without admin:cluster belongs to one tenant: others' keys do not exist.
 """
 
 import ipaddress
@@ -15,12 +15,12 @@ ACTIVE_PER_OWNER = 2
 
 
 def may_see(who: Key, key: Key) -> bool:
-    """True if a key exists as far as somebody is concerned."""
+    """Return True if a key is visible to the caller."""
     return Scope.ADMIN_CLUSTER in who.scopes or key.tenant == who.tenant
 
 
 def check_gift(who: Key, key: Key) -> None:
-    """Let somebody make a key.
+    """Check that the caller may make a key.
 
     Raises:
         PermissionDenied: it could do what its maker cannot.

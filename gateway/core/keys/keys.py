@@ -1,6 +1,6 @@
 """API keys: how one is written, what is kept of it, and what it may do. Pure.
 
-A key is `puna_<id>_<secret>_<check>`: scanners recognise it, and a typing error shows without asking anybody. Only
+A key is `puna_<id>_<secret>_<check>`: scanners recognise it, and a typing error shows without a look-up. Only
 HMAC-SHA-256(pepper, secret) is kept; 256 random bits need no slow hash.
 """
 
@@ -16,7 +16,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
 from common.errors import ModelNotFound, PermissionDenied, Unauthenticated
-from gateway.core.asked.model_names import parse_model_name
+from gateway.core.request.model_names import parse_model_name
 
 BASE62 = string.digits + string.ascii_letters
 ID_LENGTH = 8
@@ -25,14 +25,16 @@ _CHECK_LENGTH = 6
 _FORM = re.compile(
     rf"puna_([0-9A-Za-z]{{{ID_LENGTH}}})_([0-9A-Za-z]{{{SECRET_LENGTH}}})_([0-9A-Za-z]{{{_CHECK_LENGTH}}})"
 )
-# One text for whatever is wrong with a key: which part of it was right is nobody's business.
-_INVALID = "invalid API key"
+# One text for every fault of a key: it must not reveal which part was right.
+_INVALID = "Incorrect API key provided"  # as OpenAI begins it: LiteLLM knows a 401 from this text only
+# Bytes of a cache salt. No two tenants with the same one can be found.
+_SALT_BYTES = 16
 # Compared where no key has the id, so that the answer takes as long.
 _NO_DIGEST = "0" * 64
 
 
 class Scope(StrEnum):
-    """What a key may be good for."""
+    """Right of a key."""
 
     INFER = "infer"
     EMBED = "embed"
@@ -47,7 +49,7 @@ ALL_SCOPES = frozenset(Scope)
 
 
 class Band(IntEnum):
-    """Who is served first; a lower number goes before a higher one."""
+    """Priority band; a lower number goes first."""
 
     HIGH = 0
     NORMAL = 1
@@ -56,7 +58,7 @@ class Band(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a key may use. None: as much as there is."""
+    """Limits of a key. None: unlimited."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -69,7 +71,7 @@ UNLIMITED = Quota()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What is kept of a key."""
+    """Stored form of a key."""
 
     id: str
     digest: str  # hexadecimal HMAC of the secret
@@ -91,11 +93,11 @@ class Key:
         object.__setattr__(self, "model_keys", frozenset(parse_model_name(name).key for name in self.models))
 
     def is_active(self, now_unix_s: float) -> bool:
-        """True if it opens anything."""
+        """Return True if the key is valid."""
         return self.revoked_unix_s is None and (self.expires_unix_s is None or now_unix_s < self.expires_unix_s)
 
     def may_use(self, model: str) -> bool:
-        """True if it may see a model at all, by any spelling of its name."""
+        """Return True if the key may see a model at all, by any spelling of its name."""
         if not self.model_keys:
             return True
         try:
@@ -104,7 +106,7 @@ class Key:
             return False
 
     def may_come_from(self, address: str) -> bool:
-        """True if the address lies in one of its networks."""
+        """Return True if the address lies in one of its networks."""
         if not self.networks:
             return True
         try:
@@ -124,12 +126,12 @@ class KeyParts:
 
 
 def key_text(key_id: str, secret: str) -> str:
-    """A key as its owner writes it."""
+    """Write a key as its owner gets it."""
     return f"puna_{key_id}_{secret}_{_check(key_id, secret)}"
 
 
 def parse_key(text: str) -> KeyParts | None:
-    """The parts of a key; None if it is none, or mistyped."""
+    """Split a key into its parts; None if it is none, or mistyped."""
     match = _FORM.fullmatch(text)
     if match is None or match[3] != _check(match[1], match[2]):
         return None
@@ -137,7 +139,7 @@ def parse_key(text: str) -> KeyParts | None:
 
 
 def digest_of(pepper: bytes, secret: str) -> str:
-    """What is kept of a secret."""
+    """Return the stored digest of a secret."""
     return hmac.new(pepper, secret.encode(), hashlib.sha256).hexdigest()
 
 
@@ -158,16 +160,16 @@ class KeyRing:
 
     @classmethod
     def of(cls, pepper: bytes, keys: Iterable[Key]) -> "KeyRing":
-        """A ring of keys by their ids."""
+        """Build a ring of keys by their ids."""
         return cls(pepper, MappingProxyType({key.id: key for key in keys}))
 
     def holds(self, key_id: str, *, now_unix_s: float) -> bool:
-        """True while a key that was found before is still good."""
+        """Return True while a key that was found before is still good."""
         key = self.keys.get(key_id)
         return key is not None and key.is_active(now_unix_s)
 
     def find(self, text: str, *, now_unix_s: float) -> Key:
-        """The key of a text.
+        """Find the key of a text.
 
         Raises:
             Unauthenticated: not well formed, unknown, revoked or expired.
@@ -183,7 +185,7 @@ class KeyRing:
 
 
 def presented_key(authorizations: list[str], api_keys: list[str]) -> str:
-    """The one key that a request carries in `Authorization: Bearer` or `x-api-key`.
+    """Return the one key that a request carries in `Authorization: Bearer` or `x-api-key`.
 
     Raises:
         Unauthenticated: none, a header twice, another scheme, or two keys that differ.
@@ -211,3 +213,13 @@ def check_scope(key: Key, scope: Scope | None, address: str) -> None:
         raise PermissionDenied("this API key may not be used from this address")
     if scope is not None and scope not in key.scopes:
         raise PermissionDenied(f"this API key lacks the scope {scope}")
+
+
+def cache_salt(pepper: bytes, tenant: str) -> str:
+    """Return the salt that separates a tenant's cached prompts from those of others, in hexadecimal digits.
+
+    The time of an answer reveals a cached prompt, so a runner reuses it for requests of one salt only. The salt of
+    another tenant cannot be forged: it takes the pepper of the keys, which all gateways have and no runner.
+    """
+    # Another message space than those of secrets and records: neither begins so.
+    return hmac.new(pepper, f"cache\0{tenant}".encode(), hashlib.sha256).digest()[:_SALT_BYTES].hex()

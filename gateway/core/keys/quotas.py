@@ -1,22 +1,26 @@
-"""How much a key has used: requests and tokens by GCRA, and requests at once. Pure: time comes in.
+"""Quotas of keys: requests and tokens by GCRA, concurrent requests; bad keys per address. Pure: time is an argument.
 
 GCRA: a bucket is one number, the time at which it is full again. Tokens are reserved before an answer and settled to
 the real number after it, so that a bucket may owe, and then gives nothing until that is paid.
 """
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from common.errors import RateLimited
+from common.errors import RateLimited, Unauthenticated
 from gateway.core.keys.keys import Quota
 
 PERIOD_S = 60.0
 DAY_S = 86_400.0
+FAILURES_PER_MINUTE = 20
+# Addresses that are remembered; the one that failed longest ago is forgotten first.
+_ADDRESSES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """How a bucket stands."""
+class BucketLevel:
+    """Level of a bucket."""
 
     limit: int
     remaining: int
@@ -32,7 +36,7 @@ class Bucket:
     period_s: float = PERIOD_S
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """How long until so much may be taken; 0: now. More than the whole bucket counts as the whole bucket."""
+        """Return the time until so much is available; 0: now. More than the whole bucket counts as the whole bucket."""
         after_s = max(self.full_at_s, now_s) + self._duration_s(min(amount, self.limit))
         # Sums of floats may miss the whole period by their last bits.
         wait_s = after_s - now_s - self.period_s
@@ -43,33 +47,33 @@ class Bucket:
         self.full_at_s = max(self.full_at_s, now_s) + self._duration_s(amount)
 
     def note(self, amount: float, now_s: float) -> None:
-        """Somebody else has given it; it counts, but is owed for one period at most."""
+        """Record a use at another gateway; it counts, but is owed for one period at most."""
         self.take(amount, now_s)
         self.full_at_s = min(self.full_at_s, now_s + self.period_s)
 
     def settle(self, difference: float) -> None:
-        """So much more (or less) than taken was used."""
+        """Correct the use: so much more (or less) than taken."""
         self.full_at_s += self._duration_s(difference)
 
-    def level(self, now_s: float) -> Level:
-        """How it stands."""
+    def level(self, now_s: float) -> BucketLevel:
+        """Return the level."""
         return level_of(self.limit, self.period_s, max(self.full_at_s - now_s, 0.0))
 
     def _duration_s(self, amount: float) -> float:
         return amount * self.period_s / self.limit
 
 
-def level_of(limit: int, period_s: float, full_in_s: float) -> Level:
-    """How a bucket stands that is full in so long."""
+def level_of(limit: int, period_s: float, full_in_s: float) -> BucketLevel:
+    """Return the level of a bucket that is full after so long."""
     left = limit * (1 - full_in_s / period_s)
-    return Level(limit=limit, remaining=max(math.floor(left + 1e-6), 0), full_in_s=full_in_s)
+    return BucketLevel(limit=limit, remaining=max(math.floor(left + 1e-6), 0), full_in_s=full_in_s)
 
 
 class Account:
-    """What one key uses of its quota here. `share`: of how many gateways this one is one."""
+    """Use of one key's quota here. `share`: the number of gateways that share it."""
 
     def __init__(self, quota: Quota, share: int = 1) -> None:
-        """Nothing is used yet."""
+        """Start with nothing used."""
         self.quota = quota
         self.share = share
         self.running = 0
@@ -78,9 +82,10 @@ class Account:
         self.day = _bucket(quota.tokens_per_day, share, DAY_S)
 
     def change_quota(self, quota: Quota, share: int = 1) -> None:
-        """The key or the number of gateways changed: what runs stays counted, a bucket of another limit begins anew.
+        """Change the quota, for a new key or number of gateways.
 
-        Where only the share is another one, what was used is kept: the time at which a bucket is full again.
+        Running requests stay counted, a bucket of another limit is new. Where only the share is another one, what was
+        used is kept: the time at which a bucket is full again.
         """
         before = self.quota
         fresh = Account(quota, share)
@@ -94,7 +99,7 @@ class Account:
         self.quota, self.share = quota, share
 
     def enter(self, now_s: float) -> None:
-        """One more request; `leave` once for each that was let in.
+        """Enter one more request; call `leave` once for each.
 
         Raises:
             RateLimited: too many in this minute, or at once.
@@ -108,17 +113,17 @@ class Account:
         self.running += 1
 
     def note_entry(self, now_s: float) -> None:
-        """One more request that the shared quota let in."""
+        """Note one more request that the shared quota admitted."""
         if self.requests is not None:
             self.requests.note(1, now_s)
         self.running += 1
 
     def leave(self) -> None:
-        """A request is over."""
+        """Leave: a request is over."""
         self.running -= 1
 
     def reserve(self, tokens: int, now_s: float) -> int:
-        """Tokens that a request may come to use; returns what was reserved, for `settle`.
+        """Reserve the tokens that a request may use; return the number, for `settle`.
 
         Raises:
             RateLimited: so many are not left in this minute, or on this day.
@@ -137,35 +142,35 @@ class Account:
         return self._reserved(tokens) if wanted else 0
 
     def note_reserve(self, tokens: int, now_s: float) -> int:
-        """Tokens that the shared quota gave; returns what counts as reserved here."""
+        """Note tokens that the shared quota gave; return the number that is reserved here."""
         for bucket in (self.tokens, self.day):
             if bucket is not None:
                 bucket.note(self._reserved(tokens), now_s)
         return self._reserved(tokens)
 
     def settle(self, *, reserved: int, used: int) -> None:
-        """The request is over and has used so many."""
+        """Settle a request that is over and has used so many."""
         for bucket in (self.tokens, self.day):
             if bucket is not None:
                 bucket.settle(used - reserved)
 
-    def levels(self, now_s: float) -> dict[str, Level]:
-        """How the buckets stand that clients are told of."""
+    def levels(self, now_s: float) -> dict[str, BucketLevel]:
+        """Return the levels of the buckets that clients see."""
         named = {"requests": self.requests, "tokens": self.tokens}
         return {name: bucket.level(now_s) for name, bucket in named.items() if bucket is not None}
 
     def _reserved(self, tokens: int) -> int:
-        """One number for both buckets, which no bucket is too small for."""
+        """Return one number for both buckets, within the limit of each."""
         return min([tokens, *(bucket.limit for bucket in (self.tokens, self.day) if bucket is not None)])
 
 
 def too_many_at_once(quota: Quota) -> RateLimited:
-    """The refusal of one request too many."""
+    """Build the refusal of one request too many."""
     return RateLimited(f"this API key may have {quota.concurrency} requests in progress at once", retry_after_s=1.0)
 
 
 def used_up(limit: int | None, what: str, wait_s: float) -> RateLimited:
-    """The refusal of a bucket, `what` as in "tokens a day"."""
+    """Build the refusal of a bucket, `what` as in "tokens a day"."""
     return RateLimited(f"this API key may use {limit} {what}", retry_after_s=wait_s)
 
 
@@ -183,3 +188,23 @@ def _check(wanted: list[tuple[Bucket, int, str, int | None]], now_s: float) -> N
         wait_s = bucket.wait_s(amount, now_s)
         if wait_s > 0:
             raise used_up(limit, what, wait_s)
+
+
+class FailedAttempts:
+    """Counts failed attempts by address. A good key passes all the same: many people may share an address."""
+
+    def __init__(self) -> None:
+        """Start without failures."""
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def refusal(self, error: Unauthenticated, address: str, now_s: float) -> Unauthenticated | RateLimited:
+        """Return the error for one more failure."""
+        bucket = self._buckets.pop(address, None) or Bucket(FAILURES_PER_MINUTE)
+        self._buckets[address] = bucket
+        if len(self._buckets) > _ADDRESSES_MAX:
+            self._buckets.popitem(last=False)
+        wait_s = bucket.wait_s(1, now_s)
+        if wait_s > 0:
+            return RateLimited("too many failed attempts from this address", retry_after_s=wait_s)
+        bucket.take(1, now_s)
+        return error

@@ -1,1 +1,1 @@
-"""What a gateway knows about models and their replicas. Pure."""
+"""Models and their replicas, as a gateway knows them. Pure."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest, ModelNotFound
-from gateway.core.asked.model_names import model_not_found, parse_model_name
 from gateway.core.models.routes import RouteInfo
+from gateway.core.request.model_names import model_not_found, parse_model_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class ListedModel:
 
 
 def new_alias(text: str) -> str:
-    """The name of an alias as it is kept.
+    """Return the name of an alias as it is stored.
 
     Raises:
         InvalidRequest: no model could have this name, so no request could ask for it.
@@ -40,21 +40,21 @@ def new_alias(text: str) -> str:
         raise InvalidRequest(f'"{text}" cannot be the name of a model', param="alias") from error
 
 
-def alias_leads_nowhere(asked: str, alias: Alias) -> ModelNotFound:
-    """The error for an alias of a model that is gone. Begins as clients know it."""
-    text = f"model '{asked}' not found: it is an alias of '{alias.target}', which no node has"
+def alias_leads_nowhere(requested: str, alias: Alias) -> ModelNotFound:
+    """Build the error for an alias of a model that is gone. It begins as clients know it."""
+    text = f"model '{requested}' not found: it is an alias of '{alias.target}', which no node has"
     return ModelNotFound(text, param="model")
 
 
 def is_open(alias: Alias, may_use: Callable[[str], bool]) -> bool:
-    """True if somebody may use an alias: both names must be theirs, so that an alias opens no model to anybody."""
+    """Return True if a key may use an alias: it needs both names, so that an alias opens no further model."""
     return may_use(alias.name) and may_use(alias.target)
 
 
 def listed(
     routes: Iterable[RouteInfo], aliases: Mapping[str, Alias], may_use: Callable[[str], bool]
 ) -> list[ListedModel]:
-    """Every name that somebody may use, each model followed by its aliases. A name that an alias covers is the alias's.
+    """List every name that a key may use, each model followed by its aliases. An alias covers a model of the same name.
 
     `aliases`: by key of their name. Those that lead nowhere are no names of models.
     """
@@ -78,17 +78,17 @@ def listed(
     return found
 
 
-def resolved(asked: str, aliases: Mapping[str, Alias], may_use: Callable[[str], bool]) -> tuple[str, Alias | None]:
-    """The name of the model that is meant, and the alias that led there.
+def resolved(requested: str, aliases: Mapping[str, Alias], may_use: Callable[[str], bool]) -> tuple[str, Alias | None]:
+    """Return the name of the model that is meant, and the alias that led there.
 
     Raises:
         ModelNotFound: the text is no name, or one of the names is not for this caller.
     """
-    if not may_use(asked):
-        raise model_not_found(asked)
-    alias = aliases.get(parse_model_name(asked).key)
+    if not may_use(requested):
+        raise model_not_found(requested)
+    alias = aliases.get(parse_model_name(requested).key)
     if alias is None:
-        return asked, None
+        return requested, None
     if not is_open(alias, may_use):
-        raise model_not_found(asked)
+        raise model_not_found(requested)
     return alias.target, alias

@@ -1,9 +1,10 @@
-"""Which chat template a model's conversations are rendered with. Pure."""
+"""Choice of the chat template that a model's conversations are rendered with. Pure."""
 
 from dataclasses import dataclass
 
+from common.chat_templates import is_jinja
 from common.errors import TemplateFailed
-from gateway.core.models.family_templates import closest_family, is_jinja
+from gateway.core.models.family_templates import closest_family
 from gateway.core.models.routes import ModelInfo
 
 
@@ -20,13 +21,13 @@ class TemplateChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplatePolicy:
-    """What PUNA_TEMPLATE says."""
+    """Setting PUNA_TEMPLATE, parsed."""
 
     only_own: bool = False  # no guesses: a model without a template refuses conversations
     file_template: str = ""  # instead of a guess
 
     def choose(self, model: ModelInfo) -> TemplateChoice:
-        """A Jinja template of the manifest, that of the GGUF, the operator's file, or the closest family's.
+        """Choose a Jinja template of the manifest, that of the GGUF, the operator's file, or the closest family's.
 
         Raises:
             TemplateFailed: the model has none, and guesses are off.

@@ -5,17 +5,22 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from common.errors import InvalidRequest, ModelNotFound, NotSupported
-from gateway.core.asked.model_names import parse_model_name
+from gateway.core.request.model_names import parse_model_name
 
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 _DRIVE = re.compile(r"[A-Za-z]:")
+# Actions of a Go template. Strings in one may hold the text that would end it.
+_STRING = r'"(?:\\.|[^"\\\n])*"|`[^`]*`' + r"|'(?:\\.|[^'\\\n])*'|/\*.*?\*/"
+_ACTION = re.compile(r"\{\{-?\s*(?P<body>(?:" + _STRING + r"|(?!\}\}).)*?)\s*-?\}\}", re.DOTALL)
+_BLOCKS = frozenset({"if", "range", "with", "define", "block"})
+_WORD = re.compile(r"[A-Za-z]+\b")
 _PATH_LENGTH_MAX = 512
 FILES_MAX = 1000
 NOTHING_TEXT = "neither 'from' or 'files' was specified"
 
 
 def blob_digest(text: str) -> str:
-    """The 64 hex digits of `sha256:…`.
+    """Return the 64 hex digits of `sha256:…`.
 
     Raises:
         InvalidRequest: it is no digest.
@@ -27,7 +32,7 @@ def blob_digest(text: str) -> str:
 
 
 def new_name(text: str) -> str:
-    """A name that a model may get.
+    """Return a name that a model may get.
 
     Raises:
         InvalidRequest: it is none.
@@ -41,7 +46,7 @@ def new_name(text: str) -> str:
 
 
 def checked_files(files: Mapping[str, str], *, param: str) -> dict[str, str]:
-    """File names and the digests of their blobs, as digits.
+    """Return file names and the digests of their blobs, as digits.
 
     Raises:
         InvalidRequest: a name that leaves its directory, a bad digest, too many, or weights in another format.
@@ -57,7 +62,7 @@ def checked_files(files: Mapping[str, str], *, param: str) -> dict[str, str]:
 
 
 def is_relative_path(name: str) -> bool:
-    """True for a path that stays where it is put, on any system."""
+    """Return True for a path that stays where it is put, on any system."""
     if not name or len(name) > _PATH_LENGTH_MAX or not name.isprintable() or "\\" in name or _DRIVE.match(name):
         return False
     path = PurePosixPath(name)
@@ -79,7 +84,7 @@ def check_origin(base: str, files: Mapping[str, str], quantize: str) -> None:
 
 
 def license_texts(value: object) -> list[str]:
-    """One text or several.
+    """Return one text or several as a list.
 
     Raises:
         InvalidRequest: neither.
@@ -93,3 +98,27 @@ def license_texts(value: object) -> list[str]:
             return [item for item in value if item]
         case _:
             raise InvalidRequest("license must be a string or an array of strings", param="license")
+
+
+def go_template_fault(text: str) -> str | None:
+    """Describe the first fault of a Go template; None if there is none that shows without running it.
+
+    Go templates are shown and never run: this checks that actions are closed and blocks end.
+    """
+    open_blocks: list[str] = []
+    position = 0
+    for found in _ACTION.finditer(text):
+        if "{{" in text[position : found.start()] or not found["body"]:
+            return "an action is empty or not closed"
+        position = found.end()
+        word = _WORD.match(found["body"])
+        name = word.group() if word is not None else ""
+        if name in ("else", "end") and not open_blocks:
+            return f"there is an {name} without a block"
+        if name in _BLOCKS:
+            open_blocks.append(name)
+        elif name == "end":
+            open_blocks.pop()
+    if "{{" in text[position:]:
+        return "an action is not closed"
+    return f"a block of {open_blocks[-1]} is not ended" if open_blocks else None

@@ -1,10 +1,9 @@
-"""Chat templates for models whose file brings none: the closest family, told by the special tokens. Pure.
+"""Chat templates for models whose file has none: that of the family with the same special tokens. Pure.
 
-The forms are public: ChatML, Llama 3, Mistral's `[INST]`, Gemma's turns, and Llama 2 for what has the tokens of a
+The forms are public: ChatML, Llama 3, Mistral's `[INST]`, Gemma's turns, and Llama 2 for models with the tokens of a
 plain Llama. A model that has none of their tokens gets ChatML as text.
 """
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -86,16 +85,9 @@ FAMILIES = (
         markers=("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"),
     ),
 )
-# No template language but Jinja has statements in these brackets, and its loops and conditions are all statements.
-_JINJA_STATEMENT = re.compile(r"\{%-?\s*\w")
 
 
 def closest_family(special_tokens: Collection[str]) -> FamilyTemplate:
-    """The family whose tokens a model has; ChatML if it has those of none."""
+    """Return the family whose tokens a model has; ChatML if it has those of none."""
     have = frozenset(special_tokens)
     return next((family for family in FAMILIES if family.tokens <= have), CHATML)
-
-
-def is_jinja(template: str) -> bool:
-    """Whether the template of a manifest can be run here; one in Go's language is only shown."""
-    return _JINJA_STATEMENT.search(template) is not None

@@ -5,29 +5,29 @@ from collections.abc import Iterable, Iterator, Mapping
 import orjson
 
 from common.modelfile import Modelfile, modelfile_text
-from gateway.core.asked.answers import Message
-from gateway.core.asked.option_table import OptionValue
 from gateway.core.models.routes import ModelInfo, RouteInfo
+from gateway.core.request.answers import Message
+from gateway.core.request.option_table import OptionValue
 
 _ARRAY_SHOWN_MAX = 5
 _NAME_WIDTH = 30
 
 
 def own_parameters(model: ModelInfo) -> dict[str, object]:
-    """Option values of a model as they are: what the GGUF recommends, and over it the manifest's, unusable ones too."""
+    """Return the option values of a model as they are: the GGUF's, and over them the manifest's, unusable ones too."""
     written = orjson.loads(model.parameters_json) if model.parameters_json else {}
     return {**model.sampling_defaults, **(written if isinstance(written, dict) else {})}
 
 
 def parameters_text(parameters: Mapping[str, object]) -> str:
-    """One line for each value; texts in quotes."""
+    """Write one line for each value; texts in quotes."""
     return "\n".join(f"{name:{_NAME_WIDTH}} {_quoted(value)}" for name, value in _single_values(parameters))
 
 
 def modelfile_of(
     model: ModelInfo, *, template: str, system: str, parameters: Mapping[str, object], messages: Iterable[Message]
 ) -> str:
-    """A Modelfile that makes the same model anew."""
+    """Write a Modelfile that makes the same model again."""
     text = modelfile_text(
         Modelfile(
             sources=(model.name,),
@@ -43,19 +43,19 @@ def modelfile_of(
 
 
 def model_info(metadata: Mapping[str, object], *, verbose: bool) -> dict[str, object]:
-    """Keys of a GGUF. Long arrays are left out unless `verbose`; no value is null."""
+    """Return the keys of a GGUF. Long arrays are left out unless `verbose`; no value is null."""
     return dict(_shortened(metadata.items(), verbose=verbose))
 
 
 def tensor_rows(tensors: Iterable[object]) -> list[dict[str, object]]:
-    """The tensors of a header as it came: name, type and lengths of each."""
+    """Return the tensors of a header: name, type and lengths of each."""
     return [
         {"name": row[0], "type": row[1], "shape": row[2]} for row in tensors if isinstance(row, list) and len(row) == 3
     ]
 
 
 def measured_reports(route: RouteInfo) -> list[dict[str, object]]:
-    """What the model's replicas hold, by context and slots, as their runners counted it; smallest context first."""
+    """List the memory that runners counted for the model, by context and slots; smallest context first."""
     reports: dict[tuple[int, int, str], dict[str, object]] = {}
     for replica in route.replicas:
         if not (replica.devices or replica.host_bytes):
@@ -75,7 +75,7 @@ def measured_reports(route: RouteInfo) -> list[dict[str, object]]:
 
 
 def with_overrides(model: ModelInfo, options: Mapping[str, OptionValue]) -> dict[str, object]:
-    """A model's parameters as they would be with a request's options."""
+    """Return a model's parameters with a request's options applied."""
     return {**own_parameters(model), **options}
 
 

@@ -1,13 +1,14 @@
-"""What people read about models."""
+"""Texts about models, for people to read."""
 
-from gateway.core.asked.model_names import DEFAULT_TAG, parse_model_name
+from common.model_names import DEFAULT_TAG
 from gateway.core.models.routes import ModelInfo
+from gateway.core.request.model_names import parse_model_name
 
 _COUNT_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 def parameter_size_text(count: int) -> str:
-    """Parameters as Ollama writes them: 8.0B, 3.2M; empty if unknown."""
+    """Format the number of parameters as Ollama does: 8.0B, 3.2M; empty if unknown."""
     for size, unit in _COUNT_UNITS:
         if count >= size:
             return f"{count / size:.1f}{unit}"
@@ -15,7 +16,7 @@ def parameter_size_text(count: int) -> str:
 
 
 def model_details(model: ModelInfo) -> dict[str, object]:
-    """The `details` object of the Ollama dialect."""
+    """Return the `details` object of the Ollama dialect."""
     return {
         "parent_model": model.parent_model,
         "format": "gguf",
@@ -27,5 +28,5 @@ def model_details(model: ModelInfo) -> dict[str, object]:
 
 
 def model_id(model: ModelInfo) -> str:
-    """The shortest name that means the model."""
+    """Return the shortest name that means the model."""
     return parse_model_name(model.name).short.removesuffix(f":{DEFAULT_TAG}")

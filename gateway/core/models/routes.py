@@ -1,11 +1,11 @@
-"""What a gateway knows about models and their replicas: values, made from protos by `gateway.converters.generation`."""
+"""Models and their replicas as values, made from protos by `gateway.converters.routes`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.core.asked.answers import Message
-from gateway.core.asked.option_table import OptionValue
+from gateway.core.request.answers import Message
+from gateway.core.request.option_table import OptionValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ModelInfo:
     sampling_defaults: Mapping[str, OptionValue] = field(default_factory=dict)  # from general.sampling.*, our names
     metadata_json: str = "{}"
     projector_digest: str = ""  # of the vision projector; empty: none
-    # What its manifest says besides; all empty for a plain file.
+    # Fields of its manifest; all empty for a plain file.
     manifest_digest: str = ""
     total_size_bytes: int = 0
     system: str = ""
@@ -57,12 +57,12 @@ class ModelInfo:
 
     @property
     def own_options(self) -> Mapping[str, OptionValue]:
-        """What holds unless a request says otherwise: the manifest's word over the file's."""
+        """Options that apply unless a request sets them: the manifest's values over the file's."""
         return {**self.sampling_defaults, **self.parameters}
 
 
 class ReplicaState(StrEnum):
-    """Whether requests may go to a replica."""
+    """State of a replica; decides if it gets requests."""
 
     LOADING = "loading"
     READY = "ready"
@@ -72,7 +72,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceShare:
-    """What one replica holds on one device, measured."""
+    """Layers and bytes of one replica on one device, measured."""
 
     device_id: str
     name: str

@@ -1,38 +1,28 @@
-"""What a stored model brings along: its system text, its first messages, its option values. Pure."""
+"""Parts of a stored model that shape a request: its system text, its first messages, its option values. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest
-from gateway.core.asked.answers import AnswerRequest, Chat, Message
-from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, check_option
+from common.spec.sampling import GGUF_KEYS
 from gateway.core.models.routes import ModelInfo
+from gateway.core.request.answers import AnswerRequest, Chat, Message
+from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, check_option
 
 ROLES = frozenset({"system", "user", "assistant"})
 _SYSTEM = "system"
-# Keys of llama.cpp's `general.sampling.*` that name an option of ours.
-_SAMPLING_KEYS = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_last_n": "repeat_last_n",
-    "general.sampling.penalty_repeat": "repeat_penalty",
-    "general.sampling.xtc_probability": "xtc_probability",
-    "general.sampling.xtc_threshold": "xtc_threshold",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Option values that hold, and the names of those that nobody knows or that are out of range."""
+    """Option values that apply, and the names of those that are unknown or out of range."""
 
     values: Mapping[str, OptionValue]
     ignored: tuple[str, ...] = ()
 
 
 def usable_parameters(parameters: Mapping[str, object]) -> Parameters:
-    """Those of a manifest: it may have been written for another program, so a bad value spoils only itself."""
+    """Check the parameters of a manifest: it may be from another program, so a bad value spoils only itself."""
     values: dict[str, OptionValue] = {}
     ignored: list[str] = []
     for name, value in parameters.items():
@@ -48,13 +38,13 @@ def usable_parameters(parameters: Mapping[str, object]) -> Parameters:
 
 
 def sampling_of_metadata(metadata: Mapping[str, object]) -> Mapping[str, OptionValue]:
-    """The option values that the GGUF itself recommends."""
-    found = {name: metadata[key] for key, name in _SAMPLING_KEYS.items() if key in metadata}
+    """Return the option values that the GGUF itself recommends."""
+    found = {name: metadata[key] for key, name in GGUF_KEYS.items() if key in metadata}
     return usable_parameters(found).values
 
 
 def stored_messages(items: Iterable[object]) -> tuple[Message, ...]:
-    """The messages of a manifest; what is none is left out."""
+    """Return the messages of a manifest; invalid ones are left out."""
     return tuple(
         Message(role=str(item["role"]).lower(), content=item["content"])
         for item in items
@@ -65,7 +55,7 @@ def stored_messages(items: Iterable[object]) -> tuple[Message, ...]:
 
 
 def own_context(model: ModelInfo) -> int | None:
-    """The context that a model asks for by itself, within what it was trained for."""
+    """Return the context that a model's parameters ask for, within the context of its training."""
     wanted = model.own_options.get("num_ctx")
     if not isinstance(wanted, int):
         return None
@@ -73,7 +63,7 @@ def own_context(model: ModelInfo) -> int | None:
 
 
 def with_stored_texts(request: AnswerRequest, model: ModelInfo) -> AnswerRequest:
-    """A conversation as its model begins it: its system text unless there is one, its messages, then the request's.
+    """Put the model's texts before a conversation: its system text unless there is one, then its messages.
 
     A conversation that goes on behind given tokens (`context` of /api/generate) has had the messages already.
     """
@@ -84,7 +74,7 @@ def with_stored_texts(request: AnswerRequest, model: ModelInfo) -> AnswerRequest
 
 
 def merged_system(chat: Chat, system: str) -> Chat | None:
-    """The same conversation with the model's own system text at the head of its first question.
+    """Return the same conversation with the model's own system text at the head of its first question.
 
     None: it does not begin with that text, or asks nothing.
     """
@@ -94,10 +84,10 @@ def merged_system(chat: Chat, system: str) -> Chat | None:
     index = next((index for index, message in enumerate(rest) if message.role == "user"), None)
     if index is None:
         return None
-    asked, before = rest[index], f"{system}\n\n"
-    moved = tuple(replace(image, offset=image.offset + len(before)) for image in asked.images)
-    asked = replace(asked, content=before + asked.content, images=moved)
-    return replace(chat, messages=(*rest[:index], asked, *rest[index + 1 :]))
+    message, before = rest[index], f"{system}\n\n"
+    moved = tuple(replace(image, offset=image.offset + len(before)) for image in message.images)
+    message = replace(message, content=before + message.content, images=moved)
+    return replace(chat, messages=(*rest[:index], message, *rest[index + 1 :]))
 
 
 def _begun(chat: Chat, model: ModelInfo) -> tuple[Message, ...]:

@@ -1,1 +1,1 @@
-"""What a request comes to with the model that it names. Pure."""
+"""Requests combined with the model that they name. Pure."""

@@ -1,10 +1,10 @@
 """Refuse what a model cannot do, before it costs anything."""
 
 from common.errors import BadModelFile, UnsupportedCapability
-from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, RawPrompt, Think, images_of
-from gateway.core.asked.conversation import check_conversation
-from gateway.core.asked.images import check_images
 from gateway.core.models.routes import ModelInfo
+from gateway.core.request.answers import AnswerRequest, Chat, Dialect, RawPrompt, Think, images_of
+from gateway.core.request.conversation import check_conversation
+from gateway.core.request.images import check_images
 
 _COMPLETION = "completion"
 THINKING = "thinking"
@@ -14,7 +14,7 @@ INSERT = "insert"
 
 
 def check_usable(model: ModelInfo) -> None:
-    """A broken file is known by name, so that the client learns why.
+    """Refuse a broken file by name, so that the client learns the reason.
 
     Raises:
         BadModelFile: always the same until the file is replaced; do not retry.
@@ -31,14 +31,14 @@ def check_capabilities(request: AnswerRequest, model: ModelInfo) -> None:
     """
     if isinstance(request.prompt, Chat):
         check_conversation(request.prompt)
-    # A model without any capability was not inspected for them: let the runner judge.
+    # A model without any capability was not inspected for them: the runner decides.
     if model.capabilities and _COMPLETION not in model.capabilities:
         raise _lacks(request.model, "chat" if isinstance(request.prompt, Chat) else "generate")
     if isinstance(request.prompt, Chat) and request.prompt.tools and TOOLS not in model.capabilities:
         raise _lacks(request.model, TOOLS, param="tools")
-    # Anthropic's coding agents ask every model to think; there it is a wish.
-    is_wish = request.dialect is Dialect.ANTHROPIC
-    if not is_wish and request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
+    # Anthropic's coding agents ask every model to think; there it is optional.
+    is_optional = request.dialect is Dialect.ANTHROPIC
+    if not is_optional and request.think not in (None, Think.OFF) and THINKING not in model.capabilities:
         raise _lacks(request.model, THINKING, param="think")
     if isinstance(request.prompt, RawPrompt) and request.prompt.suffix and INSERT not in model.capabilities:
         raise _lacks(request.model, INSERT, param="suffix")

@@ -1,29 +1,29 @@
-"""How many tokens a request may come to, before anybody has counted them. Pure.
+"""Estimates of a request's tokens before they are counted. Pure.
 
 What is reserved of a quota, and what a request weighs in the queue; both are settled to the real numbers afterwards.
 """
 
 from collections.abc import Iterable
 
-from gateway.core.asked.answers import AnswerRequest, RawPrompt, images_of
 from gateway.core.prepare.vectors import EmbedQuestion, RerankQuestion
+from gateway.core.request.answers import AnswerRequest, RawPrompt, images_of
 
 # Text of most languages and tokenizers; code and digits have fewer characters a token.
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_IMAGE = 256
-# Of an answer whose length nobody limited.
+# Of an answer without a limit.
 _ANSWER_TOKENS = 512
 
 
 def answer_tokens(request: AnswerRequest) -> int:
-    """Prompt and longest answer."""
+    """Estimate the tokens of prompt and longest answer."""
     limit = request.options.get("num_predict")
     longest = limit if isinstance(limit, int) and limit > 0 else _ANSWER_TOKENS
     return prompt_tokens(request) + longest
 
 
 def prompt_tokens(request: AnswerRequest) -> int:
-    """The prompt alone."""
+    """Estimate the tokens of the prompt."""
     prompt = request.prompt
     images = len(images_of(prompt)) * _TOKENS_PER_IMAGE
     if isinstance(prompt, RawPrompt):
@@ -34,7 +34,7 @@ def prompt_tokens(request: AnswerRequest) -> int:
 
 
 def question_tokens(question: EmbedQuestion | RerankQuestion) -> int:
-    """What an embedding or a ranking reads; the latter its query before each document."""
+    """Return the tokens of an embedding or a ranking; the latter reads its query before each document."""
     if isinstance(question, EmbedQuestion):
         return sum(text_tokens([one]) if isinstance(one, str) else len(one) for one in question.inputs)
     query = text_tokens([question.query])
@@ -42,5 +42,5 @@ def question_tokens(question: EmbedQuestion | RerankQuestion) -> int:
 
 
 def text_tokens(texts: Iterable[str]) -> int:
-    """Text, rounded up."""
+    """Estimate the tokens of a text, rounded up."""
     return -(-sum(len(text) for text in texts) // _CHARACTERS_PER_TOKEN)

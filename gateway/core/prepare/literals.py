@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.core.asked.images import Image, PlacedImage, split_at_images
+from gateway.core.request.images import PlacedImage, RequestImage, decode_image, split_at_images
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
 # Sixteen private-use characters write a number in hexadecimal.
@@ -34,16 +34,23 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image between texts."""
+    """An image between texts, as the bytes of its file."""
 
-    image: Image
+    data: bytes
 
 
-Segment = Text | Literal | Picture
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """Tokens that need no tokenizer."""
+
+    ids: tuple[int, ...]
+
+
+Segment = Text | Literal | Picture | TokenIds
 
 
 def special_pattern(special_tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds any special-token text, the longest first; None if there is none to find."""
+    """Build a pattern that finds any special-token text, the longest first; None if there is none to find."""
     texts = sorted({text for text in special_tokens if text}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts))) if texts else None
 
@@ -54,16 +61,16 @@ class LiteralGuard:
 
     pattern: re.Pattern[str] | None
     nonce: int
-    hidden: list[str | Image] = field(default_factory=list)
+    hidden: list[str | RequestImage] = field(default_factory=list)
 
     def hide(self, content: str) -> str:
-        """Content with a stand-in for every special-token text in it."""
+        """Replace every special-token text in content by a stand-in."""
         if self.pattern is None:
             return content
         return self.pattern.sub(self._stand_in, content)
 
     def hide_all(self, value: object) -> object:
-        """The same for every string inside a JSON value, keys included."""
+        """Replace them in every string inside a JSON value, keys included."""
         match value:
             case str():
                 return self.hide(value)
@@ -75,7 +82,11 @@ class LiteralGuard:
                 return value
 
     def split(self, rendered: str) -> list[Segment]:
-        """The rendered prompt as segments, in order; none is empty."""
+        """Split the rendered prompt into segments, in order; none is empty.
+
+        Raises:
+            InvalidRequest: an image that is none.
+        """
         if not self.hidden:  # nearly always; the pattern below is another for each request
             return [Text(rendered)] if rendered else []
         segments: list[Segment] = []
@@ -84,21 +95,21 @@ class LiteralGuard:
             if match.start() > position:
                 segments.append(Text(rendered[position : match.start()]))
             found = self.hidden[_number_of(match[1])]
-            segments.append(Picture(found) if isinstance(found, Image) else Literal(found))
+            segments.append(Picture(decode_image(found)) if isinstance(found, RequestImage) else Literal(found))
             position = match.end()
         if position < len(rendered):
             segments.append(Text(rendered[position:]))
         return segments
 
     def hide_with_images(self, content: str, images: Sequence[PlacedImage]) -> str:
-        """The same, with a stand-in for each image where it stands."""
+        """Replace them, and put a stand-in for each image at its place."""
         pieces = split_at_images(content, images)
-        return "".join(self._keep(piece) if isinstance(piece, Image) else self.hide(piece) for piece in pieces)
+        return "".join(self._keep(piece) if isinstance(piece, RequestImage) else self.hide(piece) for piece in pieces)
 
     def _stand_in(self, match: re.Match[str]) -> str:
         return self._keep(match[0])
 
-    def _keep(self, value: str | Image) -> str:
+    def _keep(self, value: str | RequestImage) -> str:
         self.hidden.append(value)
         return f"{_OPEN}{self._nonce_text()}{_digits_of(len(self.hidden) - 1, 1)}{_CLOSE}"
 

@@ -1,18 +1,18 @@
-"""Which messages of a long conversation to forget: the oldest first, never system messages, never the last."""
+"""Messages of a long conversation to drop: the oldest first, never system messages, never the last."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.core.asked.answers import Message
+from gateway.core.request.answers import Message
 
 
 def droppable_indices(messages: Sequence[Message]) -> list[int]:
-    """Indices of the messages that may be forgotten, in the order in which they are."""
+    """List the indices of the messages that may be dropped, in the order in which they are."""
     return [index for index, message in enumerate(messages[:-1]) if message.role != "system"]
 
 
 def without_oldest(messages: Sequence[Message], drop_count: int) -> tuple[Message, ...]:
-    """The conversation after forgetting so many messages."""
+    """Drop so many messages of the conversation."""
     dropped = set(droppable_indices(messages)[:drop_count])
     return tuple(message for index, message in enumerate(messages) if index not in dropped)
 
@@ -35,5 +35,5 @@ class DropSearch:
         return (self.low + self.high) // 2
 
     def after(self, *, fits: bool) -> "DropSearch":
-        """What is left once the probe was tried. Fewer messages never make more tokens."""
+        """Return the rest of the search after a probe. Fewer messages never make more tokens."""
         return DropSearch(self.low, self.probe) if fits else DropSearch(self.probe + 1, self.high)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import EmbeddingsUnsupported, InternalError, InvalidRequest, UnsupportedCapability
-from gateway.core.asked.answers import Dialect
 from gateway.core.models.routes import ModelInfo
+from gateway.core.request.answers import Dialect
 
 INPUTS_MAX = 2048  # of the runner, too
 EMBEDDING, RERANK = "embedding", "rerank"
@@ -49,7 +49,7 @@ class RerankQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What an answer of either kind cost."""
+    """Cost of an answer of either kind."""
 
     prompt_tokens: int
     total_duration_ns: int
@@ -80,7 +80,7 @@ def check_embeds(model: ModelInfo) -> None:
     Raises:
         EmbeddingsUnsupported: it gives no vectors.
     """
-    # A model without any capability was not inspected for them: let the runner judge.
+    # A model without any capability was not inspected for them: the runner decides.
     if model.capabilities and EMBEDDING not in model.capabilities:
         raise EmbeddingsUnsupported(NO_EMBEDDINGS, param="model")
 
@@ -96,7 +96,7 @@ def check_ranks(model: ModelInfo) -> None:
 
 
 def check_dimensions(dimensions: int | None, embedding_length: int) -> None:
-    """Raises InvalidRequest if a vector of the model cannot be cut to so many numbers."""
+    """Check that a vector of the model can be cut to so many numbers; raises InvalidRequest."""
     if dimensions is not None and embedding_length and dimensions > embedding_length:
         raise InvalidRequest(f"dimensions must be between 1 and {embedding_length}", param="dimensions")
 
@@ -117,7 +117,7 @@ def fit_vector(raw: Vector, *, dimensions: int | None, normalize: bool) -> Vecto
 
 
 def relevance(raw: float, *, normalize: bool) -> float:
-    """A raw score of the ranking head, or its logistic in 0..1."""
+    """Return a raw score of the ranking head, or its logistic in 0..1."""
     if not normalize:
         return raw
     # Symmetric, so that neither end overflows.
@@ -125,5 +125,5 @@ def relevance(raw: float, *, normalize: bool) -> float:
 
 
 def best_first(scores: tuple[float, ...], top: int | None) -> list[int]:
-    """Indices by falling score, ties by index."""
+    """Sort indices by falling score, ties by index."""
     return sorted(range(len(scores)), key=lambda index: (-scores[index], index))[:top]

@@ -1,1 +1,1 @@
-"""What the page shows, to whom. Pure."""
+"""Content of the page for each caller. Pure."""

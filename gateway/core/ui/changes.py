@@ -1,4 +1,4 @@
-"""What changed between two views, so that a page is sent only that. Pure.
+"""Differences between two views, so that a page receives only them. Pure.
 
 A view is sections of items by id; the items are JSON values and are never changed once they are in a view.
 """
@@ -10,7 +10,7 @@ View = Mapping[str, Mapping[str, Item]]
 
 
 def changes_between(before: View, after: View) -> dict[str, object]:
-    """By section: `set`, the items that are new or differ, and `gone`, the ids that are no more."""
+    """Compare views by section: `set`, the items that are new or differ, and `gone`, the ids that are no more."""
     changes: dict[str, object] = {}
     for section in before.keys() | after.keys():
         old, new = before.get(section, {}), after.get(section, {})

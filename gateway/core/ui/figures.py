@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class PageCounters:
     """Readings that only grow while the gateway lives. `tokens` of answers, by model."""
 
     at_s: float
@@ -15,7 +15,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ChartPoint:
     """One point of the charts: averages over the interval between two readings."""
 
     requests_per_s: float
@@ -25,12 +25,12 @@ class Figures:
     model_tokens_per_s: Mapping[str, float]
 
 
-def figures_between(before: Counters, after: Counters, first_tokens_s: Sequence[float]) -> Figures:
-    """What happened between two readings; the second is the later one."""
+def figures_between(before: PageCounters, after: PageCounters, first_tokens_s: Sequence[float]) -> ChartPoint:
+    """Return the figures between two readings; the second is the later one."""
     span_s = after.at_s - before.at_s
     assert span_s > 0
     grown = {model: count - before.tokens.get(model, 0) for model, count in after.tokens.items()}
-    return Figures(
+    return ChartPoint(
         requests_per_s=round((after.ended - before.ended) / span_s, 2),
         tokens_per_s=round(sum(grown.values()) / span_s, 1),
         prompt_tokens_per_s=round((after.prompt_tokens - before.prompt_tokens) / span_s, 1),

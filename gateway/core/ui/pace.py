@@ -1,4 +1,4 @@
-"""How long a load will still take, from how quickly it has moved. Pure."""
+"""Remaining time of a load, from its speed so far. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ _PROGRESS_MIN = 0.02
 
 @dataclass(slots=True)
 class LoadPaces:
-    """Where each load was first seen. A load that started again from less begins anew."""
+    """First observation of each load. A load that restarted from less begins anew."""
 
     _first: dict[str, tuple[float, float]] = field(default_factory=dict)  # key: (seconds, fraction)
 
     def seconds_left(self, key: str, fraction: float, now_s: float) -> float | None:
-        """Seconds until the load is done, if it goes on as it did; None: too early to say."""
+        """Estimate the seconds until the load is done, at its pace so far; None: too early."""
         began_s, began = self._first.setdefault(key, (now_s, fraction))
         if fraction < began:
             self._first[key] = (now_s, fraction)

@@ -3,21 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import orjson
-
 from common.ids import random_id
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import AnswerEvent, CallDelta, Delta, Done, PromptProgress, anthropic_stop_reason
+from gateway.core.request.answers import AnswerEvent, CallDelta, Delta, Done, PromptProgress, anthropic_stop_reason
+from gateway.http.anthropic.blocks import SIGNATURE, hidden_signature
 from gateway.http.anthropic.bodies import CountTokensBody, MessagesBody
-from gateway.http.anthropic.requests import chat_of, check_max_tokens, messages_request, think_of
+from gateway.http.anthropic.requests import chat_of, check_max_tokens, hides_thinking, messages_request, think_of
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, whole_answer
 from gateway.http.endpoint.streaming import SseStream, named_event
 
 _ID_LENGTH = 24
-# Thinking blocks must carry one; ours says nothing and is not looked at when it comes back.
-_SIGNATURE = "puna"
+# Edits of the conversation are left to the client.
+_NO_EDITS: dict[str, object] = {"context_management": {"applied_edits": []}}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,14 +25,16 @@ class MessageMaker:
 
     model: str
     debug: RequestRecord | None = None
+    hides_thinking: bool = False  # thinking blocks have no text, and a signature that carries it
+    names_edits: bool = False  # the answer says which edits of the conversation were applied
     id: str = field(default_factory=lambda: random_id("msg_", _ID_LENGTH))
     _started: bool = False
     _block: str = ""  # type of the open one
     _index: int = -1
-    _prompt: PromptProgress | None = None
+    _hidden: str = ""  # thinking of the open block
 
     def events(self, event: AnswerEvent) -> Iterable[dict[str, object]]:
-        """The stream's events of one of ours."""
+        """Translate one of our events to events of the stream."""
         match event:
             case PromptProgress():
                 if not self._started:
@@ -45,27 +46,33 @@ class MessageMaker:
                     yield self._start(None)
                 yield from self._close()
                 stop = {"stop_reason": anthropic_stop_reason(event.reason), "stop_sequence": event.stop_string or None}
-                debug = {} if self.debug is None else {"puna": self.debug.debug_fields()}
-                yield {"type": "message_delta", "delta": stop, "usage": usage_of(event), **debug}
+                yield {"type": "message_delta", "delta": stop, "usage": usage_of(event), **self._extras()}
                 yield {"type": "message_stop"}
             case _:
                 pass
 
     def whole(self, delta: Delta, done: Done) -> dict[str, object]:
-        """The answer at once."""
+        """Build the whole answer."""
         content: list[dict[str, object]] = []
         if delta.reasoning:
-            content.append({"type": "thinking", "thinking": delta.reasoning, "signature": _SIGNATURE})
+            shown = "" if self.hides_thinking else delta.reasoning
+            content.append({"type": "thinking", "thinking": shown, "signature": self._signature(delta.reasoning)})
         if delta.content:
             content.append({"type": "text", "text": delta.content})
-        content += [{**_tool_use(call), "input": _arguments(call)} for call in delta.tool_calls]
-        debug = {} if self.debug is None else {"puna": self.debug.debug_fields()}
+        content += [{**_tool_use(call), "input": call.arguments_object()} for call in delta.tool_calls]
         return self._message(content) | {
             "stop_reason": anthropic_stop_reason(done.reason),
             "stop_sequence": done.stop_string or None,
             "usage": usage_of(done),
-            **debug,
+            **self._extras(),
         }
+
+    def _extras(self) -> dict[str, object]:
+        debug = {} if self.debug is None else {"puna": self.debug.debug_fields()}
+        return {**(_NO_EDITS if self.names_edits else {}), **debug}
+
+    def _signature(self, thinking: str) -> str:
+        return hidden_signature(thinking) if self.hides_thinking else SIGNATURE
 
     def _start(self, prompt: PromptProgress | None) -> dict[str, object]:
         self._started = True
@@ -87,7 +94,10 @@ class MessageMaker:
             yield self._start(None)
         if delta.reasoning:
             yield from self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
-            yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
+            if self.hides_thinking:
+                self._hidden += delta.reasoning
+            else:
+                yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
         if delta.content:
             yield from self._open("text", {"type": "text", "text": ""})
             yield self._delta({"type": "text_delta", "text": delta.content})
@@ -110,7 +120,8 @@ class MessageMaker:
         if not self._block:
             return
         if self._block == "thinking":
-            yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
+            yield self._delta({"type": "signature_delta", "signature": self._signature(self._hidden)})
+            self._hidden = ""
         self._block = ""
         yield {"type": "content_block_stop", "index": self._index}
 
@@ -131,7 +142,12 @@ class AnthropicAnswers:
         body = validated(MessagesBody, data)
         request = messages_request(self.service, exchange, body)
         exchange.record.stream = body.stream
-        maker = MessageMaker(model=body.model, debug=exchange.record if exchange.wants_debug else None)
+        maker = MessageMaker(
+            model=body.model,
+            debug=exchange.record if exchange.wants_debug else None,
+            hides_thinking=hides_thinking(body),
+            names_edits=body.context_management is not None,
+        )
         async with self.service.feed(request, exchange.record) as feed:
             if body.stream:
                 stream = SseStream(
@@ -152,29 +168,22 @@ class AnthropicAnswers:
     async def count_tokens(self, exchange: Exchange) -> None:
         """POST /v1/messages/count_tokens: rendered and tokenized exactly as an answer would be."""
         body = validated(CountTokensBody, await exchange.json())
-        count = await self.service.inference.models.count(body.model, chat_of(body), think_of(body))
-        await exchange.respond_json({"input_tokens": count})
+        count = await self.service.inference.models.count(body.model, chat_of(exchange, body), think_of(body))
+        edits = {"context_management": {"original_input_tokens": count}} if body.context_management is not None else {}
+        await exchange.respond_json({"input_tokens": count, **edits})
 
 
 def usage_of(done: Done) -> dict[str, object]:
-    """Counts in Anthropic's words: input tokens without the cached ones."""
+    """Count in Anthropic's words: input tokens without the cached ones."""
     usage = done.usage
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
     }
 
 
 def _tool_use(call: CallDelta) -> dict[str, object]:
     return {"type": "tool_use", "id": call.id.replace("call_", "toolu_", 1), "name": call.name}
-
-
-def _arguments(call: CallDelta) -> object:
-    try:
-        value = orjson.loads(call.arguments)
-    except orjson.JSONDecodeError:
-        value = None
-    # Clients insist on an object; this one shows what the model wrote.
-    return value if isinstance(value, dict) else {"arguments": call.arguments}

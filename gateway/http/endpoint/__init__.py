@@ -1,1 +1,1 @@
-"""What endpoints of every dialect are made of: request, response, stream, errors, the table of routes."""
+"""Parts of an endpoint in every dialect: request, response, stream, errors, the table of routes."""

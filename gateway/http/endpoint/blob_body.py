@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from common.errors import (
     InvalidRequest,
@@ -12,20 +13,36 @@ from common.errors import (
     RequestTooLarge,
     UnsupportedMediaType,
 )
-from gateway.core.dispatch.upload_pace import UploadPace
 from gateway.http.endpoint.exchange import Exchange
 
 PIECE_BYTES = 512 * 1024
-FULL_PACE = UploadPace()
 # Pieces that have come and are not taken yet.
 _PIECES_HELD = 4
+# Lowest rate of a large upload: it may take as long as it needs, but never less than the rate.
+BYTES_PER_S_MIN = 64 * 1024
+# A client may fall silent for so long, if it was quick enough before.
+PAUSE_S_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPace:
+    """`left_s` is how long the next piece may take. Only waiting for the client counts."""
+
+    left_s: float = PAUSE_S_MAX
+
+    def after(self, piece_bytes: int, waited_s: float) -> "UploadPace":
+        """Return the pace after a piece."""
+        return UploadPace(min(self.left_s - waited_s + piece_bytes / BYTES_PER_S_MIN, PAUSE_S_MAX))
+
+
+FULL_PACE = UploadPace()
 
 
 class BlobBody:
-    """Reads in a task of its own while used as a context, so that whoever takes the pieces may stop at any time."""
+    """Reads in a task of its own while used as a context, so that the consumer of the pieces may stop at any time."""
 
     def __init__(self, exchange: Exchange, *, bytes_max: int, pace: UploadPace = FULL_PACE) -> None:
-        """Nothing is read yet.
+        """Start with nothing read.
 
         Raises:
             RequestTooLarge: announced to be longer than `bytes_max`.
@@ -50,7 +67,7 @@ class BlobBody:
     async def __aexit__(self, *_: object) -> None:
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
-        while not self._pieces.empty():  # whoever still waits for a piece hears that there is none
+        while not self._pieces.empty():  # a consumer that still waits gets None, the end
             self._pieces.get_nowait()
         self._pieces.put_nowait(None)
 
@@ -60,7 +77,7 @@ class BlobBody:
         return self._reader.done()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, in order. What ended it early is in `error`; then it must not be taken for whole."""
+        """Yield the body, in order. After an early end, of which `error` has the reason, it is not whole."""
         while (piece := await self._pieces.get()) is not None:
             yield piece
         if self.error is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import orjson
 
 from common.errors import ErrorRow, InternalError, PromptTooLong, PunaError, Retry, row_of
-from gateway.core.asked.answers import Dialect
 from gateway.core.dispatch.admission import BUSY_TEXT
+from gateway.core.request.answers import Dialect
 
 # Texts that Ollama's clients compare, whatever the error itself says.
 OLLAMA_TEXTS = {
@@ -37,8 +37,8 @@ class ErrorAnswer:
 
 
 def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
-    """The error object of a dialect, for a response or inside a stream."""
-    # A bug of ours tells strangers nothing but where to look in the log.
+    """Build the error object of a dialect, for a response or inside a stream."""
+    # Of an internal error clients get the id of its line in the log, and no details.
     is_bug = isinstance(error, InternalError)
     if dialect is Dialect.OLLAMA:
         return orjson.dumps({"error": OLLAMA_TEXTS.get(error.reason, error.message)})
@@ -55,7 +55,7 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
 
 
 def row_status(row: ErrorRow, dialect: Dialect) -> int:
-    """The HTTP status of an error in a dialect."""
+    """Return the HTTP status of an error in a dialect."""
     match dialect:
         case Dialect.OLLAMA:
             return row.ollama_status
@@ -66,7 +66,7 @@ def row_status(row: ErrorRow, dialect: Dialect) -> int:
 
 
 def error_answer(error: PunaError, dialect: Dialect, request_id: str) -> ErrorAnswer:
-    """The response of a request that failed before its status line was sent."""
+    """Build the response of a request that failed before its status line was sent."""
     row = row_of(error)
     headers = {"content-type": "application/json"}
     if row.retry is Retry.NEVER:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import Dialect
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.json_body import BODY_BYTES_MAX, parse_json
 from gateway.http.endpoint.rate_headers import rate_headers
 from gateway.keys.visits import current_visit
@@ -20,12 +21,15 @@ from gateway.pressure.pressure import PRESSURE
 
 # A body that takes longer is a client that drips.
 BODY_READ_S_MAX = 60.0
-# How much, and how long, of a refused body is read before the refusal is sent.
+# Bytes and seconds of a refused body that are read before the refusal is sent.
 DISCARD_BYTES_MAX = 64 * 1024 * 1024
 DISCARD_S_MAX = 5.0
 # A client that reads nothing for so long is gone; its stream must not hold a slot.
 SLOW_READER_S_MAX = 30.0
 IGNORED = "x-puna-ignored"
+_IGNORED_MAX = 32
+_IGNORED_LENGTH_MAX = 128
+_UNPRINTABLE = re.compile(r"[^!-+\--~]")  # of what a client named, a comma included
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class Exchange:
         return QueryParams(self.scope["query_string"])
 
     async def json(self) -> Any:
-        """The request's JSON body.
+        """Read the request's JSON body.
 
         Raises:
             InvalidRequest: missing or malformed.
@@ -135,12 +139,12 @@ class Exchange:
                     self.body_read = not message.get("more_body", False)
 
     async def respond(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        """A whole response."""
+        """Send a whole response."""
         await self.begin(status, {**headers, "content-length": str(len(body))})
         await self.write(b"" if self.scope["method"] == "HEAD" else body, more=False)
 
     async def respond_json(self, value: object, status: int = 200) -> None:
-        """A whole response with a JSON body."""
+        """Send a whole response with a JSON body."""
         await self.respond(status, orjson.dumps(value), {"content-type": "application/json"})
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
@@ -153,9 +157,13 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     def ignore(self, *names: str) -> None:
-        """Name fields of the body that have no effect in the header x-puna-ignored."""
+        """Name fields of the body that have no effect in the header x-puna-ignored; of very many the first."""
+        if not names:
+            return
         known = self.headers_out.get(IGNORED, "").split(", ")
-        self.headers_out[IGNORED] = ", ".join(sorted({*known, *names} - {""}))
+        shown = {_UNPRINTABLE.sub("?", name)[:_IGNORED_LENGTH_MAX] for name in names}
+        found = sorted({*known, *shown} - {""})
+        self.headers_out[IGNORED] = ", ".join(found[:_IGNORED_MAX])
 
     def _rate_headers(self) -> dict[str, str]:
         visit = current_visit()

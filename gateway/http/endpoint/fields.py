@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from common.errors import InvalidRequest
 from common.nearest import did_you_mean
 from gateway import metrics
-from gateway.core.asked.option_table import whole_number
+from gateway.core.request.option_table import whole_number
 
 _TYPE_NAMES = {
     "string_type": "string",
@@ -48,7 +48,7 @@ class Body(BaseModel):
 class OwnBody(Body):
     """Base of bodies that no client of another server sends: one with an unknown field is refused.
 
-    Ignored, a misspelt wish would be answered as if it had not been sent.
+    If it were ignored, a misspelt field would be answered as if it had not been sent.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -62,7 +62,7 @@ def check_names(names: Iterable[object], known: Collection[str], noun: str) -> N
     """Refuse the first name that there is not.
 
     Raises:
-        InvalidRequest: `param` is that name; the text tells the right one that is nearest.
+        InvalidRequest: `param` is that name; the text has the closest known name.
     """
     for name in names:
         if name not in known:
@@ -72,23 +72,25 @@ def check_names(names: Iterable[object], known: Collection[str], noun: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A number in [low, high], for `Annotated`. `whole`: an integer."""
+    """A number in [low, high], for `Annotated`. `whole`: an integer. `unlimited`: this number is allowed, too."""
 
     low: float
     high: float | None = None
     whole: bool = False
+    unlimited: int | None = None
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The check."""
+        """Return the check for pydantic."""
         return core_schema.no_info_plain_validator_function(self.checked)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """How clients see it."""
+        """Describe the field for clients."""
         described: JsonSchemaValue = {"type": "integer" if self.whole else "number", "minimum": self.low}
-        return described if self.high is None else described | {"maximum": self.high}
+        described |= {} if self.high is None else {"maximum": self.high}
+        return described if self.unlimited is None else {"anyOf": [described, {"const": self.unlimited}]}
 
     def checked(self, value: object) -> float:
-        """The number.
+        """Check the number.
 
         Raises:
             PydanticCustomError: another type, or out of range.
@@ -96,14 +98,16 @@ class Between:
         number = whole_number(value) if self.whole else value
         if number is None or isinstance(number, bool) or not isinstance(number, int | float):
             raise PydanticCustomError("type", "must be of type " + ("integer" if self.whole else "number"))
-        if number < self.low or (self.high is not None and number > self.high):
+        is_outside = number < self.low or (self.high is not None and number > self.high)
+        if is_outside and (self.unlimited is None or number != self.unlimited):
             wanted = f"at least {self.low}" if self.high is None else f"between {self.low} and {self.high}"
+            wanted += "" if self.unlimited is None else f", or {self.unlimited} for no limit"
             raise PydanticCustomError("range", "must be {wanted}", {"wanted": wanted})
         return number
 
 
 def validated(body_type: type[BodyType], data: object) -> BodyType:
-    """A body as its type.
+    """Validate a body and return it as its type.
 
     Raises:
         InvalidRequest: names the first field at fault, as `param`, too.

@@ -21,7 +21,7 @@ _IMAGE_FIELDS = frozenset({"images", "image_url"})
 
 
 async def parse_json(raw: bytes) -> Any:
-    """The value of a body.
+    """Parse the value of a body.
 
     Raises:
         InvalidRequest: no valid JSON, or one of the limits is exceeded.
@@ -40,7 +40,7 @@ def _parsed(raw: bytes) -> Any:
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"invalid JSON in request body: {error}") from error
     keys, has_images = _measured(value)
-    # What is left of valid JSON without its strings shows what parsers hide: one colon per key, and every digit.
+    # The rest of valid JSON without its strings shows what parsers hide: one colon per key, and every digit.
     bare = _STRING.sub(b"", raw)
     if bare.count(b":") != keys:
         raise InvalidRequest("invalid JSON in request body: duplicate key")

@@ -1,4 +1,4 @@
-"""Which errors a route can end in, by what it does; the table of errors gives each its status in its dialect."""
+"""Errors that a route can end in, by its kind; the table of errors gives each its status in its dialect."""
 
 from collections.abc import Iterable
 
@@ -35,7 +35,7 @@ from common.errors import (
     UnsupportedCapability,
     UnsupportedMediaType,
 )
-from gateway.core.asked.answers import Dialect
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.errors import row_status
 
 Errors = frozenset[type[PunaError]]
@@ -67,7 +67,7 @@ NEVER_THERE: Errors = frozenset({NotSupported})
 
 
 def reasons_by_status(errors: Iterable[type[PunaError]], dialect: Dialect) -> dict[int, list[str]]:
-    """What each status can mean, lowest status first."""
+    """Group the reasons of errors by status, lowest status first."""
     found: dict[int, set[str]] = {}
     for error in errors:
         found.setdefault(row_status(ERROR_TABLE[error.reason], dialect), set()).add(error.reason)

@@ -1,20 +1,22 @@
 """The table of routes: dispatch, allowed methods and the OpenAPI document all come from it."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from pydantic import BaseModel
 
 from common.errors import MethodNotAllowed, PunaError, UnknownRoute
-from gateway.core.asked.answers import Dialect
 from gateway.core.keys.keys import Scope
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.exchange import Endpoint
 
 PATH_LENGTH_MAX = 4096
+ANY_METHOD = "*"
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path.
+    """One method of one path; with `ANY_METHOD` all of them, of its prefix alone, too.
 
     A path that ends in `{name}` takes the rest of the URL, slashes included; where more comes after it, a piece of one,
     or with `{model}` all of a model's name.
@@ -24,7 +26,8 @@ class Route:
     path: str
     endpoint: Endpoint
     summary: str
-    scope: Scope | None  # what a key needs for it; None: open to everybody
+    _: KW_ONLY
+    scope: Scope | None  # what a key needs for it; None: open without a key
     body: type[BaseModel] | None = None
     response: type[BaseModel] | None = None
     media_types: tuple[str, ...] = ("application/json",)  # of the response; the first describes `response`
@@ -37,17 +40,22 @@ class Route:
 
     @property
     def prefix(self) -> str | None:
-        """What a path must start with, for a route that takes something from it."""
+        """Return the start that a path must have, for a route that takes a name from it."""
         return self.path.partition("{")[0] if "{" in self.path else None
 
     @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it answers."""
+        return _METHODS if self.method == ANY_METHOD else (self.method,)
+
+    @property
     def suffix(self) -> str:
-        """What it must end with."""
+        """Return the end that a path must have."""
         return self.path.partition("}")[2]
 
     @property
     def dialect(self) -> Dialect:
-        """Whose bodies and errors it speaks."""
+        """Return the dialect of its bodies and errors."""
         return dialect_of(self.path)
 
 
@@ -60,7 +68,7 @@ class Match:
 
 
 def dialect_of(path: str) -> Dialect:
-    """The dialect of a path, known or not."""
+    """Return the dialect of a path, known or not."""
     if path in {"/", "/api"} or path.startswith("/api/"):
         return Dialect.OLLAMA
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
@@ -76,13 +84,16 @@ class Router:
         self._exact: dict[str, dict[str, Route]] = {}
         self._around: dict[tuple[str, str], dict[str, Route]] = {}  # what comes before and after the name
         for route in routes:
+            by_method = dict.fromkeys(route.methods, route)
             if route.prefix is None:
-                self._exact.setdefault(route.path, {})[route.method] = route
-            else:
-                self._around.setdefault((route.prefix, route.suffix), {})[route.method] = route
+                self._exact.setdefault(route.path, {}).update(by_method)
+                continue
+            self._around.setdefault((route.prefix, route.suffix), {}).update(by_method)
+            if route.method == ANY_METHOD:
+                self._exact.setdefault(route.prefix.rstrip("/"), {}).update(by_method)
 
     def match(self, method: str, path: str) -> Match:
-        """The route of a method and path.
+        """Find the route of a method and path.
 
         Raises:
             UnknownRoute: no such path.
@@ -96,7 +107,7 @@ class Router:
         return Match(methods[method], value)
 
     def allowed(self, path: str) -> list[str]:
-        """The methods of a path."""
+        """List the methods of a path."""
         return sorted(self._methods_of(path)[0])
 
     def _methods_of(self, path: str) -> tuple[dict[str, Route], str]:

@@ -1,32 +1,32 @@
-"""What every endpoint has at hand, and how it runs an answer."""
+"""Services that every endpoint uses, and the code that runs an answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from common.closing import closing
 from common.effective_settings import EffectiveSetting
 from common.errors import InsufficientMemory, InternalError, ModelUnavailable, PunaError
+from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.telemetry.logs import get_logger
 from gateway.answers.choices import ChoiceEvent, merge_choices
 from gateway.answers.feed import EndOfFeed, Feed
 from gateway.answers.inference import Inference
 from gateway.answers.live import LiveRequests
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, Loading, Queued
-from gateway.core.asked.durations import FOREVER_MS, parse_keep_alive_ms
-from gateway.core.asked.load_options import NO_LOAD_OPTIONS, LoadOptions
-from gateway.core.asked.option_table import CheckedOptions, check_options
 from gateway.core.keys.keys import Scope
 from gateway.core.prepare.estimates import answer_tokens, question_tokens
 from gateway.core.prepare.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
+from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, LoadUpdate, Queued
+from gateway.core.request.durations import FOREVER_MS, parse_keep_alive_ms
+from gateway.core.request.option_table import OptionValue, check_options
 from gateway.http.endpoint.exchange import Exchange
 from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_visit, reserve
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
-from gateway.ports import Scheduler, for_clients
+from gateway.ports import SchedulerPort, for_clients
 
 log = get_logger()
 
@@ -52,10 +52,9 @@ class Service:
     """The gateway's parts as the dialects use them."""
 
     inference: Inference
-    scheduler: Scheduler
+    scheduler: SchedulerPort
     stores: ModelStores
     version: str
-    engine_build: str = "puna"
     stream_commit_s: float = 15.0
     keep_alive_max_ms: int = FOREVER_MS  # for callers who may not manage models
     blob_bytes_max: int = 2**40
@@ -86,19 +85,25 @@ class Service:
         *,
         context_tokens: int | None = None,
         options: LoadOptions = NO_LOAD_OPTIONS,
+        at_once: bool = False,
     ) -> Feed[LoadEvent | Loaded]:
-        """Start a load; use as a context. The last event is Loaded."""
+        """Start a load; use as a context. The last event is Loaded. `at_once` as in `Loads.relay`."""
         load = self.inference.models.load(
-            model, keep_alive_ms=keep_alive_ms, context_tokens=context_tokens, options=options, record=record
+            model,
+            keep_alive_ms=keep_alive_ms,
+            context_tokens=context_tokens,
+            options=options,
+            record=record,
+            at_once=at_once,
         )
         return Feed(self._guarded(_with_end(load), record), self.feeds)
 
     def work_feed(self, events: AsyncIterator[Item], record: RequestRecord) -> Feed[Item]:
-        """Start other work that tells how it goes; use as a context."""
+        """Start other work that reports progress; use as a context."""
         return Feed(self._guarded(events, record), self.feeds)
 
     async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
-        """A vector for each input.
+        """Return a vector for each input.
 
         Raises:
             PunaError: it failed, or the gateway is shutting down.
@@ -107,7 +112,7 @@ class Service:
         return await self.whole(self.inference.vectors.embed(question, record), record)
 
     async def rerank(self, question: RerankQuestion, record: RequestRecord) -> Ranked:
-        """A score for each document.
+        """Return a score for each document.
 
         Raises:
             PunaError: as `embed`.
@@ -116,7 +121,7 @@ class Service:
         return await self.whole(self.inference.vectors.rerank(question, record), record)
 
     async def whole(self, answer: Awaitable[Item], record: RequestRecord) -> Item:
-        """An answer without events, run as a feed so that a shutdown waits for it, and can end it."""
+        """Run an answer without events as a feed, so that a shutdown waits for it, and can end it."""
 
         async def events() -> AsyncIterator[Item]:
             yield await answer
@@ -128,7 +133,7 @@ class Service:
         return item
 
     async def unload(self, model_name: str) -> int:
-        """Stop a model's idle replicas; how many were told to.
+        """Stop a model's idle replicas; return how many will stop.
 
         Raises:
             ModelUnavailable: there is no scheduler to order it.
@@ -146,7 +151,7 @@ class Service:
     async def _guarded(
         self, events: AsyncIterator[Any], record: RequestRecord, *, reserved_tokens: int | None = None
     ) -> AsyncIterator[Any]:
-        """Bugs become an InternalError, so that streams that have begun end in an error object, too.
+        """Turn bugs into an InternalError, so that streams that have begun end in an error object, too.
 
         Nothing begins without the tokens that it is to reserve. What a load waits for, and what it gave up for, names
         no model that is not for the caller.
@@ -158,7 +163,7 @@ class Service:
                         await reserve(reserved_tokens)
                     async for event in events:
                         self.live.note(live, event)
-                        yield self._shown(event) if isinstance(event, Queued | Loading) else event
+                        yield self._shown(event) if isinstance(event, Queued | LoadUpdate) else event
         except (ModelUnavailable, InsufficientMemory) as error:
             if (text := self.inference.models.shown(error.message)) == error.message:
                 raise
@@ -169,44 +174,48 @@ class Service:
             log.exception("answer.bug")
             raise InternalError("internal error") from error
 
-    def _shown(self, progress: Queued | Loading) -> Queued | Loading:
-        """What is told to this caller; others wait for the same load."""
+    def _shown(self, progress: Queued | LoadUpdate) -> Queued | LoadUpdate:
+        """Hide names that this caller may not see; others wait for the same load."""
         text = self.inference.models.shown(progress.waits_for)
         return progress if text == progress.waits_for else replace(progress, waits_for=text)
 
     def keep_alive_ms(self, value: object) -> int | None:
-        """A keep_alive of a request body, within what callers may ask for.
+        """Parse the keep_alive of a request body and limit it to the maximum of the caller.
 
         Raises:
             InvalidRequest: no number and no duration.
         """
         return self.clamped_keep_alive_ms(parse_keep_alive_ms(value))
 
-    def clamped_keep_alive_ms(self, asked_ms: int | None) -> int | None:
-        """A keep_alive within what the caller may ask for."""
+    def clamped_keep_alive_ms(self, requested_ms: int | None) -> int | None:
+        """Limit a keep_alive to the maximum of the caller."""
         limit_ms = self.keep_alive_max_ms
-        if asked_ms is None or limit_ms < 0 or self.may_manage_models():
-            return asked_ms
-        return limit_ms if asked_ms == FOREVER_MS else min(asked_ms, limit_ms)
+        if requested_ms is None or limit_ms < 0 or self.may_manage_models():
+            return requested_ms
+        return limit_ms if requested_ms == FOREVER_MS else min(requested_ms, limit_ms)
 
     def may_manage_models(self) -> bool:
-        """True if the caller may say how replicas are loaded, how long they stay, and what their template is."""
+        """Return True if the caller may set the load options, keep_alive and template of replicas."""
         visit = current_visit()
         return self.trusts_strangers if visit is None else visit.may(Scope.MODELS_WRITE, stranger=self.trusts_strangers)
 
 
-def checked_options(service: Service, exchange: Exchange, options: dict[str, object]) -> CheckedOptions:
-    """Options of a request body; what has no effect is named in the log and the x-puna-ignored header.
+def checked_options(
+    service: Service, exchange: Exchange, options: Mapping[str, object], own: Mapping[str, object] | None = None
+) -> Mapping[str, OptionValue]:
+    """Check the options of a request body; those without effect are named in the log and the x-puna-ignored header.
+
+    `own` are fields of the dialect by the names of the options: those that are set override `options`.
 
     Raises:
         InvalidRequest: wrong type or out of range.
     """
-    checked = check_options(options, may_set_load=service.may_manage_models())
+    wanted = {**options, **{name: value for name, value in (own or {}).items() if value is not None}}
+    checked = check_options(wanted, may_set_load=service.may_manage_models())
     for name in checked.unknown:
         log.warning("option.ignored", option=name[:64])
-    if checked.ignored:
-        exchange.ignore(*checked.ignored)
-    return checked
+    exchange.ignore(*checked.ignored)
+    return checked.values
 
 
 async def whole_answer(feed: Feed[AnswerEvent]) -> tuple[Delta, Done]:

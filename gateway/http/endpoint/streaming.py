@@ -9,7 +9,7 @@ import orjson
 from common.errors import InternalError, PunaError, RequestCanceled
 from common.telemetry.logs import get_logger
 from gateway.answers.feed import EndOfFeed, Feed
-from gateway.core.asked.answers import Dialect, Loading, Queued
+from gateway.core.request.answers import Dialect, LoadUpdate, Queued
 from gateway.http.endpoint.errors import error_body
 from gateway.http.endpoint.exchange import Exchange
 
@@ -27,7 +27,7 @@ Objects = Callable[[Event], Iterable[object]]
 
 
 async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[Event]) -> None:
-    """One object per line. Never committed before the first object, because clients parse every line."""
+    """Write one object per line. Never committed before the first object, because clients parse every line."""
     try:
         while not isinstance(batch := await feed.next_batch(), EndOfFeed):
             lines = [orjson.dumps(value) + b"\n" for event in batch for value in objects(event)]
@@ -45,12 +45,12 @@ async def stream_ndjson(exchange: Exchange, feed: Feed[Event], objects: Objects[
 
 
 def data_event(value: object) -> bytes:
-    """An event as OpenAI's clients read them."""
+    """Encode an event as OpenAI's clients read them."""
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 def named_event(value: Mapping[str, object]) -> bytes:
-    """An event as Anthropic's clients read them: its type stands before it once more."""
+    """Encode an event as Anthropic's clients read them: its type stands before it once more."""
     return f"event: {value['type']}\n".encode() + data_event(value)
 
 
@@ -62,7 +62,7 @@ class SseStream(Generic[Event]):
     feed: Feed[Event]
     objects: Objects[Event]
     commit_s: float
-    progress_of: Callable[[Event], object]  # where an item has its Queued or Loading
+    progress_of: Callable[[Event], object]  # where an item has its Queued or LoadUpdate
     frame: Callable[[Any], bytes] = data_event
     end: bytes = SSE_DONE
     heartbeat: bytes = b""  # empty: a comment that says what is being waited for
@@ -99,7 +99,7 @@ class SseStream(Generic[Event]):
         await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
 
     async def _next_batch(self) -> list[Event] | EndOfFeed:
-        """The feed's next events; while there are none, comments keep the connection alive."""
+        """Return the feed's next events; while there are none, comments keep the connection alive."""
         while True:
             begun = self.exchange.status is not None
             timeout_s = HEARTBEAT_S if begun else self.commit_s or None
@@ -118,7 +118,7 @@ class SseStream(Generic[Event]):
         match item:
             case Queued(position=position):
                 self._progress = f"queued position={position}"
-            case Loading(fraction=fraction):
+            case LoadUpdate(fraction=fraction):
                 self._progress = f"loading {fraction:.0%}"
 
     async def _begin(self) -> None:
@@ -127,7 +127,7 @@ class SseStream(Generic[Event]):
 
 
 async def _write_error(exchange: Exchange, error: PunaError, before: bytes, after: bytes) -> None:
-    """The one error object that ends a stream whose status line is out."""
+    """Write the one error object that ends a stream whose status line is out."""
     _note_error(exchange, error)
     await exchange.write(before + error_body(error, exchange.dialect, exchange.request_id) + after, more=False)
 

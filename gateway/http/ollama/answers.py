@@ -5,25 +5,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import orjson
-
 from common.clock import rfc3339_ns
 from common.errors import InvalidRequest
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import (
+from gateway.core.request.answers import (
     AnswerEvent,
     AnswerRequest,
     CallDelta,
     Delta,
     Done,
-    Loading,
+    LoadUpdate,
     PromptProgress,
     Queued,
     images_of,
     ollama_done_reason,
     whole_calls,
 )
-from gateway.core.asked.logprobs import logprob_entries
+from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, whole_answer
@@ -45,7 +43,7 @@ class ChunkMaker:
     debug: RequestRecord | None = None
 
     def objects(self, event: AnswerEvent) -> Iterable[dict[str, object]]:
-        """The lines of one event."""
+        """Build the lines of one event."""
         match event:
             case Delta():
                 said = replace(event, tool_calls=tuple(self._complete(event.tool_calls)))
@@ -53,11 +51,11 @@ class ChunkMaker:
                     yield self.chunk(said)
             case Done():
                 yield self.last(Delta(tool_calls=(self._call,) if self._call else ()), event)
-            case Queued() | Loading() | PromptProgress():
+            case Queued() | LoadUpdate() | PromptProgress():
                 pass
 
     def _complete(self, pieces: Iterable[CallDelta]) -> Iterable[CallDelta]:
-        """Calls whose arguments are whole: a client gets each at once."""
+        """Yield calls whose arguments are whole: a client gets each at once."""
         for piece in pieces:
             if self._call is not None and piece.index != self._call.index:
                 yield self._call
@@ -65,7 +63,7 @@ class ChunkMaker:
             (self._call,) = whole_calls([*([self._call] if self._call else []), piece])
 
     def chunk(self, delta: Delta) -> dict[str, object]:
-        """A piece of the answer."""
+        """Build a piece of the answer."""
         chunk: dict[str, object] = {"model": self.model, "created_at": rfc3339_ns(time.time_ns())}
         text: dict[str, object] = {"thinking": delta.reasoning} if delta.reasoning else {}
         if delta.tool_calls:
@@ -80,7 +78,7 @@ class ChunkMaker:
         return chunk
 
     def last(self, delta: Delta, done: Done) -> dict[str, object]:
-        """The last object; `delta` is the text that it carries."""
+        """Build the last object; `delta` is the text that it carries."""
         usage = done.usage
         last = self.chunk(delta) | {
             "done": True,
@@ -102,7 +100,7 @@ class ChunkMaker:
         return last
 
     def loaded(self, reason: str) -> dict[str, object]:
-        """The answer to a request without a prompt: the model was loaded or unloaded."""
+        """Build the answer to a request without a prompt: the model was loaded or unloaded."""
         return self.chunk(Delta()) | {"done": True, "done_reason": reason}
 
 
@@ -159,20 +157,15 @@ class OllamaAnswers:
 
 
 def validated_answer_body(body_type: type[AnswerBody], data: object) -> AnswerBody:
-    """A body; an empty model name counts as none, in Ollama's words."""
+    """Validate a body; an empty model name counts as none, in Ollama's words."""
     if isinstance(data, dict) and data.get("model") in (None, ""):
         raise InvalidRequest("model is required", param="model")
     return validated(body_type, data)
 
 
 def _tool_call(call: CallDelta) -> dict[str, object]:
-    try:
-        arguments = orjson.loads(call.arguments)
-    except orjson.JSONDecodeError:
-        arguments = None
-    if not isinstance(arguments, dict):  # clients insist on an object; this one shows what the model wrote
-        arguments = {"arguments": call.arguments}
-    return {"id": call.id, "function": {"index": call.index, "name": call.name, "arguments": arguments}}
+    function = {"index": call.index, "name": call.name, "arguments": call.arguments_object()}
+    return {"id": call.id, "function": function}
 
 
 def _has_logprobs(delta: Delta) -> bool:

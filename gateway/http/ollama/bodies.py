@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer, DebugFields, LogprobEntry
 from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel
 
 _TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
 
@@ -37,7 +37,7 @@ class OllamaMessage(Body):
 
 
 class OllamaAnswerBody(Body):
-    """What /api/generate and /api/chat share."""
+    """Fields that /api/generate and /api/chat share."""
 
     model: str = Field(min_length=1)
     stream: bool = True
@@ -91,7 +91,7 @@ class LegacyEmbeddingBody(Body):
     keep_alive: Any = None
 
 
-class EmbedAnswer(Answer):
+class EmbedAnswer(ResponseModel):
     """The answer of /api/embed. Durations in nanoseconds; absent where there was nothing to compute."""
 
     model: str
@@ -101,7 +101,7 @@ class EmbedAnswer(Answer):
     prompt_eval_count: int = 0
 
 
-class LegacyEmbeddingAnswer(Answer):
+class LegacyEmbeddingAnswer(ResponseModel):
     """The answer of /api/embeddings."""
 
     embedding: list[float]
@@ -118,7 +118,7 @@ class ShowBody(Body):
     options: dict[str, Any] = Field(default_factory=dict, description="Show the model as if these were its parameters")
 
 
-class CalledFunction(Answer):
+class CalledFunction(ResponseModel):
     """A call as the model made it."""
 
     index: int
@@ -126,15 +126,15 @@ class CalledFunction(Answer):
     arguments: dict[str, Any]
 
 
-class AnsweredCall(Answer):
+class AnsweredCall(ResponseModel):
     """A call and its id."""
 
     id: str
     function: CalledFunction
 
 
-class AnswerMessage(Answer):
-    """What the model says."""
+class AnswerMessage(ResponseModel):
+    """Message of the model."""
 
     role: str
     content: str
@@ -142,14 +142,14 @@ class AnswerMessage(Answer):
     tool_calls: list[AnsweredCall] = Field(default_factory=list)
 
 
-class RenderInfo(Answer):
-    """What `_debug_render_only` asks for."""
+class RenderInfo(ResponseModel):
+    """Prompt and images, as `_debug_render_only` asks for them."""
 
     rendered_template: str
     image_count: int
 
 
-class AnswerChunk(Answer):
+class AnswerChunk(ResponseModel):
     """One line of an answer, or the whole of it. What follows `done_reason` comes with the last line only."""
 
     model: str

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import InvalidRequest
-from gateway.core.asked.answers import Dialect
 from gateway.core.prepare.vectors import Embedded, EmbedQuestion, check_embeds
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, checked_options
@@ -45,11 +45,11 @@ class OllamaEmbeddings:
     async def _answer(
         self, exchange: Exchange, body: EmbedBody | LegacyEmbeddingBody, texts: tuple[str, ...], *, normalize: bool
     ) -> Embedded | None:
-        """The vectors; None if there was nothing to embed, and the model was loaded only."""
+        """Return the vectors; None if there was nothing to embed, and the model was loaded only."""
         if not body.model:
             raise InvalidRequest("model is required", param="model")
         keep_alive_ms = self.service.keep_alive_ms(body.keep_alive)
-        options = checked_options(self.service, exchange, body.options).values
+        options = checked_options(self.service, exchange, body.options)
         if not texts:
             check_embeds(self.service.inference.models.known_route(body.model).model)
             async with self.service.load_feed(body.model, keep_alive_ms, exchange.record) as feed:
@@ -71,7 +71,7 @@ class OllamaEmbeddings:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """The inputs of a body; none asks for a load."""
+    """Return the inputs of a body; none asks for a load."""
     if value is None or value == "":
         return ()
     if isinstance(value, str):

@@ -4,31 +4,31 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer
+from gateway.http.endpoint.response_model import ResponseModel
 
 
-class VersionAnswer(Answer):
+class VersionAnswer(ResponseModel):
     """GET /api/version. `version` is the level of Ollama's API that is spoken."""
 
     version: str
     puna: str
 
 
-class Cloud(Answer):
+class Cloud(ResponseModel):
     """There is none."""
 
     disabled: bool
     source: str
 
 
-class StatusAnswer(Answer):
+class StatusAnswer(ResponseModel):
     """GET /api/status."""
 
     cloud: Cloud
 
 
-class ModelDetails(Answer):
-    """What kind of model it is."""
+class ModelDetails(ResponseModel):
+    """Kind of a model."""
 
     parent_model: str
     format: str
@@ -38,7 +38,7 @@ class ModelDetails(Answer):
     quantization_level: str
 
 
-class TaggedModel(Answer):
+class TaggedModel(ResponseModel):
     """One model that there is."""
 
     name: str
@@ -48,20 +48,20 @@ class TaggedModel(Answer):
     digest: str
     details: ModelDetails
     capabilities: list[str]
-    nodes: list[str] = Field(description="Where it lies or runs")
+    nodes: list[str] = Field(description="Nodes that have or run it")
     alias_of: str = Field(default="", description="The model that this name points to; absent: it is the model's own")
     error: str = Field(default="", description="Why it cannot be loaded; absent: it can")
-    template_flaw: str = Field(default="", description="What its chat template was seen to do that it must not")
+    template_flaw: str = Field(default="", description="Fault of its chat template, as far as it was rendered")
 
 
-class TagList(Answer):
+class TagList(ResponseModel):
     """GET /api/tags."""
 
     models: list[TaggedModel]
 
 
-class HeldByDevice(Answer):
-    """What one device holds of a replica; id `host`: the memory of the machine."""
+class HeldByDevice(ResponseModel):
+    """Layers and bytes of a replica on one device; id `host`: the memory of the machine."""
 
     node: str
     id: str
@@ -70,7 +70,7 @@ class HeldByDevice(Answer):
     bytes: int
 
 
-class RunningReplica(Answer):
+class RunningReplica(ResponseModel):
     """One replica."""
 
     placement: str
@@ -83,7 +83,7 @@ class RunningReplica(Answer):
     devices: list[HeldByDevice]
 
 
-class RunningModel(Answer):
+class RunningModel(ResponseModel):
     """One model that is loaded, or being loaded."""
 
     name: str
@@ -97,21 +97,21 @@ class RunningModel(Answer):
     replicas: list[RunningReplica]
 
 
-class RunningList(Answer):
+class RunningList(ResponseModel):
     """GET /api/ps."""
 
     models: list[RunningModel]
 
 
-class ShownMessage(Answer):
+class ShownMessage(ResponseModel):
     """A message that every conversation with the model begins with."""
 
     role: str
     content: str
 
 
-class MeasuredDevice(Answer):
-    """What one device holds."""
+class MeasuredDevice(ResponseModel):
+    """Layers and bytes on one device."""
 
     id: str
     name: str
@@ -119,8 +119,8 @@ class MeasuredDevice(Answer):
     bytes: int
 
 
-class Measured(Answer):
-    """What a replica holds, as its runner counted it."""
+class MeasuredMemory(ResponseModel):
+    """Memory of a replica, as its runner counted it."""
 
     context_length: int
     slots: int
@@ -130,16 +130,16 @@ class Measured(Answer):
     host_bytes: int
 
 
-class ShownPuna(Answer):
+class ShownPuna(ResponseModel):
     """Beyond what Ollama says."""
 
     digest: str
     template_source: str
-    template_flaw: str | None = Field(description="What the template does that it must not; null: nothing was found")
-    measured: list[Measured]
+    template_flaw: str | None = Field(description="Fault of the template; null: none was found")
+    measured: list[MeasuredMemory]
 
 
-class TensorRow(Answer):
+class TensorRow(ResponseModel):
     """One tensor of the file."""
 
     name: str
@@ -147,7 +147,7 @@ class TensorRow(Answer):
     shape: list[int]
 
 
-class ShownModel(Answer):
+class ShownModel(ResponseModel):
     """POST /api/show."""
 
     license: str

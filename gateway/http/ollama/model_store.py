@@ -6,30 +6,42 @@ from dataclasses import dataclass
 
 import orjson
 
+from common.chat_templates import is_jinja
 from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError, TemplateFailed
 from common.telemetry.logs import get_logger
 from gateway.answers.feed import Feed
 from gateway.answers.model_access import check_visible
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.option_table import check_options
-from gateway.core.models.creation import blob_digest, check_origin, checked_files, license_texts, new_name
-from gateway.core.models.family_templates import is_jinja
-from gateway.core.models.go_template import go_template_fault
+from gateway.core.keys.keys import Scope
+from gateway.core.models.creation import (
+    blob_digest,
+    check_origin,
+    checked_files,
+    go_template_fault,
+    license_texts,
+    new_name,
+)
 from gateway.core.models.stored_model import ROLES
+from gateway.core.request.option_table import check_options
 from gateway.http.endpoint.blob_body import BlobBody
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.route_errors import NEVER_THERE, OF_STORES
+from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
 from gateway.http.endpoint.streaming import stream_ndjson
-from gateway.http.ollama.store_bodies import CopyBody, CreateBody, DeleteBody, NamedBody, PullBody
+from gateway.http.ollama.store_bodies import CopyBody, CreateBody, DeleteBody, NamedBody, PullBody, StatusLine
 from protos import store_pb2
 
+_LINES = ("application/json", "application/x-ndjson")
+_BLOB = "/api/blobs/{digest}"
+_REFUSED = ("/api/push", "/api/me", "/api/signout", "/api/experimental/{path}")
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStore:
-    """What models there are, and how that changes."""
+    """Endpoints that change the models of the cluster."""
 
     service: Service
 
@@ -96,7 +108,7 @@ class ModelStore:
 
     async def refuse_push(self, _exchange: Exchange) -> None:
         """POST /api/push, /api/me, /api/signout and experiments: never."""
-        raise NotSupported("this server sends models to nobody and has no accounts")
+        raise NotSupported("this server does not push models and has no accounts")
 
     async def _stored(self, digest: str, body: BlobBody, record: RequestRecord) -> bool:
         stores = self.service.stores
@@ -104,13 +116,13 @@ class ModelStore:
             sent = stores.put_blob(digest, body.pieces(), size_bytes=body.size_bytes)
             return await self.service.whole(sent, record)
         except (PunaError, asyncio.CancelledError):
-            # Why the pieces ended is the reason; that the call then broke off is not.
+            # The reason is the end of the pieces, not that the call then broke off.
             if body.error is not None:
                 raise body.error from None
             raise
 
     async def _creation(self, body: CreateBody) -> store_pb2.CreateRequest:
-        """Everything that can be refused without a node is refused here."""
+        """Check the body: refuse everything that can be refused without a node."""
         name = _new_name(body)
         check_visible(name)
         check_origin(body.base, body.files, body.quantize)
@@ -168,3 +180,85 @@ def _lines(step: store_pb2.StoreProgress) -> Iterable[dict[str, object]]:
 
 def _new_name(body: NamedBody) -> str:
     return new_name(body.model or body.name)
+
+
+def store_routes(service: Service) -> list[Route]:
+    """List the routes of the store."""
+    store = ModelStore(service)
+    return [
+        Route(
+            "POST",
+            "/api/pull",
+            store.pull,
+            "Fetch a model from its registry",
+            scope=Scope.MODELS_WRITE,
+            errors=OF_STORES,
+            body=PullBody,
+            response=StatusLine,
+            media_types=_LINES,
+        ),
+        Route(
+            "POST",
+            "/api/create",
+            store.create,
+            "Make a model from another one or from files",
+            scope=Scope.MODELS_WRITE,
+            errors=OF_STORES,
+            body=CreateBody,
+            response=StatusLine,
+            media_types=_LINES,
+        ),
+        Route(
+            "POST",
+            "/api/copy",
+            store.copy,
+            "Give a model a second name",
+            scope=Scope.MODELS_WRITE,
+            errors=OF_STORES,
+            body=CopyBody,
+            media_types=(),
+        ),
+        Route(
+            "DELETE",
+            "/api/delete",
+            store.delete,
+            "Forget a model",
+            scope=Scope.MODELS_WRITE,
+            errors=OF_STORES,
+            body=DeleteBody,
+            media_types=(),
+        ),
+        Route(
+            "HEAD",
+            _BLOB,
+            store.has_blob,
+            "Existence of a file",
+            scope=Scope.MODELS_WRITE,
+            errors=OF_STORES,
+            media_types=(),
+            statuses=(200, 404),
+        ),
+        Route(
+            "POST",
+            _BLOB,
+            store.put_blob,
+            "Send a file",
+            scope=Scope.MODELS_WRITE,
+            errors=OF_STORES,
+            media_types=(),
+            takes_file=True,
+            statuses=(200, 201),
+        ),
+        *(
+            Route(
+                "POST",
+                path,
+                store.refuse_push,
+                "Not supported",
+                scope=Scope.MODELS_WRITE,
+                errors=NEVER_THERE,
+                statuses=(),
+            )
+            for path in _REFUSED
+        ),
+    ]

@@ -9,8 +9,6 @@ import orjson
 
 from common.clock import MS_PER_S, NS_PER_MS, rfc3339_ns
 from common.errors import InvalidRequest
-from gateway.core.asked.model_names import parse_model_name
-from gateway.core.asked.option_table import check_options
 from gateway.core.models.aliases import ListedModel
 from gateway.core.models.chat_template import TemplateChoice
 from gateway.core.models.model_card import (
@@ -24,6 +22,8 @@ from gateway.core.models.model_card import (
 from gateway.core.models.model_text import model_details
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.prepare.capabilities import check_usable
+from gateway.core.request.model_names import parse_model_name
+from gateway.core.request.option_table import check_options
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service
@@ -37,12 +37,12 @@ _DEFAULT_KEEP_ALIVE_MS = 5 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class OllamaModels:
-    """What the cluster has, in Ollama's words."""
+    """Models of the cluster, in Ollama's format."""
 
     service: Service
 
     async def root(self, exchange: Exchange) -> None:
-        """GET /: how clients see whether anybody is there; people with a browser are shown the page."""
+        """GET /: liveness for clients; a browser is redirected to the page."""
         exchange.headers_out["vary"] = "Accept"
         if "text/html" in exchange.headers.get("accept", ""):
             await exchange.respond(302, b"", {"location": "/ui"})
@@ -54,7 +54,7 @@ class OllamaModels:
         await exchange.respond_json({"version": OLLAMA_VERSION, "puna": self.service.version})
 
     async def status(self, exchange: Exchange) -> None:
-        """GET /api/status: what clients ask before they offer models of somebody's cloud."""
+        """GET /api/status: clients ask it before they offer models of a cloud service."""
         await exchange.respond_json({"cloud": {"disabled": True, "source": "config"}})
 
     async def tags(self, exchange: Exchange) -> None:
@@ -88,7 +88,7 @@ class OllamaModels:
         await exchange.respond(200, answer, {"content-type": "application/json"})
 
     async def _add_headers(self, shown: dict[str, object], model: ModelInfo, *, verbose: bool) -> None:
-        """What only the files themselves say, as far as a node can be asked."""
+        """Add metadata that only the files themselves have, if a node can be reached for it."""
         stores = self.service.stores
         if verbose and (header := await stores.header(model.name, model.digest)) is not None:
             shown["model_info"] = model_info(header["metadata"], verbose=True)
@@ -145,7 +145,7 @@ class OllamaModels:
 
 
 def _devices(model: ModelInfo, replica: ReplicaInfo) -> list[dict[str, object]]:
-    """What lies where; the last entry is host RAM, which holds the layers that no device has."""
+    """List layers and bytes by device; the last entry is host RAM, which holds the layers that no device has."""
     shares = [(device.device_id, device.name, device.layer_count, device.size_bytes) for device in replica.devices]
     layers_elsewhere = model.layer_count + 1 - sum(device.layer_count for device in replica.devices)
     if replica.host_bytes:
@@ -157,7 +157,7 @@ def _devices(model: ModelInfo, replica: ReplicaInfo) -> list[dict[str, object]]:
 
 
 def _expiry(replica: ReplicaInfo, now_ms: int) -> str:
-    """When keep_alive ends. A busy replica's clock starts with the end of its last request: at the earliest now."""
+    """Format the end of keep_alive. A busy replica's clock starts at the end of its last request: now or later."""
     if replica.expires_at_unix_ms is not None:
         return _time(replica.expires_at_unix_ms)
     if replica.stays or replica.state is ReplicaState.LOADING:

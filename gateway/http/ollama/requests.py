@@ -1,31 +1,31 @@
 """Ollama bodies into requests of the gateway."""
 
 from common.errors import InvalidRequest
-from gateway.core.asked.answer_format import parse_format
-from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, ToolCall
-from gateway.core.asked.conversation import ROLES
-from gateway.core.asked.images import Image, before_text, place_by_markers
-from gateway.core.asked.logprobs import check_top_logprobs
-from gateway.core.asked.thinking import parse_think
 from gateway.core.prepare.options import NATIVE_DEFAULTS
+from gateway.core.request.answer_format import parse_format
+from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, ToolCall
+from gateway.core.request.conversation import ROLES
+from gateway.core.request.images import RequestImage, before_text, place_by_markers
+from gateway.core.request.logprobs import check_top_logprobs
+from gateway.core.request.thinking import parse_think
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service, checked_options
 from gateway.http.ollama.bodies import ChatBody, GenerateBody, OllamaAnswerBody, OllamaMessage
 
 
 def chat_request(service: Service, exchange: Exchange, body: ChatBody) -> AnswerRequest:
-    """The request of POST /api/chat."""
+    """Parse the request of POST /api/chat."""
     chat = Chat(messages=tuple(message_of(message) for message in body.messages), tools=tuple(body.tools))
     return _request(service, exchange, body, chat)
 
 
 def generate_request(service: Service, exchange: Exchange, body: GenerateBody) -> AnswerRequest:
-    """The request of POST /api/generate."""
+    """Parse the request of POST /api/generate."""
     if body.raw and (body.template or body.system or body.context):
         raise InvalidRequest("raw mode does not support template, system, or context", param="raw")
     if body.suffix:
         return _request(service, exchange, body, _fill_in(body), wants_context=not body.raw)
-    images = [Image(text) for text in body.images]
+    images = [RequestImage(text) for text in body.images]
     if body.raw:
         text, placed = place_by_markers(body.prompt, images)
         return _request(service, exchange, body, RawPrompt(text=text, images=placed))
@@ -45,7 +45,7 @@ def _fill_in(body: GenerateBody) -> RawPrompt:
 
 
 def _template(service: Service, exchange: Exchange, body: GenerateBody) -> str:
-    """The client's own template, from callers who may say how models are run."""
+    """Return the client's own template, from callers who may manage models."""
     if body.template and not service.may_manage_models():
         exchange.ignore("template")
         return ""
@@ -65,7 +65,7 @@ def _request(
         dialect=Dialect.OLLAMA,
         model=body.model,
         prompt=prompt,
-        options=checked_options(service, exchange, body.options).values,
+        options=checked_options(service, exchange, body.options),
         dialect_defaults=NATIVE_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=parse_think(body.think),
@@ -78,7 +78,7 @@ def _request(
 
 
 def message_of(message: OllamaMessage) -> Message:
-    """One turn of a conversation.
+    """Translate one turn of a conversation.
 
     Raises:
         InvalidRequest: a role that there is not.
@@ -96,5 +96,5 @@ def message_of(message: OllamaMessage) -> Message:
         ),
         tool_name=message.tool_name,
         tool_call_id=message.tool_call_id,
-        images=before_text([Image(text) for text in message.images]),
+        images=before_text([RequestImage(text) for text in message.images]),
     )

@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer
 from gateway.http.endpoint.fields import Body
+from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.ollama.bodies import OllamaMessage
 
 
@@ -53,7 +53,7 @@ class DeleteBody(NamedBody):
     """DELETE /api/delete."""
 
 
-class StatusLine(Answer):
+class StatusLine(ResponseModel):
     """One line of what a pull or create does; the last has the status "success"."""
 
     status: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from common.ids import random_id
 from gateway.answers.choices import ChoiceEvent
 from gateway.answers.record import RequestRecord
-from gateway.core.asked.answers import (
+from gateway.core.request.answers import (
     AnswerRequest,
     CallDelta,
     Delta,
@@ -16,7 +16,7 @@ from gateway.core.asked.answers import (
     RawPrompt,
     openai_finish_reason,
 )
-from gateway.core.asked.logprobs import legacy_logprobs, logprob_entries
+from gateway.core.request.logprobs import legacy_logprobs, logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service
@@ -28,7 +28,7 @@ _DIGEST_SHOWN = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class OpenAiAnswer:
     """One request's answer in OpenAI's form: knows which choices have begun and ended, and counts usage."""
 
     kind: str  # "chat.completion" or "text_completion"
@@ -55,7 +55,7 @@ class Answer:
         return self.kind == "chat.completion"
 
     def chunks(self, item: ChoiceEvent, choice_count: int) -> Iterable[dict[str, object]]:
-        """The chunks of one event of a stream."""
+        """Build the chunks of one event of a stream."""
         index, event = item.index, item.event
         if not isinstance(event, PromptProgress | Delta | Done):
             return
@@ -77,12 +77,12 @@ class Answer:
                     yield self._chunk([]) | self._debug()
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, object]:
-        """The answer at once; one delta per choice."""
+        """Build the whole answer; one delta per choice."""
         choices = [self._whole_choice(index, delta) for index, delta in enumerate(deltas)]
         return self._envelope(self.kind, choices) | {"usage": self.usage()} | self._debug()
 
     def usage(self) -> dict[str, object]:
-        """Counts over all choices; a prompt that several choices share counts once."""
+        """Count over all choices; a prompt that several choices share counts once."""
         first_of_prompts = [done for index, done in self.dones.items() if index % self.choices_per_prompt == 0]
         prompt = sum(done.usage.prompt_tokens for done in first_of_prompts)
         completion = sum(done.usage.completion_tokens for done in self.dones.values())
@@ -96,7 +96,7 @@ class Answer:
         }
 
     def _delta_fields(self, delta: Delta) -> dict[str, object] | None:
-        """What a chunk says; None: nothing, so that no chunk is sent."""
+        """Return the fields of a chunk; None if there are none and no chunk is sent."""
         fields: dict[str, object] = {}
         if delta.content:
             fields["content"] = delta.content
@@ -160,7 +160,7 @@ class Answer:
 
 
 def _call_piece(call: CallDelta) -> dict[str, object]:
-    """The first piece of a call, any other, or the whole of it."""
+    """Build the first piece of a call, any other, or the whole of it."""
     if not call.id:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}
@@ -189,11 +189,11 @@ class OpenAiAnswers:
             answer.echo = [r.prompt.text if isinstance(r.prompt, RawPrompt) else "" for r in requests]
         await self._respond(exchange, body, requests, answer)
 
-    def _answer(self, exchange: Exchange, body: OpenAiAnswerBody, kind: str, *, with_logprobs: bool) -> Answer:
+    def _answer(self, exchange: Exchange, body: OpenAiAnswerBody, kind: str, *, with_logprobs: bool) -> OpenAiAnswer:
         exchange.record.stream = body.stream
         route = self.service.inference.models.meant_route(body.model)
         digest = route.model.digest[:_DIGEST_SHOWN] if route is not None else ""
-        return Answer(
+        return OpenAiAnswer(
             kind=kind,
             model=body.model,
             fingerprint=f"puna-{self.service.version}-{digest}",
@@ -204,7 +204,7 @@ class OpenAiAnswers:
         )
 
     async def _respond(
-        self, exchange: Exchange, body: OpenAiAnswerBody, requests: list[AnswerRequest], answer: Answer
+        self, exchange: Exchange, body: OpenAiAnswerBody, requests: list[AnswerRequest], answer: OpenAiAnswer
     ) -> None:
         async with self.service.choices_feed(requests, exchange.record) as feed:
             if body.stream:

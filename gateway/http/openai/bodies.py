@@ -4,18 +4,22 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer, DebugFields, LogprobEntry
+from gateway.core.request.conversation import TOOLS_MAX
 from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel
 
 _INT32_MAX = 2**31 - 1
 Penalty = Annotated[float, Between(-2, 2)]
 Count = Annotated[int, Between(1, _INT32_MAX, whole=True)]
+# Clients of llama-server and LM Studio send -1.
+TokenLimit = Annotated[int, Between(1, _INT32_MAX, whole=True, unlimited=-1)]
 TopLogprobs = Annotated[int, Between(-(2**31), _INT32_MAX, whole=True)]
 LABEL_LENGTH_MAX = 512
+_NOT_OBEYED = "Not obeyed; named in x-puna-ignored"
 
 
 class StreamOptions(Body):
-    """What a stream carries besides the answer."""
+    """Parts of a stream besides the answer."""
 
     include_usage: bool = False
 
@@ -27,12 +31,12 @@ class ReasoningOptions(Body):
 
 
 class OpenAiAnswerBody(Body):
-    """What both endpoints share, Puna's extensions (from `options` on) included."""
+    """Fields that both endpoints share, Puna's extensions (from `options` on) included."""
 
     model: str = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: Count | None = None
+    max_tokens: TokenLimit | None = None
     temperature: Annotated[float, Between(0, 2)] | None = None
     top_p: Annotated[float, Between(0, 1)] | None = None
     seed: Annotated[int, Between(-(2**63), 2**63 - 1, whole=True)] | None = None
@@ -53,6 +57,17 @@ class OpenAiAnswerBody(Body):
     repeat_penalty: Any = Field(default=None, description="Puna: as the option")
     response_format: Any = Field(default=None, description="Of type text, json_object or json_schema")
     grammar: Any = Field(default=None, description="Puna: a grammar (GBNF) that the answer matches")
+    guided_json: Any = Field(default=None, description="vLLM: a JSON schema, or its text")
+    guided_choice: Any = Field(default=None, description="vLLM: strings, one of which is the answer")
+    guided_grammar: Any = Field(default=None, description="vLLM: as `grammar`")
+    guided_regex: Any = Field(default=None, description=_NOT_OBEYED)
+    structured_outputs: Any = Field(default=None, description="vLLM: an object with json, choice or grammar")
+    ignore_eos: Any = Field(default=None, description=_NOT_OBEYED)
+    min_tokens: Any = Field(default=None, description=_NOT_OBEYED)
+    stop_token_ids: Any = Field(default=None, description=_NOT_OBEYED)
+    store: Any = Field(default=None, description=_NOT_OBEYED)
+    verbosity: Any = Field(default=None, description=_NOT_OBEYED)
+    web_search_options: Any = Field(default=None, description=_NOT_OBEYED)
 
 
 class OpenAiMessage(Body):
@@ -71,10 +86,10 @@ class ChatCompletionBody(OpenAiAnswerBody):
     """POST /v1/chat/completions."""
 
     messages: list[OpenAiMessage] = Field(max_length=2048)
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: TokenLimit | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
-    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=128)
+    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=TOOLS_MAX)
     tool_choice: Any = Field(default=None, description='"none", "auto", "required", or a function by its name')
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
@@ -97,19 +112,19 @@ class CompletionBody(OpenAiAnswerBody):
     best_of: Annotated[int, Between(1, 8, whole=True)] | None = None
 
 
-class PromptDetails(Answer):
+class PromptDetails(ResponseModel):
     """Of the prompt."""
 
     cached_tokens: int
 
 
-class CompletionDetails(Answer):
+class CompletionDetails(ResponseModel):
     """Of the answer."""
 
     reasoning_tokens: int
 
 
-class Usage(Answer):
+class Usage(ResponseModel):
     """Token counts."""
 
     prompt_tokens: int
@@ -119,14 +134,14 @@ class Usage(Answer):
     completion_tokens_details: CompletionDetails
 
 
-class ChoiceCallFunction(Answer):
+class ChoiceCallFunction(ResponseModel):
     """A call; its arguments are JSON in a text."""
 
     name: str
     arguments: str
 
 
-class ChoiceCall(Answer):
+class ChoiceCall(ResponseModel):
     """A call and its id."""
 
     index: int
@@ -135,8 +150,8 @@ class ChoiceCall(Answer):
     function: ChoiceCallFunction
 
 
-class ChoiceMessage(Answer):
-    """What the model says; content is null beside calls alone."""
+class ChoiceMessage(ResponseModel):
+    """Message of the model; content is null if there are only calls."""
 
     role: str
     content: str | None
@@ -146,14 +161,14 @@ class ChoiceMessage(Answer):
     tool_calls: list[ChoiceCall] = Field(default_factory=list)
 
 
-class ChatLogprobs(Answer):
+class ChatLogprobs(ResponseModel):
     """By token."""
 
     content: list[LogprobEntry]
     refusal: None
 
 
-class ChatChoice(Answer):
+class ChatChoice(ResponseModel):
     """One of `n` answers."""
 
     index: int
@@ -162,7 +177,7 @@ class ChatChoice(Answer):
     finish_reason: str
 
 
-class ChatCompletionAnswer(Answer):
+class ChatCompletionAnswer(ResponseModel):
     """The answer of POST /v1/chat/completions; streams have the same as chunks with `delta`."""
 
     id: str
@@ -175,7 +190,7 @@ class ChatCompletionAnswer(Answer):
     puna: DebugFields | None = None
 
 
-class CompletionLogprobs(Answer):
+class CompletionLogprobs(ResponseModel):
     """Columns, a row for each token."""
 
     tokens: list[str]
@@ -184,7 +199,7 @@ class CompletionLogprobs(Answer):
     text_offset: list[int]
 
 
-class CompletionChoice(Answer):
+class CompletionChoice(ResponseModel):
     """One of `n` answers to one of the prompts."""
 
     index: int
@@ -193,7 +208,7 @@ class CompletionChoice(Answer):
     finish_reason: str
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(ResponseModel):
     """The answer of POST /v1/completions."""
 
     id: str

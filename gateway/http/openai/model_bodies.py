@@ -1,21 +1,23 @@
 """Answers about models in OpenAI's dialect, and in Anthropic's for its clients."""
 
+from typing import Any
+
 from pydantic import Field, RootModel
 
-from gateway.http.endpoint.answer_body import Answer
+from gateway.http.endpoint.response_model import ResponseModel
 
 
-class ModelPuna(Answer):
+class ModelPuna(ResponseModel):
     """Beyond what OpenAI says."""
 
     state: str = Field(description="ready, loading, unloaded or broken")
     context_length: int
     capabilities: list[str]
     alias_of: str | None = Field(description="The model that this name points to; null: it is the model's own")
-    template_flaw: str | None = Field(description="What its template was seen to do that it must not; null: nothing")
+    template_flaw: str | None = Field(description="Fault of its template; null: none was found")
 
 
-class ModelObject(Answer):
+class ModelObject(ResponseModel):
     """A model as OpenAI lists it."""
 
     id: str
@@ -25,23 +27,27 @@ class ModelObject(Answer):
     puna: ModelPuna
 
 
-class ModelList(Answer):
+class ModelList(ResponseModel):
     """GET /v1/models."""
 
     object: str
     data: list[ModelObject]
 
 
-class AnthropicModel(Answer):
+class AnthropicModel(ResponseModel):
     """A model as Anthropic lists it."""
 
     type: str
     id: str
     display_name: str
     created_at: str
+    lifecycle: str
+    max_input_tokens: int | None = Field(description="Prompt and answer share it; null: not known")
+    max_tokens: int | None
+    capabilities: dict[str, Any]
 
 
-class AnthropicModelList(Answer):
+class AnthropicModelList(ResponseModel):
     """GET /v1/models with the header `anthropic-version`."""
 
     data: list[AnthropicModel]

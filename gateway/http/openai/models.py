@@ -1,20 +1,24 @@
 """GET /v1/models and /v1/models/{id}."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from common.clock import NS_PER_S, rfc3339_ns
 from gateway.core.models.model_text import model_id
 from gateway.core.models.routes import ReplicaState, RouteInfo
+from gateway.core.prepare.capabilities import THINKING, VISION
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service
 
 # A client that sends this header reads the same routes in Anthropic's form.
 ANTHROPIC_VERSION = "anthropic-version"
+_YES, _NO = {"supported": True}, {"supported": False}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAiModels:
-    """What the cluster has, in OpenAI's words, or in Anthropic's for its clients."""
+    """Models of the cluster, in OpenAI's format, or in Anthropic's for its clients."""
 
     service: Service
 
@@ -64,8 +68,35 @@ def _anthropic_list(routes: list[RouteInfo]) -> dict[str, object]:
 
 def _anthropic_object(route: RouteInfo) -> dict[str, object]:
     model = route.model
-    created_at = rfc3339_ns(model.modified_at_unix_s * NS_PER_S)
-    return {"type": "model", "id": model_id(model), "display_name": model_id(model), "created_at": created_at}
+    return {
+        "type": "model",
+        "id": model_id(model),
+        "display_name": model_id(model),
+        "created_at": rfc3339_ns(model.modified_at_unix_s * NS_PER_S),
+        "lifecycle": "active",
+        # Prompt and answer share the context that the model was trained for.
+        "max_input_tokens": model.context_tokens or None,
+        "max_tokens": model.context_tokens or None,
+        "capabilities": _anthropic_capabilities(model.capabilities),
+    }
+
+
+def _anthropic_capabilities(capabilities: Collection[str]) -> dict[str, object]:
+    """Return the features of the Messages API that have an effect for a model with these capabilities."""
+    thinks = _YES if THINKING in capabilities else _NO
+    return {
+        "batch": _NO,
+        "citations": _NO,
+        "code_execution": _NO,
+        "context_management": _NO,
+        "effort": thinks | dict.fromkeys(_EFFORTS, thinks),
+        "image_input": _YES if VISION in capabilities else _NO,
+        "pdf_input": _NO,
+        "server_tools": _NO | {"code_execution": _NO, "web_search": _NO},
+        "structured_outputs": _YES if not capabilities or "completion" in capabilities else _NO,
+        "thinking": thinks
+        | {"types": {"adaptive": thinks, "between_tools": _YES, "disabled": _YES, "enabled": thinks}},
+    }
 
 
 def _state(route: RouteInfo) -> str:

@@ -8,21 +8,26 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidRequest
-from gateway.core.asked.answer_format import only_one, parse_grammar_field, parse_response_format
-from gateway.core.asked.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
-from gateway.core.asked.conversation import template_kwargs
-from gateway.core.asked.images import URLS_REFUSED, Image, PlacedImage
-from gateway.core.asked.logprobs import check_top_logprobs
-from gateway.core.asked.option_table import OptionValue
-from gateway.core.asked.thinking import EFFORTS, parse_think
-from gateway.core.asked.tool_choice import openai_choice
 from gateway.core.prepare.options import OPENAI_DEFAULTS
+from gateway.core.request.answer_format import only_one, parse_grammar_field, parse_response_format
+from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
+from gateway.core.request.conversation import template_kwargs
+from gateway.core.request.guided_formats import NEWER, parse_guided
+from gateway.core.request.images import URLS_REFUSED, PlacedImage, RequestImage
+from gateway.core.request.logprobs import check_top_logprobs
+from gateway.core.request.option_table import OptionValue
+from gateway.core.request.thinking import parse_effort, parse_think
+from gateway.core.request.tool_choice import offered_tools, openai_choice
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service, checked_options
 from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenAiAnswerBody, OpenAiMessage
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# Fields that change an answer of the servers that have them, and nothing here.
+_NOT_OBEYED = ("ignore_eos", "min_tokens", "stop_token_ids", "store", "verbosity", "web_search_options")
+_GUIDED = ("guided_json", "guided_choice", "guided_grammar", "guided_regex", NEWER)
+_PARTS = ("text", "input_text", "output_text", "refusal", "image_url")
 _PARTS_MAX = 64
 _PROMPTS_MAX = 32
 # Spreads the seeds of choices over the 64 bits (the golden ratio, as in SplitMix64).
@@ -31,7 +36,7 @@ _TOKEN_ID_MAX = 2**32 - 1
 
 
 def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody) -> list[AnswerRequest]:
-    """The requests of POST /v1/chat/completions, in the order of their choices.
+    """Parse the requests of POST /v1/chat/completions, in the order of their choices.
 
     Raises:
         PunaError: the body cannot be honoured; `param` names the field.
@@ -42,9 +47,10 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
     top_logprobs = check_top_logprobs(body.top_logprobs or 0)
-    tools = () if body.tool_choice == "none" else checked_tools(body.tools)
+    offered = checked_tools(_functions(exchange, body.tools)) if body.tool_choice != "none" else ()
+    tools = offered_tools(body.tool_choice, offered)
     chat = Chat(
-        messages=tuple(_message(message) for message in body.messages),
+        messages=tuple(_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)),
         tools=tools,
         forced_tools=openai_choice(body.tool_choice, tools),
         parallel_calls=body.parallel_tool_calls,
@@ -63,7 +69,7 @@ def chat_requests(service: Service, exchange: Exchange, body: ChatCompletionBody
 
 
 def completion_requests(service: Service, exchange: Exchange, body: CompletionBody) -> list[AnswerRequest]:
-    """The requests of POST /v1/completions: prompt i, choice j has index i * n + j.
+    """Parse the requests of POST /v1/completions: prompt i, choice j has index i * n + j.
 
     Raises:
         PunaError: the body cannot be honoured; `param` names the field.
@@ -86,7 +92,7 @@ def completion_requests(service: Service, exchange: Exchange, body: CompletionBo
 
 
 def parse_prompts(prompt: object) -> list[RawPrompt]:
-    """A string, a list of strings, token ids, or a list of lists of token ids.
+    """Parse a string, a list of strings, token ids, or a list of lists of token ids.
 
     Raises:
         InvalidRequest: anything else, an empty list, or too many prompts.
@@ -106,7 +112,7 @@ def parse_prompts(prompt: object) -> list[RawPrompt]:
 
 
 def is_token_ids(value: object) -> bool:
-    """A list of token ids that is not empty."""
+    """Return True for a list of token ids that is not empty."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -139,24 +145,27 @@ def _request(
         "min_p": body.min_p,
         "repeat_penalty": body.repeat_penalty,
     }
-    options = {**body.options, **{name: value for name, value in own.items() if value is not None}}
+    guided = parse_guided({name: getattr(body, name) for name in _GUIDED})
+    exchange.ignore(*guided.ignored, *(name for name in _NOT_OBEYED if getattr(body, name)))
     return AnswerRequest(
         dialect=Dialect.OPENAI,
         model=body.model,
         prompt=prompt,
-        options=checked_options(service, exchange, options).values,
+        options=checked_options(service, exchange, body.options, own),
         dialect_defaults=OPENAI_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=think,
         top_logprobs=top_logprobs,
         truncate=body.truncate,
         shift=body.shift,
-        format=only_one(parse_response_format(body.response_format), parse_grammar_field(body.grammar)),
+        format=only_one(
+            parse_response_format(body.response_format), parse_grammar_field(body.grammar), *guided.formats
+        ),
     )
 
 
 def _choice(request: AnswerRequest, index: int) -> AnswerRequest:
-    """Choice 0 uses the seed itself, the others one derived from it; without a seed each draws its own."""
+    """Derive a choice: the first uses the seed itself, the others one derived from it, if there is one."""
     seed = request.options.get("seed", -1)
     if index == 0 or not isinstance(seed, int) or seed == -1:
         return request
@@ -165,26 +174,38 @@ def _choice(request: AnswerRequest, index: int) -> AnswerRequest:
 
 
 def _refuse_chat_fields(body: ChatCompletionBody) -> None:
-    """Fields that are known, change the answer, and cannot be honoured."""
+    """Refuse fields that are known, change the answer, and cannot be honoured."""
     for name in ("functions", "function_call", "audio"):
         if getattr(body, name) is not None:
             raise InvalidRequest(f"{name} is not supported", param=name)
     if body.modalities not in (None, ["text"]):
         raise InvalidRequest("only the modality text is supported", param="modalities")
-    if body.grammar and body.tool_choice not in (None, "none", "auto"):
+    if (body.grammar or body.guided_grammar) and body.tool_choice not in (None, "none", "auto"):
         raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
 
 
+def _functions(exchange: Exchange, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Drop the tools that a server would run itself; their names stand in a header."""
+    found: list[Mapping[str, Any]] = []
+    for index, tool in enumerate(tools):
+        kind = tool.get("type")
+        if kind == "function" or not isinstance(kind, str) or not _WORD.fullmatch(kind):
+            found.append(tool)
+        else:
+            exchange.ignore(f"tools[{index}].{kind}")
+    return found
+
+
 def checked_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, object], ...]:
-    """Tools as templates know them.
+    """Translate tools to the form of templates.
 
     Raises:
-        InvalidRequest: one is no function with a valid name.
+        InvalidRequest: one is no function with a name.
     """
     for index, tool in enumerate(tools):
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if tool.get("type") != "function" or not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
+        if tool.get("type") != "function" or not isinstance(name, str) or not name:
             raise InvalidRequest(f"tools[{index}] is no function with a valid name", param=f"tools[{index}]")
     return tuple(tools)
 
@@ -193,30 +214,30 @@ def _think(body: ChatCompletionBody) -> Think | None:
     effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
     if body.think is not None or effort is None:
         return parse_think(body.think)
-    if effort not in EFFORTS:
-        raise InvalidRequest(f"reasoning_effort must be one of {', '.join(EFFORTS)}", param="reasoning_effort")
-    return EFFORTS[effort]
+    return parse_effort(effort, "reasoning_effort")
 
 
-def _message(message: OpenAiMessage) -> Message:
+def _message(message: OpenAiMessage, place: str) -> Message:
     if message.role not in _ROLES:
         raise InvalidRequest(f'invalid message role: "{message.role[:64]}"', param="messages")
     if message.content is None and message.role != "assistant":
-        raise InvalidRequest("messages must have content", param="messages")
-    content, images = _content(message.content)
+        raise InvalidRequest(f"messages must have content: {place} has none", param="messages")
+    content, images = _content(message.content, f"{place}.content")
     return Message(
         role=_ROLES[message.role],
         content=content,
         images=images,
         thinking=message.reasoning_content or message.reasoning,
-        tool_calls=tuple(_tool_call(call) for call in message.tool_calls),
+        tool_calls=tuple(
+            _tool_call(call, f"{place}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+        ),
         tool_name=message.name if message.role == "tool" else "",
         tool_call_id=message.tool_call_id,
     )
 
 
-def _content(content: object) -> tuple[str, tuple[PlacedImage, ...]]:
-    """The text of a message, and the images where they stand in it.
+def _content(content: object, place: str) -> tuple[str, tuple[PlacedImage, ...]]:
+    """Return the text of a message, and the images at their places in it.
 
     Neighbouring texts are joined by line ends, so that no two of them make a special token together.
     """
@@ -226,47 +247,61 @@ def _content(content: object) -> tuple[str, tuple[PlacedImage, ...]]:
         case str():
             return content, ()
         case list() if len(content) <= _PARTS_MAX:
-            return joined_parts([_part(part) for part in content])
+            return joined_parts([_part(part, f"{place}[{index}]") for index, part in enumerate(content)])
         case _:
             raise InvalidRequest(f"content must be a string or at most {_PARTS_MAX} parts", param="messages")
 
 
-def joined_parts(parts: list[str | Image]) -> tuple[str, tuple[PlacedImage, ...]]:
-    """Parts as one text, with the places of the images in it."""
+def joined_parts(parts: list[str | RequestImage]) -> tuple[str, tuple[PlacedImage, ...]]:
+    """Join parts to one text, with the places of the images in it."""
     text = ""
     images: list[PlacedImage] = []
     for index, part in enumerate(parts):
-        if isinstance(part, Image):
+        if isinstance(part, RequestImage):
             images.append(PlacedImage(part, len(text)))
         else:
-            text += f"\n{part}" if index and not isinstance(parts[index - 1], Image) else part
+            text += f"\n{part}" if index and not isinstance(parts[index - 1], RequestImage) else part
     return text, tuple(images)
 
 
-def _part(part: object) -> str | Image:
+def _part(part: object, place: str) -> str | RequestImage:
     match part:
-        case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
             return text
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             if url.startswith(("http:", "https:")):
                 raise InvalidRequest(URLS_REFUSED, param="messages")
-            return Image(url)
+            return RequestImage(url)
+        case {"type": str(kind)} if kind not in _PARTS:
+            raise InvalidRequest(
+                f'{place} is of type "{kind[:64]}"; content parts must be of type text, image_url or refusal',
+                param="messages",
+            )
         case _:
-            raise InvalidRequest("content parts must be of type text, image_url or refusal", param="messages")
+            raise InvalidRequest(f"{place} must have a text, an image_url with its url, or a refusal", param="messages")
 
 
-def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+def _tool_call(call: Mapping[str, Any], place: str) -> ToolCall:
     match call:
-        case {"function": {"name": str(name), "arguments": str() | dict() as arguments}}:
-            return ToolCall(id=str(call.get("id", "")), name=name, arguments=call_arguments(arguments))
+        case {"function": {"name": str(name), **rest}} if isinstance(
+            arguments := rest.get("arguments"), str | dict | None
+        ):
+            return ToolCall(id=str(call.get("id") or ""), name=name, arguments=call_arguments(arguments or ""))
         case _:
-            raise InvalidRequest("tool_calls must have a function with name and arguments", param="messages")
+            raise InvalidRequest(f"{place} must have a function with name and arguments", param="messages")
 
 
 def call_arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
-    """Templates write arguments as JSON themselves; text that is none reaches them as it is."""
+    """Read a call's arguments, which templates write as JSON themselves.
+
+    Calls without parameters come back as an empty text. Text that is no JSON reaches templates as it is.
+    """
     if isinstance(arguments, dict):
         return arguments
+    if not arguments.strip():
+        return {}
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -1,75 +1,104 @@
-"""Bodies of POST /v1/responses."""
+"""Bodies of POST /v1/responses and the routes below it."""
 
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer, DebugFields
+from gateway.core.request.conversation import TOOLS_MAX
 from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.response_model import DebugFields, ResponseModel
 from gateway.http.openai.bodies import LABEL_LENGTH_MAX, Count
 
 
 class ResponsesReasoning(Body):
-    """How hard to think, and whether the summary is wanted. All of the reasoning is the summary here."""
+    """Effort of reasoning, and a request for its summary. All of the reasoning is the summary here."""
 
     effort: str | None = None
-    summary: Any = None
+    summary: str | None = Field(default=None, description="Returned unchanged")
 
 
 class TextOptions(Body):
-    """What the text looks like."""
+    """Format of the text."""
 
     format: dict[str, Any] | None = None
+    verbosity: str | None = Field(default=None, description="Returned, without effect")
 
 
-class ResponsesBody(Body):
-    """POST /v1/responses, stateless; Puna's extensions from `options` on."""
+class InputTokensBody(Body):
+    """POST /v1/responses/input_tokens, and what it shares with POST /v1/responses."""
 
     model: str = Field(min_length=1)
-    input: Any = Field(description="A string, or items: message, function_call, function_call_output, reasoning")
+    input: Any = Field(default=None, description="A string, or items: messages, calls, their outputs, reasoning, …")
     instructions: str = ""
-    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=128)
+    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=TOOLS_MAX)
     tool_choice: Any = None
     parallel_tool_calls: bool = True
-    stream: bool = False
-    temperature: Annotated[float, Between(0, 2)] | None = None
-    top_p: Annotated[float, Between(0, 1)] | None = None
-    max_output_tokens: Count | None = None
     reasoning: ResponsesReasoning | None = None
     text: TextOptions | None = None
     truncation: str = Field(default="disabled", description='"auto": forget the oldest turns if it is too long')
-    top_logprobs: Annotated[int, Between(-(2**31), 2**31 - 1, whole=True)] | None = None
-    include: list[str] = Field(default_factory=list)
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Comes back as it is")
-    user: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
     previous_response_id: Any = None
     conversation: Any = None
+    prompt: Any = None
     background: bool = False
+    think: Any = Field(default=None, description="Puna: wins over reasoning.effort")
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Puna: scalars for the template")
+
+
+class CompactBody(Body):
+    """POST /v1/responses/compact."""
+
+    model: str = Field(min_length=1)
+    input: Any = Field(default=None, description="As in POST /v1/responses")
+    instructions: str = ""
+    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=TOOLS_MAX)
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    background: bool = False
+    keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
+
+
+class ResponsesBody(InputTokensBody):
+    """POST /v1/responses, stateless; Puna's extensions from `options` on."""
+
+    stream: bool = False
+    stream_options: dict[str, Any] = Field(default_factory=dict)
+    temperature: Annotated[float, Between(0, 2)] | None = None
+    top_p: Annotated[float, Between(0, 1)] | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = Field(default=None, description="Returned; it bounds tools of the server alone")
+    top_logprobs: Annotated[int, Between(-(2**31), 2**31 - 1, whole=True)] | None = None
+    include: list[str] = Field(default_factory=list)
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Returned unchanged")
+    user: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
+    service_tier: str | None = Field(default=None, description="There is one tier: the answer says default")
+    context_management: list[dict[str, Any]] = Field(default_factory=list, description="Without effect")
     options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
     truncate: bool = Field(default=False, description='Puna: as truncation "auto"')
     shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
-    think: Any = Field(default=None, description="Puna: wins over reasoning.effort")
     top_k: Any = Field(default=None, description="Puna: as the option")
     min_p: Any = Field(default=None, description="Puna: as the option")
     repeat_penalty: Any = Field(default=None, description="Puna: as the option")
     grammar: Any = Field(default=None, description="Puna: a text in GBNF that the answer matches")
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Puna: scalars for the template")
 
 
-class CachedTokens(Answer):
+class CachedTokens(ResponseModel):
     """Of the prompt."""
 
     cached_tokens: int
+    cache_write_tokens: int
 
 
-class ReasoningTokens(Answer):
+class ReasoningTokens(ResponseModel):
     """Of the answer."""
 
     reasoning_tokens: int
 
 
-class ResponseUsage(Answer):
+class ResponseUsage(ResponseModel):
     """Token counts."""
 
     input_tokens: int
@@ -79,44 +108,76 @@ class ResponseUsage(Answer):
     total_tokens: int
 
 
-class ResponseItem(Answer):
-    """A piece of the answer: `message`, `reasoning` or `function_call`."""
+class ResponseItem(ResponseModel):
+    """A piece of the answer: `message`, `reasoning`, a call of a tool, or `compaction`."""
 
     type: str
     id: str
-    status: str
+    status: str = ""
     role: str = ""
     content: list[dict[str, Any]] = Field(default_factory=list)
     summary: list[dict[str, Any]] = Field(default_factory=list)
+    encrypted_content: str = Field(default="", description="Encoded, not encrypted")
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    namespace: str = ""
+    arguments: str | dict[str, Any] = ""
+    input: str = ""
+    execution: str = ""
+    action: dict[str, Any] = Field(default_factory=dict)
+    operation: dict[str, Any] = Field(default_factory=dict)
 
 
-class ResponseObject(Answer):
+class ResponseObject(ResponseModel):
     """The answer of POST /v1/responses. What the request said is said again."""
 
     id: str
     object: str
     created_at: int
+    completed_at: int | None
     status: str
+    background: bool
+    conversation: None
     error: dict[str, Any] | None
     incomplete_details: dict[str, str] | None
     instructions: str | None
     max_output_tokens: int | None
+    max_tool_calls: int | None
     model: str
     output: list[ResponseItem]
     parallel_tool_calls: bool
     previous_response_id: None
+    prompt: None
+    prompt_cache_key: str | None
     reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: str
     store: bool
     temperature: float
     text: dict[str, Any]
     tool_choice: Any
     tools: list[dict[str, Any]]
+    top_logprobs: int
     top_p: float
     truncation: str
     usage: ResponseUsage | None
     user: str | None
     metadata: dict[str, Any]
     puna: DebugFields | None = None
+
+
+class InputTokensAnswer(ResponseModel):
+    """The answer of POST /v1/responses/input_tokens."""
+
+    object: str
+    input_tokens: int
+
+
+class CompactionObject(ResponseModel):
+    """The answer of POST /v1/responses/compact: what the client sends instead of the items so far."""
+
+    id: str
+    object: str
+    created_at: int
+    output: list[ResponseItem]
+    usage: ResponseUsage

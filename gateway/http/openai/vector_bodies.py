@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer
 from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.openai.bodies import LABEL_LENGTH_MAX, Count
 
 
@@ -22,7 +22,7 @@ class EmbeddingsBody(Body):
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
 
 
-class EmbeddingObject(Answer):
+class EmbeddingObject(ResponseModel):
     """One vector; as a string if base64 was asked for."""
 
     object: str = "embedding"
@@ -30,14 +30,14 @@ class EmbeddingObject(Answer):
     embedding: Any
 
 
-class VectorUsage(Answer):
+class VectorUsage(ResponseModel):
     """Tokens that were evaluated."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingsAnswer(Answer):
+class EmbeddingsAnswer(ResponseModel):
     """The answer of /v1/embeddings."""
 
     object: str = "list"
@@ -61,7 +61,7 @@ class RerankBody(Body):
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
 
 
-class RerankResult(Answer):
+class RerankResult(ResponseModel):
     """One document's place."""
 
     index: int
@@ -69,7 +69,7 @@ class RerankResult(Answer):
     document: dict[str, str] | None = None
 
 
-class RerankAnswer(Answer):
+class RerankAnswer(ResponseModel):
     """Best first."""
 
     id: str

@@ -6,8 +6,8 @@ from typing import Any
 
 from common.errors import InvalidRequest
 from common.ids import random_id
-from gateway.core.asked.answers import Dialect
 from gateway.core.prepare.vectors import EmbedQuestion, Input, RerankQuestion, Vector, best_first
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, checked_options
@@ -86,12 +86,12 @@ class OpenAiVectors:
         )
 
     def _context_tokens(self, exchange: Exchange, options: dict[str, Any]) -> int | None:
-        asked = checked_options(self.service, exchange, options).values.get("num_ctx")
-        return asked if isinstance(asked, int) else None
+        requested = checked_options(self.service, exchange, options).get("num_ctx")
+        return requested if isinstance(requested, int) else None
 
 
 def _inputs(value: Any) -> tuple[Input, ...]:
-    """The inputs of a body.
+    """Return the inputs of a body.
 
     Raises:
         InvalidRequest: another type, none, too many, or one of them is empty.

@@ -1,22 +1,23 @@
 """/puna/v1/aliases: second names of models."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from pydantic import Field
 
 from common.errors import InvalidRequest
 from common.telemetry.logs import get_logger
 from gateway.answers.model_access import check_visible
-from gateway.core.asked.model_names import parse_model_name
 from gateway.core.keys.keys import Scope
 from gateway.core.models.aliases import Alias, is_open, new_alias
+from gateway.core.request.model_names import parse_model_name
 from gateway.http.endpoint.exchange import Exchange
-from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.fields import OwnBody, validated
+from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
-from gateway.http.puna.alias_bodies import AliasAnswer, AliasBody, AliasList, AliasRemoved
-from gateway.http.puna.placements import asked
+from gateway.http.puna.placements import scheduler_answer
 from gateway.keys.visits import may_use
 
 log = get_logger()
@@ -26,34 +27,61 @@ SHOWN_WITHIN_S = 5.0
 _ONE = "/puna/v1/aliases/{alias}"
 
 
+class AliasBody(OwnBody):
+    """PUT /puna/v1/aliases/{alias}."""
+
+    model: str = Field(default="", description="The model that the name shall point to. Required.")
+
+
+class AliasAnswer(ResponseModel):
+    """One alias."""
+
+    alias: str
+    model: str = Field(description="The model that it points to")
+    exists: bool = Field(description="False: no node has the model any more")
+
+
+class AliasList(ResponseModel):
+    """GET /puna/v1/aliases."""
+
+    aliases: list[AliasAnswer]
+
+
+class AliasRemoved(ResponseModel):
+    """DELETE /puna/v1/aliases/{alias}."""
+
+    alias: str
+    was_set: bool
+
+
 def alias_routes(service: Service) -> list[Route]:
-    """Their part of the table."""
+    """List the routes of aliases."""
     aliases = Aliases(service)
     return [
         Route(
-            method="GET",
-            path="/puna/v1/aliases",
+            "GET",
+            "/puna/v1/aliases",
+            aliases.list_all,
+            "Second names of models",
             scope=Scope.MODELS_READ,
-            endpoint=aliases.list_all,
-            summary="Second names of models",
             response=AliasList,
         ),
         Route(
-            method="PUT",
-            path=_ONE,
+            "PUT",
+            _ONE,
+            aliases.put,
+            "Give a model a second name",
             scope=Scope.ADMIN_CLUSTER,
-            endpoint=aliases.put,
-            summary="Give a model a second name",
             body=AliasBody,
             response=AliasAnswer,
             errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
         ),
         Route(
-            method="DELETE",
-            path=_ONE,
+            "DELETE",
+            _ONE,
+            aliases.remove,
+            "Forget a second name; the model stays",
             scope=Scope.ADMIN_CLUSTER,
-            endpoint=aliases.remove,
-            summary="Forget a second name; the model stays",
             response=AliasRemoved,
             errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
         ),
@@ -82,7 +110,9 @@ class Aliases:
         check_visible(body.model)
         target = parse_model_name(body.model).short
         route = self.service.inference.models.routes.find(target)
-        stored = await asked(self.service.scheduler.put_alias(name, route.model.name if route is not None else target))
+        stored = await scheduler_answer(
+            self.service.scheduler.put_alias(name, route.model.name if route is not None else target)
+        )
         alias = Alias(name=stored.name, target=stored.target)
         await self._until(lambda known: known.get(parse_model_name(name).key) == alias)
         await exchange.respond_json(self._shown(alias))
@@ -91,7 +121,7 @@ class Aliases:
         """DELETE /puna/v1/aliases/{alias}."""
         name = new_alias(exchange.path_value)
         check_visible(name)
-        was_set = await asked(self.service.scheduler.remove_alias(name))
+        was_set = await scheduler_answer(self.service.scheduler.remove_alias(name))
         await self._until(lambda known: parse_model_name(name).key not in known)
         await exchange.respond_json({"alias": name, "was_set": was_set})
 
@@ -105,14 +135,5 @@ class Aliases:
     async def _until(self, holds: Callable[[Mapping[str, Alias]], bool]) -> None:
         """Wait until the routes of this gateway say so, too."""
         routes = self.service.inference.models.routes
-        changed = asyncio.Event()
-        unsubscribe = routes.subscribe(changed.set)
-        try:
-            async with asyncio.timeout(SHOWN_WITHIN_S):
-                while not holds(routes.aliases):
-                    await changed.wait()
-                    changed.clear()
-        except TimeoutError:
+        if not await routes.until(lambda: holds(routes.aliases), SHOWN_WITHIN_S):
             log.warning("alias.not_shown")
-        finally:
-            unsubscribe()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gateway.core.keys.keys import Scope
 from gateway.core.ui.changes import View, changes_between
-from gateway.core.ui.sight import view_for
+from gateway.core.ui.visibility import view_for
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.streaming import SSE_HEADERS, data_event
 from gateway.http.puna.overview import Overview
@@ -40,7 +40,7 @@ class Events:
             await exchange.write(b"event: end\ndata: {}\n\n", more=False)
 
     def _may_go_on(self) -> bool:
-        """False: this gateway stops, or the key is good no more; who comes again is told why."""
+        """Return False if this gateway stops or the key is no longer valid; a new connection gets the reason."""
         visit = current_visit()
         return not self.overview.service.draining and (visit is None or visit.is_good())
 
@@ -52,5 +52,5 @@ class Events:
             may_use=may_use,
             shown=self.overview.service.inference.models.shown,
             own_key_id=key.id if key is not None else None,
-            sees_everybody=key is None or Scope.ADMIN_CLUSTER in key.scopes,
+            sees_all_keys=key is None or Scope.ADMIN_CLUSTER in key.scopes,
         )

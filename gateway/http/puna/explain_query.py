@@ -16,7 +16,7 @@ _KNOWN = ("model", *_OPTIONS, "require_gpu", "slots", "last")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainQuestion:
-    """What is asked. `options` are checked as those of a request's body are."""
+    """Parsed query. `options` are checked as those of a request's body are."""
 
     model: str
     options: Mapping[str, object]
@@ -25,7 +25,7 @@ class ExplainQuestion:
 
 
 def explain_question(query: Mapping[str, str]) -> ExplainQuestion:
-    """What a query asks. One that is misspelt would be answered as if it had not been asked: it is refused.
+    """Parse a query. A misspelt parameter is refused: to ignore it would answer another question.
 
     Raises:
         InvalidRequest: a parameter that there is not, or a value that it does not take; `param` is its name.

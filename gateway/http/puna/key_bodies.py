@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.core.keys.key_file import CONTEXT_TOKENS_MIN, WEIGHT_MAX
-from gateway.http.endpoint.answer_body import Answer
 from gateway.http.endpoint.fields import Between, OwnBody
+from gateway.http.endpoint.response_model import ResponseModel
 
 _WHOLE = Between(1, 2**53, whole=True)
 
@@ -14,8 +14,8 @@ _WHOLE = Between(1, 2**53, whole=True)
 class KeyBody(OwnBody):
     """A key that is to be made (POST /puna/v1/keys)."""
 
-    owner: str = Field(description="Whose key it is; one owner has at most two that are good")
-    tenant: str | None = Field(default=None, description="With whom it shares in slots; unset: the owner")
+    owner: str = Field(description="Owner of the key; one has at most two valid keys")
+    tenant: str | None = Field(default=None, description="Tenant that shares slots with others; unset: the owner")
     scopes: list[str] = Field(
         default_factory=lambda: ["infer", "embed", "models:read"],
         max_length=16,
@@ -23,7 +23,7 @@ class KeyBody(OwnBody):
     )
     models: list[str] = Field(default_factory=list, max_length=256, description="Only these; none: every model")
     networks: list[str] = Field(default_factory=list, max_length=64, description="Only from there; none: everywhere")
-    band: str = Field(default="normal", description="high, normal or low: who is served first")
+    band: str = Field(default="normal", description="Priority: high, normal or low")
     weight: Annotated[int, Between(1, WEIGHT_MAX, whole=True)] = 1
     requests_per_minute: Annotated[int, _WHOLE] | None = None
     tokens_per_minute: Annotated[int, _WHOLE] | None = None
@@ -35,7 +35,7 @@ class KeyBody(OwnBody):
     expires: str | None = Field(default=None, description='How long it is good, as in "720h"; unset: for ever')
 
 
-class KeyObject(Answer):
+class KeyObject(ResponseModel):
     """A key as it is shown. Its text comes once, from POST."""
 
     key: str | None = Field(default=None, description="The key itself; only in the answer that made it")
@@ -60,12 +60,12 @@ class KeyObject(Answer):
     source: str = Field(description="file, or api if it was made here")
 
 
-class KeyList(Answer):
+class KeyList(ResponseModel):
     """Every key that the caller may see (GET /puna/v1/keys)."""
 
     keys: list[KeyObject]
 
 
 def shown_key(fields: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A key's fields without what is kept of its secret."""
+    """Return a key's fields without its secret's digest."""
     return {name: value for name, value in fields.items() if name != "digest"} | more

@@ -9,11 +9,13 @@ from common.errors import InvalidRequest, KeyNotFound, NotSupported
 from common.ids import random_id
 from gateway.core.keys.key_file import key_fields, read_key
 from gateway.core.keys.key_rules import check_gift, check_room, may_see
-from gateway.core.keys.keys import ID_LENGTH, SECRET_LENGTH, Key, digest_of, key_text
+from gateway.core.keys.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.route_errors import OF_MADE_KEYS
+from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
-from gateway.http.puna.key_bodies import KeyBody, shown_key
+from gateway.http.puna.key_bodies import KeyBody, KeyList, KeyObject, shown_key
 from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_visit
 
@@ -75,7 +77,7 @@ class Keys:
         if self.made is None:
             raise NotSupported("this gateway makes no keys: that needs PUNA_API_KEYS_FILE and PUNA_REDIS_URL")
         visit = current_visit()
-        assert visit is not None  # a gateway with a file of keys lets nobody in without one
+        assert visit is not None  # a gateway with a file of keys refuses requests without one
         assert visit.key is not None
         return self.made, visit.key
 
@@ -112,3 +114,24 @@ def _seconds(text: str) -> int:
     if not MS_PER_S <= duration_ms <= _LONGEST_MS:
         raise InvalidRequest("expires must be between a second and a hundred years", param="expires")
     return duration_ms // MS_PER_S
+
+
+def key_routes(service: Service) -> list[Route]:
+    """List the routes of keys."""
+    keys = Keys(service)
+    several, one, scope = "/puna/v1/keys", "/puna/v1/keys/{id}", Scope.ADMIN_KEYS
+    return [
+        Route("GET", several, keys.list_all, "API keys", scope=scope, response=KeyList, errors=OF_MADE_KEYS),
+        Route(
+            "POST",
+            several,
+            keys.create,
+            "Make an API key",
+            scope=scope,
+            body=KeyBody,
+            response=KeyObject,
+            errors=OF_MADE_KEYS,
+        ),
+        Route("GET", one, keys.get, "One API key", scope=scope, response=KeyObject, errors=OF_MADE_KEYS),
+        Route("DELETE", one, keys.revoke, "Revoke an API key", scope=scope, response=KeyObject, errors=OF_MADE_KEYS),
+    ]

@@ -3,13 +3,37 @@
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
+from gateway.core.keys.keys import Scope
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names
+from gateway.http.endpoint.route_errors import OF_NODES
+from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
-from gateway.http.puna.placements import asked
+from gateway.http.puna.operation_bodies import DrainedNode
+from gateway.http.puna.placements import scheduler_answer
 
 NODE_LENGTH_MAX = 128
 BUDGET_S_MAX = 86_400
+
+
+def node_routes(service: Service) -> list[Route]:
+    """Build the routes that take nodes out of use and back."""
+    nodes = Nodes(service)
+    return [
+        Route(
+            "POST",
+            f"/puna/v1/nodes/{{node}}/{name}",
+            endpoint,
+            summary,
+            scope=Scope.ADMIN_CLUSTER,
+            response=DrainedNode,
+            errors=OF_NODES,
+        )
+        for name, endpoint, summary in (
+            ("drain", nodes.drain, "Take a node out of use"),
+            ("undrain", nodes.undrain, "Put a node into use again"),
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +50,7 @@ class Nodes:
         node = exchange.path_value[:NODE_LENGTH_MAX]
         check_names(exchange.query, ("budget_s",), "parameter")
         budget_s = _budget_s(exchange.query.get("budget_s"))
-        replicas = await asked(self.service.scheduler.drain(node, budget_s=budget_s))
+        replicas = await scheduler_answer(self.service.scheduler.drain(node, budget_s=budget_s))
         await exchange.respond_json(
             {"node": node, "state": "draining" if replicas else "drained", "draining_replicas": replicas}
         )
@@ -34,7 +58,7 @@ class Nodes:
     async def undrain(self, exchange: Exchange) -> None:
         """POST /puna/v1/nodes/{node}/undrain: in use again."""
         node = exchange.path_value[:NODE_LENGTH_MAX]
-        await asked(self.service.scheduler.undrain(node))
+        await scheduler_answer(self.service.scheduler.undrain(node))
         await exchange.respond_json({"node": node, "state": "ready"})
 
 

@@ -2,26 +2,26 @@
 
 from pydantic import Field, RootModel
 
-from gateway.http.endpoint.answer_body import Answer
-from gateway.http.puna.placement_answers import LentTo
+from gateway.http.endpoint.response_model import ResponseModel
+from gateway.http.puna.placement_answers import BorrowingPlacement, CrashRowAnswer
 
 
-class Health(Answer):
-    """GET /healthz."""
+class HealthAnswer(ResponseModel):
+    """GET /healthz, /health and /v1/health."""
 
     status: str
 
 
-class Readiness(Answer):
+class Readiness(ResponseModel):
     """GET /readyz: `ok`, or with 503 `draining` or `no_routes`."""
 
     status: str
     waits_for: str | None = Field(
-        default=None, description="With `ok`, while nothing is loaded: what has to come before anything can be"
+        default=None, description="With `ok`, while nothing is loaded: the part that is missing before a model can load"
     )
 
 
-class ScrapeGroup(Answer):
+class ScrapeGroup(ResponseModel):
     """Pages of one process, and the labels that are added to them."""
 
     targets: list[str]
@@ -32,7 +32,7 @@ class ScrapeTargets(RootModel[list[ScrapeGroup]]):
     """GET /puna/v1/targets, in the format of Prometheus' HTTP service discovery."""
 
 
-class SettingRow(Answer):
+class SettingRow(ResponseModel):
     """One setting as it is in effect."""
 
     name: str
@@ -42,7 +42,7 @@ class SettingRow(Answer):
     effect: str
 
 
-class ConfigAnswer(Answer):
+class ConfigAnswer(ResponseModel):
     """GET /puna/v1/config."""
 
     process: str
@@ -50,10 +50,10 @@ class ConfigAnswer(Answer):
     settings: list[SettingRow]
 
 
-class WhoAmIAnswer(Answer):
-    """GET /puna/v1/whoami. Without keys everybody may do everything."""
+class WhoAmIAnswer(ResponseModel):
+    """GET /puna/v1/whoami. Without keys every caller has every scope."""
 
-    keys: bool = Field(description="Whether the gateway asks for keys")
+    keys: bool = Field(description="True: the gateway requires keys")
     key: str | None = Field(description="The id of the caller's key")
     owner: str | None
     scopes: list[str]
@@ -61,8 +61,8 @@ class WhoAmIAnswer(Answer):
     version: str
 
 
-class QueueReport(Answer):
-    """What waits for one model."""
+class QueueReport(ResponseModel):
+    """Requests that wait for one model."""
 
     model: str
     depth: int
@@ -70,13 +70,13 @@ class QueueReport(Answer):
     drain_rate: float | None = Field(description="Answers that end a second; null: not known yet")
 
 
-class QueueList(Answer):
+class QueueList(ResponseModel):
     """GET /puna/v1/queue."""
 
     models: list[QueueReport]
 
 
-class Memory(Answer):
+class Memory(ResponseModel):
     """The memory of a machine, in bytes."""
 
     total: int
@@ -86,15 +86,15 @@ class Memory(Answer):
     swap_free: int
 
 
-class StoreRoom(Answer):
+class StoreRoom(ResponseModel):
     """The disk that models lie on."""
 
     free_bytes: int
     total_bytes: int
 
 
-class Held(Answer):
-    """What one placement holds of a device."""
+class Held(ResponseModel):
+    """Bytes of one placement on a device."""
 
     placement: str
     model: str
@@ -103,7 +103,7 @@ class Held(Answer):
     graph_bytes: int
 
 
-class DeviceAnswer(Answer):
+class DeviceAnswer(ResponseModel):
     """One device."""
 
     id: str
@@ -142,10 +142,10 @@ class NodeDevice(DeviceAnswer):
     """One device, and what lies on it."""
 
     holds: list[Held]
-    lent_to: list[LentTo] = Field(description="Placements of other nodes that it serves")
+    lent_to: list[BorrowingPlacement] = Field(description="Placements of other nodes that it serves")
 
 
-class NodeRunner(Answer):
+class NodeRunner(ResponseModel):
     """One process of a node that serves a model."""
 
     placement: str
@@ -160,7 +160,7 @@ class NodeRunner(Answer):
     metrics_address: str
 
 
-class NodeAnswer(Answer):
+class NodeAnswer(ResponseModel):
     """One node. Figures are as their source said them."""
 
     id: str
@@ -173,15 +173,18 @@ class NodeAnswer(Answer):
     store: StoreRoom
     devices: list[NodeDevice]
     runners: list[NodeRunner]
+    crash_rows: list[CrashRowAnswer] = Field(
+        description="Models whose replicas crash here; POST /puna/v1/load forgets them"
+    )
 
 
-class NodeList(Answer):
+class NodeList(ResponseModel):
     """GET /puna/v1/nodes."""
 
     nodes: list[NodeAnswer]
 
 
-class DrainedNode(Answer):
+class DrainedNode(ResponseModel):
     """POST /puna/v1/nodes/{node}/drain and undrain."""
 
     node: str

@@ -1,7 +1,7 @@
-"""What the page shows, kept current for as long as somebody looks, and not a moment longer.
+"""State that the page shows, kept current only while a page is open.
 
-One for all pages: the inventory is asked for once, however many look. Readers take the newest view when they are ready
-for it, so that a slow one skips some and holds nobody up.
+One for all pages: the inventory is fetched once for any number of them. Readers take the newest view when they are
+ready for it, so that a slow one skips some and delays no other.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from common.errors import PunaError, QueueFull
 from common.telemetry.logs import get_logger
 from gateway.answers.live import LiveRequest
 from gateway.converters.constraints import constraints_from_proto
-from gateway.core.asked.model_names import parse_model_name
+from gateway.converters.inventory import inventory_nodes
+from gateway.core.request.model_names import parse_model_name
 from gateway.core.ui.changes import Item, View
-from gateway.core.ui.figures import Counters, Figures, figures_between
+from gateway.core.ui.figures import ChartPoint, PageCounters, figures_between
 from gateway.core.ui.pace import LoadPaces
 from gateway.http.endpoint.service import Service
 from gateway.http.puna.overview_items import figures_item, model_item, request_item
-from gateway.models.inventory import inventory_nodes
 
 log = get_logger()
 
@@ -36,7 +36,7 @@ GAP_S_MAX = 5.0
 READERS_MAX = 64
 # A page shows so many requests; the counts beside it are of all.
 REQUESTS_SHOWN_MAX = 200
-_NO_FIGURES = Figures(
+_NO_FIGURES = ChartPoint(
     requests_per_s=0.0, tokens_per_s=0.0, prompt_tokens_per_s=0.0, first_token_ms=None, model_tokens_per_s={}
 )
 
@@ -56,13 +56,13 @@ class Overview:
     _nodes_at_unix_ms: int | None = None
     _scheduler_error: str | None = None
     _samples: dict[str, Item] = field(default_factory=dict)
-    _counters: Counters | None = None
-    _figures: Figures = _NO_FIGURES
+    _counters: PageCounters | None = None
+    _figures: ChartPoint = _NO_FIGURES
     _paces: LoadPaces = field(default_factory=LoadPaces)
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Somebody looks: the view is kept current inside.
+        """Keep the view current while the context is open.
 
         Raises:
             QueueFull: too many look already.
@@ -83,7 +83,7 @@ class Overview:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def next_view(self, timeout_s: float) -> View:
-        """The view after its next change; the same one when nothing changed in time."""
+        """Wait for the view after its next change; the same one if nothing changed in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -107,7 +107,7 @@ class Overview:
             inventory = await scheduler.list_nodes()
             models = await scheduler.list_constraints("")
         except PunaError as error:
-            # What was known stays on the page, which says how old it is.
+            # Known state stays on the page, which shows its age.
             log.debug("overview.scheduler_silent", reason=error.reason)
             self._scheduler_error = error.reason
             return
@@ -174,7 +174,7 @@ class Overview:
         self._counters = self.service.live.counters(now_s)
         first_tokens_s = self.service.live.new_first_tokens_s()
         if before is None or now_s - before.at_s > GAP_S_MAX:
-            return  # nobody looked in between: an average over all that time would be no point of these charts
+            return  # no page was open in between: an average over all that time would be no point of these charts
         self._figures = figures_between(before, self._counters, first_tokens_s)
         at_unix_ms = self._now_unix_ms()
         waiting = sum(one.state in ("queued", "loading") for one in live)

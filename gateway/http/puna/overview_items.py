@@ -6,7 +6,7 @@ from gateway.answers.live import LiveRequest
 from gateway.core.models.model_text import parameter_size_text
 from gateway.core.models.routes import RouteInfo
 from gateway.core.ui.changes import Item
-from gateway.core.ui.figures import Figures
+from gateway.core.ui.figures import ChartPoint
 from gateway.core.ui.pace import LoadPaces
 from gateway.http.puna.placements import placement_of
 from gateway.replicas.replicas import ReplicaPool
@@ -23,7 +23,7 @@ def model_item(
     paces: LoadPaces,
     now_s: float,
 ) -> Item:
-    """One model. `live` are its requests, `depth` how many wait for a slot, `wanted` what operators set for it."""
+    """Build the item of a model from its requests in progress, its queue depth and its constraints."""
     model = route.model
     waiting = [one for one in live if one.state in ("queued", "loading")]
     replicas = []
@@ -55,7 +55,7 @@ def model_item(
 
 
 def request_item(live: LiveRequest) -> Item:
-    """One request in progress: counts and names, never content."""
+    """Build the item of a request in progress: counts and names, never content."""
     record = live.record
     return {
         "id": live.id,
@@ -72,8 +72,8 @@ def request_item(live: LiveRequest) -> Item:
     }
 
 
-def figures_item(figures: Figures, *, at_unix_ms: int, waiting: int, running: int) -> Item:
-    """One point of the charts."""
+def figures_item(figures: ChartPoint, *, at_unix_ms: int, waiting: int, running: int) -> Item:
+    """Build the item of a point of the charts."""
     return {
         "at_unix_ms": at_unix_ms,
         "requests_per_s": figures.requests_per_s,
@@ -86,17 +86,17 @@ def figures_item(figures: Figures, *, at_unix_ms: int, waiting: int, running: in
 
 
 def _load(waiting: Iterable[LiveRequest]) -> Item | None:
-    """What the oldest request that waits for a load was told last; None: nobody here waits for one."""
+    """Return the last progress sent to the oldest request that waits for a load; None if none waits."""
     for one in waiting:
         progress = one.progress
-        # A request that only waits for a slot is told neither.
+        # A request that only waits for a slot has neither.
         if progress is not None and (progress.waits_for or progress.eta_s is not None):
             return {"waits_for": progress.waits_for or None, "ready_at_unix_ms": one.ready_unix_ms}
     return None
 
 
 def _progress(live: LiveRequest) -> float | int | None:
-    """The position of a request that queues, how much of its model is loaded, or nothing."""
+    """Return the position of a request that queues, how much of its model is loaded, or nothing."""
     if live.progress is None or live.record.replica is not None:
         return None
     return getattr(live.progress, "position", None) or getattr(live.progress, "fraction", None)

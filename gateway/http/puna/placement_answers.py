@@ -4,18 +4,18 @@ from typing import Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer
+from gateway.http.endpoint.response_model import ResponseModel
 
 
-class LayoutRow(Answer):
-    """What one device has of a replica."""
+class LayoutRow(ResponseModel):
+    """Layers of a replica on one device."""
 
     device: str
     name: str
     layers: int
 
 
-class PlacementAnswer(Answer):
+class PlacementAnswer(ResponseModel):
     """One replica, with its load."""
 
     id: str
@@ -25,7 +25,7 @@ class PlacementAnswer(Answer):
     digest: str
     node: str
     state: str
-    fraction: float | None = Field(description="How far its load is; null: it is loaded")
+    fraction: float | None = Field(description="Progress of its load; null: it is loaded")
     reason: str | None
     layout: list[LayoutRow]
     measured_bytes: dict[str, int] = Field(description="By device")
@@ -38,8 +38,8 @@ class PlacementAnswer(Answer):
     expires_at_unix_ms: int | None
 
 
-class Wanted(Answer):
-    """What operators set for a model. Only what asks for something is in `constraints` and `defaults`."""
+class ConstraintsAnswer(ResponseModel):
+    """Constraints that operators set for a model. Unset ones are left out of `constraints` and `defaults`."""
 
     model: str
     from_file: bool
@@ -47,42 +47,42 @@ class Wanted(Answer):
     defaults: dict[str, Any]
 
 
-class WantedAndPlaced(Wanted):
+class ConstraintsAndPlacements(ConstraintsAnswer):
     """The same, and the model's replicas."""
 
     placements: list[PlacementAnswer]
 
 
-class PlacementList(Answer):
+class PlacementList(ResponseModel):
     """GET /puna/v1/placements."""
 
     placements: list[PlacementAnswer]
-    models: list[Wanted] | None = Field(description="Null: there is no scheduler to say")
+    models: list[ConstraintsAnswer] | None = Field(description="Null: there is no scheduler to say")
 
 
-class Forgotten(Answer):
+class Forgotten(ResponseModel):
     """DELETE /puna/v1/placements/{model}."""
 
     model: str
     was_set: bool
 
 
-class Unloaded(Answer):
-    """POST /puna/v1/unload: how many replicas were told to stop."""
+class Unloaded(ResponseModel):
+    """POST /puna/v1/unload: the number of replicas that will stop."""
 
     model: str
     replicas: int
 
 
-class ExplainedConstraint(Answer):
-    """A wish that the decision obeys, and who has it."""
+class ExplainedConstraint(ResponseModel):
+    """Constraint that the decision obeys, and its owner."""
 
     name: str
     value: str
     origin: str
 
 
-class LentTo(Answer):
+class BorrowingPlacement(ResponseModel):
     """A placement of another node that a device is lent to."""
 
     placement: str
@@ -90,8 +90,8 @@ class LentTo(Answer):
     node: str
 
 
-class ExplainedDevice(Answer):
-    """What a candidate needs of a device, and what there is."""
+class ExplainedDevice(ResponseModel):
+    """Bytes that a candidate needs of a device, and the bytes that it has."""
 
     node: str
     id: str
@@ -113,16 +113,16 @@ class ExplainedDevice(Answer):
     total_bytes: int
     backoff_bytes: int = Field(description="Of `free_bytes`: left alone, as stale or after an allocation failed there")
     limit: str = Field(
-        description="What kept more from being available: free, promised, max_bytes, model_max_bytes, server_in_use"
+        description="Limit of the available bytes: free, promised, max_bytes, model_max_bytes, server_in_use"
     )
     max_bytes: int | None = Field(description="Of the limit of this name, else the operator's for the device")
-    pool: str | None = Field(description="Whose figures these are; null: the device's own")
-    lent_to: list[LentTo]
+    pool: str | None = Field(description="Memory pool of these figures; null: the device's own memory")
+    lent_to: list[BorrowingPlacement]
     speed_bytes_s: int | None = Field(description="That ranks the device")
     speed_source: str | None = Field(description="replicas, like devices or probe copy")
 
 
-class ExplainedCandidate(Answer):
+class ExplainedCandidate(ResponseModel):
     """One way to place the model, and what became of it."""
 
     node: str
@@ -137,7 +137,7 @@ class ExplainedCandidate(Answer):
     devices: list[ExplainedDevice]
 
 
-class Victim(Answer):
+class Victim(ResponseModel):
     """A replica that would go."""
 
     placement: str
@@ -146,15 +146,15 @@ class Victim(Answer):
     loss: float
 
 
-class ExplainedShare(Answer):
-    """How many layers a device gets."""
+class ExplainedShare(ResponseModel):
+    """Number of layers on a device."""
 
     device: str
     layers: int
 
 
-class ExplainedLayout(Answer):
-    """What was decided."""
+class ExplainedLayout(ResponseModel):
+    """Layout that was decided."""
 
     devices: list[ExplainedShare]
     context_length: int
@@ -165,7 +165,7 @@ class ExplainedLayout(Answer):
     pipeline: bool
 
 
-class ExplainedReplica(Answer):
+class ExplainedReplica(ResponseModel):
     """A replica that there is."""
 
     placement: str
@@ -177,7 +177,21 @@ class ExplainedReplica(Answer):
     pinned: bool
 
 
-class ExplanationAnswer(Answer):
+class CrashRowAnswer(ResponseModel):
+    """Crashes in a row of one model on one node, none of whose replicas had served for a minute."""
+
+    model: str
+    node: str
+    crashes: int
+    last_at_unix_ms: int
+    retry_at_unix_ms: int = Field(description="The model is not loaded there before; past: the next load may")
+    excluded_until_unix_ms: int | None = Field(
+        description="Other nodes that can take the model are preferred until then; null: they are not"
+    )
+    error: str = Field(description="End of the last one, with the engine's last error line")
+
+
+class ExplanationAnswer(ResponseModel):
     """/puna/v1/explain."""
 
     model: str
@@ -195,3 +209,6 @@ class ExplanationAnswer(Answer):
     measure_rounds: int
     attempts: int
     replicas: list[ExplainedReplica]
+    crash_rows: list[CrashRowAnswer] = Field(
+        description="Nodes where its replicas crash; POST /puna/v1/load forgets them"
+    )

@@ -7,7 +7,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from common.byte_sizes import BYTES_MAX, parse_byte_size
-from gateway.core.asked.option_table import whole_number
+from gateway.core.request.option_table import whole_number
 from gateway.http.endpoint.fields import Between, OwnBody
 
 SLOTS_MAX = 256
@@ -18,15 +18,15 @@ class ByteSize:
     """Bytes, for `Annotated`: a number of them, or a size in words as the file of constraints has them."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The check."""
+        """Return the check for pydantic."""
         return core_schema.no_info_plain_validator_function(self.checked)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """How clients see it."""
+        """Describe the field for clients."""
         return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": BYTES_MAX}, {"type": "string"}]}
 
     def checked(self, value: object) -> int:
-        """The number of bytes.
+        """Check the number of bytes.
 
         Raises:
             PydanticCustomError: it says none.
@@ -39,7 +39,7 @@ class ByteSize:
 
 
 class ConstraintsBody(OwnBody):
-    """What is wanted of a model (PUT /puna/v1/placements/{model}); what is left out asks for nothing."""
+    """Constraints of a model (PUT /puna/v1/placements/{model}); a field that is left out sets nothing."""
 
     field_noun: ClassVar[str] = "constraint"
 

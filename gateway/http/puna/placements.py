@@ -1,27 +1,42 @@
-"""What is loaded, what is wanted, and why: /puna/v1/placements, explain, load and unload."""
+"""Placements that run and that operators want, with explain, load and unload: /puna/v1/placements."""
 
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from common.errors import InvalidRequest, ModelUnavailable
+from common.spec import codecs
 from gateway.converters.constraints import (
     constraints_from_proto,
     constraints_to_proto,
     explanation_from_proto,
-    load_options_to_proto,
 )
-from gateway.core.asked.answers import LoadEvent, Loading, Queued
-from gateway.core.asked.load_options import load_options
-from gateway.core.asked.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, whole_number
+from gateway.converters.inventory import cleared_device
 from gateway.core.dispatch.replica_load import ReplicaLoad
 from gateway.core.keys.hidden_names import texts_shown
+from gateway.core.keys.keys import Scope
 from gateway.core.models.routes import ReplicaInfo, ReplicaState, RouteInfo
+from gateway.core.request.answers import LoadEvent, LoadUpdate, Queued
+from gateway.core.request.load_options import load_options
+from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES, OptionValue, whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names, validated
+from gateway.http.endpoint.route_errors import OF_LOADS, OF_MODEL_NAMES, OF_NODES, OF_THE_CLUSTER
+from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Loaded, Service, checked_options
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.puna.explain_query import explain_question
+from gateway.http.puna.operation_bodies import (
+    ClearedDevice,
+)
+from gateway.http.puna.placement_answers import (
+    ConstraintsAndPlacements,
+    ConstraintsAnswer,
+    ExplanationAnswer,
+    Forgotten,
+    PlacementList,
+    Unloaded,
+)
 from gateway.http.puna.placement_bodies import (
     ClearDeviceBody,
     ConstraintsBody,
@@ -30,11 +45,11 @@ from gateway.http.puna.placement_bodies import (
     UnloadBody,
 )
 from gateway.keys.visits import may_use
-from gateway.models.inventory import cleared_device
 from gateway.ports import for_clients
 from gateway.replicas.replicas import ReplicaPool
 from protos import scheduler_pb2
 
+_NDJSON = "application/x-ndjson"
 Answer = TypeVar("Answer")
 # A measurement takes some tens of milliseconds, and a decision may need several.
 EXPLAIN_WAIT_MS = 5000
@@ -54,9 +69,9 @@ class Placements:
         name = "" if named is None else self._known_name(named)
         placements = self._placements(named)
         try:
-            found = await asked(self.service.scheduler.list_constraints(name))
+            found = await scheduler_answer(self.service.scheduler.list_constraints(name))
         except ModelUnavailable:
-            models = None  # nobody is there to say; what runs is known all the same
+            models = None  # no scheduler answers; running replicas are known all the same
         else:
             models = [constraints_from_proto(model) for model in found if may_use(model.model_name)]
         await exchange.respond_json({"placements": placements, "models": models})
@@ -64,7 +79,7 @@ class Placements:
     async def get(self, exchange: Exchange) -> None:
         """GET /puna/v1/placements/{model}: what is set for a model, and its replicas."""
         name = self._known_name(exchange.path_value)
-        (model,) = await asked(self.service.scheduler.list_constraints(name))
+        (model,) = await scheduler_answer(self.service.scheduler.list_constraints(name))
         known = self.service.inference.models.routes.find(name) is not None
         placements = self._placements(name) if known else []
         await exchange.respond_json({**constraints_from_proto(model), "placements": placements})
@@ -73,13 +88,13 @@ class Placements:
         """PUT /puna/v1/placements/{model}: set what is wanted of it; replaces what was set before."""
         body = validated(ConstraintsBody, await exchange.json())
         model = constraints_to_proto(self._known_name(exchange.path_value), body.model_dump())
-        answer = await asked(self.service.scheduler.put_constraints(model))
+        answer = await scheduler_answer(self.service.scheduler.put_constraints(model))
         await exchange.respond_json(constraints_from_proto(answer))
 
     async def delete(self, exchange: Exchange) -> None:
         """DELETE /puna/v1/placements/{model}: forget what was set."""
         name = self._known_name(exchange.path_value)
-        was_set = await asked(self.service.scheduler.remove_constraints(name))
+        was_set = await scheduler_answer(self.service.scheduler.remove_constraints(name))
         await exchange.respond_json({"model": name, "was_set": was_set})
 
     async def explain_get(self, exchange: Exchange) -> None:
@@ -93,7 +108,10 @@ class Placements:
         await self._explain(exchange, body.model, body.options, last=body.last, slots=body.slots)
 
     async def load(self, exchange: Exchange) -> None:
-        """POST /puna/v1/load: have a replica, and hear how that goes; one line per news."""
+        """POST /puna/v1/load: have a replica, and hear how that goes; one line per news.
+
+        An operator's load: earlier crashes of the model are forgotten. Those of other routes wait for their pause.
+        """
         body = validated(LoadBody, await exchange.json())
         options = self._checked(exchange, body.options)
         feed = self.service.load_feed(
@@ -102,6 +120,7 @@ class Placements:
             exchange.record,
             context_tokens=whole_number(options.get("num_ctx")),
             options=load_options(options),
+            at_once=True,
         )
         async with feed:
             await stream_ndjson(exchange, feed, _load_lines)
@@ -116,7 +135,7 @@ class Placements:
     async def clear_device(self, exchange: Exchange) -> None:
         """POST /puna/v1/devices/clear: have an excluded device tested again."""
         body = validated(ClearDeviceBody, await exchange.json())
-        answer = await asked(self.service.scheduler.clear_device(body.device))
+        answer = await scheduler_answer(self.service.scheduler.clear_device(body.device))
         await exchange.respond_json(cleared_device(answer))
 
     async def _explain(
@@ -126,63 +145,63 @@ class Placements:
         request = scheduler_pb2.ExplainRequest(
             model_name=self._known_name(model),
             context_tokens=whole_number(values.get("num_ctx")),
-            options=load_options_to_proto(load_options(values)),
+            options=codecs.LOAD_OPTIONS.to_proto(load_options(values)),
             last=last,
             wait_ms=EXPLAIN_WAIT_MS,
             slots=slots or 0,
         )
-        explanation = await asked(self.service.scheduler.explain(request))
+        explanation = await scheduler_answer(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name
         shown = self.service.inference.models.shown
         await exchange.respond_json(texts_shown(explanation_from_proto(explanation), shown))
 
     def _checked(self, exchange: Exchange, options: Mapping[str, object]) -> Mapping[str, OptionValue]:
-        """Options of a request. One that is misspelt would change nothing, and nobody would know."""
+        """Check the options of a request. A misspelt one is refused: without effect it would not be noticed."""
         check_names(options, OPTIONS, "option")
-        return checked_options(self.service, exchange, dict(options)).values
+        return checked_options(self.service, exchange, options)
 
     def _known_name(self, model: str) -> str:
-        """The name as the cluster has it; one that no node has stays as it is written."""
+        """Return the name as the cluster has it; one that no node has stays as it is written."""
         if not model:
             raise InvalidRequest("model is required", param="model")
         name, _ = self.service.inference.models.resolve(model)
         route = self.service.inference.models.routes.find(name)
         return route.model.name if route is not None else name
 
-    def _placements(self, asked: str | None) -> list[dict[str, object]]:
+    def _placements(self, requested: str | None) -> list[dict[str, object]]:
         models = self.service.inference.models
         return placements_of(
             self.service.inference.dispatcher.pool,
             models.visible(),
-            asked=None if asked is None else models.known_route(asked),
+            requested=None if requested is None else models.known_route(requested),
         )
 
 
 def placements_of(
-    pool: ReplicaPool, visible: Iterable[RouteInfo], *, asked: RouteInfo | None
+    pool: ReplicaPool, visible: Iterable[RouteInfo], *, requested: RouteInfo | None
 ) -> list[dict[str, object]]:
-    """Each replica once, with all the names that it serves and the caller may see; `asked`: only those of this name.
+    """List each replica once, with all names that it serves and the caller may see; `requested`: only of this name.
 
-    It goes by the name that was asked for, else by the first of the alphabet: one that a newer copy does not change.
+    Its own name is the requested one, else the first in the alphabet: a newer copy does not change that one.
     """
     named: dict[str, dict[str, RouteInfo]] = {}
     for route in visible:
         for replica in route.replicas:
             named.setdefault(replica.key, {})[route.model.name] = route
-    wanted = None if asked is None else {replica.key for replica in asked.replicas}
+    wanted = None if requested is None else {replica.key for replica in requested.replicas}
     placements = []
     for key, routes in named.items():
         if wanted is not None and key not in wanted:
             continue
         names = sorted(routes)
-        route = asked or routes[names[0]]
+        route = requested or routes[names[0]]
         replica = next(one for one in route.replicas if one.key == key)
         placements.append({**placement_of(pool, route, replica), "names": names})
     return placements
 
 
 def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> dict[str, object]:
-    """One replica, with its live load."""
+    """Describe one replica, with its live load."""
     load = pool.load_of(replica.key)
     state: ReplicaState = load.state if load else replica.state
     return {
@@ -210,7 +229,7 @@ def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> d
 
 
 def _fraction(replica: ReplicaInfo, load: ReplicaLoad | None) -> float:
-    """How far its load is; the replica itself knows it sooner than the routes."""
+    """Return the progress of its load; the replica itself reports it earlier than the routes."""
     return max(replica.load_fraction, load.load_fraction) if load is not None else replica.load_fraction
 
 
@@ -220,7 +239,7 @@ def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
             yield {"status": "ready"}
         case Queued():
             yield {"status": "queued", "position": event.position, **_expected(event)}
-        case Loading():
+        case LoadUpdate():
             yield {
                 "status": "loading",
                 "fraction": event.fraction,
@@ -230,14 +249,14 @@ def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
             }
 
 
-def _expected(event: Queued | Loading) -> dict[str, object]:
-    """What the load waits for, and how long it will take; nothing of what nobody knows."""
-    told: dict[str, object] = {"waits_for": event.waits_for} if event.waits_for else {}
-    return told if event.eta_s is None else {**told, "eta_s": round(event.eta_s, 1)}
+def _expected(event: Queued | LoadUpdate) -> dict[str, object]:
+    """Return the reason for a load's wait and its expected time; unknown values are left out."""
+    expected: dict[str, object] = {"waits_for": event.waits_for} if event.waits_for else {}
+    return expected if event.eta_s is None else {**expected, "eta_s": round(event.eta_s, 1)}
 
 
-async def asked(answer: Awaitable[Answer]) -> Answer:
-    """An answer of the scheduler; what it does not reach is no business of clients.
+async def scheduler_answer(answer: Awaitable[Answer]) -> Answer:
+    """Wait for an answer of the scheduler. If it cannot be reached, clients do not see its address.
 
     Raises:
         PunaError: what the scheduler raised.
@@ -246,3 +265,97 @@ async def asked(answer: Awaitable[Answer]) -> Answer:
         return await answer
     except ModelUnavailable as error:
         raise for_clients(error) from error
+
+
+def placement_routes(service: Service) -> list[Route]:
+    """Build the routes of placements: loaded, wanted, and explained."""
+    placements = Placements(service)
+    one = "/puna/v1/placements/{model}"
+    return [
+        Route(
+            "GET",
+            "/puna/v1/placements",
+            placements.list_all,
+            "Loaded replicas and constraints",
+            scope=Scope.MODELS_READ,
+            response=PlacementList,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "GET",
+            one,
+            placements.get,
+            "Constraints of a model, and its replicas",
+            scope=Scope.MODELS_READ,
+            response=ConstraintsAndPlacements,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "PUT",
+            one,
+            placements.put,
+            "Set the constraints of a model",
+            scope=Scope.ADMIN_CLUSTER,
+            body=ConstraintsBody,
+            response=ConstraintsAnswer,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "DELETE",
+            one,
+            placements.delete,
+            "Remove the constraints of a model",
+            scope=Scope.ADMIN_CLUSTER,
+            response=Forgotten,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "GET",
+            "/puna/v1/explain",
+            placements.explain_get,
+            "Explain the placement of a model",
+            scope=Scope.MODELS_READ,
+            response=ExplanationAnswer,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "POST",
+            "/puna/v1/explain",
+            placements.explain_post,
+            "Explain a placement with options",
+            scope=Scope.MODELS_READ,
+            body=ExplainBody,
+            response=ExplanationAnswer,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "POST",
+            "/puna/v1/load",
+            placements.load,
+            "Load a model",
+            scope=Scope.MODELS_WRITE,
+            body=LoadBody,
+            media_types=(_NDJSON,),
+            errors=OF_LOADS,
+        ),
+        Route(
+            "POST",
+            "/puna/v1/unload",
+            placements.unload,
+            "Stop the replicas of a model",
+            scope=Scope.MODELS_WRITE,
+            body=UnloadBody,
+            response=Unloaded,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "POST",
+            "/puna/v1/devices/clear",
+            placements.clear_device,
+            "Test an excluded device again",
+            scope=Scope.ADMIN_CLUSTER,
+            body=ClearDeviceBody,
+            response=ClearedDevice,
+            errors=OF_NODES,
+        ),
+    ]

@@ -4,11 +4,11 @@ from gateway.core.keys.keys import Scope
 from gateway.http.endpoint.route_errors import OF_ANSWERS, OF_MODEL_NAMES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
+from gateway.http.puna.gateway_state import GatewayState
 from gateway.http.puna.operation_bodies import QueueList
-from gateway.http.puna.placement_answers import Wanted, WantedAndPlaced
+from gateway.http.puna.placement_answers import ConstraintsAndPlacements, ConstraintsAnswer
 from gateway.http.puna.placement_bodies import ConstraintsBody
 from gateway.http.puna.placements import Placements
-from gateway.http.puna.queues import Queues
 from gateway.http.puna.token_bodies import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, TokenizeBody
 from gateway.http.puna.tokens import Tokens
 
@@ -16,55 +16,55 @@ _POLICY = "/puna/v1/models/{model}/policy"
 
 
 def puna_routes(service: Service) -> list[Route]:
-    """Their part of the table."""
+    """List the routes of tokens, queues and policies."""
     tokens, placements = Tokens(service), Placements(service)
     return [
         Route(
-            method="POST",
-            path="/puna/v1/tokenize",
+            "POST",
+            "/puna/v1/tokenize",
+            tokens.tokenize,
+            "Tokens of a text or of messages",
             scope=Scope.MODELS_READ,
-            endpoint=tokens.tokenize,
-            summary="Tokens of a text or of messages",
             body=TokenizeBody,
             response=TokenizeAnswer,
             errors=OF_ANSWERS,
         ),
         Route(
-            method="POST",
-            path="/puna/v1/detokenize",
+            "POST",
+            "/puna/v1/detokenize",
+            tokens.detokenize,
+            "The text of tokens",
             scope=Scope.MODELS_READ,
-            endpoint=tokens.detokenize,
-            summary="The text of tokens",
             body=DetokenizeBody,
             response=DetokenizeAnswer,
             errors=OF_ANSWERS,
         ),
         Route(
-            method="GET",
-            path="/puna/v1/queue",
+            "GET",
+            "/puna/v1/queue",
+            GatewayState(service).queues,
+            "Requests that wait at this gateway",
             scope=Scope.MODELS_READ,
-            endpoint=Queues(service).list_all,
-            summary="What waits at this gateway",
             response=QueueList,
             quiet=True,
         ),
         Route(
-            method="GET",
-            path=_POLICY,
+            "GET",
+            _POLICY,
+            placements.get,
+            "Constraints of a model, and its replicas",
             scope=Scope.ADMIN_CLUSTER,
-            endpoint=placements.get,
-            summary="What is wanted of a model, and its replicas",
-            response=WantedAndPlaced,
+            response=ConstraintsAndPlacements,
             errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
         ),
         Route(
-            method="PUT",
-            path=_POLICY,
+            "PUT",
+            _POLICY,
+            placements.put,
+            "Set the constraints of a model",
             scope=Scope.ADMIN_CLUSTER,
-            endpoint=placements.put,
-            summary="Set what is wanted of a model",
             body=ConstraintsBody,
-            response=Wanted,
+            response=ConstraintsAnswer,
             errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
         ),
     ]

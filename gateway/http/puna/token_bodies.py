@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.http.endpoint.answer_body import Answer
+from gateway.core.request.conversation import MESSAGES_MAX, TOOLS_MAX
 from gateway.http.endpoint.fields import Between, OwnBody
+from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.ollama.bodies import OllamaMessage
 
 _TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
@@ -17,12 +18,12 @@ class TokenizeBody(OwnBody):
 
     model: str = Field(min_length=1)
     text: str | None = None
-    messages: list[OllamaMessage] | None = Field(default=None, max_length=2048)
-    tools: list[dict[str, Any]] = Field(default_factory=list, description="Beside messages", max_length=128)
+    messages: list[OllamaMessage] | None = Field(default=None, max_length=MESSAGES_MAX)
+    tools: list[dict[str, Any]] = Field(default_factory=list, description="Beside messages", max_length=TOOLS_MAX)
     think: Any = Field(default=None, description="Beside messages")
 
 
-class TokenizeAnswer(Answer):
+class TokenizeAnswer(ResponseModel):
     """The answer of /puna/v1/tokenize."""
 
     tokens: list[int]
@@ -36,7 +37,7 @@ class DetokenizeBody(OwnBody):
     tokens: list[_TokenId] = Field(max_length=TOKENS_MAX)
 
 
-class DetokenizeAnswer(Answer):
+class DetokenizeAnswer(ResponseModel):
     """The answer of /puna/v1/detokenize. Bytes that are not UTF-8 became U+FFFD."""
 
     text: str

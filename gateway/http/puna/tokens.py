@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
-from gateway.core.asked.answers import Chat, RawPrompt
-from gateway.core.asked.thinking import parse_think
+from gateway.core.request.answers import Chat, RawPrompt
+from gateway.core.request.thinking import parse_think
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service

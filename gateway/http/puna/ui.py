@@ -38,11 +38,11 @@ class PageFile:
     etag: str
 
 
-def page_files(folder: Path = FOLDER) -> dict[str, PageFile]:
-    """Every file of the page by its name. Other kinds of files are not served."""
+def page_files() -> dict[str, PageFile]:
+    """Read every file of the page by its name. Other kinds of files are not served."""
     return {
         path.name: _page_file(path)
-        for path in sorted(folder.iterdir())
+        for path in sorted(FOLDER.iterdir())
         if path.suffix in _MEDIA_TYPES and path.is_file()
     }
 

@@ -18,8 +18,8 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 CLIENT = "puna.client"
 
 
-class Client:
-    """Who asked, for as long as the request lasts: `on_leave` is called once if the connection goes before its end."""
+class ClientConnection:
+    """Connection of a request, until it ends: `on_leave` is called once if the connection closes before."""
 
     __slots__ = ("_cycle", "on_leave")
 
@@ -42,19 +42,19 @@ class TimedProtocol(H11Protocol):
     """Uvicorn's protocol; between requests its own timeout of idle connections holds."""
 
     _head_timer: asyncio.TimerHandle | None = None
-    _client: Client | None = None
+    _client: ClientConnection | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._application, self.app = self.app, self._serve
 
     def connection_made(self, transport: Any) -> None:
-        """A client is there, and has to say what it wants."""
+        """Note a new client, which has to send a request in time."""
         super().connection_made(transport)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came: a whole head, or a part of one."""
+        """Note received bytes: a whole head, or a part of one."""
         super().data_received(data)
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or self.transport.is_closing():
@@ -65,7 +65,7 @@ class TimedProtocol(H11Protocol):
             self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client left."""
+        """Note that the client left."""
         self._stop_waiting()
         super().connection_lost(exc)
         client = self._client
@@ -73,7 +73,7 @@ class TimedProtocol(H11Protocol):
             client.on_leave()
 
     async def _serve(self, scope: Scope, receive: Receive, _send: Send) -> None:
-        client = self._client = Client(self.cycle)
+        client = self._client = ClientConnection(self.cycle)
         scope["extensions"] = {CLIENT: client}
         try:
             await self._application(scope, receive, ResponseBytes(self, self.loop).send)

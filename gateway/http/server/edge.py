@@ -11,12 +11,12 @@ from common.ids import new_request_id
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from gateway.answers.record import OTHER, RequestRecord
-from gateway.core.asked.answers import Dialect
 from gateway.core.dispatch.browser import BrowserPolicy
+from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.errors import error_answer
 from gateway.http.endpoint.exchange import Endpoint, Exchange
 from gateway.http.endpoint.router import Router, dialect_of
-from gateway.http.server.connections import CLIENT, Client
+from gateway.http.server.connections import CLIENT, ClientConnection
 from gateway.keys.authorizer import Authorizer
 
 log = get_logger()
@@ -106,7 +106,7 @@ class Edge:
         if isinstance(error, MethodNotAllowed):
             headers["allow"] = ", ".join(self.router.allowed(exchange.scope["path"]))
         try:
-            if exchange.scope["method"] in ("POST", "PUT", "DELETE"):
+            if exchange.scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
                 await exchange.discard_body()
                 if not exchange.body_read:
                     headers["connection"] = "close"
@@ -139,13 +139,13 @@ class Edge:
 
     async def _preflight(self, exchange: Exchange) -> None:
         exchange.record.route = "preflight"
-        asked = exchange.headers.get("access-control-request-headers", "")
+        requested = exchange.headers.get("access-control-request-headers", "")
         headers = {
             "access-control-allow-methods": ", ".join(self.router.allowed(exchange.scope["path"])) or "GET",
             "access-control-max-age": _CORS_MAX_AGE_S,
         }
-        if asked and asked.isascii() and asked.isprintable():
-            headers["access-control-allow-headers"] = asked
+        if requested and requested.isascii() and requested.isprintable():
+            headers["access-control-allow-headers"] = requested
         await exchange.respond(204, b"", headers)
 
 
@@ -165,7 +165,7 @@ def check_framing(exchange: Exchange) -> None:
 
 
 def may_resume(headers: list[tuple[bytes, bytes]]) -> bool:
-    """False where the client wants an error when its replica is lost, not the rest of the answer from another one."""
+    """Return False if the client wants an error, not the rest from another replica, when its own is lost."""
     return (RESUME_HEADER, b"0") not in headers
 
 
@@ -175,14 +175,14 @@ async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_bod
     Raises:
         RequestCanceled: the client left.
     """
-    client: Client = exchange.scope["extensions"][CLIENT]
+    client: ClientConnection = exchange.scope["extensions"][CLIENT]
     task = asyncio.current_task()
     assert task is not None
     is_cancelled = False
 
     def leave() -> None:
         nonlocal is_cancelled
-        # An endpoint that still reads a body is told so there.
+        # An endpoint that still reads a body gets the error there.
         if not is_cancelled and not (reads_body and client.is_sending):
             is_cancelled = True
             task.cancel()
@@ -193,7 +193,7 @@ async def _until_disconnect(endpoint: Endpoint, exchange: Exchange, *, reads_bod
     try:
         await endpoint(exchange)
     except BaseException as error:
-        # As asyncio.timeout does it: our own cancellation is taken back, anybody else's goes on.
+        # As asyncio.timeout does it: our own cancellation is taken back, any other is passed on.
         if not is_cancelled or (task.uncancel() > 0 and isinstance(error, asyncio.CancelledError)):
             raise
         raise RequestCanceled("request canceled") from None

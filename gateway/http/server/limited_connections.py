@@ -1,4 +1,4 @@
-"""HTTP connections, counted: beyond the limits of `core.shedding` a new one is told so and closed."""
+"""HTTP connections, counted: beyond the limits of `core.dispatch.shedding` a new one gets an error and is closed."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class LimitedProtocol(TimedProtocol):
     _counted: str | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """A client is there."""
+        """Count a new client, or refuse it."""
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
         super().connection_made(transport)
@@ -30,12 +30,12 @@ class LimitedProtocol(TimedProtocol):
         transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """What a refused client has sent already is not read."""
+        """Ignore bytes that a refused client has sent already."""
         if self._counted is not None:
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client left."""
+        """Count a client that left."""
         if self._counted is not None:
             CONNECTIONS.leave(self._counted)
             self._counted = None

@@ -12,7 +12,7 @@ import h11
 from starlette.types import Message
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-# What h11 has to know of; it puts the others nowhere but into the head.
+# Headers that h11 acts on; it only copies the others into the head.
 _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _CLOSE = (b"connection", b"close")
@@ -85,7 +85,7 @@ class ResponseBytes:
         return written or b""
 
     def _flush(self) -> None:
-        """A head whose body takes time goes out alone."""
+        """Send a head alone if its body takes time."""
         if self._head and not self._cycle.disconnected:
             self._write(self._head)
             self._head = b""

@@ -1,1 +1,1 @@
-"""What the devices of a node are, and how much of each is free. Pure."""
+"""Devices of a node, and the free memory of each. Pure."""

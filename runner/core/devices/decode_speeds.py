@@ -1,4 +1,4 @@
-"""What a device's memory does under decode steps, learned from windows of replicas' steps. Pure.
+"""Memory speed of devices under decode steps, learned from windows of replicas' steps. Pure.
 
 What disturbs a step makes it slower, never faster, so the best that was seen is nearest to the truth, and what is
 slower is doubted for long. A device that is really slower than it was shows that in every hour it is used.
@@ -13,12 +13,12 @@ MIB = 1024 * 1024
 # Less may lie in a cache from step to step: then it is not memory that is timed.
 DEVICE_BYTES_MIN = 256 * MIB
 # A step has a fixed part: kernels are launched, threads meet. It takes a millisecond at most, so that what is read in
-# five tells the speed within the 20 % that make devices equally fast. By the device's copy, which is about as fast as
+# five shows the speed within the 20 % that make devices equally fast. By the device's copy, which is about as fast as
 # reading can be: a device that is slow for other reasons than memory is to be seen as that.
 READ_S_MIN = 0.005
 STEP_S_MIN = 0.02  # where no copy was timed
 WINDOWS_MIN = 4  # before anything is shown: a hundred steps
-HOURS_KEPT = 12 + 1  # of those in which steps told; the last one still goes on
+HOURS_KEPT = 12 + 1  # with results; the last one still runs
 RISES_FROM = 1.05  # what is shown follows only so much more, at once: half of what ranks as equal,
 FALLS_FROM = 0.8  # and only so much less, once nothing better was seen in all hours that are kept
 ALONE_BEFORE_S = 1.0  # so late may others be heard of
@@ -26,7 +26,7 @@ ALONE_BEFORE_S = 1.0  # so late may others be heard of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSpeed:
-    """What is known of one device. `hours` has number and best figure of each, the newest last."""
+    """Known speed of one device. `hours` has number and best figure of each, the newest last."""
 
     shown_bytes_s: float = 0.0  # 0: not yet
     windows: int = 0  # as many as are needed at first
@@ -39,7 +39,7 @@ class DecodeSpeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class ReadDevice:
     """A device that steps read from. `copy_bytes_s` is 0 where no copy was timed."""
 
     id: str
@@ -49,7 +49,7 @@ class Reader:
 
 
 def learn(known: DecodeSpeed, bytes_s: float, *, hour: int, alone: bool) -> DecodeSpeed:
-    """Take in a window. If others were on the device meanwhile it tells only that the device is no slower than that."""
+    """Take in a window. If others were on the device meanwhile it shows only that the device is no slower than that."""
     if not isfinite(bytes_s) or bytes_s <= 0:
         return known
     if not alone and bytes_s <= known.best_bytes_s * RISES_FROM:
@@ -72,11 +72,11 @@ def _shown(learned: DecodeSpeed) -> float:
     return best if not shown or rises or falls else shown
 
 
-def telling(readers: Sequence[Reader], bytes_s: float) -> bool:
-    """Whether steps tell the speed of the devices that they read from.
+def telling(readers: Sequence[ReadDevice], bytes_s: float) -> bool:
+    """Return True if steps show the speed of the devices that they read from.
 
-    The time of a step over several devices is a sum. It tells their speed only if they all have the same: of unlike
-    devices nobody knows which one took how long. And each has to read so much that reading is what takes the time.
+    The time of a step over several devices is a sum. It shows their speed only if they all have the same: of unlike
+    devices the share of each is unknown. And each has to read so much that reading is what takes the time.
     """
     if not readers or not bytes_s > 0 or len({reader.make for reader in readers}) > 1:
         return False
@@ -88,25 +88,25 @@ def telling(readers: Sequence[Reader], bytes_s: float) -> bool:
 
 
 class Company:
-    """When devices were last used by several runners at a time."""
+    """Last times at which several runners used a device at once."""
 
     def __init__(self) -> None:
-        """Nobody was seen yet."""
+        """Start without observations."""
         self._shared_at_s: dict[str, float] = {}
 
     def see(self, users: Mapping[str, int], now_s: float) -> None:
-        """How many use each pool of memory now."""
+        """Record the number of runners that use each memory pool now."""
         for pool, count in users.items():
             if count > 1:
                 self._shared_at_s[pool] = now_s
 
     def was_alone(self, pools: Iterable[str], *, since_s: float) -> bool:
-        """Whether nobody else has used them since."""
+        """Return True if no other runner has used the devices since then."""
         return all(self._shared_at_s.get(pool, float("-inf")) < since_s - ALONE_BEFORE_S for pool in pools)
 
 
 def restored(shown_bytes_s: object, windows: object, hours: object) -> DecodeSpeed:
-    """What was written down, as far as it can be read."""
+    """Restore the readable part of a stored speed."""
     if not isinstance(hours, list) or not _is_speed(shown_bytes_s) or not isinstance(windows, int):
         return DecodeSpeed()
     kept = tuple((int(pair[0]), float(pair[1])) for pair in hours if _is_hour(pair))

@@ -1,7 +1,6 @@
-"""Which of several entries for one card is used. Pure.
+"""Choice between several entries for one card. Pure.
 
-A card may be listed by more than one backend and by more than one engine build. One entry stays: of one backend that
-of the newest build that can do everything the other one can, of several backends CUDA's or ROCm's before Vulkan's.
+A card may be listed by more than one backend. One entry stays: CUDA's or ROCm's before Vulkan's.
 """
 
 import re
@@ -21,10 +20,9 @@ _NOISE = re.compile(r"\((?:r|tm|c)\)|\b(?:nvidia|amd|intel|corporation|graphics|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An entry of a probe. `build` orders engine builds, newer ones higher."""
+    """An entry of a probe."""
 
     device: EngineDevice
-    build: tuple[int, ...] = ()
     usable: bool = True  # its check has passed, or was not made
 
 
@@ -42,63 +40,37 @@ class Choice:
 
     kept: tuple[EngineDevice, ...]
     duplicates: tuple[Duplicate, ...] = ()
-    empty: tuple[EngineDevice, ...] = ()  # without memory of their own
 
 
 def choose_entries(listed: Sequence[Listed]) -> Choice:
-    """One entry for each card. Entries of one backend and build are always different cards."""
-    empty = tuple(one.device for one in listed if _has_no_memory(one.device))
+    """Choose one entry for each card. Entries of one backend are always different cards."""
     rest = [one for one in listed if not _has_no_memory(one.device)]
-    builds = _builds_worth_having(rest)
-    order = sorted(range(len(rest)), key=lambda index: (_rank(rest[index], builds), index))
+    order = sorted(
+        range(len(rest)), key=lambda index: (not rest[index].usable, backend_rank(rest[index].device.backend), index)
+    )
     kept: list[int] = []
     duplicates: list[Duplicate] = []
-    # Which groups (backend, build) a kept card has met already: two cards of one group are never the same card.
-    met: dict[int, set[tuple[str, tuple[int, ...]]]] = {}
+    # Backends that a kept card has met already: two cards of one backend are never the same card.
+    met: dict[int, set[str]] = {}
     for index in order:
-        group = _group(rest[index])
-        twin = next((one for one in kept if group not in met[one] and _same_card(rest[one], rest[index])), None)
+        backend = rest[index].device.backend
+        twin = next((one for one in kept if backend not in met[one] and _same_card(rest[one], rest[index])), None)
         if twin is None:
             kept.append(index)
-            met[index] = {group}
+            met[index] = {backend}
         else:
-            met[twin].add(group)
+            met[twin].add(backend)
             duplicates.append(Duplicate(device=rest[index].device, kept=rest[twin].device))
-    return Choice(kept=tuple(rest[index].device for index in sorted(kept)), duplicates=tuple(duplicates), empty=empty)
+    return Choice(kept=tuple(rest[index].device for index in sorted(kept)), duplicates=tuple(duplicates))
 
 
 def normal_name(description: str) -> str:
-    """A product name without maker, marks and punctuation, as backends write it differently."""
+    """Return a product name without maker, marks and punctuation, as backends write it differently."""
     return " ".join(word for word in _NOISE.sub(" ", description.lower()).split() if word)
-
-
-def _group(one: Listed) -> tuple[str, tuple[int, ...]]:
-    return one.device.backend, one.build
 
 
 def _has_no_memory(device: EngineDevice) -> bool:
     return device.total_bytes == 0 and device.type in (DeviceType.GPU, DeviceType.INTEGRATED)
-
-
-def _builds_worth_having(listed: Sequence[Listed]) -> dict[str, list[tuple[int, ...]]]:
-    """By backend, its builds from the best: the newest one that supports all that another one does comes first."""
-    found: dict[str, dict[tuple[int, ...], set[str]]] = {}
-    for one in listed:
-        if one.usable:
-            cards = found.setdefault(one.device.backend, {}).setdefault(one.build, set())
-            cards.add(one.device.pci_id or normal_name(one.device.description))
-    return {
-        backend: sorted(builds, key=lambda build: (sum(builds[build] >= other for other in builds.values()), build))[
-            ::-1
-        ]
-        for backend, builds in found.items()
-    }
-
-
-def _rank(one: Listed, builds: dict[str, list[tuple[int, ...]]]) -> tuple[bool, int, int]:
-    order = builds.get(one.device.backend, [])
-    build = order.index(one.build) if one.build in order else len(order)
-    return not one.usable, backend_rank(one.device.backend), build
 
 
 def backend_rank(backend: str) -> int:

@@ -1,4 +1,4 @@
-"""Whether a device may be used: what was seen of it in, its state out. Pure.
+"""Health of a device: observations in, its state out. Pure.
 
 | state | how it is reached | how it is left |
 |---|---|---|
@@ -33,7 +33,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFailure:
-    """How a check ended. `exit_code` is negative for a signal, None where the process did not end by itself."""
+    """End of a failed check. `exit_code` is negative for a signal, None where the process did not end by itself."""
 
     reason: str
     exit_code: int | None = None
@@ -41,7 +41,7 @@ class CheckFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class DeviceHealth:
     """One device. Moments are wall-clock seconds since 1970, because they outlive the host process."""
 
     condition: Condition = Condition.UNCHECKED
@@ -62,20 +62,20 @@ class Health:
 BARRED_BY_SETTING = "excluded by PUNA_EXCLUDED_DEVICES"
 
 
-def barred(reason: str) -> Health:
-    """A device that the configuration leaves out."""
-    return Health(condition=Condition.BARRED, reason=reason)
+def barred(reason: str) -> DeviceHealth:
+    """Return a device that the configuration leaves out."""
+    return DeviceHealth(condition=Condition.BARRED, reason=reason)
 
 
-def pass_check(health: Health) -> Health:
-    """It computes. Errors of runners stay in mind: a device may pass every check and still end its runners."""
+def pass_check(health: DeviceHealth) -> DeviceHealth:
+    """Apply a passed check. Errors of runners are kept: a device may pass every check and still end its runners."""
     if health.condition in (Condition.WORN, Condition.BARRED):
         return health
-    return Health(condition=Condition.OK, reason="", errors_at_unix_s=health.errors_at_unix_s)
+    return DeviceHealth(condition=Condition.OK, reason="", errors_at_unix_s=health.errors_at_unix_s)
 
 
-def fail_check(health: Health, failure: CheckFailure, *, now_unix_s: float, driver: str) -> Health:
-    """It does not."""
+def fail_check(health: DeviceHealth, failure: CheckFailure, *, now_unix_s: float, driver: str) -> DeviceHealth:
+    """Apply a failed check."""
     if health.condition in (Condition.WORN, Condition.BARRED):
         return health
     wait_s = min(RETRY_S_MIN * 2**health.failures, RETRY_S_MAX)
@@ -91,27 +91,27 @@ def fail_check(health: Health, failure: CheckFailure, *, now_unix_s: float, driv
     )
 
 
-def lose(health: Health, reason: str) -> Health:
-    """It is no longer listed."""
+def lose(health: DeviceHealth, reason: str) -> DeviceHealth:
+    """Mark a device that is no longer listed."""
     if health.condition in (Condition.BARRED, Condition.WORN, Condition.LOST):
         return health
     return replace(health, condition=Condition.LOST, reason=reason)
 
 
-def find_again(health: Health) -> Health:
-    """It is listed; nothing changes unless it was lost."""
+def find_again(health: DeviceHealth) -> DeviceHealth:
+    """Clear the mark of a device that is listed; nothing changes unless it was lost."""
     if health.condition is not Condition.LOST:
         return health
     return replace(health, condition=Condition.UNCHECKED, reason="it came back and is tested", failures=0)
 
 
-def doubt(health: Health, reason: str) -> Health:
-    """Something happened after which it has to show that it works."""
+def doubt(health: DeviceHealth, reason: str) -> DeviceHealth:
+    """Require a check of a device that was OK."""
     return replace(health, condition=Condition.UNCHECKED, reason=reason) if health.condition is Condition.OK else health
 
 
-def see_error(health: Health, *, now_unix_s: float, driver: str, text: str) -> Health:
-    """A runner ended and named the device."""
+def see_error(health: DeviceHealth, *, now_unix_s: float, driver: str, text: str) -> DeviceHealth:
+    """Count an error of a runner that named the device."""
     if health.condition in (Condition.BARRED, Condition.WORN):
         return health
     recent = tuple(at_s for at_s in health.errors_at_unix_s if now_unix_s - at_s < ERROR_WINDOW_S)
@@ -125,20 +125,24 @@ def see_error(health: Health, *, now_unix_s: float, driver: str, text: str) -> H
     return replace(health, condition=Condition.UNCHECKED, reason=reason, errors_at_unix_s=errors)
 
 
-def see_driver(health: Health, driver: str) -> Health:
-    """Another driver version gives an excluded device another chance."""
+def see_driver(health: DeviceHealth, driver: str) -> DeviceHealth:
+    """Require a check of an excluded device once the driver's version changes."""
     if health.condition in (Condition.WORN, Condition.FAILED) and driver and driver != health.driver:
-        return Health(reason=f"it is tested with {driver}")
+        return DeviceHealth(reason=f"it is tested with {driver}")
     return health
 
 
-def see_time(health: Health, *, now_unix_s: float) -> Health:
-    """A failed check is repeated when its time has come."""
+def see_time(health: DeviceHealth, *, now_unix_s: float) -> DeviceHealth:
+    """Schedule a failed check again when its time has come."""
     if health.condition is Condition.FAILED and now_unix_s >= health.retry_at_unix_s:
         return replace(health, condition=Condition.UNCHECKED)
     return health
 
 
-def reset(health: Health) -> Health:
-    """An operator wants it used again."""
-    return health if health.condition is Condition.BARRED else Health(reason="it is tested because an operator asked")
+def reset(health: DeviceHealth) -> DeviceHealth:
+    """Clear the state at an operator's request."""
+    return (
+        health
+        if health.condition is Condition.BARRED
+        else DeviceHealth(reason="it is tested because an operator asked")
+    )

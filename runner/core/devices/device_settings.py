@@ -1,4 +1,4 @@
-"""What an operator says about devices: amounts of memory by device, and RPC servers that belong to the node. Pure."""
+"""Operator's settings for devices: amounts of memory by device, and RPC servers that belong to the node. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Amount:
 
 
 class RpcPool(StrEnum):
-    """What memory the devices of an RPC server come out of."""
+    """Memory pool that the devices of an RPC server use."""
 
     AUTO = "auto"  # RAM; a pool of their own within it where the server reports less than the machine has
     HOST = "host"  # RAM
@@ -74,7 +74,7 @@ def parse_amounts(text: str) -> dict[str, Amount]:
 
 
 def amount_for(amounts: Mapping[str, Amount], device_id: str, *, is_cpu: bool) -> Amount | None:
-    """What was said about a device, or None. RAM has a reserve of its own and is only meant when it is named."""
+    """Return the setting for a device, or None. RAM has a reserve of its own and is only meant when it is named."""
     return amounts.get(device_id) or (None if is_cpu else amounts.get(EVERY_DEVICE))
 
 
@@ -106,7 +106,7 @@ def _entries(text: str) -> list[str]:
 
 
 class IntegratedGpus(StrEnum):
-    """Whether integrated GPUs are used."""
+    """Policy for integrated GPUs."""
 
     AUTO = "auto"  # only where there is no discrete one
     ON = "on"

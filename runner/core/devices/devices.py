@@ -1,4 +1,4 @@
-"""What the engine's devices are to the rest of Puna: stable ids and memory pools. Pure."""
+"""Identity of the engine's devices: stable ids and memory pools. Pure."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -35,7 +35,7 @@ class EngineDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class DeviceIdentity:
     """Names that outlive a restart, as far as the hardware has any."""
 
     id: str
@@ -43,14 +43,14 @@ class Identity:
     pool_id: str
 
 
-def identify(device: EngineDevice) -> Identity:
+def identify(device: EngineDevice) -> DeviceIdentity:
     """GPU UUID, else PCI address, else `backend:name`; never an index. The node's CPU is always "cpu"."""
     if device.endpoint:
         pool_id = f"{device.backend}:{device.endpoint}"
-        return Identity(id=f"{pool_id}/{device.lent_number}", stable=False, pool_id=pool_id)
+        return DeviceIdentity(id=f"{pool_id}/{device.lent_number}", stable=False, pool_id=pool_id)
     if device.type is DeviceType.CPU:
-        return Identity(id=CPU_ID, stable=True, pool_id=HOST_POOL)
+        return DeviceIdentity(id=CPU_ID, stable=True, pool_id=HOST_POOL)
     given = device.uuid or device.pci_id
     device_id = given or f"{device.backend}:{device.name}"
     shares_ram = device.type in (DeviceType.INTEGRATED, DeviceType.ACCELERATOR)
-    return Identity(id=device_id, stable=bool(given), pool_id=HOST_POOL if shares_ram else device_id)
+    return DeviceIdentity(id=device_id, stable=bool(given), pool_id=HOST_POOL if shares_ram else device_id)

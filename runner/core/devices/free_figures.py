@@ -1,4 +1,4 @@
-"""How much of a device is free, by what was said about it. Pure.
+"""Free memory of a device, from the best source there is. Pure.
 
 Host RAM is one pool. A server that lends a part of this machine's RAM has a pool of its own within it: its figures are
 limited by both.
@@ -25,7 +25,7 @@ class FigureTrust(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What a new allocation could get. `source` names who said so."""
+    """Bytes that a new allocation could get. `source` names the origin of the figure."""
 
     total_bytes: int
     free_bytes: int
@@ -34,12 +34,12 @@ class Figure:
 
 
 def ram_figure(ram: HostMemory) -> Figure:
-    """The CPU, and everything that has no memory beside RAM."""
+    """Return the CPU, and everything that has no memory beside RAM."""
     return Figure(total_bytes=ram.total_bytes, free_bytes=ram.free_bytes, source=ram.source)
 
 
 def card_figure(card: GpuMemory, ram: HostMemory, *, integrated: bool) -> Figure:
-    """A card as its driver tells it. An integrated one has its own part and what it may take of RAM."""
+    """Card as its driver reports it. An integrated one has its own part and what it may take of RAM."""
     if card.unified:
         return ram_figure(ram)
     total_bytes, free_bytes = card.total_bytes, card.free_bytes
@@ -50,7 +50,7 @@ def card_figure(card: GpuMemory, ram: HostMemory, *, integrated: bool) -> Figure
 
 
 def shares_ram(total_bytes: int, pool: RpcPool, ram: HostMemory) -> bool:
-    """Whether a lent device has no limit but the RAM of this machine."""
+    """Return True if a lent device has no limit but the RAM of this machine."""
     match pool:
         case RpcPool.HOST:
             return True
@@ -61,7 +61,7 @@ def shares_ram(total_bytes: int, pool: RpcPool, ram: HostMemory) -> bool:
 
 
 def lent_figure(total_bytes: int, free_bytes: int, pool: RpcPool, ram: HostMemory) -> Figure:
-    """A device as the server that lends it tells; the server's word counts only below what the machine has."""
+    """Device as its RPC server reports it; the server's figure counts only below what the machine has."""
     if shares_ram(total_bytes, pool, ram):
         return ram_figure(ram)
     if pool is RpcPool.OWN:
@@ -71,6 +71,6 @@ def lent_figure(total_bytes: int, free_bytes: int, pool: RpcPool, ram: HostMemor
 
 
 def predicted_figure(*, total_bytes: int, unused_free_bytes: int, promised_bytes: int) -> Figure:
-    """A device that nobody may ask: what was free when nothing of ours was on it, less what is."""
+    """Device that cannot be asked: what was free when nothing of ours was on it, less what is."""
     free_bytes = max(0, min(total_bytes, unused_free_bytes) - promised_bytes)
     return Figure(total_bytes=total_bytes, free_bytes=free_bytes, source=PROMISED, trust=FigureTrust.PREDICTED)

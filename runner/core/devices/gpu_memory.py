@@ -1,4 +1,4 @@
-"""What a driver says about the memory of its cards. Pure."""
+"""Memory of cards as a driver reports it. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,39 +18,39 @@ class GpuMemory:
     unified: bool = False  # it has no memory of its own, and its bytes are 0: RAM is what it uses
     shared_total_bytes: int = 0  # RAM that an integrated card may use beside its own part (GTT)
     shared_free_bytes: int = 0
-    processes: tuple[tuple[int, int], ...] | None = None  # process id and bytes (0: not said); None: nobody lists them
+    processes: tuple[tuple[int, int], ...] | None = None  # process id and bytes (0: not said); None: not listed
 
     @classmethod
-    def from_told(cls, told: Mapping[str, Any]) -> "GpuMemory":
-        """As a child process has told it.
+    def from_report(cls, report: Mapping[str, Any]) -> "GpuMemory":
+        """Parse the report of a child process.
 
         Raises:
             TypeError, ValueError: it is something else.
         """
-        processes = told.get("processes")
+        processes = report.get("processes")
         if processes is not None:
             processes = tuple((int(pid), int(count)) for pid, count in processes)
-        return cls(**{**told, "processes": processes})
+        return cls(**{**report, "processes": processes})
 
 
 def normal_pci_id(text: str) -> str:
-    """A PCI address as the engine writes it: "0000:c1:00.0". NVML has eight digits of domain and capital letters."""
+    """Write a PCI address as the engine does: "0000:c1:00.0". NVML has eight digits of domain and capital letters."""
     domain, separator, rest = text.strip().lower().partition(":")
     return f"{domain[-4:].rjust(4, '0')}{separator}{rest}"
 
 
 def find_by_address(cards: list[GpuMemory], pci_id: str) -> GpuMemory | None:
-    """The card at an address, or None. Virtual devices ("…-v1") are no cards of their own and have no figure."""
+    """Return the card at an address, or None. Virtual devices ("…-v1") are no cards of their own and have no figure."""
     return next((card for card in cards if pci_id and card.pci_id == pci_id), None)
 
 
 def has_moved(before: list[GpuMemory], now: list[GpuMemory], *, threshold_bytes: int) -> bool:
-    """Whether somebody should hear of it at once: another card, or more than so many bytes taken or given back."""
+    """Return True if a change must be reported at once: another card, or more than so many bytes of difference."""
     old = {card.pci_id: card for card in before}
     if old.keys() != {card.pci_id for card in now}:
         return True
     if any(_pids(old[card.pci_id]) - _pids(card) for card in now):
-        return True  # whoever waits for memory to come back waits for this
+        return True  # a wait for freed memory depends on this
     return any(
         abs(old[card.pci_id].free_bytes - card.free_bytes) > threshold_bytes
         or abs(old[card.pci_id].shared_free_bytes - card.shared_free_bytes) > threshold_bytes

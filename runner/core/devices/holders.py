@@ -1,4 +1,4 @@
-"""Which placements lie on a device: whose processes live, and whom its driver has not let go of yet. Pure."""
+"""Placements on a device: live processes, and those that its driver has not released yet. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Holders:
         self._placements = {pid: name for pid, name in self._placements.items() if pid in still} | now
 
     def on(self, device_id: str, living: Iterable[HolderProcess], listed: Mapping[int, int]) -> list[Holder]:
-        """Who is on a device; `listed` are process ids and bytes as its driver says."""
+        """Return the holders of a device; `listed` are process ids and bytes as its driver reports them."""
         held: dict[str, int] = {
             one.placement_id: one.held_bytes.get(device_id, 0) for one in living if device_id in one.device_ids
         }

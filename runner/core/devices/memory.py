@@ -1,4 +1,4 @@
-"""How much host RAM a new allocation could get, from what /proc and the cgroups say. Pure: numbers in, numbers out."""
+"""Host RAM that a new allocation could get, from /proc and the cgroups. Pure: numbers in, numbers out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class CgroupMemory:
 
     @property
     def headroom_bytes(self) -> int:
-        """What the group may still take; page cache that can be dropped does not count as used."""
+        """Return the bytes that the group may still take; page cache that can be dropped does not count as used."""
         return max(0, self.limit_bytes - max(0, self.used_bytes - self.inactive_file_bytes))
 
 
@@ -37,13 +37,13 @@ class CgroupSwap:
 
     @property
     def headroom_bytes(self) -> int:
-        """What the group may still swap out."""
+        """Return the bytes that the group may still swap out."""
         return max(0, self.limit_bytes - self.used_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """What the host pool has. `source` names what limits `free_bytes`: "meminfo" or "cgroup". Swap is beside it."""
+    """Memory of the host pool. `source` names the limit of `free_bytes`: "meminfo" or "cgroup". Swap is separate."""
 
     total_bytes: int
     free_bytes: int
@@ -52,7 +52,7 @@ class HostMemory:
     swap_free_bytes: int = 0
 
     def counting_swap(self) -> "HostMemory":
-        """The same where swap counts as RAM: `total_bytes` and `free_bytes` have it, and `source` says so."""
+        """Return the same where swap counts as RAM: `total_bytes` and `free_bytes` have it, and `source` says so."""
         if not self.swap_total_bytes:
             return self
         return replace(
@@ -89,7 +89,7 @@ def parse_meminfo(text: str) -> SystemMemory:
 def combine_limits(
     system: SystemMemory, cgroups: Iterable[CgroupMemory], swaps: Iterable[CgroupSwap] = ()
 ) -> HostMemory:
-    """The least of the machine and of every cgroup on the path: each of them can refuse. Swap likewise."""
+    """Return the least of the machine and of every cgroup on the path: each of them can refuse. Swap likewise."""
     total_bytes, free_bytes, source = system.total_bytes, system.available_bytes, "meminfo"
     for cgroup in cgroups:
         total_bytes = min(total_bytes, cgroup.limit_bytes)

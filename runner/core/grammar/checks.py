@@ -1,10 +1,10 @@
-"""What is wrong with the rules of a grammar as a whole. Pure."""
+"""Checks of a grammar's rules as a whole. Pure."""
 
 from runner.core.grammar.rules import Alternative
 
 
 def left_recursive(rules: list[list[Alternative]]) -> bool:
-    """True if some rule can reach itself before a byte was read."""
+    """Return True if some rule can reach itself before a byte was read."""
     empty = _may_be_empty(rules)
     first = [_begins_with(alternatives, empty) for alternatives in rules]
     # Take away, again and again, what leads nowhere; what is left lies on circles or leads to one.

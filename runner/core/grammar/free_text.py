@@ -15,7 +15,7 @@ _SPACE_MAX = 16
 
 
 def after_free_text(rules: GrammarRules, *, opening: str, closing: str) -> GrammarRules:
-    """The grammar of texts that end with one of `rules`, behind the first `closing`.
+    """Return the grammar of texts that end with one of `rules`, behind the first `closing`.
 
     With an `opening` there may be no free text at all, and what there is begins with it.
 

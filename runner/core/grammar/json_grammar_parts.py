@@ -50,7 +50,7 @@ FORMATS: Mapping[str, str] = {
 
 
 def quoted(text: str) -> str:
-    """A literal of the grammar."""
+    """Return a literal of the grammar."""
     return '"' + "".join(_escaped(character) for character in text) + '"'
 
 

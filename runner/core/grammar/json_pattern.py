@@ -49,7 +49,7 @@ _ESCAPED_IN_JSON: Ranges = ((0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F))
 
 
 def pattern_to_grammar(pattern: str) -> str:
-    """The inside of a JSON string in which the pattern is found.
+    """Return the inside of a JSON string in which the pattern is found.
 
     Raises:
         InvalidRequest: the pattern cannot be read, or a grammar cannot say it.
@@ -117,7 +117,7 @@ class _Pattern:
         return _characters(((ord(following), ord(following)),))
 
     def _quantifier(self) -> str:
-        """A repetition; whether it is greedy changes nothing of what is matched."""
+        """Parse a repetition; greedy or not, the same texts match."""
         sign = self._text[self._at : self._at + 1]
         if sign not in ("*", "+", "?", "{") or not sign:
             return ""

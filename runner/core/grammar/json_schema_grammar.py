@@ -11,7 +11,7 @@ from typing import Any
 from runner.core.grammar.json_grammar_parts import BASE_RULES, FORMATS, integer_range, number_range, repeated
 from runner.core.grammar.json_pattern import pattern_to_grammar
 from runner.core.grammar.json_schema_merge import ANNOTATIONS, TYPES, Schema, merge, refusal, types_of
-from runner.core.grammar.json_schema_objects import Member, distinct, equal, literal, object_text, other_name
+from runner.core.grammar.json_schema_objects import DeclaredProperty, distinct, equal, literal, object_text, other_name
 
 SCHEMA_BYTES_MAX = 128 * 1024
 _DEPTH_MAX = 64
@@ -30,7 +30,7 @@ _KNOWN = frozenset().union(*_KEYWORDS.values()) | _COMBINING | ANNOTATIONS
 
 
 def schema_to_grammar(text: str) -> str:
-    """The grammar of a schema.
+    """Convert a schema to a grammar.
 
     Raises:
         InvalidRequest: not a schema, too large, or with something that a grammar cannot hold.
@@ -62,7 +62,7 @@ class _Converter:
         return "\n".join(lines) + "\n"
 
     def _add(self, text: str) -> str:
-        """The name of a rule with this text."""
+        """Return the name of a rule with this text."""
         if text in self._names:
             return self._names[text]
         name = self._names[text] = f"r{len(self._rules)}"
@@ -75,7 +75,7 @@ class _Converter:
             raise refusal(f"it takes more than {_RULES_MAX} rules")
 
     def _visit(self, schema: Any, depth: int) -> str:
-        """The name of the rule for the values of a schema."""
+        """Return the name of the rule for the values of a schema."""
         if depth > _DEPTH_MAX:
             raise refusal(f"it is nested deeper than {_DEPTH_MAX}")
         if schema is True or schema == {}:
@@ -112,7 +112,7 @@ class _Converter:
         return names[0] if len(names) == 1 else self._add(" | ".join(names))
 
     def _implied(self, schema: Schema) -> frozenset[str]:
-        """The types whose keywords a schema without a type has; every type if it has none."""
+        """Return the types whose keywords a schema without a type has; every type if it has none."""
         implied = frozenset(name for name, keywords in _KEYWORDS.items() if keywords & schema.keys())
         return implied or frozenset(TYPES) - {"integer"}
 
@@ -130,7 +130,7 @@ class _Converter:
         return self._references[pointer]
 
     def _resolved(self, schema: Any, depth: int) -> Schema:
-        """A part of something that is joined, without a reference on top."""
+        """Return a part of something that is joined, without a reference on top."""
         for _ in range(_DEPTH_MAX):
             if not isinstance(schema, Mapping):
                 raise refusal("a schema must be an object")
@@ -222,7 +222,7 @@ class _Converter:
         if impossible := [name for name in required if declared[name] is False]:
             raise refusal(f"{impossible[0]!r} is required and not allowed")
         members = [
-            Member(name, self._visit(value, depth + 1), name in required)
+            DeclaredProperty(name, self._visit(value, depth + 1), name in required)
             for name, value in declared.items()
             if value is not False
         ]
@@ -340,7 +340,7 @@ def _row(rules: list[str]) -> str:
 def _stricter(
     bound: float | None, exclusive: float | None, choose: Callable[[float, float], float]
 ) -> tuple[float | None, bool]:
-    """The bound that counts, and whether it is left out itself."""
+    """Return the bound that counts, and whether it is left out itself."""
     if bound is None or exclusive is None:
         return (bound, False) if exclusive is None else (exclusive, True)
     return choose(bound, exclusive), choose(bound, exclusive) == exclusive

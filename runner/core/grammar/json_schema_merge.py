@@ -17,7 +17,7 @@ TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
-    """The types that a schema names; None: it names none.
+    """Return the types that a schema names; None: it names none.
 
     Raises:
         InvalidRequest: a type that does not exist.
@@ -32,7 +32,7 @@ def types_of(schema: Schema) -> frozenset[str] | None:
 
 
 def refusal(reason: str) -> InvalidRequest:
-    """The error of a schema that cannot be used."""
+    """Return the error of a schema that cannot be used."""
     return InvalidRequest(f"json_schema cannot be used: {reason}", param="json_schema")
 
 

@@ -1,4 +1,4 @@
-"""Objects of a JSON schema as grammar texts, and whether two schemas can be told apart. Pure."""
+"""Objects of a JSON schema as grammar texts, and whether two schemas can be distinguished. Pure."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from runner.core.grammar.json_schema_merge import Schema, refusal, types_of
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DeclaredProperty:
     """A declared property: its name, the rule of its value, and whether it has to be there."""
 
     name: str
@@ -19,7 +19,7 @@ class Member:
 
 
 def literal(value: Any) -> str:
-    """A JSON value as a literal of the grammar.
+    """Return a JSON value as a literal of the grammar.
 
     Raises:
         InvalidRequest: it has characters that UTF-8 cannot carry.
@@ -32,8 +32,8 @@ def literal(value: Any) -> str:
     return quoted(text)
 
 
-def object_text(members: Sequence[Member], extra: str | None, add_rule: Callable[[str], str]) -> str:
-    """An object whose members come in this order; `extra` is the rule of members that are not declared."""
+def object_text(members: Sequence[DeclaredProperty], extra: str | None, add_rule: Callable[[str], str]) -> str:
+    """Return an object whose members come in this order; `extra` is the rule of members that are not declared."""
     # From the end on: what may follow once a member was written, and while none was.
     tail = add_rule(f'("," ws {extra})*') if extra else add_rule('""')
     after, fresh = tail, (add_rule(f'({extra} ("," ws {extra})*)?') if extra else tail)
@@ -49,7 +49,7 @@ def object_text(members: Sequence[Member], extra: str | None, add_rule: Callable
 
 
 def other_name(names: Sequence[str], add_rule: Callable[[str], str]) -> str:
-    """A member's name that is none of these, written without escapes, so that it cannot be one of them in disguise."""
+    """Return a rule for other members' names, without escapes, so that none is a known name in disguise."""
     tree: dict[str, Any] = {}
     for name in names:
         branch = tree
@@ -60,7 +60,7 @@ def other_name(names: Sequence[str], add_rule: Callable[[str], str]) -> str:
 
 
 def _not_in(tree: Mapping[str, Any], add_rule: Callable[[str], str], *, at_start: bool = False) -> str:
-    """The rule of texts that leave the tree of names somewhere, or end where no name does."""
+    """Return the rule of texts that leave the tree of names somewhere, or end where no name does."""
     following = [character for character in tree if character]
     excluded = "".join(f"\\U{ord(character):08X}" for character in following)
     parts = [f'[^"\\\\\\x00-\\x1F\\x7F{excluded}] plain*']
@@ -75,7 +75,7 @@ def _not_in(tree: Mapping[str, Any], add_rule: Callable[[str], str], *, at_start
 
 
 def distinct(one: Schema, other: Schema) -> bool:
-    """True if no value made for one schema is valid for the other, as far as that is plain to see."""
+    """Return True if no value made for one schema is valid for the other, as far as that is plain to see."""
     first, second = _kinds(one), _kinds(other)
     if first is not None and second is not None and not first & second:
         return True
@@ -86,7 +86,7 @@ def distinct(one: Schema, other: Schema) -> bool:
 
 
 def _lacks(one: Schema, other: Schema) -> bool:
-    """True if objects made for `one` lack something that `other` requires."""
+    """Return True if objects made for `one` lack something that `other` requires."""
     own, theirs = one.get("properties", {}), other.get("properties", {})
     required = other.get("required", [])
     if not isinstance(own, Mapping) or not isinstance(theirs, Mapping) or not isinstance(required, list):

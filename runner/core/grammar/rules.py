@@ -17,5 +17,5 @@ class GrammarRules:
 
 
 def moved(rule: list[Alternative], offset: int) -> list[Alternative]:
-    """The rule where its grammar's rules stand behind so many others."""
+    """Return the rule for a grammar whose rules stand behind `offset` others."""
     return [tuple(one + offset if isinstance(one, int) else one for one in alternative) for alternative in rule]

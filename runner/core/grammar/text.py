@@ -117,7 +117,7 @@ class _Parser:
         return tuple(done + last)
 
     def _element(self, following: str, depth: int) -> list[Element] | None:
-        """The next element; None where the sequence ends."""
+        """Parse the next element; None where the sequence ends."""
         match following:
             case '"':
                 return self._literal()
@@ -169,7 +169,7 @@ class _Parser:
         return self._of_ranges(complement(ranges) if inverse else tuple(ranges))
 
     def _of_ranges(self, ranges: tuple[tuple[int, int], ...]) -> list[Element]:
-        """A set of bytes, or a rule with one alternative for each shape of UTF-8."""
+        """Return a set of bytes, or a rule with one alternative for each shape of UTF-8."""
         known = self._classes.get(ranges)
         if known is None:
             sequences = utf8_sequences(ranges)
@@ -206,7 +206,7 @@ class _Parser:
         return ord(_ESCAPES[kind])
 
     def _repeated(self, repeated: list[Element]) -> list[Element]:
-        """What `repeated` becomes with the repetition that comes next."""
+        """Apply the next repetition to `repeated`."""
         least, most = self._counts()
         if not repeated:
             self._fail("expecting something to repeat before")

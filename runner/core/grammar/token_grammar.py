@@ -23,7 +23,7 @@ _SPARSE = 32
 
 
 class TokenGrammar:
-    """What all answers under one grammar share. Made in any thread, then used by the engine thread only."""
+    """Shared part of all answers under one grammar. Made in any thread, then used by the engine thread only."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TokenGrammar:
         self._inside = trie.inside(len(pieces))
 
     def holds(self, token_id: int) -> bool:
-        """True if the token may be part of an answer at all."""
+        """Return True if the token may be part of an answer at all."""
         return bool(self._inside[token_id])
 
     def allowed(self, state: StateId, budget: WorkBudget) -> NDArray[np.intp]:
@@ -76,7 +76,7 @@ class TokenGrammar:
 
 
 class GrammarCursor:
-    """Where one answer is. Only the engine thread uses it, after it was made."""
+    """Position of one answer in its grammar. Only the engine thread uses it after its creation."""
 
     __slots__ = ("_budget", "_ends", "_replay", "_resets", "_said", "_shared", "_state")
 
@@ -101,7 +101,7 @@ class GrammarCursor:
         return self._shared.grammar.may_end(self._here())
 
     def allows(self, token_id: int) -> bool:
-        """True if the token may come next.
+        """Return True if the token may come next.
 
         Raises:
             GrammarTooComplex: finding out takes too much work.
@@ -138,7 +138,7 @@ class GrammarCursor:
         self._said += piece
 
     def _here(self) -> StateId:
-        """The state, found again if the grammar forgot its states."""
+        """Return the state, found again if the grammar forgot its states."""
         grammar = self._shared.grammar
         if grammar.states > STATES_MAX:
             grammar.forget()

@@ -28,7 +28,7 @@ def complement(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]
 
 
 def utf8_sequences(ranges: Iterable[tuple[int, int]]) -> list[ByteSequence]:
-    """The byte sequences of all characters in ranges; surrogates are no characters."""
+    """Return the byte sequences of all characters in ranges; surrogates are no characters."""
     sequences: list[ByteSequence] = []
     for first, last in merged(ranges):
         start = first
@@ -40,7 +40,7 @@ def utf8_sequences(ranges: Iterable[tuple[int, int]]) -> list[ByteSequence]:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same characters as sorted ranges that do not touch, without surrogates."""
+    """Return the same characters as sorted ranges that do not touch, without surrogates."""
     inside = complement(complement(ranges))
     return list(inside)
 

@@ -95,7 +95,7 @@ class Grammar:
 
     @property
     def states(self) -> int:
-        """How many states are known."""
+        """Return the number of known states."""
         return len(self._states)
 
     def forget(self) -> None:
@@ -104,7 +104,7 @@ class Grammar:
         self.resets += 1
 
     def start(self, budget: WorkBudget) -> StateId:
-        """The state before the first byte.
+        """Return the state before the first byte.
 
         Raises:
             GrammarTooComplex: the budget is too small.
@@ -112,15 +112,15 @@ class Grammar:
         return self._enter([(position, _NOWHERE) for position in self._root], budget)
 
     def may_end(self, state: StateId) -> bool:
-        """True if the text so far matches the whole grammar."""
+        """Return True if the text so far matches the whole grammar."""
         return self._ends[state]
 
     def is_over(self, state: StateId) -> bool:
-        """True if nothing may follow."""
+        """Return True if nothing may follow."""
         return not self._states[state]
 
     def advance(self, state: StateId, text: bytes, budget: WorkBudget) -> StateId:
-        """The state after more bytes; DEAD if they may not follow.
+        """Return the state after more bytes; DEAD if they may not follow.
 
         Raises:
             GrammarTooComplex: the budget is too small.
@@ -172,7 +172,7 @@ class Grammar:
         self._walked[state] = True
 
     def _enter(self, starts: list[tuple[int, int]], budget: WorkBudget) -> StateId:
-        """The state of a text that is at these positions: go into rules and out of ended ones, up to sets of bytes."""
+        """Return the state of a text at these positions: go into rules and out of ended ones, up to sets of bytes."""
         kinds, alternatives, places = self._kinds, self._alternatives, self._places
         found: set[int] = set()
         ends = False

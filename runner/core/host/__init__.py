@@ -1,1 +1,1 @@
-"""What a host does about commands, leases and children. Pure."""
+"""Decisions of a host about commands, leases and children. Pure."""

@@ -1,4 +1,4 @@
-"""What a host does about Start and Stop when the placement may already be here. Pure.
+"""Decisions about Start and Stop when the placement may already be on this node. Pure.
 
 | a runner of this placement is | Start | Stop |
 |---|---|---|
@@ -24,7 +24,7 @@ class Running:
 
 
 class StartAction(Enum):
-    """What a Start leads to."""
+    """Action that a Start leads to."""
 
     SPAWN = auto()
     ATTACH = auto()

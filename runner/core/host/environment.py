@@ -1,4 +1,4 @@
-"""What a child of the host gets from its environment. Pure.
+"""Environment of a host's children. Pure.
 
 An allow-list: keys for registries, Redis addresses and whatever else the host was started with stay with the host.
 """
@@ -43,7 +43,7 @@ _NAMES = LIMITS | {
     "_PUNA_CLUSTER",
 }
 _PREFIXES = ("GGML_", "GOMP_", "LC_", "LLAMA_", "OMP_")
-# CUDA numbers cards by speed unless told otherwise; and an abort must not wait for a debugger to print a backtrace.
+# CUDA numbers cards by speed by default; and an abort must not wait for a debugger to print a backtrace.
 _ALWAYS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GGML_NO_BACKTRACE": "1"}
 # The cards that the host's driver watch knows, for children that would otherwise have to ask the driver themselves.
 CARDS = "_PUNA_CARDS"
@@ -75,7 +75,7 @@ class VisibleDevice:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of the host's environment that a runner gets, and what every runner needs."""
+    """Return the part of the host's environment that a runner gets, and what every runner needs."""
     allowed = {name: value for name, value in environment.items() if name in _NAMES or name.startswith(_PREFIXES)}
     traced = {name: value for name, value in environment.items() if name.startswith("OTEL_") and not _is_secret(name)}
     return {**allowed, **traced, **_ALWAYS}
@@ -87,7 +87,7 @@ def _is_secret(name: str) -> bool:
 
 
 def limit_visibility(devices: Iterable[VisibleDevice], *, backends: Iterable[str]) -> dict[str, str]:
-    """What hides every card but these from a child, in the order of the devices.
+    """Return the variables that hide every other card from a child; cards are in the order of the devices.
 
     A card that is seen costs a context of some hundred MiB, even if no layer lies there. `backends` are those of the
     engine: variables of others are left alone, and so is a backend of which a card has no UUID to be named by.
@@ -106,12 +106,12 @@ def limit_visibility(devices: Iterable[VisibleDevice], *, backends: Iterable[str
 
 
 def hide(backends: Iterable[str]) -> dict[str, str]:
-    """What keeps whole backends from a child, as far as they can be hidden."""
+    """Return the variables that hide whole backends from a child, as far as they can be hidden."""
     return {name: value for backend in backends for name, value in HIDING.get(backend, {}).items()}
 
 
 def cards_left(uuids: Sequence[str], *, backend: str, limits: Mapping[str, str]) -> list[str]:
-    """Which cards of a backend the user's own limits leave. `uuids` are in the order of their addresses.
+    """Return the cards of a backend that the user's own limits leave. `uuids` are in the order of their addresses.
 
     A list of numbers or UUIDs ends at the first entry that names no card, as drivers read it.
     """
@@ -137,7 +137,7 @@ def _chosen(uuids: Sequence[str], wanted: str) -> list[str]:
 
 
 def device_environment(devices: Iterable[VisibleDevice], settings: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What the operator set for these devices, for "*" first; nothing else is ever set for a device."""
+    """Return the operator's variables for these devices, for "*" first; nothing else is ever set for a device."""
     wanted = dict(settings.get("*", {}))
     for device in devices:
         wanted |= settings.get(device.id, {})
@@ -145,5 +145,5 @@ def device_environment(devices: Iterable[VisibleDevice], settings: Mapping[str, 
 
 
 def limits_set(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's own limits on what the engine sees."""
+    """Return the user's own limits on what the engine sees."""
     return {name: environment[name] for name in sorted(LIMITS) if name in environment}

@@ -1,8 +1,9 @@
-"""Why a runner's process ended, from its exit code and the end of its log. Pure."""
+"""Reason for the end of a runner's process, from its exit code and the end of its log. Pure."""
 
+import json
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LINES_KEPT = 5
@@ -25,6 +26,7 @@ _DEVICE_ERROR = (
     "command buffer execution failed",
 )
 _NAMED_DEVICE = re.compile(r"current device: (\d+)")
+_ERROR_LEVELS = ("error", "critical")
 _TELLING = ("error", "abort", "assert", "terminate", "exception", "failed", "fatal", *_OUT_OF_MEMORY)
 
 
@@ -39,7 +41,6 @@ class ExitCause:
 def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> ExitCause:
     """Classify the end of a process. `exit_code` is negative for a signal, None where it could not be read."""
     how = _how(exit_code)
-    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
     lowered = log_tail.lower()
     if any(sign in lowered for sign in _OUT_OF_MEMORY):
         reason = "device_memory_exhausted"
@@ -49,22 +50,53 @@ def explain_exit(exit_code: int | None, log_tail: str, *, was_ready: bool) -> Ex
         reason = "bad_model_file"
     else:
         reason = "runner_lost"
-    telling = [line for line in lines if any(sign in line.lower() for sign in _TELLING)] or lines
-    detail = " | ".join(telling[-LINES_KEPT:])
+    detail = " | ".join(_last_words(log_tail)[-LINES_KEPT:])
     phase = "" if was_ready else " while loading"
     message = f"the runner {how}{phase}" + (f": {detail}" if detail else "")
     return ExitCause(reason=reason, message=message[:MESSAGE_LENGTH_MAX])
 
 
 def last_error_line(log_tail: str) -> str:
-    """The last line of a log that tells of an error; empty: none does."""
-    lines = (line.strip() for line in reversed(log_tail.splitlines()))
-    found = (line for line in lines if any(sign in line.lower() for sign in _TELLING))
-    return next(found, "")[:MESSAGE_LENGTH_MAX]
+    """Return the last line of a log that reports an error; empty: none does."""
+    errors, _ = _error_lines(log_tail)
+    return errors[-1][:MESSAGE_LENGTH_MAX] if errors else ""
+
+
+def _last_words(log_tail: str) -> list[str]:
+    """Return the lines that explain an end: errors, else whatever was not an event of ours."""
+    errors, others = _error_lines(log_tail)
+    return errors or others
+
+
+def _error_lines(log_tail: str) -> tuple[list[str], list[str]]:
+    """Return the lines that report an error, and all that no event of ours is.
+
+    The engine, the C library and Python write plain lines; they win over our events, which are JSON.
+    """
+    plain, events = list[str](), list[str]()
+    for line in log_tail.splitlines():
+        event = _event(line)
+        if event is None:
+            plain.append(line.strip())
+        elif event.get("level") in _ERROR_LEVELS:
+            events.append(": ".join(str(event[name]) for name in ("event", "text") if event.get(name)))
+    plain = [line for line in plain if line]
+    return [line for line in plain if any(sign in line.lower() for sign in _TELLING)] or events, plain
+
+
+def _event(line: str) -> Mapping[str, object] | None:
+    """Return the event that a line logs, empty where its process ended while it wrote; None: it is none of ours."""
+    if not line.startswith("{"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else None
 
 
 def blamed_devices(message: str, device_ids: Sequence[str]) -> list[str]:
-    """Which devices of a layout an error of a device may mean: the one that CUDA names by its number, else all."""
+    """Return the devices of a layout that a device error may mean: the one that CUDA names by its number, else all."""
     named = _NAMED_DEVICE.search(message.lower())
     if named is not None and int(named[1]) < len(device_ids):
         return [device_ids[int(named[1])]]

@@ -1,4 +1,4 @@
-"""What a host does about a Lend when it may already lend to the placement. Pure.
+"""Decisions about a Lend when the host may already lend to the placement. Pure.
 
 | a lease of this placement is | Lend | Stop |
 |---|---|---|
@@ -21,7 +21,7 @@ RPC_ID_PREFIX = "RPC:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a lease was asked for. Equal terms mean the same lease."""
+    """Terms of a lease. Equal terms mean the same lease."""
 
     borrower_certificate: bytes
     shares: tuple["Share", ...]
@@ -52,7 +52,7 @@ class Lent:
 
 
 class LendAction(Enum):
-    """What a Lend leads to."""
+    """Action that a Lend leads to."""
 
     MAKE = auto()
     KEEP = auto()
@@ -88,7 +88,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LentAt:
-    """Where the borrower finds a device."""
+    """Address at which the borrower finds a device."""
 
     channel: int
     rpc_device: int

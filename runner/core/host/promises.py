@@ -1,4 +1,4 @@
-"""Whether a node's devices still have the memory that a placement was planned with. Pure.
+"""Check that a node's devices still have the memory that a placement was planned with. Pure.
 
 The scheduler's figures are a moment old when Start arrives; the host checks them against what is free now, less what
 the runners that are still loading will take.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class MemoryNeed:
     """Bytes by device id. `later_bytes` come after the weights: cache, graph and projector."""
 
     weights_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -24,10 +24,10 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class OutstandingLoad:
     """A runner that has not taken all of its memory yet. `fraction` of its weights is there."""
 
-    need: Need
+    need: MemoryNeed
     fraction: float
 
 
@@ -40,8 +40,8 @@ class Shortfall:
     available_bytes: int
 
 
-def outstanding_bytes(loading: Iterable[Loading]) -> dict[str, int]:
-    """What runners that are loading will still take, by device."""
+def outstanding_bytes(loading: Iterable[OutstandingLoad]) -> dict[str, int]:
+    """Return the bytes that loading runners will still take, by device."""
     outstanding: dict[str, int] = {}
     for runner in loading:
         missing_share = 1.0 - min(1.0, max(0.0, runner.fraction))
@@ -51,8 +51,10 @@ def outstanding_bytes(loading: Iterable[Loading]) -> dict[str, int]:
     return outstanding
 
 
-def find_shortfall(need: Need, *, free_bytes: Mapping[str, int], loading: Iterable[Loading]) -> Shortfall | None:
-    """The first device without enough room, or None if everything fits. A device that is not listed has none."""
+def find_shortfall(
+    need: MemoryNeed, *, free_bytes: Mapping[str, int], loading: Iterable[OutstandingLoad]
+) -> Shortfall | None:
+    """Return the first device without enough room, or None if everything fits. A device that is not listed has none."""
     promised = outstanding_bytes(loading)
     for device, needed in need.total_bytes().items():
         available = max(0, free_bytes.get(device, 0) - promised.get(device, 0))
@@ -61,8 +63,10 @@ def find_shortfall(need: Need, *, free_bytes: Mapping[str, int], loading: Iterab
     return None
 
 
-def find_excess(need: Need, *, promised_bytes: Mapping[str, int], limits_bytes: Mapping[str, int]) -> Shortfall | None:
-    """The first device on which everything together would pass the operator's limit, or None."""
+def find_excess(
+    need: MemoryNeed, *, promised_bytes: Mapping[str, int], limits_bytes: Mapping[str, int]
+) -> Shortfall | None:
+    """Return the first device on which everything together would pass the operator's limit, or None."""
     for device, needed in need.total_bytes().items():
         if device in limits_bytes:
             available = max(0, limits_bytes[device] - promised_bytes.get(device, 0))

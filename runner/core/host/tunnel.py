@@ -1,4 +1,4 @@
-"""What the two ends of a tunnel between hosts say to each other. Pure.
+"""Messages between the two ends of a tunnel between hosts. Pure.
 
 A connection starts, inside TLS, with one line from the borrower, which names the lease and what the connection is for,
 and one line back. A *hold* stays open for as long as the borrower uses the lease and carries nothing; a *data*
@@ -19,7 +19,7 @@ CHANNELS_MAX = 16
 
 
 class Purpose(StrEnum):
-    """What a connection is for."""
+    """Purpose of a connection."""
 
     MEASURE = "measure"  # a hold; when it ends the lease waits for the next one
     SERVE = "serve"  # a hold; when it ends the lease ends
@@ -77,7 +77,7 @@ def read_opening(line: bytes) -> Opening:
 
 
 def answer_line(refusal: str = "") -> bytes:
-    """The lender's line: taken, or why not."""
+    """Return the lender's line: taken, or why not."""
     return json.dumps({"refused": refusal}).encode() + b"\n"
 
 
@@ -97,6 +97,6 @@ def check_answer(line: bytes) -> None:
 
 
 def frame(payload: bytes) -> bytes:
-    """A part of a direction's bytes, never empty."""
+    """Return a part of a direction's bytes, never empty."""
     assert 0 < len(payload) <= FRAME_BYTES_MAX
     return FRAME_HEADER.pack(len(payload)) + payload

@@ -1,1 +1,1 @@
-"""What a runner is started with, and what that takes of memory. Pure."""
+"""Layout of a runner, and the memory that it takes. Pure."""

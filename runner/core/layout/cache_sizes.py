@@ -1,4 +1,4 @@
-"""How many bytes of cache each block takes, from the model's header. Pure.
+"""Bytes of cache for each block, from the model's header. Pure.
 
 KV: cells * (key length * kv heads * bytes(type_k) + value length * kv heads * bytes(type_v)). A windowed block has
 only the cells that its window needs. A recurrent block has a state of 32-bit floats for each slot, at any context.
@@ -8,7 +8,7 @@ Source: the sizes that llama.cpp gives its caches (hparams.n_embd_k_gqa, n_embd_
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 from runner.core.model.description import Value
 
 # ggml's blocks: bytes for each value. q8_0 has 34 bytes for 32 values, q4_0 18.
@@ -32,18 +32,18 @@ class ModelNumbers:
         self.block_count = self.one("block_count")
 
     def one(self, key: str, block: int = 0) -> int:
-        """A number, of a block if there is one for each; 0 where the header does not tell."""
+        """Return a number, of a block if there is one for each; 0 where the header has none."""
         value = self._metadata.get(f"{self._architecture}.{key}")
         if isinstance(value, Sequence) and not isinstance(value, str):
             value = value[block] if block < len(value) else 0
         return int(value) if isinstance(value, int | float) else 0
 
     def has(self, key: str) -> bool:
-        """Whether the header has the key."""
+        """Return True if the header has the key."""
         return f"{self._architecture}.{key}" in self._metadata
 
     def windowed(self) -> tuple[bool, ...]:
-        """Which blocks see a window only, as far as the header says; the engine knows better where it tells."""
+        """Return the blocks that attend to a window only, by the header; a report of the engine is more exact."""
         key = "attention.sliding_window_pattern"
         value = self._metadata.get(f"{self._architecture}.{key}")
         if not self.one("attention.sliding_window") or value is None:
@@ -55,7 +55,7 @@ class ModelNumbers:
 
 
 def block_cache_bytes(
-    numbers: ModelNumbers, layout: LaunchLayout, *, windowed: Sequence[bool], cells: int
+    numbers: ModelNumbers, layout: Layout, *, windowed: Sequence[bool], cells: int
 ) -> tuple[int, ...]:
     """Bytes of each block's cache with a resolved layout. Blocks of an unknown kind count as 0.
 
@@ -73,14 +73,14 @@ def block_cache_bytes(
     )
 
 
-def _cells(numbers: ModelNumbers, layout: LaunchLayout, full: int, *, windowed: bool) -> int:
+def _cells(numbers: ModelNumbers, layout: Layout, full: int, *, windowed: bool) -> int:
     window = numbers.one("attention.sliding_window")
     if not windowed or not window:
         return full
     return padded(min(full, window * layout.slots + (layout.ubatch_tokens or layout.batch_tokens)))
 
 
-def _cell_bytes(numbers: ModelNumbers, layout: LaunchLayout, block: int) -> int:
+def _cell_bytes(numbers: ModelNumbers, layout: Layout, block: int) -> int:
     heads = numbers.one("attention.head_count", block)
     if not heads:
         return 0
@@ -88,11 +88,12 @@ def _cell_bytes(numbers: ModelNumbers, layout: LaunchLayout, block: int) -> int:
     head_length = numbers.one("embedding_length") // heads
     key_values = (numbers.one("attention.key_length", block) or head_length) * kv_heads
     value_values = (numbers.one("attention.value_length", block) or head_length) * kv_heads
-    return int(key_values * _VALUE_BYTES[layout.cache_type_k] + value_values * _VALUE_BYTES[layout.cache_type_v])
+    key_bytes, value_bytes = (_VALUE_BYTES[name] for name in layout.cache_types)
+    return int(key_values * key_bytes + value_values * value_bytes)
 
 
 def _state_bytes(numbers: ModelNumbers, block: int) -> int:
-    """The recurrent state of one sequence in one block."""
+    """Return the recurrent state of one sequence in one block."""
     inner, state = numbers.one("ssm.inner_size", block), numbers.one("ssm.state_size", block)
     if inner:
         convolved = inner + 2 * numbers.one("ssm.group_count") * state

@@ -1,4 +1,4 @@
-"""Where each layer of a model lies with a layout, and which layer a tensor belongs to. Pure.
+"""Place of each layer of a model under a layout, and the layer of each tensor. Pure.
 
 Layers are the blocks 0…L-1 and the output layer L. llama.cpp keeps a head of blocks in host RAM and gives the rest to
 the devices in contiguous ranges; token embeddings always stay in host RAM.
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from common.errors import InvalidRequest
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 
 INPUT_LAYER = -1
 # Stored once, used by every block: each device with blocks has its own copy.
@@ -44,7 +44,7 @@ class LayerPlaces:
 
 
 def layer_of(tensor: str) -> int:
-    """The block of a tensor, or one of the constants above."""
+    """Return the block of a tensor, or one of the constants above."""
     block = _BLOCK.match(tensor)
     if block is not None:
         return int(block[1])
@@ -56,20 +56,20 @@ def layer_of(tensor: str) -> int:
 
 
 def is_expert(tensor: str) -> bool:
-    """Whether a tensor holds the experts of a block."""
+    """Return True if a tensor holds the experts of a block."""
     return _EXPERTS.search(tensor) is not None
 
 
-def offloaded_layers(layout: LaunchLayout) -> tuple[int, ...]:
+def offloaded_layers(layout: Layout) -> tuple[int, ...]:
     """Layers for each device as llama.cpp counts them: it counts the output layer even where it is sent to the host."""
-    counts = [device.layers for device in layout.devices]
+    counts = [device.layer_count for device in layout.devices]
     if layout.output_on_host and any(counts):
         counts[-1] += 1
     return tuple(counts)
 
 
-def place_layers(layout: LaunchLayout, *, block_count: int) -> LayerPlaces:
-    """Where each layer lies.
+def place_layers(layout: Layout, *, block_count: int) -> LayerPlaces:
+    """Return the place of each layer.
 
     Raises:
         InvalidRequest: the layout spreads more layers than the model has. On one device that means all of them.

@@ -1,4 +1,4 @@
-"""What llama.cpp says about a load in its log and nowhere else. Pure: lines in, facts out."""
+"""Facts about a load that llama.cpp reports in its log only. Pure: lines in, facts out."""
 
 import re
 from collections.abc import Iterable

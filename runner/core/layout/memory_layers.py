@@ -15,7 +15,7 @@ _TOKEN_TABLE, _OUTPUT_TABLE = "token_embd.weight", "output.weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """What a model's files say.
+    """Facts from a model's files.
 
     Attributes:
         tensors: bytes of each tensor of the model file.
@@ -45,7 +45,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownLayer:
-    """What a block was measured to take at its place: a device's index, None for host RAM. None: not known."""
+    """Measured bytes of a block at its place: a device's index, None for host RAM. None: not known."""
 
     place: int | None
     block: int
@@ -56,7 +56,7 @@ class KnownLayer:
 def split_layers(
     use: MemoryUse, facts: LayerFacts, *, known: KnownLayer | None = None
 ) -> tuple[MemoryUse, tuple[Mismatch, ...]]:
-    """The same report with figures per layer, adapters and host extras included, and where the formulas were off.
+    """Add figures per layer, adapters and host extras included, to a report, and return where the formulas were off.
 
     A `known` layer has what was measured; formulas share out the rest.
     """
@@ -140,7 +140,7 @@ def _weights_by_place(facts: LayerFacts) -> dict[int | None, dict[int, int]]:
 
 
 def _with_second_table(by_layer: dict[int, int], facts: LayerFacts, counted_bytes: int) -> dict[int, int]:
-    """A tied output in host RAM shares the token table, unless the CPU wants it rearranged; the count tells."""
+    """Add a second table if the count shows that the CPU rearranged a tied output; else it shares the token table."""
     if not _is_tied(facts.tensors) or facts.places.devices[-1] is not None or facts.mapped:
         return by_layer
     table, expected = facts.tensors[_TOKEN_TABLE], sum(by_layer.values())
@@ -165,7 +165,7 @@ def _share_out(
 
 
 def _scale(sizes: Mapping[int, int], total_bytes: int, *, unknown: Sequence[int]) -> dict[int, int]:
-    """The same shares of another total; the largest takes what rounding leaves. Without shares: `unknown` evenly."""
+    """Scale shares to a total; the largest takes what rounding leaves. Without shares: `unknown` evenly."""
     shares = sizes if sum(sizes.values()) else dict.fromkeys(unknown, 1)
     known = sum(shares.values())
     if not known:

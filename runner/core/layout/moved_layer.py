@@ -1,4 +1,4 @@
-"""Which layer to move for a second measurement where the formulas were off, and what the move told. Pure.
+"""Choice of the layer to move for a second measurement where the formulas were off, and its result. Pure.
 
 Two counts that differ by one layer show what it really takes. The first or the last of a place is moved: the layers of
 a device are contiguous, and it is the one that the next plan moves.
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest
+from common.spec.layout import DeviceLayers, Layout, SplitMode
 from runner.core.layout.layer_places import LayerPlaces, place_layers
-from runner.core.layout.layout import LaunchLayout, LayoutDevice, SplitMode
 from runner.core.layout.memory_layers import KnownLayer, Mismatch
 from runner.core.layout.memory_report import ClassBytes, MemoryUse
 
@@ -20,15 +20,15 @@ class MovedLayer:
 
     block: int
     place: int | None
-    layout: LaunchLayout
+    layout: Layout
     places: LayerPlaces
 
 
-def choose_move(layout: LaunchLayout, places: LayerPlaces, mismatches: Sequence[Mismatch]) -> MovedLayer | None:
-    """A block to move away from where the formulas were furthest off; None where no move would tell anything."""
+def choose_move(layout: Layout, places: LayerPlaces, mismatches: Sequence[Mismatch]) -> MovedLayer | None:
+    """Return a block to move away from where the formulas were furthest off; None where no move would show anything."""
     if layout.split_mode is SplitMode.ROW or not layout.devices:
         return None
-    numbers = {device.id: index for index, device in enumerate(layout.devices)}
+    numbers = {device.device_id: index for index, device in enumerate(layout.devices)}
     worst = sorted(mismatches, key=lambda one: abs(one.counted_bytes - one.expected_bytes), reverse=True)
     for mismatch in worst:
         if mismatch.device_id and mismatch.device_id not in numbers:
@@ -43,7 +43,7 @@ def choose_move(layout: LaunchLayout, places: LayerPlaces, mismatches: Sequence[
 def known_layer(
     moved: MovedLayer, before: MemoryUse, after: MemoryUse, mismatches: Sequence[Mismatch]
 ) -> KnownLayer | None:
-    """What the block takes where it was, of the classes whose formulas were off there; None if the counts say nothing.
+    """Return the block's bytes at its old place, for classes with wrong formulas; None if the counts say nothing.
 
     Args:
         moved: what was done.
@@ -61,7 +61,7 @@ def known_layer(
     return KnownLayer(place=moved.place, block=moved.block, weights_bytes=weights, cache_bytes=cache)
 
 
-def _move_from(place: int | None, layout: LaunchLayout, places: LayerPlaces) -> MovedLayer | None:
+def _move_from(place: int | None, layout: Layout, places: LayerPlaces) -> MovedLayer | None:
     blocks = [block for block, at in enumerate(places.devices[:-1]) if at == place]
     if len(blocks) < 2:  # what one block takes is what its place takes
         return None
@@ -87,8 +87,8 @@ def _move_from(place: int | None, layout: LaunchLayout, places: LayerPlaces) -> 
     return MovedLayer(block=block, place=place, layout=moved, places=found)
 
 
-def _with_layers(devices: Sequence[LayoutDevice], counts: Sequence[int]) -> tuple[LayoutDevice, ...]:
-    return tuple(replace(device, layers=count) for device, count in zip(devices, counts, strict=True))
+def _with_layers(devices: Sequence[DeviceLayers], counts: Sequence[int]) -> tuple[DeviceLayers, ...]:
+    return tuple(replace(device, layer_count=count) for device, count in zip(devices, counts, strict=True))
 
 
 def _at(use: MemoryUse, place: int | None) -> ClassBytes:

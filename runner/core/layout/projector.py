@@ -1,9 +1,9 @@
-"""What a projector's header says of the images that its model has to see whole. Pure."""
+"""Images that a model has to attend to as a whole, from its projector's header. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 
 # Encoders that scale images into a range: rows of the image that mtmd counts a graph for, and of the largest one.
 # Source: set_warmup_n_tokens and set_limit_image_tokens in llama.cpp's clip.cpp.
@@ -24,12 +24,12 @@ _WHOLE = frozenset({"gemma4v", "gemma4uv"})
 
 
 def projector_kind(metadata: Mapping[str, object]) -> str:
-    """How images become rows, as the header names it."""
+    """Return the kind of projector that the header names."""
     return str(metadata.get("clip.vision.projector_type") or metadata.get("clip.projector_type") or "")
 
 
 def largest_graph_bytes(graph_bytes: int, *, kind: str, context_tokens: int) -> int:
-    """The graph of the largest image that a context takes, from that of mtmd's own first image; it grows linearly."""
+    """Scale the graph of mtmd's own first image linearly to that of the largest image that a context takes."""
     if kind not in _ROWS:
         return graph_bytes
     counted, largest = _ROWS[kind]
@@ -37,7 +37,7 @@ def largest_graph_bytes(graph_bytes: int, *, kind: str, context_tokens: int) -> 
 
 
 def whole_image_rows(metadata: Mapping[str, object]) -> int:
-    """Rows of the largest image that has to be in one decode call; 0 where images may be split, or nobody knows.
+    """Rows of the largest image that has to be in one decode call; 0 where images may be split, or it is unknown.
 
     For counting before a load. A loaded projector is asked itself.
     """
@@ -53,8 +53,8 @@ def whole_image_rows(metadata: Mapping[str, object]) -> int:
     return (image // patch // scale) ** 2
 
 
-def widened(layout: LaunchLayout, rows: int) -> LaunchLayout:
-    """The layout with calls and graphs that hold an image of so many rows whole."""
+def widened(layout: Layout, rows: int) -> Layout:
+    """Return the layout with calls and graphs that hold an image of so many rows whole."""
     batch = max(layout.batch_tokens, rows)
     graph = max(layout.ubatch_tokens, rows) if layout.ubatch_tokens else 0
     return replace(layout, batch_tokens=batch, ubatch_tokens=graph)

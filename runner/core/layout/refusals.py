@@ -1,4 +1,4 @@
-"""What the engine's log says about an allocation that was refused. Pure: lines in, facts out."""
+"""Facts about a refused allocation in the engine's log. Pure: lines in, facts out."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MemoryClass(StrEnum):
-    """What a buffer is for."""
+    """Purpose of a buffer."""
 
     WEIGHTS = "weights"
     CACHE = "cache"
@@ -17,7 +17,7 @@ class MemoryClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class BufferRefusal:
     """`buffer` is the engine's name of the buffer type; 0 bytes and "" where the log does not say."""
 
     buffer: str
@@ -38,8 +38,8 @@ _CLASSES = (
 )
 
 
-def find_refusal(lines: Iterable[str], *, phase: MemoryClass) -> Refusal | None:
-    """The allocation that ended a load; None if it failed for another reason.
+def find_refusal(lines: Iterable[str], *, phase: MemoryClass) -> BufferRefusal | None:
+    """Return the allocation that ended a load; None if it failed for another reason.
 
     Args:
         lines: errors of the load, oldest first.
@@ -52,5 +52,5 @@ def find_refusal(lines: Iterable[str], *, phase: MemoryClass) -> Refusal | None:
     sized = [found for line in said if (found := _SIZED.search(line))]
     named = [found for line in said if (found := _NAMED.search(line))]
     if sized:
-        return Refusal(buffer=sized[0][1], size_bytes=int(sized[0][2]), what=what)
-    return Refusal(buffer=named[0][1] if named else "", size_bytes=0, what=what)
+        return BufferRefusal(buffer=sized[0][1], size_bytes=int(sized[0][2]), what=what)
+    return BufferRefusal(buffer=named[0][1] if named else "", size_bytes=0, what=what)

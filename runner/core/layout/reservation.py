@@ -1,7 +1,7 @@
-"""Whether a layout can be reserved in host RAM at all, before anything is allocated. Pure.
+"""Check that a layout can be reserved in host RAM at all, before anything is allocated. Pure.
 
 Devices refuse an allocation that is too large, and the engine says so. The kernel does not: it hands out addresses, and
-kills somebody once they are written.
+kills a process once they are written.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _BYTES_PER_VALUE_MAX = 2  # f16 is the largest cache type
 
 
 def cache_bytes_max(metadata: Mapping[str, object], *, cells: int) -> int | None:
-    """An upper bound of the KV cache in bytes from the model's header; None where the header does not tell."""
+    """Return an upper bound of the KV cache in bytes from the model's header; None where the header does not tell."""
     architecture = metadata.get("general.architecture")
 
     def number(key: str) -> int:
@@ -33,7 +33,7 @@ def cache_bytes_max(metadata: Mapping[str, object], *, cells: int) -> int | None
 
 
 def needs_counting(*, cache_bytes: int | None, weights_bytes: int, free_bytes: int) -> bool:
-    """Whether a layout may be so large that the engine has to count it before it may allocate."""
+    """Return True if a layout may be so large that the engine has to count it before it allocates."""
     return cache_bytes is None or cache_bytes + weights_bytes > TRUSTED_SHARE * free_bytes
 
 

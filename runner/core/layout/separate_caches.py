@@ -1,4 +1,4 @@
-"""Whether each slot has a cache of its own, or all slots share the cells of one. Pure.
+"""Choice between a cache per slot and one cache that all slots share. Pure.
 
 In a shared cache every input attends over the cells of all slots, those of others masked; a prefix is shared for
 nothing. In caches of their own slots see only themselves, a prefix is copied, and slots that compute together must
@@ -8,8 +8,8 @@ as long as the scores fit into little memory: 16 sequences of 57 million paramet
 shared cache, 39 ms in their own, and 15 ms in their own without the fused kernel (one thread).
 """
 
+from common.spec.layout import FlashAttention, Layout
 from runner.core.layout.cache_sizes import ModelNumbers, padded
-from runner.core.layout.layout import FlashAttention, LaunchLayout
 
 WEIGHTS_BYTES_MAX = 256 * 1024 * 1024
 SCORES_BYTES_MAX = 64 * 1024 * 1024
@@ -19,7 +19,7 @@ _ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 
 
 def caches_are_separate(
-    layout: LaunchLayout, *, architecture: str, numbers: ModelNumbers, weights_bytes: int, sees_images: bool
+    layout: Layout, *, architecture: str, numbers: ModelNumbers, weights_bytes: int, sees_images: bool
 ) -> bool:
     """For a resolved layout."""
     scores_bytes = layout.batch_tokens * layout.context_tokens * numbers.one("attention.head_count") * _SCORE_BYTES
@@ -30,7 +30,7 @@ def caches_are_separate(
         and architecture in _ARCHITECTURES
         and not numbers.one("attention.sliding_window")
         and layout.flash_attention is FlashAttention.AUTO
-        and layout.cache_type_k == layout.cache_type_v == "f16"
+        and layout.cache_types == ("f16", "f16")
         # Every slot's cache is padded; then all of them together are as large as the shared one.
         and padded(layout.context_tokens) == layout.context_tokens
         and weights_bytes <= WEIGHTS_BYTES_MAX

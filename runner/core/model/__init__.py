@@ -1,1 +1,1 @@
-"""What a GGUF is, and whether it may reach llama.cpp. Pure."""
+"""Values of GGUF files, and the checks that one passes before llama.cpp reads it. Pure."""

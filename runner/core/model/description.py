@@ -1,10 +1,11 @@
-"""What a GGUF header says about a model. Pure: keys and tensors in, description out."""
+"""Description of a model from its GGUF header. Pure: keys and tensors in, description out."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from common.chat_templates import granted_capabilities
 from common.fill_in import fill_in_tokens
 
 METADATA_ITEMS_MAX = 5
@@ -14,7 +15,7 @@ Value = Scalar | Sequence[Scalar]
 
 
 class Capability(StrEnum):
-    """What a model can do, in the words of the API."""
+    """Capability of a model, in the words of the API."""
 
     COMPLETION = "completion"
     TOOLS = "tools"
@@ -176,17 +177,14 @@ def _capabilities(
     if architecture in EMBEDDING_ARCHITECTURES or pooling in (Pooling.MEAN, Pooling.CLS, Pooling.LAST):
         return (Capability.EMBEDDING,)
     found = [Capability.COMPLETION]
-    if "tools" in template:
-        found.append(Capability.TOOLS)
-    if "<think>" in template or "enable_thinking" in template:
-        found.append(Capability.THINKING)
+    found += [Capability(name) for name in granted_capabilities(template)]
     if fill_in_tokens(metadata, special_texts) is not None:
         found.append(Capability.INSERT)
     return tuple(found)
 
 
 def _quantization(metadata: Mapping[str, Value], tensors: Sequence[TensorFacts]) -> str:
-    """The file's own word for its mixture, else the type that most matrix elements have."""
+    """Return the file's own word for its mixture, else the type that most matrix elements have."""
     file_type = metadata.get("general.file_type")
     if isinstance(file_type, int) and file_type in FILE_TYPES:
         return FILE_TYPES[file_type]
@@ -209,7 +207,7 @@ def _text(metadata: Mapping[str, Value], key: str) -> str:
 
 
 def _number(metadata: Mapping[str, Value], key: str) -> int:
-    """A count. Some models give one per layer: the largest then says how much there is."""
+    """Return a count. Some models give one per layer: the largest then says how much there is."""
     value = metadata.get(key)
     if isinstance(value, (list, tuple)):
         value = max((item for item in value if isinstance(item, int)), default=0)

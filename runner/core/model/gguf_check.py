@@ -22,6 +22,7 @@ NAME_BYTES_MAX = 65_535
 TENSOR_NAME_BYTES_MAX = 63  # GGML_MAX_NAME is 64 with the final NUL
 STRING_BYTES_MAX = 10_000_000
 TEMPLATE_BYTES_MAX = 256 * 1024
+TRUNCATED = "truncated, or still being written"
 ARRAY_ELEMENTS_MAX = 4_000_000  # arrays of arrays are refused as a whole: the engine's own reader does not know them
 STRINGS_MAX = 6_000_000  # in all arrays together; each is looked at, so this is what the verdict takes its time for
 DIMENSIONS_MAX = 4
@@ -91,7 +92,7 @@ def _check_places(tensors: list[_Tensor], data_start: int, file_bytes: int) -> N
         end = data_start + tensor.data_offset + tensor.size_bytes
         if end > file_bytes:
             raise BadGguf(
-                f"truncated: tensor {tensor.name!r} ends at byte {end}, the file has only {file_bytes} bytes",
+                f"{TRUNCATED}: tensor {tensor.name!r} ends at byte {end}, the file has only {file_bytes} bytes",
                 file_bytes,
             )
     ordered = sorted(tensors, key=lambda tensor: tensor.data_offset)
@@ -102,7 +103,7 @@ def _check_places(tensors: list[_Tensor], data_start: int, file_bytes: int) -> N
 
 @dataclass(slots=True)
 class _Keys:
-    """What the keys say that matters here. Numbers come with the byte that they stand at."""
+    """Keys that the checks use. Numbers are stored with their byte offset."""
 
     alignment: int = ALIGNMENT_DEFAULT
     architecture: bytes = b""
@@ -119,10 +120,10 @@ class _Cursor:
         self._strings_left = STRINGS_MAX
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes."""
+        """Read the next `count` bytes."""
         end = self.offset + count
         if end > len(self._data):
-            raise BadGguf(f"truncated: the header goes on after the file's {len(self._data)} bytes", len(self._data))
+            raise BadGguf(f"{TRUNCATED}: the header goes on after the file's {len(self._data)} bytes", len(self._data))
         if end > HEADER_BYTES_MAX:
             raise BadGguf(f"a header of more than {HEADER_BYTES_MAX} bytes", self.offset)
         part = self._data[self.offset : end]
@@ -130,17 +131,17 @@ class _Cursor:
         return part
 
     def u32(self) -> int:
-        """The next four bytes as a number."""
+        """Read the next four bytes as a number."""
         (value,) = _U32.unpack(self.take(4))
         return int(value)
 
     def u64(self) -> int:
-        """The next eight bytes as a number."""
+        """Read the next eight bytes as a number."""
         (value,) = _U64.unpack(self.take(8))
         return int(value)
 
     def string(self, length_max: int, what: str) -> bytes:
-        """A length and as many bytes."""
+        """Read a length and as many bytes."""
         start = self.offset
         length = self.u64()
         if length > length_max:
@@ -167,7 +168,7 @@ class _Cursor:
                 return
         if end < len(data):
             raise BadGguf(f"a header of more than {HEADER_BYTES_MAX} bytes", end)
-        raise BadGguf(f"truncated: the header goes on after the file's {end} bytes", end)
+        raise BadGguf(f"{TRUNCATED}: the header goes on after the file's {end} bytes", end)
 
 
 def _read_start(cursor: _Cursor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""How long the header of a GGUF file is, from its first bytes. Pure.
+"""Length of the header of a GGUF file, from its first bytes. Pure.
 
 A node that only counts bytes needs no more of a file that lies elsewhere. What the header says is for `gguf_check`.
 """

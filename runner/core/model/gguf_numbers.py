@@ -1,4 +1,4 @@
-"""What a model's header says of its shape: few enough blocks, and heads that divide. Pure: numbers in, complaints out.
+"""Checks of a model's shape from its header: few enough blocks, and heads that divide. Pure.
 
 The engine divides by these numbers and makes arrays of their size before it looks at them twice.
 """

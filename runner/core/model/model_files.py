@@ -39,14 +39,13 @@ class ModelFiles:
         return *self.weights, *projector, *(adapter.path for adapter in self.adapters)
 
 
-def projector_names(model_name: str) -> tuple[str, ...]:
-    """What the projector of a model is called, beside it: "x.gguf" has "x.mmproj.gguf" or "mmproj-x.gguf"."""
-    stem = model_name.removesuffix(".gguf")
-    return f"{stem}.mmproj.gguf", f"mmproj-{stem}.gguf"
+def projector_stems(stem: str) -> tuple[str, str]:
+    """Names of a model's projector, without suffix: beside "x.gguf" it is "x.mmproj.gguf" or "mmproj-x.gguf"."""
+    return f"{stem}.mmproj", f"mmproj-{stem}"
 
 
 def parse_adapter(text: str) -> AdapterFile:
-    """An adapter as the command line names it, PATH or PATH=SCALE.
+    """Parse an adapter as the command line names it, PATH or PATH=SCALE.
 
     Raises:
         InvalidRequest: no path, or the scale is no number.
@@ -64,5 +63,5 @@ def parse_adapter(text: str) -> AdapterFile:
 
 
 def adapter_argument(adapter: AdapterFile) -> str:
-    """What `parse_adapter` reads."""
+    """Format an adapter for `parse_adapter`."""
     return f"{adapter.path}={adapter.scale!r}"

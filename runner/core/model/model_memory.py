@@ -1,4 +1,4 @@
-"""What the bytes of a model depend on, from its header: the ground for estimates. Keys and tensors in, facts out."""
+"""Header facts that the bytes of a model depend on, the basis of estimates. Keys and tensors in, facts out."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +95,7 @@ def _widths(elements: Mapping[tuple[int, str], int], index: int, number: _Number
 
 
 def _state_bytes(elements: Mapping[tuple[int, str], int], index: int, number: _Number) -> int:
-    """What one slot holds in a recurrent block: the window of its convolution and its state."""
+    """Return the bytes of one slot in a recurrent block: the window of its convolution and its state."""
     if not any(block == index and name.startswith("ssm_") for block, name in elements):
         return 0
     inner, state = number("ssm.inner_size"), number("ssm.state_size")

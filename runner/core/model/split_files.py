@@ -9,12 +9,12 @@ from common.errors import BadModelFile
 
 FILES_MAX = 999
 NUMBER_KEY, COUNT_KEY, TENSORS_KEY = "split.no", "split.count", "split.tensors.count"
-_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?i:gguf)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SplitName:
-    """What the name of a part says. `number` counts from 1."""
+    """Parts of a file name of a model in several files. `number` counts from 1."""
 
     stem: str
     count: int
@@ -22,7 +22,7 @@ class SplitName:
 
 
 def split_name(path: PurePath) -> SplitName | None:
-    """The part that a file is by its name; None for a whole model."""
+    """Return the part that a file is by its name; None for a whole model."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return None
@@ -33,7 +33,7 @@ def split_name(path: PurePath) -> SplitName | None:
 
 
 def check_split(file_name: str, metadata: Mapping[str, object], *, position: int, count: int) -> None:
-    """Whether a file is the part that it is taken for. `position` counts from 0.
+    """Check that a file is the expected part of its model. `position` counts from 0.
 
     Raises:
         BadModelFile: it is another one, or others are missing.
@@ -47,7 +47,7 @@ def check_split(file_name: str, metadata: Mapping[str, object], *, position: int
 
 
 def check_tensor_count(file_name: str, metadata: Mapping[str, object], tensor_count: int) -> None:
-    """Whether all parts together have the tensors that the first one announces.
+    """Check that all parts together have the tensors that the first one announces.
 
     Raises:
         BadModelFile: they have more, or fewer.
@@ -58,7 +58,7 @@ def check_tensor_count(file_name: str, metadata: Mapping[str, object], tensor_co
 
 
 def split_keys(metadata: Mapping[str, object]) -> tuple[int, int]:
-    """Number of a part, from 0, and how many there are; (0, 1) for a whole model."""
+    """Return the number of a part, from 0, and the count of parts; (0, 1) for a whole model."""
     number, count = metadata.get(NUMBER_KEY), metadata.get(COUNT_KEY)
     if not isinstance(count, int) or count <= 1:
         return 0, 1

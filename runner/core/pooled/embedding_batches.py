@@ -5,7 +5,7 @@
 2. Requests give one input each in turn: one with thousands of inputs does not keep one with a single input waiting.
 3. A request whose next input does not fit gives no more to this call. If it gave none at all, it begins the next one:
    no input is overtaken for ever.
-4. An input that must be alone shares its call with nobody.
+4. An input that must be alone has a call of its own.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def plan_inputs(demands: Sequence[InputDemand], *, batch_tokens: int, inputs_max
 
 
 def _share_out(order: Sequence[InputDemand], *, batch_tokens: int, inputs_max: int) -> dict[int, int]:
-    """How many inputs each request gives, one in turn until nothing more fits."""
+    """Return the number of inputs that each request contributes: one in turn until nothing more fits."""
     taken = {demand.key: 0 for demand in order}
     free_tokens, free_inputs = batch_tokens, inputs_max
     giving = [demand for demand in order if not demand.alone]

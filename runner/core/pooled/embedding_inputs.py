@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.errors import InvalidRequest, PromptTooLong
-from runner.core.sequence.truncation import EMPTY, TOO_LONG
+from common.errors import InvalidRequest
+from runner.core.sequence.truncation import EMPTY, too_long
 
 NOTHING_LEFT = "input after truncation exceeds maximum context length"
 
@@ -39,20 +39,19 @@ def frame_input(
     frame_tokens = len(frame.head) + len(frame.tail)
     if not content and not frame_tokens:
         raise InvalidRequest(EMPTY, param=param)
-    if len(content) + frame_tokens > context_tokens:
-        content = cut_head(content, limit=context_tokens - frame_tokens, truncate=truncate, param=param)
+    if (tokens := len(content) + frame_tokens) > context_tokens:
+        if not truncate:
+            raise too_long(tokens, context_tokens, param=param)
+        content = cut_head(content, limit=context_tokens - frame_tokens, param=param)
     return (*frame.head, *content, *frame.tail)
 
 
-def cut_head(ids: Sequence[int], *, limit: int, truncate: bool, param: str) -> Sequence[int]:
+def cut_head(ids: Sequence[int], *, limit: int, param: str) -> Sequence[int]:
     """Return the first `limit` tokens of something that is too long.
 
     Raises:
         InvalidRequest: no room for a single one.
-        PromptTooLong: `truncate` is off.
     """
-    if not truncate:
-        raise PromptTooLong(TOO_LONG, param=param)
     if limit <= 0:
         raise InvalidRequest(NOTHING_LEFT, param=param)
     return ids[:limit]

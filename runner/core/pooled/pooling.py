@@ -1,9 +1,9 @@
-"""Which models turn a text into one vector or score, and the sizes they run with. Pure."""
+"""Models that turn a text into one vector or score, and the sizes they run with. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 from runner.core.model.description import EMBEDDING_ARCHITECTURES, PROJECTOR_ARCHITECTURE, Pooling, Value
 
 ENGINE = "pooled"
@@ -12,7 +12,7 @@ PARALLEL_INPUTS = 64
 
 
 def pooling_of(metadata: Mapping[str, Value]) -> Pooling | None:
-    """How a model pools, from its GGUF keys; None for one that generates.
+    """Return the pooling of a model from its GGUF keys; None for one that generates.
 
     An encoder cannot generate, whatever its keys say. Without a key it pools by the mean, which is what most of them
     were trained with; `Pooling.NONE` is its file's own word for "one vector for each token".
@@ -27,8 +27,8 @@ def pooling_of(metadata: Mapping[str, Value]) -> Pooling | None:
     return pooling or None
 
 
-def pooled_layout(layout: LaunchLayout, *, recurrent: bool) -> LaunchLayout:
-    """A resolved layout with the sizes of a pooled model.
+def pooled_layout(layout: Layout, *, recurrent: bool) -> Layout:
+    """Return a resolved layout with the sizes of a pooled model.
 
     Batch = context: one input always fits one call, which the engine demands. `slots` are the inputs that share a
     call; their tokens together are at most one context.

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from runner.core.pooled.embedding_inputs import cut_head
+from runner.core.sequence.truncation import too_long
 
 
 class Place(Enum):
-    """Where user text goes."""
+    """Place for user text."""
 
     QUERY = "{query}"
     DOCUMENT = "{document}"
@@ -33,19 +34,19 @@ _PLACES = re.compile("|".join(f"({re.escape(place.value)})" for place in Place))
 
 
 def split_template(template: str) -> tuple[TextPart, ...]:
-    """The template's own text and the places between it."""
+    """Split a template into its own text and the places between it."""
     places = {place.value: place for place in Place}
     return tuple(places.get(part, part) for part in _PLACES.split(template) if part)
 
 
 def fill_text(parts: Sequence[TextPart], *, query: str, document: str) -> str:
-    """The prompt as text. What looks like a place inside user text stays as it is."""
+    """Return the prompt as text. What looks like a place inside user text stays as it is."""
     texts = {Place.QUERY: query, Place.DOCUMENT: document}
     return "".join(texts[part] if isinstance(part, Place) else part for part in parts)
 
 
 def plain_parts(tokens: PairTokens) -> tuple[IdsPart, ...]:
-    """The pair for a model without a template."""
+    """Return the pair for a model without a template."""
 
     def fixed(*ids: int | None) -> tuple[int, ...]:
         return tuple(token_id for token_id in ids if token_id is not None)
@@ -62,7 +63,7 @@ def plain_parts(tokens: PairTokens) -> tuple[IdsPart, ...]:
 def fill_ids(
     parts: Sequence[IdsPart], *, query: Sequence[int], document: Sequence[int], context_tokens: int, truncate: bool
 ) -> tuple[int, ...]:
-    """The prompt as tokens; if it is too long, with as much of the document's beginning as fits.
+    """Return the prompt as tokens; if it is too long, with as much of the document's beginning as fits.
 
     Raises:
         InvalidRequest: no room for any of the document.
@@ -70,10 +71,12 @@ def fill_ids(
     """
     places = sum(part is Place.DOCUMENT for part in parts)
     fixed = sum(len(query) if part is Place.QUERY else len(part) for part in parts if part is not Place.DOCUMENT)
-    if fixed + places * len(document) > context_tokens:
+    if (tokens := fixed + places * len(document)) > context_tokens:
+        if not truncate:
+            raise too_long(tokens, context_tokens, param="documents")
         limit = (context_tokens - fixed) // max(1, places)
         # A template without a place for the document has nothing to cut.
-        document = cut_head(document, limit=limit if places else 0, truncate=truncate, param="documents")
+        document = cut_head(document, limit=limit if places else 0, param="documents")
     ids: list[int] = []
     for part in parts:
         if part is Place.QUERY:

@@ -1,1 +1,1 @@
-"""What a pull decides: which registry may be asked, how it is answered, and which bytes are still missing. Pure."""
+"""Decisions of a pull: the registry to ask, the answers to its challenges, and the bytes still missing. Pure."""

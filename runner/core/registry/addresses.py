@@ -1,4 +1,4 @@
-"""Where the parts of a model lie at a registry, and where it may send a caller on. Pure."""
+"""Addresses of a model's parts at a registry, and the redirects that are allowed. Pure."""
 
 import ipaddress
 from urllib.parse import urljoin, urlsplit
@@ -23,7 +23,7 @@ def blob_path(name: StoreName, digest: str) -> str:
 
 
 def pull_scope(name: StoreName) -> str:
-    """What a token must allow."""
+    """Return the scope that a token must have."""
     return f"repository:{name.namespace}/{name.model}:pull"
 
 
@@ -36,7 +36,7 @@ def authority(url: str) -> str:
 
 
 def redirected(current: str, location: str, *, plain: bool) -> str:
-    """Where an answer sends the caller on. `plain`: the registry is asked without TLS, and so may what it names.
+    """Return the target of a redirect. `plain`: the registry is asked without TLS, so the target may be plain too.
 
     Raises:
         RegistryFailed: to where no caller follows.
@@ -55,7 +55,7 @@ def redirected(current: str, location: str, *, plain: bool) -> str:
 
 
 def _is_inside(host: str, asked: str) -> bool:
-    """This machine, or what only this machine's link has (metadata services); unless the registry is there itself."""
+    """Return True for this machine and link-local services (metadata), unless the registry is there itself."""
     address, own = _address(host), _address(asked)
     if address is None or address.is_link_local:
         return address is not None or (host == "localhost" and asked != "localhost")

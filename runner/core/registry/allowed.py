@@ -1,4 +1,4 @@
-"""Which registries may be asked, and over what. Pure: texts in, values out.
+"""Registries that may be asked, and the schemes allowed for each. Pure: texts in, values out.
 
 An entry of the list is `[http://]host[:port][=host[:port]…]`: after "=" stand hosts that may see its
 credentials and hand out its tokens.
@@ -17,7 +17,7 @@ _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registry:
+class AllowedRegistry:
     """A registry that pulls may name."""
 
     host: str  # "host" or "host:port", lower case
@@ -36,12 +36,12 @@ class Registry:
 
     @property
     def is_hub(self) -> bool:
-        """Whether the hub's token is meant for it."""
+        """Return True if the hub's token is meant for this registry."""
         return self.host in HUB_HOSTS
 
 
-def parse_registries(text: str) -> tuple[Registry, ...]:
-    """The list of an operator, separated by commas.
+def parse_registries(text: str) -> tuple[AllowedRegistry, ...]:
+    """Parse the list of an operator, separated by commas.
 
     Raises:
         ValueError: an entry that names no host.
@@ -49,8 +49,8 @@ def parse_registries(text: str) -> tuple[Registry, ...]:
     return tuple(_parse_entry(entry) for part in text.split(",") if (entry := part.strip().lower()))
 
 
-def find_registry(registries: Iterable[Registry], host: str) -> Registry:
-    """The registry of this name.
+def find_registry(registries: Iterable[AllowedRegistry], host: str) -> AllowedRegistry:
+    """Find the registry of this name.
 
     Raises:
         PermissionDenied: it is not on the list.
@@ -61,7 +61,7 @@ def find_registry(registries: Iterable[Registry], host: str) -> Registry:
     raise PermissionDenied(f"the registry {host} is not on the list of this node (PUNA_REGISTRIES)")
 
 
-def _parse_entry(entry: str) -> Registry:
+def _parse_entry(entry: str) -> AllowedRegistry:
     address = entry.removeprefix(_HTTPS)
     plain = address.startswith(_HTTP)
     hosts = address.removeprefix(_HTTP).rstrip("/").split("=")
@@ -70,4 +70,4 @@ def _parse_entry(entry: str) -> Registry:
             raise ValueError(f"{entry!r} is not [http://]host[:port][=host[:port]]")
     own = hosts[0]
     equals = frozenset(hosts) | (HUB_HOSTS if own in HUB_HOSTS else frozenset())
-    return Registry(host=own, plain_allowed=plain, equals=equals)
+    return AllowedRegistry(host=own, plain_allowed=plain, equals=equals)

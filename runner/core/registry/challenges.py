@@ -1,4 +1,4 @@
-"""What a registry wants to see before it answers: the header WWW-Authenticate (RFC 9110, 11.6.1). Pure."""
+"""Challenges of a registry: the header WWW-Authenticate (RFC 9110, 11.6.1). Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from common.errors import RegistryFailed
-from runner.core.registry.allowed import Registry
+from runner.core.registry.allowed import AllowedRegistry
 
 HEADER_LENGTH_MAX = 8192
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105  # a grammar's word, no secret
@@ -28,8 +28,8 @@ def parse_challenges(headers: Iterable[str]) -> list[Challenge]:
     return [challenge for header in headers for challenge in _parse_header(header[:HEADER_LENGTH_MAX])]
 
 
-def token_url(challenge: Challenge, registry: Registry, *, scope: str, plain: bool) -> str:
-    """Where a token is asked for.
+def token_url(challenge: Challenge, registry: AllowedRegistry, *, scope: str, plain: bool) -> str:
+    """Return the address that issues tokens.
 
     Raises:
         RegistryFailed: no realm, or one that the registry may not name: its own host or a declared equal of it.

@@ -1,12 +1,15 @@
-"""The parts in which a blob is fetched, and the file that remembers them over a restart. Pure."""
+"""Parts in which a blob is fetched, the file that keeps them over a restart, and answers to their requests. Pure."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 MIB = 1024 * 1024
 STATE_VERSION = 1
 PARTS_MAX = 100_000
+_CONTENT_RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +53,12 @@ def plan_parts(size_bytes: int, sizes: PartSizes) -> tuple[Part, ...]:
 
 
 def done_bytes(parts: Sequence[Part]) -> int:
-    """How much is here."""
+    """Return the number of bytes that are on disk."""
     return sum(part.done for part in parts)
 
 
 def frontier(parts: Sequence[Part]) -> int:
-    """How many bytes are here without a gap, from the first one on."""
+    """Return the number of bytes without a gap, from the first one on."""
     for part in parts:
         if not part.is_done:
             return part.next
@@ -63,7 +66,7 @@ def frontier(parts: Sequence[Part]) -> int:
 
 
 def encode_state(parts: Sequence[Part], *, digest: str, size_bytes: int) -> bytes:
-    """What is written beside an unfinished blob."""
+    """Encode the note beside an unfinished blob."""
     state = {
         "version": STATE_VERSION,
         "digest": digest,
@@ -74,7 +77,7 @@ def encode_state(parts: Sequence[Part], *, digest: str, size_bytes: int) -> byte
 
 
 def decode_state(content: bytes, *, digest: str, size_bytes: int) -> tuple[Part, ...] | None:
-    """The parts of a state file; None: it is damaged, or about another blob, or one of another size."""
+    """Decode the parts of a state file; None: it is damaged, or about another blob, or one of another size."""
     try:
         state = json.loads(content)
         parts = tuple(Part(start=int(a), stop=int(b), done=int(c)) for a, b, c in state["parts"])
@@ -89,3 +92,31 @@ def decode_state(content: bytes, *, digest: str, size_bytes: int) -> tuple[Part,
             return None
         position = part.stop
     return parts if position == size_bytes else None
+
+
+class RangeAnswer(Enum):
+    """Answer for the bytes [start, stop) of a blob."""
+
+    PART = auto()  # as asked
+    WHOLE = auto()  # the blob from its first byte: this server knows no ranges
+    CHANGED = auto()  # other bytes than before: what is here of it is worthless
+    REFUSED = auto()  # an error; the status says which
+
+
+def range_header(start: int, stop: int) -> str:
+    """Format bytes [start, stop) as HTTP names them."""
+    return f"bytes={start}-{stop - 1}"
+
+
+def judge_answer(status: int, content_range: str, *, start: int, stop: int, size: int) -> RangeAnswer:
+    """Classify an answer to a request for bytes [start, stop) of `size`."""
+    if status == 200:
+        return RangeAnswer.WHOLE
+    if status == 416:
+        return RangeAnswer.CHANGED
+    if status != 206:
+        return RangeAnswer.REFUSED
+    found = _CONTENT_RANGE.fullmatch(content_range.strip())
+    if found is None or int(found[1]) != start or int(found[2]) != stop - 1:
+        return RangeAnswer.CHANGED
+    return RangeAnswer.PART if found[3] == "*" or int(found[3]) == size else RangeAnswer.CHANGED

@@ -1,4 +1,4 @@
-"""What listeners of a pull are told, in Ollama's words. Pure.
+"""Progress lines for listeners of a pull, in Ollama's words. Pure.
 
 Lines are kept in the order in which they first appeared; a listener who comes late, or reads slowly, sees the newest
 state of each, never a backlog.
@@ -27,7 +27,7 @@ class Line:
 
 
 def pulling(digest: str, *, total_bytes: int, completed_bytes: int) -> Line:
-    """A blob on its way."""
+    """Return the line of a blob on its way."""
     return Line(
         status=f"pulling {digest[:12]}",
         digest=qualified(digest),
@@ -52,7 +52,7 @@ class Board:
         self._lines[line.status] = (self.version, line)
 
     def since(self, version: int) -> Iterator[Line]:
-        """The lines that changed after a version, in their order."""
+        """Yield the lines that changed after a version, in their order."""
         for changed, line in self._lines.values():
             if changed > version:
                 yield line

@@ -34,12 +34,12 @@ def plan_checkpoints(*, held_tokens: int, prompt_tokens: int, boundaries: Iterab
 
 
 def best_checkpoint(checkpoints: Sequence[int], *, prefix_tokens: int) -> int:
-    """The latest save within a common prefix; 0 if there is none."""
+    """Return the latest save within a common prefix; 0 if there is none."""
     return max((tokens for tokens in checkpoints if tokens <= prefix_tokens), default=0)
 
 
 def surplus_checkpoints(checkpoints: Sequence[int]) -> tuple[int, ...]:
-    """Which saves of one slot go when there are too many: the middle ones closest to their neighbours."""
+    """Return the surplus saves of one slot: the middle ones closest to their neighbours."""
     kept = sorted(checkpoints)
     gone: list[int] = []
     while len(kept) > CHECKPOINTS_MAX:

@@ -13,7 +13,7 @@ from runner.core.sequence.truncation import Group
 
 
 class ShiftMethod(Enum):
-    """How the engine carries a shift out."""
+    """Method by which the engine carries out a shift."""
 
     MOVE = "move"  # erase the range, renumber what follows
     RECOMPUTE = "recompute"  # evaluate what stays again: the memory cannot move these cells
@@ -29,7 +29,7 @@ class ContextShift:
 
 
 def kept_head_tokens(*, keep_tokens: int, prompt_tokens: int, context_tokens: int, adds_bos: bool) -> int:
-    """How many inputs at the start no shift and no cut may drop; at least one input can always go.
+    """Return the number of inputs at the start that no shift and no cut may drop; at least one input stays droppable.
 
     Args:
         keep_tokens: as the request says; negative means the whole prompt.
@@ -42,7 +42,7 @@ def kept_head_tokens(*, keep_tokens: int, prompt_tokens: int, context_tokens: in
 
 
 def whole_head_tokens(kept_tokens: int, *, context_tokens: int, groups: Sequence[Group]) -> int:
-    """The kept head without half a group at its end: with all of it if that leaves room, else with none of it."""
+    """Round the kept head to whole groups: with all of the last one if that leaves room, else with none of it."""
     for group in groups:
         if group.start < kept_tokens < group.stop:
             return group.stop if group.stop < context_tokens else group.start
@@ -50,7 +50,7 @@ def whole_head_tokens(kept_tokens: int, *, context_tokens: int, groups: Sequence
 
 
 def discarded_tokens(*, held_tokens: int, context_tokens: int, kept_tokens: int, groups: Sequence[Group] = ()) -> int:
-    """How many inputs after the kept head go, so that half of what is not kept is free.
+    """Return the number of inputs to drop after the kept head, so that half of the rest is free.
 
     A group that begins in what goes, goes whole.
 
@@ -110,7 +110,7 @@ def plan_context_shift(
 def replay_context(
     prompt: Sequence[int], resumed: Sequence[int], *, context_tokens: int, kept_tokens: int, shift: bool
 ) -> list[int]:
-    """The inputs that the cache of the first runner held after it had generated `resumed`, shifts included.
+    """Return the inputs that the cache of the first runner held after it had generated `resumed`, shifts included.
 
     The newest resumed token was sampled but not yet evaluated there, so it is the last input here and causes no shift.
     Without `shift` a full context ends the sequence; what the first runner then held is the whole.

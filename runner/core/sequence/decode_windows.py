@@ -1,4 +1,4 @@
-"""How fast a runner's decode steps read: of which steps that can be told, and what some of them together say. Pure.
+"""Read speed of a runner's decode steps: steps that show it, and the result of several together. Pure.
 
 A step that holds one token of one sequence reads every weight that a token needs once, and the cells of that sequence;
 its time is that of reading, as long as there is much to read. Prompts compute, several sequences share what is read and
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from runner.core.layout.layer_places import OUTPUT_LAYER, LayerPlaces, is_expert, layer_of
 
 STEPS_OF_A_WINDOW = 32
-# Steps that are further apart are not of one window: what was beside the first of them nobody knows.
+# Steps that are further apart are not of one window: the load beside the first of them is unknown.
 WINDOW_S_MAX = 60.0
 # Whatever others do makes steps slower, never faster: what a quarter of them reaches is what the device can do.
 FAST_SHARE = 0.25
@@ -32,7 +32,7 @@ class LoneStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReads:
-    """What a lone step reads. `weights` has bytes by index of the device in the layout, None for host RAM."""
+    """Bytes read by a lone step. `weights` has bytes by index of the device in the layout, None for host RAM."""
 
     weights: tuple[tuple[int | None, int], ...]
     cell_bytes: float  # of one cell, on all devices together

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.sequence.sampling import SamplingParameters
+from common.spec.sampling import Sampling
 
 # A breaker's first token to the tokens that may follow it; an empty rest: the token alone breaks.
 Breakers = Mapping[int, tuple[tuple[int, ...], ...]]
@@ -23,7 +23,7 @@ _FLOAT_MAX_LOG = 88.7228391
 def find_breakers(
     texts: Iterable[str], *, pieces: Sequence[bytes], tokenize: Callable[[bytes], list[int]]
 ) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """The tokens, or sequences of tokens, that each text can be written with."""
+    """Return the tokens, or sequences of tokens, that each text can be written with."""
     found: dict[int, set[tuple[int, ...]]] = {}
     for text in texts:
         wanted = text.encode()
@@ -41,14 +41,16 @@ def find_breakers(
 class Dry:
     """The last tokens of a sequence, and at each of them how long a repetition of the newest ones ends there."""
 
-    def __init__(self, parameters: SamplingParameters, *, context_tokens: int, earlier: Iterable[int]) -> None:
+    def __init__(
+        self, parameters: Sampling, breakers: Breakers, *, context_tokens: int, earlier: Iterable[int]
+    ) -> None:
         """`earlier` are the prompt and resumed ids, which count as said."""
         last = parameters.dry_penalty_last_n if parameters.dry_penalty_last_n >= 0 else context_tokens
         self._window = max(1, last)
         self._allowed = parameters.dry_allowed_length
         self._multiplier = parameters.dry_multiplier
         self._base = parameters.dry_base
-        self._breakers = parameters.dry_breakers
+        self._breakers = breakers
         self._single = frozenset(token_id for token_id, rests in self._breakers.items() if () in rests)
         said = np.fromiter(earlier, np.int32)[-self._window :]
         self._tokens = np.zeros(2 * self._window, np.int32)  # the window slides over it
@@ -60,7 +62,7 @@ class Dry:
         self._heads = deque(heads, maxlen=self._window)  # where a breaker may begin
 
     def accept(self, token_id: int) -> None:
-        """A token was chosen."""
+        """Record a chosen token."""
         if self._stop == self._tokens.size:
             self._slide()
         start, stop = self._start, self._stop
@@ -102,7 +104,7 @@ class Dry:
         return self._multiplier * math.pow(self._base, exponent)
 
     def _length_max(self, count: int) -> int:
-        """How long a repetition may be without reaching over the newest breaker."""
+        """Return the longest repetition that does not reach over the newest breaker."""
         for head in reversed(self._heads):
             back = self._stop - 1 - head
             if head < self._start:

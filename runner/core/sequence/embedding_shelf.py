@@ -1,4 +1,4 @@
-"""Which images' embeddings are kept: those in use, and the few used last. Pure bookkeeping."""
+"""Cache of image embeddings: those in use, and the few used last. Pure bookkeeping."""
 
 from collections import OrderedDict
 
@@ -11,7 +11,7 @@ KEPT_BYTES_MAX = 256 * 1024 * 1024
 class EmbeddingShelf:
     """Encoded images by their hash. One thread owns it.
 
-    An image is *live* while a sequence uses it. What nobody uses is kept only within the limits, newest last.
+    An image is *live* while a sequence uses it. An unused one is kept only within the limits, newest last.
     """
 
     def __init__(self, *, images_max: int = KEPT_IMAGES, bytes_max: int = KEPT_BYTES_MAX) -> None:
@@ -23,16 +23,16 @@ class EmbeddingShelf:
 
     @property
     def live(self) -> int:
-        """How many images some sequence uses or waits for."""
+        """Return the number of images that a sequence uses or waits for."""
         return len(self._users)
 
     @property
     def kept(self) -> int:
-        """How many images nobody uses, but may be used again."""
+        """Return the number of images that are unused but kept for reuse."""
         return len(self._kept)
 
     def use(self, image_hash: bytes, sequence_id: int) -> EncodedImage | None:
-        """The image's rows if they are there; it is live from now on in any case."""
+        """Return the image's rows if they are there, and mark it as live in any case."""
         self._users.setdefault(image_hash, set()).add(sequence_id)
         kept = self._kept.pop(image_hash, None)
         if kept is not None:
@@ -40,14 +40,14 @@ class EmbeddingShelf:
         return self._live.get(image_hash)
 
     def put(self, image_hash: bytes, image: EncodedImage) -> bool:
-        """Take in what was encoded; False if nobody wants it any more, so that it is not kept."""
+        """Store an encoded image; False if no sequence wants it any more, so that it is not kept."""
         if image_hash not in self._users:
             return False
         self._live[image_hash] = image
         return True
 
     def leave(self, image_hash: bytes, sequence_id: int) -> bool:
-        """A sequence needs the image no longer; True if it was the last one."""
+        """Release an image of a sequence; True if it was the last one that needed it."""
         users = self._users.get(image_hash)
         if users is None or sequence_id not in users:
             return False
@@ -61,7 +61,7 @@ class EmbeddingShelf:
         return True
 
     def users(self, image_hash: bytes) -> frozenset[int]:
-        """The sequences that use an image or wait for it."""
+        """Return the sequences that use an image or wait for it."""
         return frozenset(self._users.get(image_hash, ()))
 
     def _keep(self, image_hash: bytes, image: EncodedImage) -> None:

@@ -1,16 +1,16 @@
-"""Why a sequence ends, and the rules that end it when a token is sampled. Pure."""
+"""Reasons for the end of a sequence, and the rules that end it when a token is sampled. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 # A model that says the same token this often in a row will not come out of it.
 REPEATED_TOKENS_MAX = 30
-# Nobody reads more than so many contexts; a larger limit would only keep a slot busy.
+# No answer needs more than so many contexts; a larger limit would only keep a slot busy.
 CONTEXTS_MAX = 10
 
 
 class EndReason(Enum):
-    """Why a sequence ended by itself."""
+    """Reason for which a sequence ended by itself."""
 
     END_TOKEN = "end_token"  # noqa: S105  # not a password
     STOP_STRING = "stop_string"
@@ -19,7 +19,7 @@ class EndReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a sequence ended. `detail` says more where the reason alone does not."""
+    """End of a sequence. `detail` says more where the reason alone does not."""
 
     reason: EndReason
     stop_string: str = ""

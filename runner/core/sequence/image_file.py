@@ -1,6 +1,6 @@
-"""What an image file says about itself in its first bytes. Pure; nothing is decoded here.
+"""Facts about an image file from its first bytes. Pure; nothing is decoded here.
 
-The size is known before anybody allocates memory for the pixels, so a file that would unfold to gigabytes is refused.
+The size is known before memory for the pixels is allocated, so a file that would unfold to gigabytes is refused.
 """
 
 import struct
@@ -21,7 +21,7 @@ _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 class ImageFormat(StrEnum):
-    """What a decoder is told to expect, as Pillow names it."""
+    """Format that the decoder is limited to, in Pillow's names."""
 
     PNG = "PNG"
     JPEG = "JPEG"

@@ -1,4 +1,4 @@
-"""What a sequence holds and computes: token ids, and units of media. Pure.
+"""Inputs of a sequence: token ids, and units of media. Pure.
 
 A prompt stays one list of integers. A token is its id. The rows of an image are negative numbers, one for each row,
 that say everything about it: whose content it is, how many rows belong together and what they take. Thus two lists are
@@ -13,7 +13,7 @@ from runner.core.sequence.truncation import Group
 
 _FIELD_BITS = 24
 _FIELD_MAX = (1 << _FIELD_BITS) - 1
-_KEY_BYTES = 16  # of the hash: nobody finds a second image with the same inputs
+_KEY_BYTES = 16  # of the hash: a second image with the same inputs cannot be found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def unit_key(content_hash: bytes, part: int) -> int:
 
 
 def join_pieces(pieces: Sequence[list[int] | MediaUnit]) -> tuple[tuple[MediaUnit, ...], tuple[int, ...]]:
-    """What a model makes of one image: its units, each knowing what stands beside it, and the inputs of the whole.
+    """Join the pieces of one image: its units, each with its neighbours, and the inputs of the whole.
 
     Args:
         pieces: markers as token ids, and units, in order.
@@ -88,7 +88,7 @@ def join_pieces(pieces: Sequence[list[int] | MediaUnit]) -> tuple[tuple[MediaUni
 
 
 def read_row(value: int) -> UnitRow:
-    """What a negative input stands for."""
+    """Return the row that a negative input stands for."""
     assert value < 0, "a token"
     packed = -value - 1
     row, packed = packed & _FIELD_MAX, packed >> _FIELD_BITS
@@ -103,7 +103,7 @@ def read_row(value: int) -> UnitRow:
 
 
 def holds_media(inputs: Sequence[int]) -> bool:
-    """Whether any input is a row of an image."""
+    """Return True if any input is a row of an image."""
     return bool(inputs) and min(inputs) < 0
 
 
@@ -125,7 +125,7 @@ def units_in(inputs: Sequence[int]) -> Iterator[tuple[int, MediaUnit]]:
 
 
 def groups_in(inputs: Sequence[int]) -> tuple[Group, ...]:
-    """The images, with their markers, that no cut may split."""
+    """Return the images, with their markers, that no cut may split."""
     if not holds_media(inputs):
         return ()
     groups: list[Group] = []
@@ -137,14 +137,14 @@ def groups_in(inputs: Sequence[int]) -> tuple[Group, ...]:
 
 
 def whole_units(inputs: Sequence[int], count: int) -> int:
-    """The most inputs from the start, at most `count`, that part no unit."""
+    """Return the most inputs from the start, at most `count`, that part no unit."""
     if count < len(inputs) and inputs[count] < 0:
         return count - read_row(inputs[count]).row
     return count
 
 
 def leading_segment(inputs: Sequence[int]) -> Segment:
-    """What can be computed next of a list of pending inputs."""
+    """Return the next segment of pending inputs that can be computed."""
     if inputs[0] < 0:
         found = read_row(inputs[0])
         return Segment(min(found.unit.rows - found.row, len(inputs)), found)

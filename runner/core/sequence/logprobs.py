@@ -1,14 +1,16 @@
 """Log-probabilities of one position from its raw logits. Pure, numpy only."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.sequence.text_stream import TokenLogprobs
 
+class TokenLogprobs(NamedTuple):
+    """Natural log-probabilities of one position, from the raw logits."""
 
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Natural log-probabilities, float64[vocabulary], of logits float32[vocabulary]."""
-    return logits - log_normaliser(logits)
+    chosen: float
+    top: tuple[tuple[int, float], ...]  # (token id, logprob), highest first, ties by id
 
 
 def log_normaliser(logits: NDArray[np.float32]) -> np.float64:

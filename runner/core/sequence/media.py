@@ -11,7 +11,7 @@ from runner.core.sequence.inputs import MediaUnit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class PreparedImage:
     """An image file as a request brought it, and what it becomes among the inputs.
 
     Attributes:
@@ -26,8 +26,8 @@ class Image:
     inputs: tuple[int, ...]
     units: tuple[MediaUnit, ...]
 
-    def salted(self, salt: str) -> "Image":
-        """The same, whose rows are those of nobody with another salt."""
+    def salted(self, salt: str) -> "PreparedImage":
+        """Return the same image with rows of its own for each salt."""
         return replace(self, hash=hashlib.sha256(self.hash + salt.encode()).digest()) if salt else self
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.sequence.sampling import BAN_BIAS, SamplingParameters
+from common.spec.sampling import Sampling
+from runner.core.sequence.sampling import BAN_BIAS
 
 
 class Penalties:
@@ -18,7 +19,7 @@ class Penalties:
 
     __slots__ = ("_counts", "_frequency", "_presence", "_repeat", "_window")
 
-    def __init__(self, parameters: SamplingParameters, *, context_tokens: int, earlier: Iterable[int]) -> None:
+    def __init__(self, parameters: Sampling, *, context_tokens: int, earlier: Iterable[int]) -> None:
         """`earlier` are the prompt and resumed ids, which count as said."""
         last = parameters.repeat_last_n if parameters.repeat_last_n >= 0 else context_tokens
         self._repeat = np.float32(parameters.repeat_penalty)
@@ -74,23 +75,9 @@ class LogitBias:
 
 
 def within_sigma(logits: NDArray[np.float32], sigmas: float) -> NDArray[np.bool_]:
-    """Which logits lie within so many standard deviations of the highest; all of them are finite.
+    """Return a mask of the logits within so many standard deviations of the highest; all of them are finite.
 
     Source: llama.cpp's top-n-sigma sampler.
     """
     kept: NDArray[np.bool_] = logits >= logits.max(initial=-np.inf) - np.float32(sigmas) * logits.std()
-    return kept
-
-
-def without_top(logits: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
-    """A copy without the likeliest tokens: of those at least as likely as `threshold`, only the least likely stays.
-
-    Source: llama.cpp's XTC sampler.
-    """
-    shares = np.exp(logits - logits.max())
-    shares /= shares.sum()
-    (likely,) = np.nonzero(shares >= threshold)
-    kept = logits.copy()
-    if likely.size > 1:
-        kept[np.delete(likely, likely.size - 1 - shares[likely][::-1].argmin())] = -np.inf
     return kept

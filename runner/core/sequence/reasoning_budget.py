@@ -1,4 +1,4 @@
-"""How long an answer may reason: after so many tokens its reasoning is closed for it. Pure.
+"""Limit on reasoning: after so many tokens the reasoning of an answer is closed. Pure.
 
 Where an answer is follows from its tokens alone, so one that goes on in another runner is closed at the same place.
 """
@@ -14,7 +14,7 @@ MARKER_CHARS_MAX = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningBudget:
-    """What a request allows. `closing_ids` are the tokens of `closing`; `pieces` all tokens of the vocabulary."""
+    """Reasoning limit of a request. `closing_ids` are the tokens of `closing`, `pieces` all of the vocabulary."""
 
     opening: bytes
     closing: bytes
@@ -26,7 +26,7 @@ class ReasoningBudget:
 def reasoning_budget(
     opening: str, closing: str, tokens_max: int, *, tokenize: Callable[[bytes], list[int]], pieces: Sequence[bytes]
 ) -> ReasoningBudget:
-    """A budget of a request; `tokenize` reads special tokens as such.
+    """Return a budget of a request; `tokenize` reads special tokens as such.
 
     Raises:
         InvalidRequest: no closing text, or one that is too long.
@@ -46,7 +46,7 @@ def reasoning_budget(
 
 
 class ReasoningCursor:
-    """Where one answer is in its reasoning. Only the engine thread uses it, after it was made."""
+    """Progress of one answer through its reasoning. Only the engine thread uses it after its creation."""
 
     __slots__ = ("_begun", "_budget", "_inside", "_left", "_pending", "_said")
 
@@ -61,7 +61,7 @@ class ReasoningCursor:
             self.accept(token_id)
 
     def forced(self) -> int | None:
-        """The token that has to come next; None: any."""
+        """Return the token that has to come next; None: any."""
         if not self._inside:
             return None
         if not self._pending and self._left <= 0 and not incomplete_tail_bytes(bytes(self._said)):

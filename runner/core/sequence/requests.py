@@ -1,27 +1,45 @@
 """A request as the engine takes it, and how it is prepared. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from common.errors import InvalidRequest
+from common.spec.sampling import Sampling
 from runner.core.grammar.token_grammar import TokenGrammar
 from runner.core.sequence.context_shift import kept_head_tokens, replay_context, whole_head_tokens
+from runner.core.sequence.dry import Breakers
 from runner.core.sequence.image_file import check_image_count
 from runner.core.sequence.inputs import groups_in, tokens_of
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.reasoning_budget import ReasoningBudget
-from runner.core.sequence.sampling import TOP_LOGPROBS_MAX, SamplingParameters, check_sampling
+from runner.core.sequence.sampling import TOP_LOGPROBS_MAX, check_sampling
 from runner.core.sequence.truncation import EMPTY, truncate_prompt
 
 KEEP_TOKENS_DEFAULT = 4
 _SALT_BYTES_MAX = 64
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """Inputs (token ids, and stand-ins for the rows of images), and where the user's texts begin in them."""
+
+    inputs: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()
+    images: tuple[PreparedImage, ...] = ()  # those that stand in the inputs
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Return the inputs without images."""
+        return tokens_of(self.inputs) if self.images else self.inputs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What to continue, and how. Inputs everywhere: token ids, and what stands for the rows of images."""
+    """Text to continue, and its settings."""
 
-    prompt: tuple[int, ...]
-    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    prompt: TokenizedPrompt
+    sampling: Sampling = field(default_factory=Sampling)
+    breakers: Breakers = field(default_factory=dict)  # that end a repetition for DRY
     max_tokens: int | None = None  # None: to the end token
     top_logprobs: int | None = None  # None: no log-probabilities
     context_tokens: int | None = None  # limit of this sequence; None: the slot's
@@ -34,13 +52,11 @@ class GenerationRequest:
     ignore_eos: bool = False
     grammar: TokenGrammar | None = None  # what the answer has to match
     reasoning: ReasoningBudget | None = None  # how long it may reason; None: as long as it wants
-    boundaries: tuple[int, ...] = ()  # where the user's texts begin in the prompt
-    images: tuple[Image, ...] = ()  # those in the prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedPrompt:
-    """What a slot has to hold before the first token is sampled."""
+    """Content that a slot must hold before the first token is sampled."""
 
     inputs: list[int]  # prompt after the cut, then resumed ids, after the shifts they caused
     prompt_tokens: int  # after the cut, without resumed ids
@@ -56,11 +72,10 @@ def check_request(request: GenerationRequest, *, vocabulary_size: int) -> None:
         InvalidRequest: names the field.
     """
     check_sampling(request.sampling, vocabulary_size=vocabulary_size)
-    if not request.prompt:
+    if not request.prompt.inputs:
         raise InvalidRequest(EMPTY, param="prompt")
-    check_image_count(len(request.images))
-    prompt = tokens_of(request.prompt) if request.images else request.prompt
-    for name, ids in (("prompt", prompt), ("resume_token_ids", request.resumed)):
+    check_image_count(len(request.prompt.images))
+    for name, ids in (("prompt", request.prompt.token_ids), ("resume_token_ids", request.resumed)):
         if ids and not 0 <= min(ids) <= max(ids) < vocabulary_size:
             raise InvalidRequest(f"a token id is outside of the vocabulary of {vocabulary_size}", param=name)
     if request.top_logprobs is not None and request.top_logprobs > TOP_LOGPROBS_MAX:
@@ -81,13 +96,13 @@ def prepare_prompt(request: GenerationRequest, *, slot_context_tokens: int, adds
     context_tokens = min(request.context_tokens or slot_context_tokens, slot_context_tokens)
     kept_tokens = kept_head_tokens(
         keep_tokens=request.keep_tokens,
-        prompt_tokens=len(request.prompt),
+        prompt_tokens=len(request.prompt.inputs),
         context_tokens=context_tokens,
         adds_bos=adds_bos,
     )
-    groups = groups_in(request.prompt) if request.images else ()
+    groups = groups_in(request.prompt.inputs) if request.prompt.images else ()
     prompt = truncate_prompt(
-        request.prompt,
+        request.prompt.inputs,
         context_tokens=context_tokens,
         kept_tokens=kept_tokens,
         truncate=request.truncate,
@@ -106,5 +121,5 @@ def prepare_prompt(request: GenerationRequest, *, slot_context_tokens: int, adds
         prompt_tokens=len(prompt),
         context_tokens=context_tokens,
         kept_tokens=kept_tokens,
-        boundaries=request.boundaries if len(prompt) == len(request.prompt) else (),
+        boundaries=request.prompt.boundaries if len(prompt) == len(request.prompt.inputs) else (),
     )

@@ -9,7 +9,7 @@ from runner.core.sequence.inputs import excess_rows, whole_units
 
 
 class SlotPolicy(StrEnum):
-    """How a slot is chosen. `longest` suits one user, `best` many."""
+    """Rule for choosing a slot. `longest` suits one user, `best` many."""
 
     LONGEST = "longest"
     BEST = "best"
@@ -17,7 +17,7 @@ class SlotPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRules:
-    """What the engine's memory allows for this model."""
+    """Limits of the engine's memory for this model."""
 
     erases_tail: bool = True  # False: recurrent state; only a whole sequence can be erased
     window_tokens: int = 0  # sliding attention window; 0: none. Positions before it may be gone
@@ -26,7 +26,7 @@ class MemoryRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotView:
-    """What the choice looks at."""
+    """State of a slot as the choice needs it."""
 
     slot_id: int
     held: list[int]  # inputs in the cache, in order
@@ -79,7 +79,7 @@ def common_prefix_tokens(left: list[int], right: list[int]) -> int:
 
 
 def resume_point(slot: SlotView, prompt: list[int], rules: MemoryRules, *, salt: str = "") -> ResumePoint:
-    """How many leading inputs of the prompt a sequence can take from a slot's cache; none of another salt.
+    """Return how many leading inputs of the prompt a sequence can take from a slot's cache; none of another salt.
 
     One input is always left to compute, because its logits are wanted. An image is taken whole or not at all.
     """
@@ -185,7 +185,7 @@ def choose_leader(inputs: list[int], *, held_tokens: int, older: Sequence[Prompt
 
 
 class SharedCells:
-    """Which slots use the same cells, and how many inputs from the start on. The engine's thread owns it.
+    """Slots that share the same cells, and the number of shared leading inputs. The engine's thread owns it.
 
     In a unified cache a fork shares cells, and moving them in one slot moves them in the other.
     """
@@ -211,5 +211,5 @@ class SharedCells:
                     self._shared[pair] = min(shared, kept_tokens)
 
     def shared_tokens(self, slot_id: int) -> int:
-        """How many inputs from the start of a slot some other slot uses too."""
+        """Return the number of leading inputs of a slot that another slot uses too."""
         return max((shared for pair, shared in self._shared.items() if slot_id in pair), default=0)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from common.errors import InvalidRequest
 from runner.core.sequence.endings import Ending, EndReason
+from runner.core.sequence.logprobs import TokenLogprobs
 
 STOP_STRINGS_MAX = 64
 STOP_STRING_BYTES_MAX = 4096
@@ -23,13 +24,6 @@ _SECOND_BYTES = {
 }
 
 
-class TokenLogprobs(NamedTuple):
-    """Natural log-probabilities of one position, from the raw logits."""
-
-    chosen: float
-    top: tuple[tuple[int, float], ...]  # (token id, logprob), highest first, ties by id
-
-
 class TextToken(NamedTuple):
     """A generated token. `piece` is what it adds to the text: empty for control tokens that are not shown."""
 
@@ -40,7 +34,7 @@ class TextToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What may be sent now. With an ending, it is the last."""
+    """Text that may be sent now. With an ending, it is the last."""
 
     text: str
     tokens: tuple[TextToken, ...]
@@ -51,7 +45,7 @@ NOTHING = Release("", ())
 
 
 def check_stop_strings(stops: Sequence[str]) -> tuple[bytes, ...]:
-    """The stop strings as bytes, without empty ones.
+    """Return the stop strings as bytes, without empty ones.
 
     Raises:
         InvalidRequest: too many, or one is too long.
@@ -65,7 +59,7 @@ def check_stop_strings(stops: Sequence[str]) -> tuple[bytes, ...]:
 
 
 def incomplete_tail_bytes(data: bytes) -> int:
-    """How many bytes at the end are the beginning of a character that more bytes could complete (0 to 3)."""
+    """Return the number of bytes at the end that begin an incomplete UTF-8 character (0 to 3)."""
     for length in range(1, min(3, len(data)) + 1):
         lead = data[-length]
         if lead in _CONTINUATION:
@@ -88,7 +82,7 @@ def _character_bytes(lead: int) -> int:
 
 
 def find_stop(data: bytes, stops: Sequence[bytes]) -> tuple[int, bytes] | None:
-    """The earliest match of any stop string: (offset, stop string); on a tie the first in the list."""
+    """Return the earliest match of any stop string: (offset, stop string); on a tie the first in the list."""
     best: tuple[int, bytes] | None = None
     for stop in stops:
         offset = data.find(stop)
@@ -98,7 +92,7 @@ def find_stop(data: bytes, stops: Sequence[bytes]) -> tuple[int, bytes] | None:
 
 
 def partial_stop_bytes(data: bytes, stops: Sequence[bytes]) -> int:
-    """How many bytes at the end are the longest beginning of some stop string."""
+    """Return the length of the longest suffix that begins a stop string."""
     held = 0
     for stop in stops:
         for length in range(min(len(stop) - 1, len(data)), held, -1):
@@ -150,7 +144,7 @@ class TextStream:
         return self._flush(ending)
 
     def _flush(self, ending: Ending) -> Release:
-        """What is held was no stop string after all."""
+        """Release the held text, which turned out to be no stop string."""
         tokens, text = tuple(self._pending), self._pending_bytes.decode("utf-8", "replace")
         self._take(len(tokens))
         self.ended = True
@@ -179,7 +173,7 @@ class TextStream:
         return Release(text, tokens)
 
     def _tokens_within(self, limit: int) -> tuple[int, int]:
-        """How many pending tokens end at or before byte `limit`, and where the last of them ends."""
+        """Count the pending tokens that end at or before byte `limit`, and return the end of the last one."""
         end = 0
         for index, token in enumerate(self._pending):
             if end + len(token.piece) > limit:

@@ -9,6 +9,11 @@ TOO_LONG = "the input length exceeds the context length"
 EMPTY = "no input provided"
 
 
+def too_long(tokens: int, context_tokens: int, *, param: str) -> PromptTooLong:
+    """Return the refusal of an input that may not be cut. Gateways read both numbers from the text."""
+    return PromptTooLong(f"{TOO_LONG}: {tokens} tokens > {context_tokens} maximum", param=param)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Inputs [start, stop) that must stay together, for example the rows of one image."""
@@ -38,7 +43,7 @@ def truncate_prompt(
     if len(prompt) <= context_tokens:
         return list(prompt)
     if not truncate:
-        raise PromptTooLong(f"{TOO_LONG}: {len(prompt)} tokens > {context_tokens} maximum", param="prompt")
+        raise too_long(len(prompt), context_tokens, param="prompt")
     tail_start = kept_tokens + len(prompt) - context_tokens
     for group in groups:
         if group.start < kept_tokens < group.stop:

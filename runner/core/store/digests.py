@@ -11,7 +11,7 @@ _PREFIXES = (f"{ALGORITHM}:", f"{ALGORITHM}-")
 
 
 def parse_digest(text: str) -> str:
-    """The 64 hex digits of a digest.
+    """Parse the 64 hex digits of a digest.
 
     Raises:
         ValueError: it is none; nothing of it may become part of a path.
@@ -31,12 +31,12 @@ def qualified(digest: str) -> str:
 
 
 def file_name(digest: str) -> str:
-    """What the file of a blob is called."""
+    """Return the file name of a blob."""
     return f"{ALGORITHM}-{parse_digest(digest)}"
 
 
 def digest_of(content: bytes) -> str:
-    """The digest of bytes in memory."""
+    """Return the digest of bytes in memory."""
     return hashlib.sha256(content).hexdigest()
 
 

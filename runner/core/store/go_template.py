@@ -1,4 +1,4 @@
-"""Whether a text can be a Go template: its actions close, and its blocks end. It is shown and never run. Pure."""
+"""Check of Go templates: actions close, and blocks end. A template is shown and never run. Pure."""
 
 import re
 
@@ -42,7 +42,7 @@ def check_template(text: str) -> None:
 
 
 def _is_inside(text: str, position: int) -> bool:
-    """Whether a place lies in an action: after the last opening there is no closing."""
+    """Return True if a position lies in an action: after the last opening there is no closing."""
     return text.rfind("{{", 0, position) > text.rfind("}}", 0, position)
 
 

@@ -53,7 +53,7 @@ class Manifest:
     layers: tuple[Layer, ...]
 
     def of(self, media_type: str) -> tuple[Layer, ...]:
-        """The layers of one type."""
+        """Return the layers of one type."""
         return tuple(layer for layer in self.layers if layer.media_type == media_type)
 
     def blobs(self) -> tuple[Layer, ...]:
@@ -98,7 +98,7 @@ def parse_manifest(content: bytes) -> Manifest:
 
 
 def write_manifest(config: Layer, layers: Iterable[Layer]) -> bytes:
-    """The bytes of a manifest that we make."""
+    """Return the bytes of a manifest that we make."""
     return orjson.dumps(
         {
             "schemaVersion": 2,
@@ -160,5 +160,5 @@ def _scale(annotations: object) -> float:
 
 
 def is_safetensors(layers: Sequence[Layer]) -> bool:
-    """Whether a model's weights are of a kind that the engine does not load."""
+    """Return True if a model's weights are of a kind that the engine does not load."""
     return any("safetensors" in layer.media_type or layer.media_type.endswith("image.tensor") for layer in layers)

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from common.errors import InvalidRequest
+from common.model_names import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, NAMESPACE, PART
 
-HOST_DEFAULT = "registry.ollama.ai"
-NAMESPACE_DEFAULT = "library"
-TAG_DEFAULT = "latest"
 NAME_CHARACTERS_MAX = 350 + 3 * 80 + 3  # four parts and what stands between them
 
 _PATTERNS = {
     "host": re.compile(r"(?=.{1,350}\Z)[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]{1,5})?"),
-    "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
-    "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
-    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+    "namespace": NAMESPACE,
+    "model": PART,
+    "tag": PART,
 }
 
 
@@ -51,11 +49,11 @@ class StoreName:
         """
         if not 0 < len(text) <= NAME_CHARACTERS_MAX:
             raise InvalidRequest(f"invalid model name: {text[:80]!r}", param="model")
-        path, tag = text, TAG_DEFAULT
+        path, tag = text, DEFAULT_TAG
         before, colon, after = text.rpartition(":")
         if colon and "/" not in after:  # else it is the port of the host
             path, tag = before, after
-        host, namespace, model = HOST_DEFAULT, NAMESPACE_DEFAULT, path
+        host, namespace, model = DEFAULT_HOST, DEFAULT_NAMESPACE, path
         match path.split("/"):
             case [model]:
                 pass
@@ -75,9 +73,9 @@ class StoreName:
     def short(self) -> str:
         """As people write it: defaults are left out, the tag is always there."""
         host, namespace = self.host.lower(), self.namespace.lower()
-        if host != HOST_DEFAULT:
+        if host != DEFAULT_HOST:
             return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
-        if namespace != NAMESPACE_DEFAULT:
+        if namespace != DEFAULT_NAMESPACE:
             return f"{self.namespace}/{self.model}:{self.tag}"
         return f"{self.model}:{self.tag}"
 
@@ -86,5 +84,5 @@ class StoreName:
         return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
 
     def parts(self) -> tuple[str, str, str, str]:
-        """The folders and the file below manifests/."""
+        """Return the folders and the file below manifests/."""
         return self.host, self.namespace, self.model, self.tag

@@ -1,1 +1,1 @@
-"""How many threads compute, what they do between calls, and which faults of the engine are stayed clear of. Pure."""
+"""Compute threads: their number, their waits between calls, and engine faults to avoid. Pure."""

@@ -1,4 +1,4 @@
-"""How long compute threads spin at their barriers before they sleep. Pure.
+"""Time that compute threads spin at their barriers before they sleep. Pure.
 
 Between two operations of a graph all threads meet, hundreds of times per token. Where the cores are theirs alone,
 spinning is right: going to sleep and being woken costs more than the wait. Where others want the cores too, spinning is
@@ -15,11 +15,11 @@ WAITING_SHARE_MAX = 0.2
 HOLD_MIN_S, HOLD_MAX_S = 2.0, 32.0
 
 
-class Counters(NamedTuple):
-    """What the system counted so far, in seconds."""
+class ProcessorTimes(NamedTuple):
+    """Counters of the system so far, in seconds."""
 
     now_s: float
-    busy_s: float  # of the cores that we may use, by anybody
+    busy_s: float  # of the cores that we may use, by any process
     own_s: float  # CPU time of this process
     waiting_s: float  # time in which threads of this process wanted to run and had no core
 
@@ -30,13 +30,13 @@ class SpinRule:
     def __init__(self, *, cores: int) -> None:
         """Short until the first look has shown that the cores are free."""
         self._cores = cores
-        self._before: Counters | None = None
+        self._before: ProcessorTimes | None = None
         self._held_until_s = 0.0
         self._hold_s = HOLD_MIN_S
         self._long_since_s = 0.0
         self.short = True
 
-    def look(self, counters: Counters) -> bool:
+    def look(self, counters: ProcessorTimes) -> bool:
         """Take in new counters; return whether to spin shortly from now on."""
         before, self._before = self._before, counters
         if before is None or counters.now_s <= before.now_s:

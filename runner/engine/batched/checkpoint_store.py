@@ -14,7 +14,7 @@ COPIES_MIN = 4
 
 
 class CheckpointStore:
-    """Which slot can go back to where. Only the engine thread may use it."""
+    """Checkpoints of each slot. Only the engine thread may use it."""
 
     def __init__(self, context: Context, *, bytes_max: int) -> None:
         """`bytes_max` 0 turns checkpoints off."""
@@ -55,7 +55,7 @@ class CheckpointStore:
             self._saved[copy_id] = saved
 
     def cut(self, slot_id: int, kept_tokens: int) -> None:
-        """A slot forgot its inputs from `kept_tokens` on."""
+        """Drop a slot's saves beyond `kept_tokens`."""
         saved = self._saved.get(slot_id)
         if saved is None:
             return

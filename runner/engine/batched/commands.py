@@ -1,4 +1,4 @@
-"""What other threads ask the engine thread to do."""
+"""Commands of other threads to the engine thread."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class Cut(NamedTuple):
     generated_tokens: int
 
 
-class Pause(NamedTuple):
+class PauseSequence(NamedTuple):
     """Leave a sequence out of the batches, or take it in again."""
 
     sequence_id: int
@@ -44,8 +44,8 @@ class UseThreads(NamedTuple):
     threads: int
 
 
-class Stop(NamedTuple):
+class StopEngine(NamedTuple):
     """Drop everything and return."""
 
 
-Command = Submit | Cancel | Cut | Pause | Encoded | UseThreads | Stop
+Command = Submit | Cancel | Cut | PauseSequence | Encoded | UseThreads | StopEngine

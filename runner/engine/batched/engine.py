@@ -5,27 +5,29 @@ import threading
 from dataclasses import dataclass
 
 from common.errors import PunaError
+from common.spec.layout import Layout, SplitMode
 from common.telemetry.logs import get_logger
-from runner.core.layout.layout import COPIES_BYTES_MAX, LaunchLayout, slot_context_tokens
+from runner.core.layout.layout import COPIES_BYTES_MAX, slot_context_tokens
+from runner.core.layout.memory_report import MemoryUse
 from runner.core.layout.projector import widened
 from runner.core.model.model_files import ModelFiles
+from runner.core.sequence.decode_windows import StepReads, weights_read
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
-from runner.core.threads.rounding import lone_steps_round_by_threads
+from runner.core.threads.kernels import lone_steps_round_by_threads
 from runner.cores import computing_cores
-from runner.engine.batched.commands import Cancel, Cut, Encoded, Pause, Stop, Submit, UseThreads
+from runner.engine.batched.commands import Cancel, Cut, Encoded, PauseSequence, StopEngine, Submit, UseThreads
 from runner.engine.batched.loop import Loop, LoopOptions
-from runner.engine.batched.media_engine import Eyes
+from runner.engine.batched.media_engine import Vision
 from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import SlotTable
-from runner.engine.batched.step_reads import step_reads
 from runner.engine.bindings.library import start_engine
 from runner.engine.contract.engine import EngineListener, LoadedModel
 from runner.engine.llama.context import Context
-from runner.engine.llama.launch import prepare_launch
+from runner.engine.llama.launch import Launch, prepare_launch
 from runner.engine.llama.loading import load_weights, system_facts, tell_loaded
 from runner.engine.llama.model import Model
 from runner.engine.llama.opened_context import CountedMemory, as_opened, generation_memory, open_context
@@ -43,7 +45,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchedOptions:
-    """What does not come from the layout."""
+    """Options that are not part of the layout."""
 
     policy: SlotPolicy = SlotPolicy.BEST
     overlap: bool = True
@@ -58,7 +60,7 @@ class BatchedOptions:
 class BatchedEngine:
     """Loads one model in a thread of its own and serves it there; see `runner.engine.contract.engine.Engine`."""
 
-    def __init__(self, files: ModelFiles, layout: LaunchLayout, options: BatchedOptions | None = None) -> None:
+    def __init__(self, files: ModelFiles, layout: Layout, options: BatchedOptions | None = None) -> None:
         self._files = files
         self._layout = layout
         self._options = options or BatchedOptions()
@@ -69,7 +71,7 @@ class BatchedEngine:
         self._threads: ComputeThreads | None = None
         self._pool: SamplingPool | None = None
         self._slot_context_tokens = 0
-        self.eyes = Eyes()
+        self.vision = Vision()
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -102,14 +104,14 @@ class BatchedEngine:
         )
         self._loop.post(Submit(sequence))
 
-    def read_image(self, data: bytes) -> Image:
-        """What an image file becomes among the inputs.
+    def read_image(self, data: bytes) -> PreparedImage:
+        """Return the inputs that an image file turns into.
 
         Raises:
             UnsupportedCapability: the model sees no images.
             InvalidRequest: no image, or none that it can take.
         """
-        return self.eyes.read(data)
+        return self.vision.read(data)
 
     def cancel(self, sequence_id: int) -> None:
         """Free the slot of a sequence before the next decode call."""
@@ -124,7 +126,7 @@ class BatchedEngine:
     def pause(self, sequence_id: int, paused: bool) -> None:
         """Leave a sequence out of the batches while its reader is behind."""
         assert self._loop is not None, "still loading"
-        self._loop.post(Pause(sequence_id, paused))
+        self._loop.post(PauseSequence(sequence_id, paused))
 
     def use_threads(self, count: int) -> None:
         """Let so many threads compute from the next decode call on."""
@@ -135,18 +137,18 @@ class BatchedEngine:
         """Abort the load, or drop every sequence and free the model."""
         self._stop_load.set()
         if self._loop is not None:
-            self._loop.post(Stop())
+            self._loop.post(StopEngine())
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the engine thread to end."""
         return self._thread.join(timeout_s)
 
     def _run(self, listener: EngineListener) -> None:
-        """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
+        """Run the engine thread. Whatever escapes from serving is fatal: its state is unknown."""
         try:
             context = self._load(listener)
         except PunaError as error:
-            if not self._stop_load.is_set():  # nobody asks any more why it failed
+            if not self._stop_load.is_set():  # the reason is of no interest any more
                 listener.load_failed(error)
             return
         except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded
@@ -159,7 +161,7 @@ class BatchedEngine:
         except BaseException as error:  # noqa: BLE001  # as above
             listener.died(error)
             return
-        self.eyes.close()
+        self.vision.close()
         assert self._threads is not None
         self._threads.close()
         assert self._pool is not None
@@ -176,11 +178,11 @@ class BatchedEngine:
         layout, warnings = launch.layout, list(launch.resolved.warnings)
         model = load_weights(launch, listener, self._stop_load)
         try:
-            self.eyes.open(launch, model, warnings)
-            widest = widened(layout, self.eyes.whole_rows)
+            self.vision.open(launch, model, warnings)
+            widest = widened(layout, self.vision.whole_rows)
             context = open_context(launch, model, widest)
         except PunaError:
-            self.eyes.close()
+            self.vision.close()
             model.close()
             raise
         layout = as_opened(layout, warnings)
@@ -196,8 +198,8 @@ class BatchedEngine:
         )
         rules = warm_up(context, model, layout)
         spinning.decide()  # the first answer is not to be the one that finds out
-        media = self.eyes.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
-        counted = generation_memory(launch, widest, model, context, self.eyes.memory())
+        media = self.vision.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
+        counted = generation_memory(launch, widest, model, context, self.vision.memory())
         use = counted.use if counted is not None else None
         self._model = model
         threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
@@ -213,7 +215,7 @@ class BatchedEngine:
             slot_context_tokens=tokens,
             weights_bytes=model.size_bytes,
             memory=use,
-            reads=step_reads(launch, use, cells=context.cells),
+            reads=_step_reads(launch, use, cells=context.cells),
             threads_max=launch.threads_max,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
@@ -221,7 +223,7 @@ class BatchedEngine:
         return context
 
     def _make_slots(self, context: Context, rules: MemoryRules, counted: CountedMemory | None) -> SlotTable:
-        """The slots, with no more host RAM for copies than was counted for them."""
+        """Make the slots, with no more host RAM for copies than was counted for them."""
         copies_bytes = COPIES_BYTES_MAX if counted is None else counted.copies_bytes
         return SlotTable(
             context,
@@ -231,7 +233,7 @@ class BatchedEngine:
             parking_bytes_max=min(self._options.parking_bytes_max, copies_bytes),
         )
 
-    def _loop_options(self, layout: LaunchLayout) -> LoopOptions:
+    def _loop_options(self, layout: Layout) -> LoopOptions:
         return LoopOptions(
             # With a pipeline the calls are larger than the graphs, so that every device has work.
             batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
@@ -246,5 +248,26 @@ class BatchedEngine:
 
 
 def _rules_fields(rules: MemoryRules) -> dict[str, object]:
-    """The memory's abilities as log fields."""
+    """Name the memory's abilities as log fields."""
     return {"erases_tail": rules.erases_tail, "window_tokens": rules.window_tokens, "can_shift": rules.can_move}
+
+
+def _step_reads(launch: Launch, use: MemoryUse | None, *, cells: int) -> StepReads | None:
+    """Return the bytes that a decode step of one token reads.
+
+    None without a count, with adapters, and where devices work on one layer together.
+    """
+    layout = launch.layout
+    together = layout.split_mode is not SplitMode.LAYER and len(layout.devices) > 1
+    if use is None or together or launch.adapter_tensors or not cells:
+        return None
+    numbers = launch.header.numbers
+    weights = weights_read(
+        launch.header.tensors,
+        launch.places,
+        experts=numbers.one("expert_count"),
+        experts_used=numbers.one("expert_used_count"),
+    )
+    # The output layer has no cells; host RAM has copies of prompts there.
+    cache = sum(sum(held.layer_cache_bytes[:-1]) for held in (use.host, *(held for _, held in use.devices)))
+    return StepReads(weights=weights, cell_bytes=cache / cells)

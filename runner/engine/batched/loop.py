@@ -13,13 +13,13 @@ from typing import assert_never
 from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
 from runner.core.grammar.token_grammar import NO_TOKEN
-from runner.core.sequence.batching import BatchPlan, BatchRow, Demand, plan_batch
+from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.sequence.inputs import groups_in
-from runner.engine.batched.commands import Cancel, Command, Cut, Encoded, Pause, Stop, Submit, UseThreads
+from runner.engine.batched.commands import Cancel, Command, Cut, Encoded, PauseSequence, StopEngine, Submit, UseThreads
 from runner.engine.batched.media_rows import MediaRows
-from runner.engine.batched.sampling_pool import SamplingPool, Wanted
+from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
@@ -30,7 +30,7 @@ from runner.engine.threads.compute_threads import ComputeThreads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """How the loop runs."""
+    """Options of the loop."""
 
     batch_tokens: int
     overlap: bool = True  # False: text work of a step is done before the next one is planned
@@ -78,7 +78,7 @@ class Loop:
         self._wake.set()
 
     def run(self) -> None:
-        """Serve until `Stop`.
+        """Serve until `StopEngine`.
 
         Raises:
             EngineFailure: the engine broke.
@@ -116,7 +116,7 @@ class Loop:
                     self._drop(found)
             case Cut(sequence_id, generated_tokens):
                 self._cut(sequence_id, generated_tokens)
-            case Pause(sequence_id, paused):
+            case PauseSequence(sequence_id, paused):
                 found = self._find(sequence_id)
                 if found is not None:
                     found.paused = paused
@@ -127,7 +127,7 @@ class Loop:
                 self._report.encode_s += done.seconds
             case UseThreads(count):
                 self._use_threads(count)
-            case Stop():
+            case StopEngine():
                 self._stopping = True
             case _:
                 assert_never(command)
@@ -143,7 +143,7 @@ class Loop:
         return next((sequence for sequence in self._waiting if sequence.id == sequence_id), None)
 
     def _drop(self, sequence: Sequence) -> None:
-        """Cancelled or failed: free what it has."""
+        """Free what a cancelled or failed sequence has."""
         if sequence.slot_id < 0:
             self._waiting.remove(sequence)
             sequence.sampler.close()
@@ -163,7 +163,7 @@ class Loop:
         self._report.outcomes.append(Freed(sequence.id, sequence.times()))
 
     def _cut(self, sequence_id: int, generated_tokens: int) -> None:
-        """A stop string was found: the tokens from it on leave the cache. The sequence may have ended by itself."""
+        """Remove the tokens from a found stop string on from the cache. The sequence may have ended by itself."""
         sequence = self._running.get(sequence_id)
         if sequence is not None:
             self._free(sequence, unheld_tokens=len(sequence.pending))
@@ -195,8 +195,8 @@ class Loop:
                 self._make_room(self._slots.slots[slot_id])
 
     def _plan_once(self) -> BatchPlan:
-        demands: list[Demand] = []
-        rows: list[Demand] = []
+        tokens: list[BatchRow] = []
+        rows: list[BatchRow] = []
         for slot in self._slots.slots:
             sequence = slot.sequence
             if sequence is not None and not sequence.paused and not self._slots.await_leader(slot, sequence):
@@ -204,18 +204,20 @@ class Loop:
                 if sequence.checkpoints:  # a chunk ends where the memory is to be saved
                     room = min(room, sequence.checkpoints[0] - len(slot.held))
                 if sequence.media_ahead:
-                    self._look_ahead(slot, sequence, room, demands, rows)
+                    self._look_ahead(slot, sequence, room, tokens, rows)
                 else:
-                    demands.append(Demand(slot.id, len(sequence.pending), room, sequence.generating))
+                    tokens.append(BatchRow(slot.id, len(sequence.pending), room, sequence.generating))
         # A call holds tokens or rows. Where both wait they take turns.
-        self._rows_turn = bool(rows) and not (demands and self._rows_turn)
+        self._rows_turn = bool(rows) and not (tokens and self._rows_turn)
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max, start=self._next_start)
-        return plan_batch(demands, batch_tokens=self._options.batch_tokens, start=self._next_start)
+        return plan_batch(tokens, batch_tokens=self._options.batch_tokens, start=self._next_start)
 
-    def _look_ahead(self, slot: Slot, sequence: Sequence, room: int, demands: list[Demand], rows: list[Demand]) -> None:
-        """What a sequence with images ahead could add next, to the tokens or to the rows."""
+    def _look_ahead(
+        self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow]
+    ) -> None:
+        """Collect the next inputs of a sequence with images ahead: tokens or rows."""
         assert self.media is not None
         error = self.media.failure(sequence)
         if error is not None:
@@ -223,7 +225,7 @@ class Loop:
             return
         found = self.media.demand(slot, sequence, room)
         if found.demand is not None:
-            (rows if found.rows else demands).append(found.demand)
+            (rows if found.rows else tokens).append(found.demand)
 
     def _make_room(self, slot: Slot) -> None:
         sequence = slot.sequence
@@ -336,7 +338,7 @@ class Loop:
             # Of log-probabilities a copy is taken before the choice changes the logits.
             raw = sequence.request.top_logprobs is not None
             if sequence.sampler.cost >= self._pool.cost_min and output >= 0 and not (raw or sequence.rules.exhausted):
-                wanted.append(Wanted(sequence.sampler, output, sequence.rules.generated))
+                wanted.append(SamplingJob(sequence.sampler, output, sequence.rules.generated))
         self._pool.choose_ahead(wanted)
 
     def _collect(self, row: BatchRow, output: int, synced_ns: int) -> None:
@@ -366,7 +368,7 @@ class Loop:
             return
         logits = self._context.logits(output).copy() if sequence.request.top_logprobs is not None else None
         try:
-            token_id = self._pool.sample(Wanted(sequence.sampler, output, sequence.rules.generated))
+            token_id = self._pool.sample(SamplingJob(sequence.sampler, output, sequence.rules.generated))
         except PunaError as error:
             self._fail(sequence, error)
             return

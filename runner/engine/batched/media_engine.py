@@ -1,11 +1,11 @@
-"""What the engine sees with: projector, encoder thread, the loop's side of both; nothing where the model is blind."""
+"""Vision of the engine: projector, encoder thread, the loop's side of both; empty for a model without vision."""
 
 from collections.abc import Callable
 from functools import partial
 
 from common.errors import BadModelFile, PunaError
 from runner.core.sequence.embedding_shelf import EmbeddingShelf
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.contract.engine import refuse_image
 from runner.engine.llama.context import Context
@@ -16,14 +16,14 @@ from runner.engine.media.media_loading import LoadedProjector, load_projector, w
 from runner.engine.media.media_store import MediaStore
 
 
-class Eyes:
+class Vision:
     """Opened between model and context, connected once the context is there. A projector that fails is a warning."""
 
     def __init__(self) -> None:
         self._loaded: LoadedProjector | None = None
         self.encoder: MediaEncoder | None = None
         self.shelf = EmbeddingShelf()
-        self.read: Callable[[bytes], Image] = refuse_image
+        self.read: Callable[[bytes], PreparedImage] = refuse_image
 
     @property
     def whole_rows(self) -> int:
@@ -86,7 +86,7 @@ class Eyes:
         return media
 
     def memory(self) -> dict[int | None, int]:
-        """What the projector holds, by ggml device; None is host RAM."""
+        """Return the projector's bytes by ggml device; None is host RAM."""
         return self._loaded.memory() if self._loaded is not None else {}
 
     def close(self) -> None:

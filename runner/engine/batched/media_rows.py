@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from common.errors import PunaError
-from runner.core.sequence.batching import BatchRow, Demand
+from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.inputs import holds_media, leading_segment, read_row, units_in
-from runner.core.sequence.media import EncodedImage, Image
+from runner.core.sequence.media import EncodedImage, PreparedImage
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot
 from runner.engine.llama.context import Context, DecodeResult, EngineFailure
@@ -15,9 +15,9 @@ from runner.engine.media.media_store import MediaStore
 
 
 class MediaDemand(NamedTuple):
-    """What a sequence with images ahead could add, and of which kind; None: its rows are still computed."""
+    """Inputs that a sequence with images ahead could add, and their kind; None: its rows are still computed."""
 
-    demand: Demand | None
+    demand: BatchRow | None
     rows: bool
 
 
@@ -54,30 +54,30 @@ class MediaRows:
         self._context.erase(0, 0)
 
     def take_in(self, done: EncodingDone) -> None:
-        """The encoder's answer."""
+        """Store the encoder's answer."""
         self.store.take_in(done)
 
     def begin(self, sequence: Sequence) -> None:
-        """A sequence got its slot: have its images encoded while the text before them is evaluated."""
+        """Start encoding the images of a sequence with a slot, while the text before them is evaluated."""
         for _, unit in units_in(sequence.pending):
             image, part = sequence.images[unit.key]
             self.store.unit(image, part, sequence.id)
 
     def failure(self, sequence: Sequence) -> PunaError | None:
-        """Why an image of a sequence cannot be had."""
+        """Return the error of an image of the sequence, or None."""
         return self.store.failure(sequence.id)
 
     def demand(self, slot: Slot, sequence: Sequence, room: int) -> MediaDemand:
-        """What comes next of a sequence: tokens up to an image, or rows of one."""
+        """Return the next inputs of a sequence: tokens up to an image, or rows of one."""
         pending = sequence.pending
         segment = leading_segment(pending)
         if segment.row is None:
-            return MediaDemand(Demand(slot.id, len(pending), min(room, segment.inputs), False), rows=False)
+            return MediaDemand(BatchRow(slot.id, len(pending), min(room, segment.inputs), False), rows=False)
         image, part = sequence.images[segment.row.unit.key]
         if self.store.unit(image, part, sequence.id) is None:
             return MediaDemand(None, rows=True)
         units = (segment.inputs,) if segment.row.unit.whole else ()
-        return MediaDemand(Demand(slot.id, len(pending), min(room, segment.inputs), False, units), rows=True)
+        return MediaDemand(BatchRow(slot.id, len(pending), min(room, segment.inputs), False, units), rows=True)
 
     def add(self, slot: Slot, sequence: Sequence, row: BatchRow) -> int:
         """Put rows into the batch; return the index of the last one."""
@@ -115,9 +115,9 @@ class MediaRows:
             self.store.leave(image, sequence.id)
 
     def end(self, sequence: Sequence) -> None:
-        """A sequence is gone: so are its claims."""
-        self.store.forget(sequence.request.images, sequence.id)
+        """Release the images of a sequence that is gone."""
+        self.store.forget(sequence.request.prompt.images, sequence.id)
 
     @staticmethod
-    def _is_of(sequence: Sequence, key: int, image: Image) -> bool:
+    def _is_of(sequence: Sequence, key: int, image: PreparedImage) -> bool:
         return sequence.images[key][0].hash == image.hash

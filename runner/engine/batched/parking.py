@@ -15,13 +15,13 @@ from runner.engine.llama.context import Context
 
 log = get_logger()
 
-# So many idle cells cost less than anybody would notice.
+# So many idle cells cost too little to notice.
 IDLE_CELLS_MAX = 1024
 # All of a prompt is copied back, even if only its beginning is wanted. Copying an input is at least so many times
 # faster than computing it.
 COPY_SPEEDUP = 16
 WORTH_TOKENS_MIN = 32
-# Others are told of the newest ones only.
+# Only the newest ones are reported.
 TOLD_MAX = 64
 
 
@@ -32,7 +32,7 @@ class ParkedPrompt:
     id: int
     inputs: list[int]
     state: NDArray[np.uint8]
-    sequence_id: int | None  # whose prompt it begins with; None: nobody's
+    sequence_id: int | None  # of the prompt that it begins with; None: of none
     salt: str  # of that request
 
 
@@ -48,7 +48,7 @@ class ParkingLot:
         self.enabled = bytes_max > 0
 
     def views(self) -> list[SlotView]:
-        """The parked prompts as sources of a prefix; nobody can run in them."""
+        """Return the parked prompts as sources of a prefix; no sequence can run in them."""
         return [
             SlotView(
                 slot_id=parked.id,

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import InvalidRequest
+from common.spec.sampling import Sampling
 from runner.core.grammar.token_grammar import NO_TOKEN, NOTHING_ALLOWED, GrammarCursor
-from runner.core.sequence.dry import Dry
+from runner.core.sequence.dry import Breakers, Dry
 from runner.core.sequence.penalties import LogitBias, Penalties, within_sigma
 from runner.core.sequence.reasoning_budget import ReasoningCursor
-from runner.core.sequence.sampling import SamplingParameters, draw_seed
+from runner.core.sequence.sampling import draw_seed, excludes_top_at
 from runner.engine.bindings import library
 from runner.engine.llama.context import Context
 
@@ -37,11 +38,12 @@ class Sampler:
 
     def __init__(
         self,
-        parameters: SamplingParameters,
+        parameters: Sampling,
         *,
         suppressed: Iterable[int],
         context_tokens: int,
         earlier: Iterable[int],
+        breakers: Breakers | None = None,
         grammar: GrammarCursor | None = None,
         reasoning: ReasoningCursor | None = None,
     ) -> None:
@@ -54,7 +56,9 @@ class Sampler:
             Penalties(parameters, context_tokens=context_tokens, earlier=earlier) if parameters.penalised else None
         )
         self._dry = (
-            Dry(parameters, context_tokens=context_tokens, earlier=earlier) if parameters.avoids_repeats else None
+            Dry(parameters, breakers or {}, context_tokens=context_tokens, earlier=earlier)
+            if parameters.avoids_repeats
+            else None
         )
         self._grammar = grammar
         self._reasoning = reasoning
@@ -65,9 +69,9 @@ class Sampler:
         self.cost = 0.0 if parameters.greedy or grammar is not None else _COST if parameters.top_k > 0 else _COST_OF_ALL
         self._chains: list[int] = []  # without XTC, and with it
         if not parameters.greedy:
-            self._chains.append(_create_chain(parameters, excludes=False))
+            self._chains.append(create_chain(parameters, excludes=False))
             if parameters.excludes_top:
-                self._chains.append(_create_chain(parameters, excludes=True))
+                self._chains.append(create_chain(parameters, excludes=True))
 
     def sample(self, context: Context, index: int, position: int, *, gives_lock_away: bool = False) -> int:
         """Choose the token for output `position` from the logits at batch `index`, and count it; NO_TOKEN: none left.
@@ -104,7 +108,7 @@ class Sampler:
             library.sampler_free(self._chains.pop())
 
     def _constrained(self, grammar: GrammarCursor, token_id: int, logits: NDArray[np.float32], position: int) -> int:
-        """The token itself if the grammar allows it, else the choice among those that it allows."""
+        """Return the token itself if the grammar allows it, else the choice among those that it allows."""
         if token_id != NO_TOKEN and logits[token_id] != -np.inf and grammar.allows(token_id):
             return token_id
         ids = grammar.allowed()
@@ -147,17 +151,17 @@ class Sampler:
             self._reasoning.accept(token_id)
 
     def _reseeded(self, position: int) -> int:
-        """The chain for this position with a fresh generator at its end.
+        """Return the chain for this position with a fresh generator at its end.
 
         The C interface cannot set the position of an old one.
         """
-        chain = self._chains[-1] if self._parameters.excludes_at(position) else self._chains[0]
+        chain = self._chains[-1] if excludes_top_at(self._parameters, position) else self._chains[0]
         library.sampler_free(library.chain_remove(chain, library.chain_length(chain) - 1))
         library.chain_add(chain, library.sampler_dist(draw_seed(self._parameters.seed, position)))
         return chain
 
 
-def _create_chain(parameters: SamplingParameters, *, excludes: bool) -> int:
+def create_chain(parameters: Sampling, *, excludes: bool) -> int:
     """top_k first: every later filter is 15 to 80 times slower on a whole vocabulary."""
     settings = llama.llama_sampler_chain_default_params()
     settings.no_perf = True
@@ -171,8 +175,11 @@ def _create_chain(parameters: SamplingParameters, *, excludes: bool) -> int:
     if parameters.min_p > 0.0:
         library.chain_add(chain, library.sampler_min_p(parameters.min_p, 1))
     if excludes:
-        # Whether it acts at a position is drawn by `excludes_at`; here it always does.
+        # Whether it acts at a position is drawn by `excludes_top_at`; here it always does.
         library.chain_add(chain, library.sampler_xtc(1.0, parameters.xtc_threshold, 1, 0))
-    library.chain_add(chain, library.sampler_temperature(parameters.temperature))
+    library.chain_add(
+        chain,
+        library.sampler_temperature(parameters.temperature, parameters.dynatemp_range, parameters.dynatemp_exponent),
+    )
     library.chain_add(chain, library.sampler_dist(0))
     return chain

@@ -28,7 +28,7 @@ STEP_NS_MIN = 400_000
 THREADS_MAX = 3  # besides the engine's own
 
 
-class Wanted(NamedTuple):
+class SamplingJob(NamedTuple):
     """A token that is to be chosen: the sequence's sampler, where its logits are, and the position of the token."""
 
     sampler: Sampler
@@ -46,11 +46,11 @@ class SamplingPool:
         self.cost_min = CHOICE_NS_MIN / vocabulary_size
         self._total_min = STEP_NS_MIN / vocabulary_size
         self._chosen: dict[int, int | BaseException] = {}
-        self._inboxes: list[queue.SimpleQueue[list[Wanted] | None]] = []
+        self._inboxes: list[queue.SimpleQueue[list[SamplingJob] | None]] = []
         self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         for number in range(min(threads, THREADS_MAX)):
-            inbox: queue.SimpleQueue[list[Wanted] | None] = queue.SimpleQueue()
+            inbox: queue.SimpleQueue[list[SamplingJob] | None] = queue.SimpleQueue()
             thread = threading.Thread(target=self._work, args=(inbox,), name=f"sampling-{number}", daemon=True)
             self._inboxes.append(inbox)
             self._threads.append(thread)
@@ -58,7 +58,7 @@ class SamplingPool:
 
     @property
     def threads(self) -> int:
-        """How many threads choose besides the engine's."""
+        """Return the number of sampling threads besides the engine's."""
         return len(self._threads)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class SamplingPool:
             thread.join()
         self._inboxes, self._threads = [], []
 
-    def choose_ahead(self, wanted: list[Wanted]) -> None:
+    def choose_ahead(self, wanted: list[SamplingJob]) -> None:
         """Choose all of them at once, if that is faster; `sample` gives the results."""
         self._chosen.clear()
         parts = min(len(self._inboxes) + 1, len(wanted))
@@ -83,8 +83,8 @@ class SamplingPool:
         for _ in range(parts - 1):
             self._done.get()
 
-    def sample(self, wanted: Wanted) -> int:
-        """The token, chosen ahead or now.
+    def sample(self, wanted: SamplingJob) -> int:
+        """Return the token, chosen ahead or now.
 
         Raises:
             PunaError: the sequence cannot go on.
@@ -96,7 +96,7 @@ class SamplingPool:
             raise found
         return found
 
-    def _choose(self, part: list[Wanted]) -> None:
+    def _choose(self, part: list[SamplingJob]) -> None:
         for one in part:
             try:
                 found: int | BaseException = one.sampler.sample(
@@ -106,7 +106,7 @@ class SamplingPool:
                 found = error
             self._chosen[one.place] = found
 
-    def _work(self, inbox: "queue.SimpleQueue[list[Wanted] | None]") -> None:
+    def _work(self, inbox: "queue.SimpleQueue[list[SamplingJob] | None]") -> None:
         while (part := inbox.get()) is not None:
             self._choose(part)
             self._done.put(None)

@@ -4,8 +4,7 @@ import time
 
 from runner.core.grammar.token_grammar import GrammarCursor
 from runner.core.sequence.endings import EndRules, generated_tokens_max
-from runner.core.sequence.inputs import tokens_of
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.reasoning_budget import ReasoningCursor
 from runner.core.sequence.requests import GenerationRequest, PreparedPrompt
 from runner.core.sequence.slots import Leader
@@ -74,7 +73,8 @@ class Sequence:
             request.sampling,
             suppressed=suppressed,
             context_tokens=prepared.context_tokens,
-            earlier=(*(tokens_of(request.prompt) if request.images else request.prompt), *request.resumed),
+            earlier=(*request.prompt.token_ids, *request.resumed),
+            breakers=request.breakers,
             grammar=None
             if request.grammar is None
             else GrammarCursor(request.grammar, resumed=request.resumed, ends=not request.ignore_eos),
@@ -83,8 +83,8 @@ class Sequence:
             else ReasoningCursor(request.reasoning, resumed=request.resumed),
         )
         # By unit key: the image that it is a part of, and which part.
-        self.images: dict[int, tuple[Image, int]] = {
-            unit.key: (image, part) for image in request.images for part, unit in enumerate(image.units)
+        self.images: dict[int, tuple[PreparedImage, int]] = {
+            unit.key: (image, part) for image in request.prompt.images for part, unit in enumerate(image.units)
         }
         self.media_ahead = False  # some pending input is a row of an image
         self.slot_id = -1
@@ -103,7 +103,7 @@ class Sequence:
         self.sampling_last_ns = 0
 
     def stamp_token(self, *, synced_ns: int, sampling_ns: int) -> None:
-        """A token was sampled from the results of `synced_ns`; `sampling_ns` is the engine's total before it."""
+        """Note a token sampled from the results of `synced_ns`; `sampling_ns` is the engine's total before it."""
         if not self.first_token_ns:
             self.first_token_ns = synced_ns
             self.sampling_first_ns = sampling_ns
@@ -112,11 +112,11 @@ class Sequence:
 
     @property
     def cached_prompt_tokens(self) -> int:
-        """What of the prompt was in the cache. Where an answer goes on, some of that answer may have been, too."""
+        """Return the number of prompt tokens taken from the cache. After a resume it may include answer tokens."""
         return min(self.cached_tokens, self.prepared.prompt_tokens)
 
     def times(self) -> SequenceTimes | None:
-        """What was measured; None if the sequence never had a slot."""
+        """Return the measured times; None if the sequence never had a slot."""
         if self.slot_id < 0:
             return None
         prompt_ns = generate_ns = 0

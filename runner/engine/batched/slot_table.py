@@ -67,17 +67,17 @@ class SlotTable:
         self.rules = rules
         self._shared = SharedCells()
         self._uses = 0
-        self.has_parked = False  # since it was last told what is held
+        self.has_parked = False  # since the last report of held prompts
         self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
 
     @property
     def busy(self) -> int:
-        """How many slots serve a sequence."""
+        """Return the number of slots that serve a sequence."""
         return sum(slot.sequence is not None for slot in self.slots)
 
     @property
     def held_inputs(self) -> int:
-        """How much all slots hold together."""
+        """Return the number of inputs that all slots hold together."""
         return sum(len(slot.held) for slot in self.slots)
 
     def tell(self, report: StepReport) -> None:
@@ -88,7 +88,7 @@ class SlotTable:
         self.has_parked = False
 
     def lone_step(self, rows: Rows[BatchRow], began_ns: int, ended_ns: int) -> tuple[LoneStep, ...]:
-        """A call that held one generated token of one sequence, before it is booked; else nothing."""
+        """Return a call that held one generated token of one sequence, before it is booked; else nothing."""
         if len(rows) != 1 or rows[0].tokens != 1:
             return ()
         slot = self.slots[rows[0].key]
@@ -99,7 +99,7 @@ class SlotTable:
         return (LoneStep(began_ns, ended_ns, min(held + 1, self._context.cells)),)
 
     def newest(self, rows: Rows[BatchRow]) -> BatchRow:
-        """What a call leaves out first when cells run out: the newest prompt, else the newest sequence."""
+        """Return the row to leave out first when cells run out: the newest prompt, else the newest sequence."""
 
         def age(row: BatchRow) -> tuple[bool, int]:
             sequence = self.slots[row.key].sequence
@@ -130,7 +130,7 @@ class SlotTable:
         return slot
 
     def await_leader(self, slot: Slot, sequence: Sequence) -> bool:
-        """True while a sequence has to wait for its leader; takes over what the leader evaluated once it is there."""
+        """Return True while a sequence waits for its leader; then take over what the leader evaluated."""
         leader = sequence.leader
         if leader is None:
             return False
@@ -150,7 +150,7 @@ class SlotTable:
         return False
 
     def free(self, slot: Slot) -> None:
-        """The slot serves nobody now; what it holds stays for the next prompt that begins the same."""
+        """Free the slot; its content stays for the next prompt that begins the same."""
         slot.sequence = None
 
     def erase_tail(self, slot: Slot, kept_tokens: int) -> None:
@@ -182,7 +182,7 @@ class SlotTable:
         self._checkpoints.cut(slot.id, kept_tokens)
 
     def shared_tokens(self, slot: Slot) -> int:
-        """Inputs at the start whose cells another slot uses too."""
+        """Return the number of inputs at the start whose cells another slot uses too."""
         return self._shared.shared_tokens(slot.id)
 
     def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
@@ -209,7 +209,7 @@ class SlotTable:
         if not self._parking.enabled:
             return False
         idle = [slot for slot in self.slots if slot.sequence is None and slot.held]
-        # The newest one stays: whoever talked last talks next.
+        # The newest one stays: the last conversation is likely the next.
         if len(idle) < 2 or sum(len(slot.held) for slot in idle) <= IDLE_CELLS_MAX:
             return False
         idle.sort(key=lambda slot: slot.last_used)
@@ -316,11 +316,11 @@ class SlotTable:
 
 
 def _log_eviction(slot: Slot) -> None:
-    """Nothing of what a slot holds stays, for somebody else's sake."""
+    """Clear a slot for another sequence."""
     if slot.held:
         log.info("slot.evicted", slot=slot.id, tokens=len(slot.held))
 
 
 def _position(slot: Slot, index: int) -> int:
-    """Where an input of a slot stands; no index inside an image."""
+    """Return the position of an input of a slot; never an index inside an image."""
     return index - excess_rows(slot.held[:index]) if slot.excess else index

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from runner.engine.bindings import ggml
 
 
-class Node(ctypes.Structure):
+class MapNode(ctypes.Structure):
     """One element of the red-black tree: links; subclasses add key and value."""
 
     _fields_: ClassVar[Sequence[tuple[str, Any]]] = (
@@ -25,7 +25,7 @@ class Node(ctypes.Structure):
     )
 
 
-AnyNode = TypeVar("AnyNode", bound=Node)
+AnyNode = TypeVar("AnyNode", bound=MapNode)
 
 
 class Map(ctypes.Structure):
@@ -45,12 +45,12 @@ assert ctypes.sizeof(Map) == 48
 
 
 def maps_can_be_returned() -> bool:
-    """Whether a function can be called here that returns a map."""
+    """Return True if a function that returns a map can be called on this platform."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def take_elements(answer: Map, node_type: type[AnyNode], *, nodes_max: int) -> list[AnyNode] | None:
-    """Copies of a map's elements; its memory is given back. None: this C++ library lays maps out in another way."""
+    """Copy a map's elements and free its memory. None: this C++ library lays maps out in another way."""
     pending = [answer.root] if answer.root else []
     addresses: list[int] = []
     elements: list[AnyNode] = []

@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def bind(symbol: str, result: Any, *arguments: Any) -> Function:
-    """A function of the library with its own prototype, so that nobody else's declarations are changed.
+    """Return a function of the library with its own prototype, so that no other declaration is changed.
 
     Raises:
         AttributeError: this build has no such symbol.
@@ -90,7 +90,7 @@ buffer_type_name = bind("ggml_backend_buft_name", c_char_p, c_void_p)
 buffer_type_is_host = bind("ggml_backend_buft_is_host", c_bool, c_void_p)
 cpu_buffer_type = bind("ggml_backend_cpu_buffer_type", c_void_p)
 buffer_type_device = bind("ggml_backend_buft_get_device", c_void_p, c_void_p)
-# Only where the engine was built with GGML_RPC=on. Aborts the process if nobody answers: say hello first (rpc_hello).
+# Only where the engine was built with GGML_RPC=on. Aborts the process without an answer: say hello first (rpc_hello).
 rpc_add_server = bind_optional("ggml_backend_rpc_add_server", c_void_p, c_char_p)
 # Endpoint, cache directory or NULL, threads, device count, devices. Serves until the process ends; returns only if it
 # could not listen.

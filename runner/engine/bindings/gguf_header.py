@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import BadModelFile
+from common.paths import open_regular
 from runner.core.model.description import METADATA_ITEMS_MAX, Scalar, TensorFacts, TokenType, Value
 from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf
 from runner.engine.bindings import ggml
@@ -25,10 +26,10 @@ def check_model_file(path: Path) -> None:
         BadModelFile: missing, unreadable, truncated or malformed; the text has path, offset and errno.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes == 0:
-                raise BadModelFile(f"{path}: the file is empty")
+                raise BadModelFile(f"{path}: the file is empty, or still being written")
             with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content, memoryview(content) as data:
                 check_gguf(data, _block_formats())
     except BadGguf as error:
@@ -72,7 +73,7 @@ class GgufHeader:
         return found
 
     def tensors(self) -> list[TensorFacts]:
-        """The tensor table."""
+        """Return the tensor table."""
         return [self._tensor(index) for index in range(ggml.gguf_tensor_count(self._pointer))]
 
     def shapes(self) -> list[tuple[str, str, list[int]]]:
@@ -91,7 +92,7 @@ class GgufHeader:
         return self._count(TOKENS_KEY, ggml.GGUF_STRING)
 
     def token_text(self, index: int) -> str:
-        """The tokenizer's text of one token; empty if it has no such token."""
+        """Return the tokenizer's text of one token; empty if it has no such token."""
         if not 0 <= index < self.vocabulary_size():
             return ""
         return _text(ggml.gguf_array_string(self._pointer, self._ids[TOKENS_KEY], index))

@@ -73,7 +73,9 @@ sampler_typical = _bind_short("llama_sampler_init_typical", _pointer, ctypes.c_f
 sampler_xtc = _bind_short(
     "llama_sampler_init_xtc", _pointer, ctypes.c_float, ctypes.c_float, ctypes.c_size_t, ctypes.c_uint32
 )
-sampler_temperature = _bind_short("llama_sampler_init_temp", _pointer, ctypes.c_float)
+sampler_temperature = _bind_short(
+    "llama_sampler_init_temp_ext", _pointer, ctypes.c_float, ctypes.c_float, ctypes.c_float
+)
 chain_create = _bind_short("llama_sampler_chain_init", _pointer, llama.llama_sampler_chain_params)
 
 # ggml_log_level; the table in llama_cpp's own logger is off by one.
@@ -89,7 +91,7 @@ class EngineLog:
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=_LINES_MAX)
         self.warnings: deque[str] = deque(maxlen=_LINES_MAX)
-        self.notes: deque[str] = deque(maxlen=_NOTES_MAX)  # facts about a load that nothing else tells
+        self.notes: deque[str] = deque(maxlen=_NOTES_MAX)  # facts about a load from the log alone
         self._level = 0
         # Held by this object for as long as C may call it.
         self._callback = llama.llama_log_callback(self._receive)
@@ -137,5 +139,5 @@ def start_engine() -> None:
 
 
 def _report_abort(message: bytes) -> None:
-    """The last words of an assertion inside ggml, for the log file; the process dies right after."""
+    """Write the text of an assertion inside ggml to the log file; the process dies right after."""
     os.write(2, b'{"event": "engine.aborted", "text": "' + message.replace(b'"', b"'").strip() + b'"}\n')

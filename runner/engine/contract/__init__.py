@@ -1,1 +1,1 @@
-"""What every engine offers to the server. No engine is imported here."""
+"""Contract of every engine with the server. No engine is imported here."""

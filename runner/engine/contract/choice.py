@@ -1,4 +1,4 @@
-"""Which engine runs a model. Pure."""
+"""Choice of the engine for a model. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +30,7 @@ class EngineChoice:
 
 
 def parse_engine(name: str) -> EngineName | None:
-    """The engine of that name; None where the name is left open.
+    """Parse the name of an engine; None where it is left open.
 
     Raises:
         InvalidRequest: there is no such engine; the text lists those that are.

@@ -1,4 +1,4 @@
-"""What every engine offers to the server, and what it reports back. No engine is imported here."""
+"""Contract of every engine with the server, and its reports. No engine is imported here."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError, UnsupportedCapability
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 from runner.core.layout.memory_report import MemoryUse
 from runner.core.sequence.decode_windows import LoneStep, StepReads
 from runner.core.sequence.endings import Ending
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
 
 
@@ -72,7 +72,7 @@ Outcome = Progressed | Sampled | Ended | Failed | Freed
 
 @dataclass(slots=True, kw_only=True)
 class StepReport:
-    """What happened since the last report."""
+    """Events since the last report."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     decode_calls: int = 0
@@ -86,16 +86,16 @@ class StepReport:
     slots_busy: int = 0
     waiting: int = 0
     held_inputs: int = 0  # that all slots hold
-    lone_steps: list[LoneStep] = field(default_factory=list)  # the calls of which the time of reading can be told
+    lone_steps: list[LoneStep] = field(default_factory=list)  # the calls that show the time of reading
     holders: tuple[int, ...] = ()  # sequences whose prompts slots hold from the beginning on, also ended ones
     parked: tuple[int, ...] = ()  # likewise, of prompts that were moved to host RAM; the newest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """What an engine has loaded."""
+    """Model that an engine has loaded."""
 
-    layout: LaunchLayout  # with every automatic value resolved
+    layout: Layout  # with every automatic value resolved
     warnings: tuple[str, ...]  # where the engine does not do what the layout asked for
     vocabulary_size: int
     slot_context_tokens: int
@@ -106,7 +106,7 @@ class LoadedModel:
 
 
 class LoadProgress(NamedTuple):
-    """How far a load is. Neither figure ever falls."""
+    """Progress of a load. Neither figure ever falls."""
 
     fraction: float  # 0..1; 1 only once everything is there, the context too
     bytes_done: int  # weights in memory
@@ -129,20 +129,20 @@ class EngineListener(Protocol):
         """From the first call on with all bytes that there will be; the last one says that all are there."""
 
     def loaded(self, model: LoadedModel) -> None:
-        """The engine takes requests now."""
+        """Handle the end of the load: the engine takes requests now."""
 
     def load_failed(self, error: PunaError) -> None:
-        """The engine is finished."""
+        """Handle a failed load: the engine is finished."""
 
     def stepped(self, report: StepReport) -> None:
         """Something happened. The report belongs to the listener."""
 
     def died(self, error: BaseException) -> None:
-        """The engine broke and the process has to end at once."""
+        """Handle an engine that broke: the process has to end at once."""
 
 
 class TokenTable(Protocol):
-    """What the text side needs of a vocabulary; safe in any thread."""
+    """Vocabulary data that the text side needs; safe in any thread."""
 
     size: int
     pieces: list[bytes]
@@ -155,7 +155,7 @@ class TokenTable(Protocol):
         """Token ids of UTF-8 text, without begin token."""
 
     def detokenize(self, ids: list[int]) -> bytes:
-        """The bytes of tokens, special ones included."""
+        """Return the bytes of tokens, special ones included."""
 
 
 class Engine(Protocol):
@@ -171,8 +171,8 @@ class Engine(Protocol):
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:
         """Run a checked request under an id that was never used before."""
 
-    def read_image(self, data: bytes) -> Image:
-        """What an image file becomes among the inputs; takes milliseconds, so not on an event loop.
+    def read_image(self, data: bytes) -> PreparedImage:
+        """Return the inputs that an image file turns into; takes milliseconds, so not on an event loop.
 
         Raises:
             UnsupportedCapability: the model sees no images.
@@ -201,8 +201,8 @@ class Engine(Protocol):
 NO_IMAGES = "this model does not support images"
 
 
-def refuse_image(_: bytes) -> Image:
-    """`read_image` of models without eyes.
+def refuse_image(_: bytes) -> PreparedImage:
+    """`read_image` of models without vision.
 
     Raises:
         UnsupportedCapability: always.

@@ -1,4 +1,4 @@
-"""What an engine for pooled models offers beside `Engine`, and what it reports. No engine is imported here."""
+"""Contract of an engine for pooled models beside `Engine`, and its reports. No engine is imported here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from runner.engine.contract.engine import Engine, StepReport
 
 
 class PooledVector(NamedTuple):
-    """What the model made of one input: float32[embedding], or float32[outputs of the ranking head]."""
+    """Result of the model for one input: float32[embedding], or float32[outputs of the ranking head]."""
 
     request_id: int
     input_index: int
@@ -39,7 +39,7 @@ class PooledEnd(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PooledReport(StepReport):
-    """What happened since the last report. `slots_busy` are the inputs of the call that begins now."""
+    """Events since the last report. `slots_busy` are the inputs of the call that begins now."""
 
     vectors: list[PooledVector] = field(default_factory=list)
     ends: list[PooledEnd] = field(default_factory=list)
@@ -47,7 +47,7 @@ class PooledReport(StepReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledModel:
-    """What the text side needs to know about a loaded pooled model."""
+    """Facts about a loaded pooled model that the text side needs."""
 
     pooling: Pooling
     input_tokens_max: int  # the least of the context and what the model was trained with

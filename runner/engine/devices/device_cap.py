@@ -1,7 +1,7 @@
 """Counts what is allocated on a device in this process, and refuses what goes beyond a limit.
 
 A device of ggml and its buffer type are tables of functions. Two entries are replaced here: the device's `get_memory`,
-so that it tells of no more than the limit, and the buffer type's `alloc_buffer`, so that a request beyond it gets
+so that it reports no more than the limit, and the buffer type's `alloc_buffer`, so that a request beyond it gets
 nothing. Each buffer's `free_buffer` is replaced too, so that the count falls again.
 Source: struct ggml_backend_device and struct ggml_backend_buffer_type in ggml-backend-impl.h.
 """
@@ -26,7 +26,7 @@ class DeviceCap:
     """Lives as long as the process: C holds its functions. `max_bytes` 0 counts without a limit."""
 
     def __init__(self, device: int, *, max_bytes: int, on_change: Callable[[int], None]) -> None:
-        """`on_change` is told the bytes in use after every allocation and release; it must not raise."""
+        """`on_change` gets the bytes in use after every allocation and release; it must not raise."""
         self.used_bytes = 0
         self._max_bytes = max_bytes
         self._on_change = on_change

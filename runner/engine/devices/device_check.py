@@ -1,4 +1,4 @@
-"""Whether a device really computes, and how fast its memory is: one small graph, and a copy inside the device.
+"""Test of a device and its memory speed: one small graph, and a copy inside the device.
 
 A device that the engine lists may still abort the process at its first kernel, so this runs in a process of its own.
 """

@@ -9,10 +9,10 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import InvalidRequest
 from common.network import split_host_port
+from common.spec.layout import Layout
 from runner.core.devices.dedupe import backend_rank
-from runner.core.devices.devices import DeviceType, EngineDevice, Identity, identify
+from runner.core.devices.devices import DeviceIdentity, DeviceType, EngineDevice, identify
 from runner.core.devices.gpu_memory import GpuMemory, find_by_address
-from runner.core.layout.layout import LaunchLayout
 from runner.engine.bindings import ggml
 from runner.engine.devices.rpc_hello import rpc_hello
 from runner.gpu_memory import known_cards
@@ -34,7 +34,7 @@ class OpenDevice:
     """A device and the engine's pointer to it, valid for the life of this process."""
 
     facts: EngineDevice
-    identity: Identity
+    identity: DeviceIdentity
     pointer: int
 
 
@@ -45,12 +45,12 @@ def engine_build() -> str:
 
 
 def backends() -> list[str]:
-    """The ggml backends that are compiled in, e.g. "CPU", "RPC", "CUDA"."""
+    """Return the ggml backends that are compiled in, e.g. "CPU", "RPC", "CUDA"."""
     return [_text(ggml.registry_name(ggml.registry_get(index))) for index in range(ggml.registry_count())]
 
 
 def has_rpc() -> bool:
-    """Whether this build can use devices of other nodes."""
+    """Return True if this build can use devices of other nodes."""
     return ggml.rpc_add_server is not None and RPC_BACKEND in backends()
 
 
@@ -75,8 +75,8 @@ def open_devices(rpc_endpoints: Sequence[str] = ()) -> list[OpenDevice]:
     return local + lent
 
 
-def open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str] = ()) -> dict[str, int]:
-    """The engine's pointer to each device that a layout may name, by device id.
+def open_layout_devices(layout: Layout, rpc_endpoints: Sequence[str] = ()) -> dict[str, int]:
+    """Return the engine's pointer to each device that a layout may name, by device id.
 
     Devices with an address are opened there. `rpc_endpoints` are servers whose devices go by the engine's own names.
 
@@ -92,7 +92,7 @@ def open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str] = ())
         raise InvalidRequest(str(error), param="devices") from error
 
 
-def _open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str]) -> dict[str, int]:
+def _open_layout_devices(layout: Layout, rpc_endpoints: Sequence[str]) -> dict[str, int]:
     # A card that two backends list has one id: the better backend's entry is the last one to be noted.
     opened = sorted(open_devices(rpc_endpoints), key=lambda device: -backend_rank(device.facts.backend))
     pointers = {device.identity.id: device.pointer for device in opened}
@@ -102,8 +102,8 @@ def _open_layout_devices(layout: LaunchLayout, rpc_endpoints: Sequence[str]) -> 
             numbered = lent[device.rpc_address]
             if device.rpc_device >= len(numbered):
                 where = f"{device.rpc_address} lends {len(numbered)} devices"
-                raise InvalidRequest(f"device {device.id!r}: {where}, none with number {device.rpc_device}")
-            pointers[device.id] = numbered[device.rpc_device]
+                raise InvalidRequest(f"device {device.device_id!r}: {where}, none with number {device.rpc_device}")
+            pointers[device.device_id] = numbered[device.rpc_device]
     return pointers
 
 
@@ -146,3 +146,20 @@ def _properties(pointer: int) -> ggml.DeviceProperties:
 
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode(errors="replace").strip()
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def serve_devices(port: int, pointers: Sequence[int], *, threads: int) -> None:
+    """Serve one client after another until the process ends; returns only if the port could not be had.
+
+    No cache directory: what a client sends is not kept on this machine.
+
+    Raises:
+        ValueError: this build has no RPC.
+    """
+    if ggml.rpc_start_server is None:
+        raise ValueError("llama-cpp-python was built without GGML_RPC, so devices cannot be lent; run make setup")
+    devices = (ctypes.c_void_p * len(pointers))(*pointers)
+    ggml.rpc_start_server(f"{LOOPBACK}:{port}".encode(), None, threads, len(pointers), devices)

@@ -1,4 +1,4 @@
-"""What the graphs of a context will take, where nothing is allocated: reserved as a load reserves them.
+"""Sizes of a context's graphs without allocation: reserved as a load reserves them.
 
 The engine's own count of a `no_alloc` context forgets, before it lays the graph out, on which device each layer's norm
 is to be computed (`ggml_backend_sched_reserve_size` resets the scheduler). So a norm lies on the device before, and
@@ -41,7 +41,7 @@ class Reservation:
 
 
 def reservations(context: int, *, outputs_max: int) -> tuple[Reservation, ...]:
-    """What a context reserves as it is created: prompts, then generation. Source: `llama_context::sched_reserve`."""
+    """Return the reservations of a new context: prompts, then generation. Source: `llama_context::sched_reserve`."""
     tokens = min(llama.llama_n_ctx(context), llama.llama_n_ubatch(context))
     sequences: int = llama.llama_n_seq_max(context)
     outputs = min(tokens, outputs_max or llama.llama_n_batch(context))
@@ -92,7 +92,7 @@ def _noting(buffer_type: int, asked: dict[int, int]) -> Iterator[None]:
 
 
 def _is_as_known(buffer_type: int) -> bool:
-    """Whether the struct begins as it did when this was written, and may be changed."""
+    """Return True if the struct begins as it did when this was written, and may be changed."""
     slots = (c_void_p * 2).from_address(buffer_type)
     name, allocate = slots[_NAME_SLOT], slots[_ALLOCATE_SLOT]
     if not name or not allocate or not _is_writable(buffer_type + _ALLOCATE_SLOT * _POINTER_BYTES):

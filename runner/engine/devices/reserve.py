@@ -7,7 +7,7 @@ is too small costs a whole load.
 from collections.abc import Mapping, Sequence
 from ctypes import c_size_t, c_void_p
 
-from runner.core.layout.refusals import MemoryClass, Refusal
+from runner.core.layout.refusals import BufferRefusal, MemoryClass
 from runner.engine.bindings import ggml
 
 # A larger buffer than the device takes in one piece is tried in pieces; fewer than this many, whatever it says.
@@ -20,8 +20,8 @@ _free = ggml.bind("ggml_backend_buffer_free", None, c_void_p)
 
 def try_reservation(
     device_pointers: Mapping[str, int], wanted: Mapping[str, Sequence[tuple[MemoryClass, int]]]
-) -> Refusal | None:
-    """Allocate everything, give it back, and say what was refused; `Refusal.buffer` is the device's id.
+) -> BufferRefusal | None:
+    """Allocate everything, give it back, and say what was refused; `BufferRefusal.buffer` is the device's id.
 
     Args:
         device_pointers: ggml device by id.
@@ -33,7 +33,7 @@ def try_reservation(
             buffer_type = ggml.device_buffer_type(device_pointers[device_id])
             for what, size_bytes in sizes:
                 if not _hold(buffer_type, size_bytes, held):
-                    return Refusal(buffer=device_id, size_bytes=size_bytes, what=what)
+                    return BufferRefusal(buffer=device_id, size_bytes=size_bytes, what=what)
     finally:
         for buffer in held:
             _free(buffer)

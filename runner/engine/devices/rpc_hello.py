@@ -1,7 +1,7 @@
 """Asks an RPC server of ggml for its version, devices and memory in plain Python, with a deadline.
 
-The engine's own `ggml_backend_rpc_add_server` aborts the process when nobody answers and blocks without a limit while
-the server serves somebody else, so nobody calls it before this has succeeded.
+The engine's own `ggml_backend_rpc_add_server` aborts the process when no server answers and blocks without a limit
+while the server serves another client, so it is called only after this has succeeded.
 Source: ggml-rpc.h and ggml-rpc.cpp of llama.cpp, protocol 7: request = u8 command, u64 length, payload; answer = u64
 length, payload; little-endian.
 """
@@ -21,7 +21,7 @@ DEVICES_MAX = 16
 
 
 class RpcUnusable(ModelUnavailable):
-    """Nobody answers there, or not in this protocol. The text says which; a leased server times out."""
+    """No server answers there, or not in this protocol. The text says which; a leased server times out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

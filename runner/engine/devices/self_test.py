@@ -1,4 +1,4 @@
-"""Whether this build of the engine computes on this processor: a quantized model is made, loaded and decoded with."""
+"""Test of this build of the engine on this processor: a quantized model is made, loaded and decoded with."""
 
 import ctypes
 import tempfile

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from common.errors import PunaError
+from common.spec.layout import Layout, SplitMode
 from common.telemetry.logs import get_logger
 from runner.core.layout.cache_sizes import block_cache_bytes
-from runner.core.layout.layout import COPIES_BYTES_MAX, COPIES_MAX, LaunchLayout, SplitMode
+from runner.core.layout.layout import COPIES_BYTES_MAX, COPIES_MAX
 from runner.core.layout.load_notes import parse_notes
 from runner.core.layout.memory_layers import LayerFacts, Mismatch, split_layers
 from runner.core.layout.memory_report import BufferUse, ClassBytes, MemoryUse, sum_by_device
@@ -21,8 +22,8 @@ _MAPPED = "Mapped"  # in the names of buffers that are the mapped file
 _ROW_VALUE_BYTES = 4
 
 
-def output_row_bytes(layout: LaunchLayout, *, vocabulary_size: int) -> int:
-    """The buffer of logits rows in host RAM, which the engine's own counts leave out."""
+def output_row_bytes(layout: Layout, *, vocabulary_size: int) -> int:
+    """Return the buffer of logits rows in host RAM, which the engine's own counts leave out."""
     return layout.slots * vocabulary_size * _ROW_VALUE_BYTES
 
 
@@ -34,7 +35,7 @@ def copies_bytes(use: MemoryUse) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What the engine counts: totals, and whether its host weights are the mapped file."""
+    """Counts of the engine: totals, and whether its host weights are the mapped file."""
 
     use: MemoryUse
     mapped: bool
@@ -51,7 +52,7 @@ def count_memory(
     projector_bytes: Mapping[int | None, int] | None = None,
     graphs: Mapping[int, int] | None = None,
 ) -> Count:
-    """What a context and its model hold, by device of the layout.
+    """Return the bytes of a context and its model, by device of the layout.
 
     Args:
         launch: the model's.
@@ -64,15 +65,17 @@ def count_memory(
     """
     device_ids = {pointer: device_id for device_id, pointer in launch.device_pointers.items()}
     # A lent device may have a second name of the engine's own.
-    device_ids.update({launch.device_pointers[device.id]: device.id for device in launch.layout.devices})
+    device_ids.update({launch.device_pointers[device.device_id]: device.device_id for device in launch.layout.devices})
     buffers = read_breakdown(context, device_ids, graphs=graphs)
     mapped = any(buffer.device_id is None and _MAPPED in buffer.buffer_type for buffer in buffers)
     buffers += projector_buffers(projector_bytes or {}, device_ids)
-    return Count(use=sum_by_device(buffers, device_ids=[device.id for device in launch.layout.devices]), mapped=mapped)
+    return Count(
+        use=sum_by_device(buffers, device_ids=[device.device_id for device in launch.layout.devices]), mapped=mapped
+    )
 
 
 def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, str]) -> list[BufferUse]:
-    """A projector's bytes by ggml device (None: host RAM) as lines of a breakdown."""
+    """Return a projector's bytes by ggml device (None: host RAM) as lines of a breakdown."""
     return [
         BufferUse(
             buffer_type="projector",
@@ -85,14 +88,14 @@ def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, 
 
 def report_layers(
     launch: Launch,
-    layout: LaunchLayout,
+    layout: Layout,
     count: Count,
     *,
     cells: int,
     host_extra_bytes: int,
     count_again: CountAgain | None = None,
 ) -> MemoryUse:
-    """The totals per layer, with adapters and what the runner itself keeps in host RAM.
+    """Return the totals per layer, with adapters and what the runner itself keeps in host RAM.
 
     A formula that is off is logged, and what it says scaled to the count.
 
@@ -105,7 +108,7 @@ def report_layers(
         count_again: for a formula that is off, to learn what one layer really takes.
     """
     numbers = launch.header.numbers
-    told = parse_notes(engine_log.notes).windowed
+    windowed = parse_notes(engine_log.notes).windowed
     guessed = numbers.windowed()
     facts = LayerFacts(
         places=launch.places,
@@ -114,7 +117,7 @@ def report_layers(
         block_cache_bytes=block_cache_bytes(
             numbers,
             layout,
-            windowed=[told.get(block, guess) for block, guess in enumerate(guessed)],
+            windowed=[windowed.get(block, guess) for block, guess in enumerate(guessed)],
             cells=cells,
         ),
         host_extra_bytes=host_extra_bytes,

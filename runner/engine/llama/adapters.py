@@ -25,7 +25,7 @@ class AdapterRefused(Exception):
 
 
 def load_adapters(model_pointer: int, adapters: tuple[AdapterFile, ...]) -> list[int]:
-    """The engine's adapter for each file, in order.
+    """Return the engine's adapter for each file, in order.
 
     Raises:
         AdapterRefused: of another model, or no memory for it.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class CallArrays:
-    """What every llama_batch has, whatever is evaluated: one sequence per input, and where an output is wanted.
+    """Arrays of every llama_batch: one sequence per input, and a flag for each wanted output.
 
     C reads these arrays during decode: they are owned here and never replaced.
     """
@@ -38,7 +38,7 @@ class CallArrays:
         tokens: NDArray[np.int32] | None = None,
         rows: NDArray[np.float32] | None = None,
     ) -> Any:
-        """The llama_batch over these arrays."""
+        """Return the llama_batch over these arrays."""
         return llama.llama_batch(
             0,
             None if tokens is None else tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),

@@ -16,7 +16,7 @@ _ALL, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
 
 
 class DecodeResult(IntEnum):
-    """What llama_decode answers; anything below is fatal."""
+    """Result of llama_decode; any other value is fatal."""
 
     DONE = 0
     NO_CELLS = 1
@@ -74,7 +74,7 @@ class Context:
         return result
 
     def set_causal(self, causal: bool) -> None:
-        """Whether an input of the next calls sees only what stands before it, or the whole call."""
+        """Set whether an input of the next calls attends to earlier inputs only, or to the whole call."""
         llama.llama_set_causal_attn(self.pointer, causal)
 
     def set_threads(self, single: int, several: int) -> None:
@@ -88,7 +88,7 @@ class Context:
         library.synchronize(self.pointer)
 
     def logits(self, index: int) -> NDArray[np.float32]:
-        """The engine's own row float32[vocabulary] for the batch index; the next decode overwrites it."""
+        """Return the engine's own row float32[vocabulary] for the batch index; the next decode overwrites it."""
         address = library.logits_at(self.pointer, index)
         assert address, "no logits were asked for at this index"
         row = self._rows.get(address)
@@ -124,13 +124,13 @@ class Context:
         library.sequence_add(self._memory, slot_id, start, stop, distance)
 
     def first_position(self, slot_id: int) -> int:
-        """The oldest position of a slot that is still in the cache; -1 if it is empty."""
+        """Return the oldest position of a slot that is still in the cache; -1 if it is empty."""
         self._check(slot_id)
         position: int = library.sequence_first(self._memory, slot_id)
         return position
 
     def last_position(self, slot_id: int) -> int:
-        """The newest position of a slot; -1 if it is empty."""
+        """Return the newest position of a slot; -1 if it is empty."""
         self._check(slot_id)
         position: int = library.sequence_last(self._memory, slot_id)
         return position
@@ -140,7 +140,7 @@ class Context:
         return self._size(slot_id, _PARTIAL)
 
     def save(self, slot_id: int) -> NDArray[np.uint8]:
-        """A copy of what cannot go back: recurrent state, sliding windows. Empty if it could not be taken."""
+        """Return a copy of what cannot go back: recurrent state, sliding windows. Empty if it could not be taken."""
         return self._read(slot_id, _PARTIAL)
 
     def restore(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
@@ -152,7 +152,7 @@ class Context:
         return self._size(slot_id, _ALL)
 
     def save_all(self, slot_id: int) -> NDArray[np.uint8]:
-        """A copy of everything in a slot's cells. Empty if it could not be taken."""
+        """Return a copy of everything in a slot's cells. Empty if it could not be taken."""
         return self._read(slot_id, _ALL)
 
     def restore_all(self, slot_id: int, data: NDArray[np.uint8]) -> bool:

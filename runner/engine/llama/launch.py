@@ -1,4 +1,4 @@
-"""What is known of a model and its layout before any weight is read: header, devices, sizes."""
+"""Facts about a model and its layout before any weight is read: header, devices, sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,22 +7,16 @@ from pathlib import Path
 import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile
+from common.spec.layout import FlashAttention, Layout
 from runner.core.layout.cache_sizes import ModelNumbers
 from runner.core.layout.layer_places import LayerPlaces, place_layers
-from runner.core.layout.layout import (
-    FlashAttention,
-    LaunchLayout,
-    ResolvedLayout,
-    automatic_threads,
-    lies_on_devices,
-    resolve_layout,
-)
+from runner.core.layout.layout import ResolvedLayout, automatic_threads, lies_on_devices, resolve_layout
 from runner.core.layout.memory_layers import add_sizes
 from runner.core.layout.separate_caches import caches_are_separate
 from runner.core.model.description import Value
 from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooling_of
-from runner.core.threads.engine_faults import breaks_on_amx
+from runner.core.threads.kernels import breaks_on_amx
 from runner.cores import computing_cores
 from runner.engine.bindings.gguf_header import open_gguf_header
 from runner.engine.devices.devices import open_layout_devices
@@ -31,7 +25,7 @@ _ADAPTER_ENDINGS = (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class ModelHeader:
     """A GGUF header: numbers per layer in full, bytes and ggml's type of each tensor by name."""
 
     metadata: Mapping[str, Value]
@@ -54,7 +48,7 @@ class Launch:
     """A load that can begin. `adapter_tensors` has bytes by the name of the tensor that is changed."""
 
     files: ModelFiles
-    header: Header
+    header: ModelHeader
     adapter_tensors: Mapping[str, int]
     resolved: ResolvedLayout
     device_pointers: dict[str, int]
@@ -62,22 +56,22 @@ class Launch:
 
     @property
     def rearranges(self) -> bool:
-        """Whether the CPU may keep weights in an order of its own."""
+        """Return True if the CPU may keep weights in an order of its own."""
         return not (has_amx() and breaks_on_amx(self.header.tensor_types))
 
     @property
-    def layout(self) -> LaunchLayout:
+    def layout(self) -> Layout:
         """The resolved one."""
         return self.resolved.layout
 
     @property
     def threads_max(self) -> int:
-        """CPU threads that compute it where nobody else does; 0: devices compute everything."""
+        """CPU threads that compute it without other runners; 0: devices compute everything."""
         on_devices = lies_on_devices(self.layout, block_count=self.header.numbers.block_count)
         return 0 if on_devices else self.layout.threads
 
 
-def read_header(path: Path, *more: Path) -> Header:
+def read_header(path: Path, *more: Path) -> ModelHeader:
     """Read what a file's header says; of a model that is split, the keys of the first and the tensors of all.
 
     Raises:
@@ -89,14 +83,14 @@ def read_header(path: Path, *more: Path) -> Header:
     for part in more:
         with open_gguf_header(part) as header:
             tensors += header.tensors()
-    return Header(
+    return ModelHeader(
         metadata=metadata,
         tensors={tensor.name: tensor.size_bytes for tensor in tensors},
         tensor_types={tensor.name: tensor.type_name for tensor in tensors},
     )
 
 
-def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Sequence[str] = ()) -> Launch:
+def prepare_launch(files: ModelFiles, wanted: Layout, *, rpc_endpoints: Sequence[str] = ()) -> Launch:
     """Open the devices and settle every size.
 
     Raises:
@@ -124,8 +118,8 @@ def prepare_launch(files: ModelFiles, wanted: LaunchLayout, *, rpc_endpoints: Se
     )
 
 
-def _with_caches(resolved: ResolvedLayout, files: ModelFiles, header: Header) -> ResolvedLayout:
-    """The layout with the caches that suit the model."""
+def _with_caches(resolved: ResolvedLayout, files: ModelFiles, header: ModelHeader) -> ResolvedLayout:
+    """Return the layout with the caches that suit the model."""
     separate = caches_are_separate(
         resolved.layout,
         architecture=str(header.metadata.get("general.architecture", "")),
@@ -143,7 +137,7 @@ def _size_of(files: ModelFiles) -> int:
     return sum(path.stat().st_size for path in files.weights)
 
 
-def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:
+def _adapter_tensors(files: ModelFiles, model: ModelHeader) -> dict[str, int]:
     """Bytes of all adapters by the tensor of the model that they change."""
     sizes = []
     for adapter in files.adapters:
@@ -156,5 +150,5 @@ def _adapter_tensors(files: ModelFiles, model: Header) -> dict[str, int]:
 
 
 def has_amx() -> bool:
-    """Whether the engine was built for AMX and this CPU has it."""
+    """Return True if the engine was built for AMX and this CPU has it."""
     return b"AMX_INT8 = 1" in llama.llama_print_system_info()

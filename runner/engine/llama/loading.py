@@ -1,4 +1,4 @@
-"""What the loads of llama.cpp's engines have in common, whether they generate or pool."""
+"""Common parts of loading with llama.cpp, for engines that generate and engines that pool."""
 
 import gc
 import threading
@@ -13,7 +13,7 @@ from runner.engine.llama.model import Model, load_model
 
 
 def load_weights(launch: Launch, listener: EngineListener, stop: threading.Event) -> Model:
-    """The model of a launch, while the listener hears how far it is; `stop` ends the load.
+    """Load the model of a launch and report progress to the listener; `stop` ends the load.
 
     Raises:
         PunaError: see `load_model`.

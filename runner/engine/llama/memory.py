@@ -20,7 +20,7 @@ class BreakdownUnavailable(Exception):
     """This machine or this build cannot tell. The caller says that it does not know."""
 
 
-class _Node(cpp_map.Node):
+class _Node(cpp_map.MapNode):
     """Of a std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>."""
 
     _fields_ = (
@@ -32,7 +32,7 @@ class _Node(cpp_map.Node):
 
 
 def can_read_breakdown() -> bool:
-    """Whether `read_breakdown` works here."""
+    """Return True if `read_breakdown` works with this build."""
     return cpp_map.maps_can_be_returned() and _breakdown_function() is not None
 
 
@@ -48,7 +48,7 @@ def buffer_types(context: int) -> list[int]:
 def read_breakdown(
     context: int, device_ids: Mapping[int, str] | None = None, *, graphs: Mapping[int, int] | None = None
 ) -> list[BufferUse]:
-    """What a llama_context holds, also one whose model was loaded with `no_alloc`.
+    """Return the buffers of a llama_context, also of one whose model was loaded with `no_alloc`.
 
     Args:
         context: address of the llama_context; its engine thread must not be in a call.

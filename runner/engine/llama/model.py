@@ -8,8 +8,8 @@ from pathlib import Path
 import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InsufficientMemory, InvalidRequest, PunaError
-from runner.core.layout.layout import LaunchLayout
-from runner.core.layout.refusals import MemoryClass, Refusal, find_refusal
+from common.spec.layout import Layout
+from runner.core.layout.refusals import BufferRefusal, MemoryClass, find_refusal
 from runner.engine.bindings import ggml
 from runner.engine.bindings.gguf_header import check_model_file
 from runner.engine.bindings.library import engine_log
@@ -39,7 +39,7 @@ class Model:
 
 def load_model(
     path: Path,
-    layout: LaunchLayout,
+    layout: Layout,
     *,
     device_pointers: Mapping[str, int],
     on_progress: Callable[[float], bool],
@@ -82,7 +82,7 @@ def load_model(
 
 
 def read_weights(paths: Sequence[Path], parameters: ModelParameters) -> int | None:
-    """The engine's model of these files, which it owns; None where it refuses."""
+    """Return the engine's model of these files, which it owns; None where it refuses."""
     if len(paths) == 1:
         pointer: int | None = llama.llama_model_load_from_file(os.fsencode(paths[0]), parameters.struct)
         return pointer
@@ -98,7 +98,7 @@ def load_failure(
     phase: MemoryClass = MemoryClass.WEIGHTS,
     device_pointers: Mapping[str, int] | None = None,
 ) -> PunaError:
-    """Why a load failed: what is wrong with the file, else what the engine's last log lines say.
+    """Return the error of a failed load: the fault of the file, else the engine's last log lines.
 
     Args:
         path: the model.
@@ -120,7 +120,7 @@ def load_failure(
     return BadModelFile(f"{path.name}: {text}")
 
 
-def _refused(path: Path, refusal: Refusal, device_pointers: Mapping[str, int], text: str) -> PunaError:
+def _refused(path: Path, refusal: BufferRefusal, device_pointers: Mapping[str, int], text: str) -> PunaError:
     for device_id, pointer in device_pointers.items():
         if (ggml.buffer_type_name(ggml.device_buffer_type(pointer)) or b"").decode() == refusal.buffer:
             return DeviceMemoryExhausted(

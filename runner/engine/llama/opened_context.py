@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from common.errors import BadModelFile, PunaError
+from common.spec.layout import FlashAttention, Layout
 from common.telemetry.logs import get_logger
-from runner.core.layout.layout import FlashAttention, LaunchLayout, cache_cells
+from runner.core.layout.layout import cache_cells
 from runner.core.layout.load_notes import parse_notes
 from runner.core.layout.memory_report import MemoryUse
 from runner.core.layout.refusals import MemoryClass, find_refusal
@@ -37,7 +38,7 @@ class CountedMemory:
     copies_bytes: int
 
 
-def open_context(launch: Launch, model: Model, layout: LaunchLayout) -> Context:
+def open_context(launch: Launch, model: Model, layout: Layout) -> Context:
     """Create a context with the adapters of the launch.
 
     Raises:
@@ -57,7 +58,7 @@ def open_context(launch: Launch, model: Model, layout: LaunchLayout) -> Context:
 
 
 def open_adapters(launch: Launch, model: Model) -> list[int]:
-    """The launch's adapters beside the model's weights.
+    """Return the launch's adapters beside the model's weights.
 
     Raises:
         InsufficientMemory, DeviceMemoryExhausted: no memory for one.
@@ -71,8 +72,8 @@ def open_adapters(launch: Launch, model: Model) -> list[int]:
         raise _failure(launch, MemoryClass.ADAPTERS) from None
 
 
-def as_opened(layout: LaunchLayout, warnings: list[str]) -> LaunchLayout:
-    """The layout as the engine took it; where it silently did something else, a warning is added."""
+def as_opened(layout: Layout, warnings: list[str]) -> Layout:
+    """Return the layout as the engine took it; where it silently did something else, a warning is added."""
     notes = parse_notes(engine_log.notes)
     pipeline = layout.pipeline and notes.graph_copies != 1
     if layout.pipeline and not pipeline:
@@ -84,9 +85,9 @@ def as_opened(layout: LaunchLayout, warnings: list[str]) -> LaunchLayout:
 
 
 def generation_memory(
-    launch: Launch, layout: LaunchLayout, model: Model, context: Context, projector_bytes: dict[int | None, int]
+    launch: Launch, layout: Layout, model: Model, context: Context, projector_bytes: dict[int | None, int]
 ) -> CountedMemory | None:
-    """The memory report of a context; None where the engine cannot tell."""
+    """Return the memory report of a context; None where the engine cannot tell."""
     try:
         count = count_memory(launch, context.pointer, projector_bytes=projector_bytes)
     except BreakdownUnavailable as error:
@@ -97,13 +98,13 @@ def generation_memory(
 
 def with_layers(
     launch: Launch,
-    layout: LaunchLayout,
+    layout: Layout,
     count: Count,
     *,
     vocabulary_size: int,
     count_again: CountAgain | None = None,
 ) -> CountedMemory:
-    """A count per layer, with what lies in host RAM beside the engine's caches. `count_again`: see `report_layers`."""
+    """Count per layer, with what lies in host RAM beside the engine's caches. `count_again`: see `report_layers`."""
     copies = copies_bytes(count.use)
     extra = copies + output_row_bytes(layout, vocabulary_size=vocabulary_size)
     use = report_layers(

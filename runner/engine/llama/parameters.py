@@ -8,8 +8,9 @@ from typing import Any
 import llama_cpp.llama_cpp as llama
 
 from common.errors import InvalidRequest
+from common.spec.layout import FlashAttention, Layout, SplitMode
 from runner.core.layout.layer_places import EXPERTS_PATTERN, OUTPUT_PATTERN, offloaded_layers
-from runner.core.layout.layout import FlashAttention, LaunchLayout, SplitMode, batch_sizes, cache_cells
+from runner.core.layout.layout import batch_sizes, cache_cells
 from runner.engine.bindings import ggml
 
 _LOAD_MODE_AUTO, _LOAD_MODE_NONE, _LOAD_MODE_MMAP = -1, 0, 1
@@ -28,9 +29,7 @@ class ModelParameters:
     owned: tuple[Any, ...]
 
 
-def model_parameters(
-    layout: LaunchLayout, device_pointers: Mapping[str, int], *, rearranges: bool = True
-) -> ModelParameters:
+def model_parameters(layout: Layout, device_pointers: Mapping[str, int], *, rearranges: bool = True) -> ModelParameters:
     """Parameters to load a model's weights as the layout says.
 
     Args:
@@ -43,9 +42,9 @@ def model_parameters(
     """
     pointers = []
     for device in layout.devices:
-        if device.id not in device_pointers:
-            raise InvalidRequest(f"the layout names device {device.id!r}, which this node does not have")
-        pointers.append(device_pointers[device.id])
+        if device.device_id not in device_pointers:
+            raise InvalidRequest(f"the layout names device {device.device_id!r}, which this node does not have")
+        pointers.append(device_pointers[device.device_id])
     devices = (ctypes.c_void_p * (len(pointers) + 1))(*pointers, None)  # only NULL: nothing but the CPU
     layers = offloaded_layers(layout)
     struct = llama.llama_model_default_params()
@@ -63,7 +62,7 @@ def model_parameters(
     return ModelParameters(struct, (devices, split, overrides))
 
 
-def host_patterns(layout: LaunchLayout) -> list[str]:
+def host_patterns(layout: Layout) -> list[str]:
     """Names of tensors that stay in host RAM although their layer lies on a device; llama.cpp takes the first match."""
     patterns = [OUTPUT_PATTERN] if layout.output_on_host else []
     if layout.experts_on_host:
@@ -73,8 +72,8 @@ def host_patterns(layout: LaunchLayout) -> list[str]:
     return patterns
 
 
-def _host_overrides(layout: LaunchLayout) -> Any:
-    """The array that llama.cpp reads: a pattern and a buffer type each, ended by an empty one."""
+def _host_overrides(layout: Layout) -> Any:
+    """Return the array that llama.cpp reads: a pattern and a buffer type each, ended by an empty one."""
     patterns = host_patterns(layout)
     array = (ggml.TensorOverride * (len(patterns) + 1))()
     for entry, pattern in zip(array, patterns, strict=False):
@@ -82,7 +81,7 @@ def _host_overrides(layout: LaunchLayout) -> Any:
     return array
 
 
-def context_parameters(layout: LaunchLayout) -> Any:
+def context_parameters(layout: Layout) -> Any:
     """llama_context_params for generation with the layout."""
     struct = llama.llama_context_default_params()
     struct.n_ctx = cache_cells(layout)
@@ -91,8 +90,7 @@ def context_parameters(layout: LaunchLayout) -> Any:
     # Logits are wanted for one input of each sequence at most; the default would reserve them for a whole batch.
     struct.n_outputs_max = layout.slots
     struct.n_threads = struct.n_threads_batch = layout.threads
-    struct.type_k = _CACHE_TYPES[layout.cache_type_k]
-    struct.type_v = _CACHE_TYPES[layout.cache_type_v]
+    struct.type_k, struct.type_v = (_CACHE_TYPES[name] for name in layout.cache_types)
     struct.flash_attn_type = _FLASH_ATTENTION[layout.flash_attention]
     struct.kv_unified = not layout.separate_caches
     struct.swa_full = False

@@ -12,7 +12,7 @@ _PROBE_TOKENS_MAX = 16
 
 
 def read_frame(vocabulary_pointer: int) -> Frame:
-    """What the tokenizer adds around a text. The flags alone do not tell: a word-piece one ends with a separator."""
+    """Return the tokens added around a text. Flags do not suffice: a word-piece tokenizer adds a separator."""
     plain = _tokenize(vocabulary_pointer, add_special=False)
     framed = _tokenize(vocabulary_pointer, add_special=True)
     for start in range(len(framed) - len(plain) + 1):
@@ -23,7 +23,7 @@ def read_frame(vocabulary_pointer: int) -> Frame:
 
 
 def read_pair_tokens(vocabulary_pointer: int) -> PairTokens:
-    """What stands around and between a question and a document. Without an end token, the separator is one."""
+    """Return the tokens around and between a question and a document. Without an end token, the separator is one."""
     sep = _token(llama.llama_vocab_sep(vocabulary_pointer))
     eos = _token(llama.llama_vocab_eos(vocabulary_pointer))
     bos = _token(llama.llama_vocab_bos(vocabulary_pointer))
@@ -35,7 +35,7 @@ def read_pair_tokens(vocabulary_pointer: int) -> PairTokens:
 
 
 def read_rerank_template(model_pointer: int) -> str:
-    """The model's own prompt for ranking, with {query} and {document} in it; empty if it has none."""
+    """Return the model's own prompt for ranking, with {query} and {document} in it; empty if it has none."""
     template: bytes | None = llama.llama_model_chat_template(model_pointer, b"rerank")
     return (template or b"").decode(errors="replace")
 

@@ -43,7 +43,7 @@ class Vocabulary:
             capacity = -count
 
     def detokenize(self, ids: list[int]) -> bytes:
-        """The bytes of tokens, special ones included."""
+        """Return the bytes of tokens, special ones included."""
         return b"".join(self.pieces[token_id] for token_id in ids)
 
     def _piece(self, token_id: int) -> bytes:

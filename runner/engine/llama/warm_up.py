@@ -1,13 +1,13 @@
 """The first calls of a new context: what its memory can do, and everything allocated that a later call might need."""
 
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 from runner.core.sequence.slots import MemoryRules
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult, EngineFailure
 from runner.engine.llama.model import Model
 
 
-def warm_up(context: Context, model: Model, layout: LaunchLayout) -> MemoryRules:
+def warm_up(context: Context, model: Model, layout: Layout) -> MemoryRules:
     """Evaluate a few tokens and forget them.
 
     On devices the largest prompt batch and the largest generation batch run once, because backends there allocate as

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from common.errors import PunaError
 from common.telemetry.logs import get_logger
-from runner.core.sequence.media import EncodedImage, Image
+from runner.core.sequence.media import EncodedImage, PreparedImage
 from runner.engine.media.image_decoder import ImageDecoder
 from runner.engine.media.projector import EncodingCancelled, EncodingFailed, Projector
 
@@ -24,13 +24,13 @@ Warm = TypeVar("Warm")
 class EncodingJob:
     """An image on its way. `cancelled` is set by the engine thread and read by the encoder."""
 
-    image: Image
+    image: PreparedImage
     cancelled: bool = field(default=False)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingDone:
-    """What became of a job: rows, or why there are none; neither if it was cancelled."""
+    """Result of a job: rows, or the reason for having none; neither if it was cancelled."""
 
     job: EncodingJob
     encoded: EncodedImage | None
@@ -85,7 +85,7 @@ class MediaEncoder:
     def _run(self, warm_up: Callable[[], Warm], warmed: "Future[Warm]") -> None:
         try:
             warmed.set_result(warm_up())
-        except BaseException as error:  # noqa: BLE001  # whoever started the thread waits for it
+        except BaseException as error:  # noqa: BLE001  # the starter of the thread waits for it
             warmed.set_exception(error)
             return
         while (job := self._jobs.get()) is not None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest
+from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
-from runner.core.layout.layout import LaunchLayout
 from runner.core.layout.projector import largest_graph_bytes, projector_kind, whole_image_rows
 from runner.core.layout.refusals import MemoryClass, find_refusal
-from runner.core.sequence.media import EncodedImage, Image
+from runner.core.sequence.media import EncodedImage, PreparedImage
 from runner.engine.bindings import ggml
 from runner.engine.bindings.gguf_header import open_gguf_header
 from runner.engine.bindings.library import engine_log
@@ -46,13 +46,13 @@ class LoadedProjector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedProjector:
-    """What a projector will take: bytes by ggml device (None: host RAM), and `whole_rows` as above."""
+    """Planned bytes of a projector by ggml device (None: host RAM), and `whole_rows` as above."""
 
     memory: Mapping[int | None, int]
     whole_rows: int
 
 
-def plan_projector(path: Path | None, layout: LaunchLayout, device_pointers: Mapping[str, int]) -> PlannedProjector:
+def plan_projector(path: Path | None, layout: Layout, device_pointers: Mapping[str, int]) -> PlannedProjector:
     """Count a projector without reading its weights or encoding anything.
 
     Raises:
@@ -63,7 +63,7 @@ def plan_projector(path: Path | None, layout: LaunchLayout, device_pointers: Map
     with open_gguf_header(path) as header:
         metadata = header.metadata()
         weights_bytes = sum(tensor.size_bytes for tensor in header.tensors())
-    device = device_pointers[layout.devices[0].id] if layout.devices else None
+    device = device_pointers[layout.devices[0].device_id] if layout.devices else None
     counted = dict(planned_bytes(path, device=device))
     if device in counted:
         graph_bytes = max(0, counted[device] - weights_bytes)
@@ -73,9 +73,7 @@ def plan_projector(path: Path | None, layout: LaunchLayout, device_pointers: Map
     return PlannedProjector(memory=counted, whole_rows=whole_image_rows(metadata))
 
 
-def load_projector(
-    path: Path, model: Model, layout: LaunchLayout, device_pointers: Mapping[str, int]
-) -> LoadedProjector:
+def load_projector(path: Path, model: Model, layout: Layout, device_pointers: Mapping[str, int]) -> LoadedProjector:
     """Load a projector onto the layout's first device.
 
     Raises:
@@ -87,7 +85,7 @@ def load_projector(
     kind = projector_kind(metadata)
     if kind in PLACE_DEPENDENT:
         raise BadModelFile(f"{path.name}: projectors of type {kind} are not supported")
-    device = device_pointers[layout.devices[0].id] if layout.devices else None
+    device = device_pointers[layout.devices[0].device_id] if layout.devices else None
     if device is not None:
         # mtmd ends the process where the device refuses.
         wanted = plan_projector(path, layout, device_pointers).memory.get(device, 0)
@@ -95,7 +93,7 @@ def load_projector(
         ggml.device_properties(device, ctypes.byref(properties))
         if wanted > properties.memory_free:
             raise DeviceMemoryExhausted(
-                f"{path.name}: device {layout.devices[0].id} has {properties.memory_free} bytes free, "
+                f"{path.name}: device {layout.devices[0].device_id} has {properties.memory_free} bytes free, "
                 f"{MemoryClass.PROJECTOR} needs {wanted}"
             )
     projector = Projector(path, model.pointer, device=device, threads=layout.threads)
@@ -131,7 +129,7 @@ def warm_up_projector(
     return encoded
 
 
-def _largest_image(projector: Projector, *, context_tokens: int) -> Image | None:
+def _largest_image(projector: Projector, *, context_tokens: int) -> PreparedImage | None:
     for side in range(LARGEST_SIDE_PIXELS, 0, -_SIDE_STEP_PIXELS):
         image = projector.lay_out_size(side, side)
         if len(image.inputs) < context_tokens:

@@ -1,15 +1,15 @@
-"""Who waits for which image, and who uses its rows. The engine thread owns it and never waits."""
+"""Images that sequences wait for or use. The engine thread owns it and never waits."""
 
 from collections.abc import Callable
 
 from common.errors import PunaError
 from runner.core.sequence.embedding_shelf import EmbeddingShelf
-from runner.core.sequence.media import EncodedUnit, Image
+from runner.core.sequence.media import EncodedUnit, PreparedImage
 from runner.engine.media.media_encoder import EncodingDone, EncodingJob
 
 
 class MediaStore:
-    """Rows on demand: asked for at once, there later, gone when nobody needs them."""
+    """Rows on demand: asked for at once, there later, gone when no sequence needs them."""
 
     def __init__(self, submit: Callable[[EncodingJob], None], shelf: EmbeddingShelf | None = None) -> None:
         """`submit` hands a job to the encoder, which answers through `take_in`."""
@@ -18,8 +18,8 @@ class MediaStore:
         self._jobs: dict[bytes, EncodingJob] = {}
         self._failures: dict[int, PunaError] = {}
 
-    def unit(self, image: Image, part: int, sequence_id: int) -> EncodedUnit | None:
-        """The rows of a part; None while they are computed, which the first question starts."""
+    def unit(self, image: PreparedImage, part: int, sequence_id: int) -> EncodedUnit | None:
+        """Return the rows of a part; None while they are computed, which the first question starts."""
         encoded = self.shelf.use(image.hash, sequence_id)
         if encoded is not None:
             return encoded.units[part]
@@ -29,11 +29,11 @@ class MediaStore:
         return None
 
     def failure(self, sequence_id: int) -> PunaError | None:
-        """Why an image of a sequence has no rows."""
+        """Return the error for which an image of a sequence has no rows, or None."""
         return self._failures.get(sequence_id)
 
     def take_in(self, done: EncodingDone) -> None:
-        """The encoder's answer."""
+        """Store the encoder's answer."""
         image_hash = done.job.image.hash
         if self._jobs.get(image_hash) is not done.job:
             return  # cancelled; another job for the same image may be on its way
@@ -44,15 +44,15 @@ class MediaStore:
             for sequence_id in self.shelf.users(image_hash):
                 self._failures[sequence_id] = done.error
 
-    def leave(self, image: Image, sequence_id: int) -> None:
-        """A sequence needs an image no longer; what nobody waits for is not computed."""
+    def leave(self, image: PreparedImage, sequence_id: int) -> None:
+        """Release a sequence's image; one without a waiter is not computed."""
         if self.shelf.leave(image.hash, sequence_id):
             job = self._jobs.pop(image.hash, None)
             if job is not None:
                 job.cancelled = True
 
-    def forget(self, images: tuple[Image, ...], sequence_id: int) -> None:
-        """A sequence is gone."""
+    def forget(self, images: tuple[PreparedImage, ...], sequence_id: int) -> None:
+        """Release the images of a sequence that is gone."""
         self._failures.pop(sequence_id, None)
         for image in images:
             self.leave(image, sequence_id)

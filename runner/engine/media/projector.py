@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.errors import BadModelFile, InvalidRequest
 from runner.core.sequence.image_file import ImageFormat, ImageHeader, read_image_header
 from runner.core.sequence.inputs import MediaUnit, join_pieces, unit_key
-from runner.core.sequence.media import EncodedImage, EncodedUnit, Image
+from runner.core.sequence.media import EncodedImage, EncodedUnit, PreparedImage
 from runner.engine.bindings.library import engine_log
 
 MROPE_COMPONENTS = 4
@@ -35,7 +35,7 @@ class EncodingFailed(Exception):
 
 
 class EncodingCancelled(Exception):
-    """Nobody waits for the result any more."""
+    """No sequence waits for the result any more."""
 
 
 class Projector:
@@ -72,8 +72,8 @@ class Projector:
         """Free the context."""
         mtmd.mtmd_free(self.pointer)
 
-    def read(self, data: bytes) -> Image:
-        """What an image file becomes among the inputs; its pixels are not looked at.
+    def read(self, data: bytes) -> PreparedImage:
+        """Return the inputs that an image file turns into; its pixels are not read.
 
         Raises:
             InvalidRequest: no image, over a limit, or of a shape that the model cannot take.
@@ -81,7 +81,9 @@ class Projector:
         header = read_image_header(data)
         return self._lay_out(data, header, hashlib.sha256(data).digest())
 
-    def encode(self, image: Image, pixels: bytearray, *, cancelled: Callable[[], bool] = lambda: False) -> EncodedImage:
+    def encode(
+        self, image: PreparedImage, pixels: bytearray, *, cancelled: Callable[[], bool] = lambda: False
+    ) -> EncodedImage:
         """Compute the rows of an image.
 
         Args:
@@ -106,20 +108,20 @@ class Projector:
         return EncodedImage(units=tuple(units))
 
     def largest_unit(self) -> int:
-        """The most rows that any image has in one piece."""
+        """Return the most rows that any image has in one piece."""
         sizes = [(width, height) for width in _PROBED_SIDES for height in _PROBED_SIDES]
         return max(unit.rows for width, height in sizes for unit in self.lay_out_size(width, height).units)
 
-    def lay_out_size(self, width: int, height: int) -> Image:
-        """A grey image without a file, to see what such a size takes."""
+    def lay_out_size(self, width: int, height: int) -> PreparedImage:
+        """Return a grey image without a file, to see what such a size takes."""
         header = ImageHeader(format=ImageFormat.PNG, width=width, height=height)
         return self._lay_out(b"", header, hashlib.sha256(b"%dx%d" % (width, height)).digest())
 
-    def encode_grey(self, image: Image) -> EncodedImage:
-        """The rows of an image of `lay_out_size`."""
+    def encode_grey(self, image: PreparedImage) -> EncodedImage:
+        """Return the rows of an image of `lay_out_size`."""
         return self.encode(image, bytearray([_GREY]) * (image.header.width * image.header.height * 3))
 
-    def _lay_out(self, data: bytes, header: ImageHeader, content_hash: bytes) -> Image:
+    def _lay_out(self, data: bytes, header: ImageHeader, content_hash: bytes) -> PreparedImage:
         pieces: list[list[int] | MediaUnit] = []
         with self._chunks(header, None) as chunks:
             for chunk in chunks:
@@ -141,11 +143,11 @@ class Projector:
             raise InvalidRequest(
                 f"the model cannot take an image of {header.width} x {header.height} pixels", param="images"
             )
-        return Image(hash=content_hash, data=data, header=header, inputs=inputs, units=units)
+        return PreparedImage(hash=content_hash, data=data, header=header, inputs=inputs, units=units)
 
     @contextmanager
     def _chunks(self, header: ImageHeader, pixels: bytearray | None) -> Iterator[list[Any]]:
-        """What mtmd cuts an image into; without pixels only the sizes are there."""
+        """Yield the chunks into which mtmd cuts an image; without pixels they have sizes only."""
         data = None
         if pixels is not None:  # mtmd copies them before it returns
             data = (ctypes.c_uint8 * len(pixels)).from_buffer(pixels)

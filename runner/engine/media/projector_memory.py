@@ -1,4 +1,4 @@
-"""What a projector holds, by device, in the words of mtmd.
+"""Memory of a projector by device, as mtmd reports it.
 
 Both functions answer with a std::map by value (`cpp_map.py`). Where that cannot be had, the file's size with a margin
 stands in.
@@ -22,14 +22,14 @@ _NODES_MAX = 16  # devices of one projector: one or two
 GRAPH_MARGIN = 0.25
 
 
-class _Node(cpp_map.Node):
+class _Node(cpp_map.MapNode):
     """Of a std::map<ggml_backend_dev_t, size_t>."""
 
     _fields_ = (("device", c_void_p), ("bytes", c_size_t))
 
 
 def planned_bytes(path: Path, *, device: int | None) -> dict[int | None, int]:
-    """What a projector will hold, without reading its weights. By ggml device; None is host RAM.
+    """Return the bytes that a projector will take, without reading its weights. By ggml device; None is host RAM.
 
     The graph is that of mtmd's own first image, which for encoders of any image size is smaller than the largest one.
     """
@@ -44,7 +44,7 @@ def planned_bytes(path: Path, *, device: int | None) -> dict[int | None, int]:
 
 
 def held_bytes(projector_pointer: int, path: Path, *, device: int | None) -> dict[int | None, int]:
-    """What a loaded projector holds after its largest image was encoded. By ggml device; None is host RAM."""
+    """Return the bytes of a loaded projector after its largest image was encoded. By ggml device; None is host RAM."""
     function = _bind(_LOADED, [c_void_p])
     if function is not None:
         encoder = c_void_p.from_address(projector_pointer).value  # the first member of mtmd_context

@@ -8,14 +8,14 @@ from pathlib import Path
 import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile, PunaError, UnsupportedCapability
+from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
-from runner.core.layout.layout import LaunchLayout
 from runner.core.layout.memory_report import MemoryUse
 from runner.core.layout.refusals import MemoryClass
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooled_layout, pooling_of
-from runner.core.sequence.media import Image
+from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
 from runner.engine.bindings.gguf_header import open_gguf_header
 from runner.engine.bindings.library import engine_log, start_engine
@@ -42,7 +42,7 @@ NO_GENERATION = "this model does not support generation"
 
 
 def read_pooling(path: Path) -> Pooling | None:
-    """How the model of a file pools; None if it generates, or if the file cannot be read: its load will say why."""
+    """Return the pooling of a file's model; None if it generates or cannot be read (its load reports why)."""
     try:
         with open_gguf_header(path) as header:
             return pooling_of(header.metadata())
@@ -53,7 +53,7 @@ def read_pooling(path: Path) -> Pooling | None:
 class PooledLlamaEngine:
     """Loads one model in a thread of its own and computes there; see `runner.engine.contract.pooling.PooledEngine`."""
 
-    def __init__(self, files: ModelFiles, layout: LaunchLayout, pooling: Pooling) -> None:
+    def __init__(self, files: ModelFiles, layout: Layout, pooling: Pooling) -> None:
         self._files = files
         self._layout = layout
         self._pooling = pooling
@@ -97,7 +97,7 @@ class PooledLlamaEngine:
         """
         raise UnsupportedCapability(NO_GENERATION)
 
-    def read_image(self, data: bytes) -> Image:
+    def read_image(self, data: bytes) -> PreparedImage:
         """Refuse it.
 
         Raises:
@@ -132,7 +132,7 @@ class PooledLlamaEngine:
         return self._thread.join(timeout_s)
 
     def _run(self, listener: EngineListener) -> None:
-        """The engine thread. Whatever escapes from serving is fatal: its state is unknown."""
+        """Run the engine thread. An exception from serving is fatal: the engine's state is unknown."""
         try:
             context = self._load(listener)
             assert self._loop is not None
@@ -173,7 +173,7 @@ class PooledLlamaEngine:
         tell_loaded(listener, launch, loaded)
         return context
 
-    def _open_context(self, launch: Launch, model: Model, layout: LaunchLayout) -> PooledContext:
+    def _open_context(self, launch: Launch, model: Model, layout: Layout) -> PooledContext:
         """Create the context and let it reserve all that it will ever need."""
         token_id = max(model.vocabulary.bos, 0)
         parameters = pooled_context_parameters(layout, self._pooling)
@@ -204,7 +204,7 @@ class PooledLlamaEngine:
         self._model.close()
 
 
-def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout: LaunchLayout) -> MemoryUse | None:
+def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout: Layout) -> MemoryUse | None:
     """With the output buffer, which the engine's own count leaves out; here it may be larger than the weights."""
     try:
         count = count_memory(launch, context.pointer)

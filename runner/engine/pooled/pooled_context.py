@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 from runner.core.layout.memory_report import ClassBytes
 from runner.core.model.description import Pooling
 from runner.engine.bindings import library
@@ -20,7 +20,7 @@ from runner.engine.llama.parameters import context_parameters
 _FLOAT_BYTES = 4
 
 
-def pooled_context_parameters(layout: LaunchLayout, pooling: Pooling) -> Any:
+def pooled_context_parameters(layout: Layout, pooling: Pooling) -> Any:
     """llama_context_params of a pooled layout (`runner.core.pooled.pooling.pooled_layout`)."""
     struct = context_parameters(layout)
     # The inputs of one call share the cells; nothing outlives the call.
@@ -33,7 +33,7 @@ def pooled_context_parameters(layout: LaunchLayout, pooling: Pooling) -> Any:
 
 
 def output_bytes(model_pointer: int, *, tokens: int) -> ClassBytes:
-    """The engine's output buffer for a call of so many tokens; it has logits too, although nobody reads them.
+    """Return the engine's output buffer for a call of so many tokens; it has logits too, although they are never read.
 
     It grows with the largest call, and the engine's own counts leave it out.
     """

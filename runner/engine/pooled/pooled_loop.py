@@ -39,14 +39,14 @@ class Job:
 
     @property
     def demand(self) -> InputDemand:
-        """What is left to compute."""
+        """Return the inputs that are left to compute."""
         if self.again:
             return InputDemand(self.id, self.input_tokens, self.again[0], alone=True)
         return InputDemand(self.id, self.input_tokens, self.next_input)
 
     @property
     def pending(self) -> bool:
-        """Whether anything is left to compute."""
+        """Return True if any input is left to compute."""
         return bool(self.again) or self.next_input < len(self.inputs)
 
     def take(self) -> int:
@@ -57,13 +57,13 @@ class Job:
         return self.next_input - 1
 
     def times(self) -> PooledTimes | None:
-        """What was measured; None if no input was in a call."""
+        """Return the measured times; None if no input was in a call."""
         if not self.first_call_ns:
             return None
         return PooledTimes(self.first_call_ns - self.submitted_ns, max(0, self.last_call_ns - self.first_call_ns))
 
 
-class Taken(NamedTuple):
+class TakenInput(NamedTuple):
     """One input of the running call."""
 
     job: Job
@@ -166,7 +166,7 @@ class PooledLoop:
     def _step(self, plan: InputPlan) -> None:
         self._next_start = plan.next_start
         taken = [
-            Taken(job, job.take()) for row in plan.rows for job in [self._jobs[row.key]] for _ in range(row.inputs)
+            TakenInput(job, job.take()) for row in plan.rows for job in [self._jobs[row.key]] for _ in range(row.inputs)
         ]
         # The reports of the last call go out before this one begins: results and plans alternate.
         self._tell(busy=len(taken), waiting=len(self._jobs) - len(plan.rows))
@@ -196,7 +196,7 @@ class PooledLoop:
             self._end(job)
 
     def _refuse(self, job: Job, index: int, *, was_alone: bool) -> None:
-        """A masked row still multiplies what it does not see by zero: one invalid input spoils its whole call."""
+        """Refuse a result that is not finite. A masked row multiplies others by zero: one bad input spoils its call."""
         self._context.forget()
         if job.id not in self._jobs:
             return

@@ -1,4 +1,4 @@
-"""How many threads compute the calls of a context, and how they wait for each other."""
+"""Number of threads that compute the calls of a context, and their waits for each other."""
 
 from collections.abc import Callable
 

@@ -20,7 +20,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
 
     def start(self, run: Callable[[EngineListener], None], listener: EngineListener) -> None:
-        """Run the engine in it, which tells the listener."""
+        """Run the engine in it, which notifies the listener."""
         self._thread = threading.Thread(
             # Context variables do not cross threads by themselves, and the log's fields are in them.
             target=contextvars.copy_context().run,
@@ -41,7 +41,7 @@ class EngineThread:
 def mark_engine_thread() -> None:
     """Name this thread and call it a batch job; threads that it makes inherit both.
 
-    `top -H` tells them from the event loop's by the name. As batch jobs they do not push the event loop off a core when
+    `top -H` shows them by a name of their own. As batch jobs they do not push the event loop off a core when
     they wake, and their slices are long: with as many compute threads as cores the loop otherwise waits a scheduler's
     slice for every message (57 M parameters on two cores: first token 13.9 → 11.7 ms, 3 to 5 % more tokens/s).
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.clock import NS_PER_S
 from common.telemetry.logs import get_logger
-from runner.core.threads.spinning import Counters, SpinRule
+from runner.core.threads.spinning import ProcessorTimes, SpinRule
 
 log = get_logger()
 
@@ -26,7 +26,7 @@ class Spinning:
     """Follows how busy the cores are. Only the engine thread may use it."""
 
     def __init__(self, *, threads: int) -> None:
-        """`threads`: how many compute; one alone meets nobody."""
+        """`threads`: how many compute; one alone meets no other."""
         self._cpus = os.sched_getaffinity(0)
         self._rule = SpinRule(cores=len(self._cpus))
         self._next_look_ns = 0
@@ -52,7 +52,7 @@ class Spinning:
         self.look(time.monotonic_ns())
 
     def look(self, now_ns: int) -> None:
-        """Called after every decode call; looks at the system twice a second."""
+        """Look at the system twice a second. It is called after every decode call."""
         if self._library is None or self._threads < 2 or now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + LOOK_INTERVAL_NS
@@ -105,7 +105,7 @@ class SleepingTeam:
         self._thread.join()
 
 
-def read_counters(cpus: set[int]) -> Counters:
+def read_counters(cpus: set[int]) -> ProcessorTimes:
     """From /proc.
 
     Raises:
@@ -124,13 +124,13 @@ def read_counters(cpus: set[int]) -> Counters:
             waiting_ns += int((task / "schedstat").read_text().split()[1])
         except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
             continue
-    return Counters(
+    return ProcessorTimes(
         now_s=time.monotonic(), busy_s=busy / _TICKS_PER_S, own_s=time.process_time(), waiting_s=waiting_ns / NS_PER_S
     )
 
 
 def _libgomp() -> ctypes.CDLL | None:
-    """The library that is loaded already; None where ggml has other threads."""
+    """Return the library that is loaded already; None where ggml has other threads."""
     try:
         return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""How fast this node's devices are by what their runners' decode steps read: learned, kept over restarts, and shown.
+"""Speed of this node's devices from their runners' decode steps: learned, kept over restarts, and shown.
 
 Kept beside the copy that a device's test timed, and like it for one engine build and driver.
 """
@@ -10,7 +10,7 @@ from common.changes import Changes
 from common.clock import Clock
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
-from runner.core.devices.decode_speeds import Company, DecodeSpeed, Reader, learn, restored, telling
+from runner.core.devices.decode_speeds import Company, DecodeSpeed, ReadDevice, learn, restored, telling
 from runner.core.devices.devices import CPU_ID
 from runner.host.devices.device_notes import DeviceNotes
 
@@ -27,7 +27,7 @@ _SERVING = (
 
 
 class DecodeSpeeds:
-    """Owned by the host's event loop. `lent`: ids of devices that other nodes' runners use; nobody here sees how."""
+    """Owned by the host's event loop. `lent`: ids of devices that other nodes' runners use; their load is unknown."""
 
     def __init__(self, notes: DeviceNotes, clock: Clock, *, lent: Callable[[], Collection[str]] = frozenset) -> None:
         self._notes = notes
@@ -66,7 +66,7 @@ class DecodeSpeeds:
                 self._take(record, window, by_id, engine_build, now_s)
 
     def mark(self, devices: list[cluster_pb2.Device], engine_build: str) -> list[cluster_pb2.Device]:
-        """The same devices with what is known of them."""
+        """Return the same devices with what is known of them."""
         for device in devices:
             device.decode_bytes_s = round(self._speed(device, engine_build)[1].shown_bytes_s)
         return devices
@@ -109,7 +109,7 @@ class DecodeSpeeds:
             self._notes.save()
 
     def _speed(self, device: cluster_pb2.Device, engine_build: str) -> tuple[str, DecodeSpeed]:
-        """What is known for this build, driver and product, and these as one text."""
+        """Return the known speed for this build, driver and product, with these as one text."""
         key = ", ".join(part for part in (engine_build, device.driver, device.description) if part)
         kept = self._known.get(device.id)
         if kept is None or kept[0] != key:
@@ -120,14 +120,14 @@ class DecodeSpeeds:
         return kept
 
 
-def _reader(device: cluster_pb2.Device, size: int) -> Reader:
+def _reader(device: cluster_pb2.Device, size: int) -> ReadDevice:
     # What an RPC server lends is as fast as the way to it, so it is like itself alone.
     make = device.id if device.backend == "RPC" else f"{device.backend}, {device.description}"
-    return Reader(id=device.id, make=make, copy_bytes_s=device.speed_bytes_s, bytes=size)
+    return ReadDevice(id=device.id, make=make, copy_bytes_s=device.speed_bytes_s, bytes=size)
 
 
 def _users(records: Iterable[cluster_pb2.RunnerRecord], by_id: dict[str, cluster_pb2.Device]) -> dict[str, int]:
-    """How many runners read, or write weights, in each pool of memory now."""
+    """Return the number of runners that read, or write weights, in each memory pool now."""
     users: dict[str, int] = {}
     for record in records:
         status = record.status
@@ -139,7 +139,7 @@ def _users(records: Iterable[cluster_pb2.RunnerRecord], by_id: dict[str, cluster
 
 
 def _device_ids(record: cluster_pb2.RunnerRecord) -> set[str]:
-    """This node's devices that a runner's steps read from."""
+    """Return this node's devices that a runner's steps read from."""
     found = {device.device_id for device in record.layout.devices if not device.node_id}
     host = record.status.memory.host
     if not record.layout.devices or host.weights_bytes > host.input_weights_bytes:

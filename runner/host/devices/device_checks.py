@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, probe_pb2
 from runner.core.devices.device_health import CheckFailure
-from runner.host.runners.children import ChildResult, run_child
+from runner.host.processes.children import RunnerChildResult, run_child
 
 log = get_logger()
 
@@ -71,7 +71,7 @@ async def _check(request: CheckRequest, deadline_s: float) -> CheckResult:
     return checked
 
 
-def _read(result: ChildResult) -> CheckResult:
+def _read(result: RunnerChildResult) -> CheckResult:
     if result.exit_code != 0:
         return CheckResult(failure=failure_of(result, "its test failed"))
     try:
@@ -83,8 +83,8 @@ def _read(result: ChildResult) -> CheckResult:
     return CheckResult(failure=None, device=report.devices[0])
 
 
-def failure_of(result: ChildResult, what: str) -> CheckFailure:
-    """How a child ended that should have answered."""
+def failure_of(result: RunnerChildResult, what: str) -> CheckFailure:
+    """Return the failure of a child that should have answered."""
     return CheckFailure(
         reason=f"{what}: {result.failure()}", exit_code=result.exit_code, last_line=result.last_line[:500]
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from common.clock import MS_PER_S
 from protos import cluster_pb2
-from runner.core.devices.device_health import Condition, Health
+from runner.core.devices.device_health import Condition, DeviceHealth
 from runner.core.devices.device_settings import DeviceSettings, IntegratedGpus, RpcServer, amount_for
 from runner.core.devices.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
 from runner.core.devices.free_figures import Figure, FigureTrust
@@ -40,13 +40,13 @@ class Entry:
     """Owned by `Devices`. `device` carries the newest figures; state and settings are added when it is reported."""
 
     device: cluster_pb2.Device
-    health: Health
+    health: DeviceHealth
     read_at_s: float
     uuid: str = ""
     server: RpcServer | None = None  # it lends the device
     lent_number: int = 0
     unused_free_bytes: int = 0  # what was free when nothing of ours was on it
-    has_card: bool = False  # a driver tells its memory
+    has_card: bool = False  # a driver reports its memory
     processes: Mapping[int, int] = field(default_factory=dict)  # as the driver lists them: process id → bytes
 
     @property
@@ -71,11 +71,11 @@ class Entry:
 
     @property
     def visible(self) -> VisibleDevice:
-        """How children are made to see it."""
+        """Return the visibility of the device for children."""
         return VisibleDevice(id=self.id, backend=self.device.backend, uuid=self.uuid)
 
     def facts(self) -> EngineDevice:
-        """What tells whether two entries are one card."""
+        """Return the facts that show whether two entries are one card."""
         device = self.device
         return EngineDevice(
             name=device.name,
@@ -91,19 +91,19 @@ class Entry:
         )
 
     def take(self, figure: Figure, now_s: float) -> None:
-        """A newer figure."""
+        """Store a newer figure."""
         device = self.device
         device.total_bytes, device.free_bytes = figure.total_bytes, figure.free_bytes
         device.free_source, device.trust = figure.source, _TRUSTS[figure.trust]
         self.read_at_s = now_s
 
     def overhead_bytes(self, settings: DeviceSettings) -> int | None:
-        """What the operator keeps free, or None."""
+        """Return the operator's reserve, or None."""
         amount = amount_for(settings.overheads, self.id, is_cpu=self.is_cpu)
         return None if amount is None else amount.of(self.device.total_bytes)
 
     def max_bytes(self, settings: DeviceSettings) -> int | None:
-        """What the operator allows, or None."""
+        """Return the operator's limit, or None."""
         amount = amount_for(settings.caps, self.id, is_cpu=self.is_cpu)
         return None if amount is None else amount.of(self.device.total_bytes)
 
@@ -116,7 +116,7 @@ class Entry:
         doubt: str = "",
         holders: Iterable[Holder] = (),
     ) -> cluster_pb2.Device:
-        """The device as others see it: its age, what the operator says about it, why it is in doubt, who is on it."""
+        """Return the device as others see it: age, the operator's settings, the reason for doubt, and its users."""
         report = cluster_pb2.Device()
         report.CopyFrom(self.device)
         for holder in holders:
@@ -154,5 +154,5 @@ class Entry:
 
 
 def is_discrete(entry: Entry) -> bool:
-    """A card with memory of its own that may be used."""
+    """Return a card with memory of its own that may be used."""
     return entry.device.type == cluster_pb2.DEVICE_TYPE_GPU and entry.health.condition is Condition.OK

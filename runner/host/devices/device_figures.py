@@ -13,14 +13,14 @@ from runner.core.devices.gpu_memory import GpuMemory, find_by_address
 from runner.core.devices.memory import HostMemory
 from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_entry import Entry
-from runner.host.lending.rpc_servers import ServerAnswer, ask_server
+from runner.host.devices.rpc_servers import ServerAnswer, ask_server
 from runner.ram import read_host_memory
 
-# A change of this size is told at once, everything else every second.
-TOLD_AT_ONCE_BYTES = 16 * 1024 * 1024
+# A change of this size is reported at once, smaller ones every second.
+URGENT_BYTES = 16 * 1024 * 1024
 
 
-class Figures:
+class DeviceFigures:
     """Reads for the entries that it is given; keeps none itself."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Figures:
         in_use: Callable[[], Collection[str]],
         count_swap: bool = False,
     ) -> None:
-        """`promised_bytes` and `in_use` tell of this node's runners: bytes by device id, and the ids they are on.
+        """`promised_bytes` and `in_use` cover this node's runners: bytes by device id, and the ids that they are on.
 
         `count_swap`: swap is as good as RAM.
         """
@@ -43,7 +43,7 @@ class Figures:
 
     @contextmanager
     def measuring(self, device_ids: Iterable[str]) -> Iterator[None]:
-        """While a measurement is on these devices, nobody else asks them."""
+        """Keep all others from asking these devices during a measurement."""
         used = list(device_ids)
         self._measured.update(used)
         try:
@@ -52,7 +52,7 @@ class Figures:
             self._measured.subtract(used)
 
     def is_used(self, entry: Entry) -> bool:
-        """A runner or a measurement is on the device, or on another one of its server."""
+        """Return True if a runner or a measurement is on the device, or on another one of its server."""
         used = {*self._in_use(), *(device_id for device_id, count in self._measured.items() if count > 0)}
         if entry.server is None:
             return entry.id in used
@@ -89,18 +89,18 @@ class Figures:
                 # What a card of its own maps of RAM cannot be swapped out; one without memory has the pool's figure.
                 own = self._counted(ram) if card.unified else ram
                 entry.take(card_figure(card, own, integrated=entry.draws_from_ram), self._clock.now_s())
-                if card.processes is not None:  # else what was told last stays
+                if card.processes is not None:  # else the last report stays
                     entry.processes = dict(card.processes)
 
     def take_lent(self, entry: Entry, memory: RpcMemory, ram: HostMemory) -> None:
-        """What the server says that lends an idle device."""
+        """Record the memory of an idle device as its RPC server reports it."""
         assert entry.server is not None, "only lent devices are asked for at a server"
         if not entry.draws_from_ram:
             entry.take(lent_figure(memory.total_bytes, memory.free_bytes, entry.server.pool, ram), self._clock.now_s())
             entry.unused_free_bytes = entry.device.free_bytes
 
     def take_listed(self, entries: Iterable[Entry], listed: Iterable[cluster_pb2.Device]) -> None:
-        """What the engine said while it listed, for devices that have no better source.
+        """Record the engine's figures from its listing, for devices without a better source.
 
         What our own processes hold there was not free; it is what `predict` takes off.
         """
@@ -112,7 +112,7 @@ class Figures:
                 entry.unused_free_bytes = min(entry.device.total_bytes, free_bytes + promised.get(entry.id, 0))
 
     def predict(self, entries: Iterable[Entry]) -> None:
-        """Devices whose memory nobody can read while they are in use: what was free before, less what was promised.
+        """Devices whose memory cannot be read while they are in use: what was free before, less what was promised.
 
         A card whose driver has fallen silent is not among them: its last figure stays, and grows stale. Nor is an idle
         lent device: its server is asked.
@@ -129,23 +129,21 @@ class Figures:
             entry.take(figure, self._clock.now_s())
 
     async def ask_servers(self, entries: Iterable[Entry]) -> list[ServerAnswer]:
-        """Every server that serves nobody of ours."""
+        """Return every server without a runner of ours."""
         idle = {entry.server.address: entry.server for entry in entries if entry.server and not self.is_used(entry)}
         return list(await asyncio.gather(*(ask_server(server) for server in idle.values())))
 
 
-class Told:
-    """What was reported last, to see what is worth telling at once."""
+class ReportedFigures:
+    """Last report, compared to find urgent changes."""
 
     def __init__(self) -> None:
         self._free_bytes: dict[str, int] = {}
 
     def has_moved(self, entries: Iterable[Entry]) -> bool:
-        """Whether a figure has moved by more than a little since `tell`."""
-        return any(
-            abs(entry.device.free_bytes - self._free_bytes.get(entry.id, 0)) > TOLD_AT_ONCE_BYTES for entry in entries
-        )
+        """Return True if a figure has changed by more than a little since `note`."""
+        return any(abs(entry.device.free_bytes - self._free_bytes.get(entry.id, 0)) > URGENT_BYTES for entry in entries)
 
-    def tell(self, entries: Iterable[Entry]) -> None:
-        """These figures are reported now."""
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Note the figures that are reported now."""
         self._free_bytes = {entry.id: entry.device.free_bytes for entry in entries}

@@ -1,4 +1,4 @@
-"""What a host remembers of its devices over its own restarts: speeds, repeated errors, and how large lent ones are."""
+"""Notes of a host on its devices over its own restarts: speeds, repeated errors, sizes of lent ones."""
 
 import contextlib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from common.telemetry.logs import get_logger
-from runner.core.devices.device_health import Condition, Health
+from runner.core.devices.device_health import Condition, DeviceHealth
 from runner.host.home import write_durably
 
 log = get_logger()
@@ -33,17 +33,17 @@ class DeviceNote:
     worn_reason: str = ""  # set: excluded after repeated errors
     worn_driver: str = ""
 
-    def health(self) -> Health:
-        """Where the device starts."""
+    def health(self) -> DeviceHealth:
+        """Return the health that the device starts with."""
         errors = tuple(self.errors_at_unix_s)
         if self.worn_reason:
-            return Health(
+            return DeviceHealth(
                 condition=Condition.WORN, reason=self.worn_reason, errors_at_unix_s=errors, driver=self.worn_driver
             )
-        return Health(errors_at_unix_s=errors)
+        return DeviceHealth(errors_at_unix_s=errors)
 
-    def take_health(self, health: Health) -> None:
-        """What a restart must not clear."""
+    def take_health(self, health: DeviceHealth) -> None:
+        """Keep the part of its health that a restart must not clear."""
         worn = health.condition in _KEPT_CONDITIONS
         self.errors_at_unix_s = list(health.errors_at_unix_s)
         self.worn_reason, self.worn_driver = (health.reason, health.driver) if worn else ("", "")
@@ -69,11 +69,11 @@ class DeviceNotes:
                 log.warning("devices.notes_unreadable", path=str(path), text=str(error))
 
     def of(self, device_id: str) -> DeviceNote:
-        """The note about a device; changes to it are kept with the next `save`."""
+        """Return the note about a device; changes to it are kept with the next `save`."""
         return self._notes.setdefault(device_id, DeviceNote())
 
     def knows(self, device_id: str) -> bool:
-        """Whether there is a note about a device."""
+        """Return True if there is a note about a device."""
         return device_id in self._notes
 
     def save(self) -> None:

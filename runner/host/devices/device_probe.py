@@ -19,7 +19,7 @@ from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.host.environment import CARDS, HIDING, VisibleDevice, cards_left, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_checks import failure_of
-from runner.host.runners.children import run_child
+from runner.host.processes.children import run_child
 
 log = get_logger()
 
@@ -30,8 +30,8 @@ Answer = tuple[probe_pb2.ProbeReport | None, CheckFailure | None]  # one of the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What there is. `broken` killed the listing when they were seen alone; a `failure` says that nothing works."""
+class FoundDevices:
+    """Result of a listing. `broken` killed the listing when seen alone; a `failure` means that nothing works."""
 
     engine_build: str = ""
     backends: tuple[str, ...] = ()
@@ -41,17 +41,19 @@ class Found:
     failure: CheckFailure | None = None
 
 
-async def probe_engine(environment: Mapping[str, str], *, timeout_s: float) -> Found:
+async def probe_engine(environment: Mapping[str, str], *, timeout_s: float) -> FoundDevices:
     """List everything."""
     report, failure = await _list(environment, timeout_s)
     if report is None:
         assert failure is not None  # one of the two
         log.error("devices.probe_failed", text=failure.reason)
-        return Found(failure=failure)
-    return Found(engine_build=report.engine_build, backends=tuple(report.backends), devices=tuple(report.devices))
+        return FoundDevices(failure=failure)
+    return FoundDevices(
+        engine_build=report.engine_build, backends=tuple(report.backends), devices=tuple(report.devices)
+    )
 
 
-async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, timeout_s: float) -> Found:
+async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, timeout_s: float) -> FoundDevices:
     """List one backend at a time, and every card alone, all at once, after listing everything together has failed."""
     cards = _cards_left(cards)
     environments = [
@@ -61,7 +63,7 @@ async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, time
     ]
     base, *others = await asyncio.gather(*(_list(environment, timeout_s) for environment in environments))
     if base[0] is None:  # it was none of those that can be hidden
-        return Found(failure=failure)
+        return FoundDevices(failure=failure)
     by_backend = dict(zip(HIDING, others, strict=False))
     by_card = dict(zip((card.pci_id for card in cards), others[len(HIDING) :], strict=True))
     return _put_together(base[0], by_backend, by_card, cards)
@@ -72,7 +74,7 @@ def _put_together(
     by_backend: Mapping[str, Answer],
     by_card: Mapping[str, Answer],
     cards: Sequence[GpuMemory],
-) -> Found:
+) -> FoundDevices:
     backends, devices = list(base.backends), list(base.devices)
     known = {(device.id, device.backend) for device in devices}
     broken: dict[str, CheckFailure] = {}
@@ -94,7 +96,7 @@ def _put_together(
             log.error("devices.backend_hidden", backend=backend, text=failure.reason)
         elif backend not in backends:
             backends.append(backend)
-    return Found(
+    return FoundDevices(
         engine_build=base.engine_build,
         backends=tuple(backends),
         devices=tuple(devices),
@@ -132,7 +134,7 @@ def _cards_of(backend: str, cards: Iterable[GpuMemory]) -> list[GpuMemory]:
 
 
 def _only(cards: Sequence[GpuMemory], backends: Sequence[str], shown: Sequence[GpuMemory] = ()) -> dict[str, str]:
-    """An environment in which a child meets these backends and cards."""
+    """Return an environment in which a child meets these backends and cards."""
     visible = [VisibleDevice(id=card.uuid, backend=_backend_of(card), uuid=card.uuid) for card in shown]
     return {
         CARDS: cards_as_json(list(cards)),
@@ -189,7 +191,7 @@ def is_stand_in(device: cluster_pb2.Device) -> bool:
 
 
 def bare_cpu() -> cluster_pb2.Device:
-    """What is known without the engine: there is RAM."""
+    """Return the CPU device as known without the engine: there is RAM."""
     return cluster_pb2.Device(
         id=CPU_ID,
         name="CPU",

@@ -14,11 +14,11 @@ from runner.core.host.environment import CARDS, device_environment, hide, limit_
 from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_checks import CheckRequest, check_devices
 from runner.host.devices.device_entry import Entry
-from runner.host.devices.device_figures import Figures
+from runner.host.devices.device_figures import DeviceFigures
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.device_probe import probe_apart, probe_engine
 from runner.host.devices.device_table import DeviceTable
-from runner.host.runners.children import run_child
+from runner.host.processes.children import run_child
 from runner.ram import read_host_memory
 
 log = get_logger()
@@ -30,7 +30,7 @@ class DeviceSearch:
     """Brings what children say into the table. One listing at a time, and one round of tests."""
 
     def __init__(
-        self, table: DeviceTable, figures: Figures, notes: DeviceNotes, settings: DeviceSettings, changes: Changes
+        self, table: DeviceTable, figures: DeviceFigures, notes: DeviceNotes, settings: DeviceSettings, changes: Changes
     ) -> None:
         self.cards: list[GpuMemory] = []  # as the drivers tell them
         self.listed = asyncio.Event()  # the engine has answered, or will not
@@ -87,12 +87,12 @@ class DeviceSearch:
         try:
             if result.exit_code != 0:
                 raise ValueError(result.failure())
-            self.cards = [GpuMemory.from_told(card) for card in orjson.loads(result.output)]
+            self.cards = [GpuMemory.from_report(card) for card in orjson.loads(result.output)]
         except (ValueError, TypeError) as error:
             log.warning("gpus.unreadable", text=str(error))
 
     async def ask_servers(self) -> None:
-        """What RPC servers lend that serve nobody."""
+        """Ask the RPC servers that serve no client for their memory."""
         answers = await self._figures.ask_servers(self._table.entries)
         ram = read_host_memory()
         for answer in answers:
@@ -103,7 +103,7 @@ class DeviceSearch:
             self._table.choose()
 
     def to_check(self) -> list[Entry]:
-        """What can be tested now: a lent device that is in use cannot, a card can."""
+        """Return the entries that can be tested now: a lent device in use cannot, a card can."""
         entries = self._table.to_check()
         return [entry for entry in entries if entry.server is None or not self._figures.is_used(entry)]
 
@@ -121,7 +121,7 @@ class DeviceSearch:
         self._changes.notify()
 
     async def _time_cpu(self) -> None:
-        """How fast RAM is, which nothing waits for."""
+        """Measure the speed of RAM; nothing waits for it."""
         cpus = [entry for entry in self._table.entries if entry.is_cpu and entry.health.condition is Condition.OK]
         async with self._checking:
             await self._test([entry for entry in cpus if not self._table.knows_speed(entry)])
@@ -148,7 +148,7 @@ class DeviceSearch:
         return {CARDS: cards_as_json(self.cards)} if self.cards else {}
 
     def environment_for(self, entries: Iterable[Entry]) -> dict[str, str]:
-        """What a child finds that may meet these devices alone."""
+        """Return the environment of a child that may use these devices alone."""
         visible = [entry.visible for entry in entries]
         return {
             **self._environment(),

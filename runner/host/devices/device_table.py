@@ -1,4 +1,4 @@
-"""Which devices the node has and what state each is in. No waiting here: the shell brings what was found and seen."""
+"""Devices of the node and the state of each. No waiting here: the shell delivers findings."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,7 +7,7 @@ from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.devices import device_health as health
 from runner.core.devices.dedupe import Listed, choose_entries
-from runner.core.devices.device_health import CheckFailure, Condition, Health
+from runner.core.devices.device_health import CheckFailure, Condition, DeviceHealth
 from runner.core.devices.device_settings import DeviceSettings, RpcServer
 from runner.core.devices.gpu_memory import GpuMemory, find_by_address
 from runner.core.devices.memory import HostMemory
@@ -15,12 +15,12 @@ from runner.engine.devices.rpc_hello import RpcMemory
 from runner.host.devices.device_checks import CheckResult
 from runner.host.devices.device_entry import Entry
 from runner.host.devices.device_notes import DeviceNotes
-from runner.host.devices.device_probe import Found, bare_cpu
-from runner.host.lending.rpc_servers import ServerAnswer, lent_device_id, to_device
+from runner.host.devices.device_probe import FoundDevices, bare_cpu
+from runner.host.devices.rpc_servers import ServerAnswer, lent_device_id, to_device
 
 log = get_logger()
 
-# A server that keeps silent for longer is not only busy with somebody else.
+# A server that keeps silent for longer is not only busy with another client.
 SILENT_S_MAX = 5.0
 LENT_MAX = 16  # devices of one server
 NOT_LISTED_YET = "the engine is being asked what there is"
@@ -42,7 +42,7 @@ class DeviceTable:
         self._notes = notes
 
     def find(self, device_id: str) -> Entry | None:
-        """The entry that is used for a device."""
+        """Return the entry that is used for a device."""
         return next((entry for entry in self.shown if entry.id == device_id), None)
 
     def to_check(self) -> list[Entry]:
@@ -60,20 +60,22 @@ class DeviceTable:
         """All that is known before the engine has answered, and not to be used before."""
         entry = self._new_entry(bare_cpu())
         if entry.health.condition is Condition.OK:
-            entry.health = Health(reason=NOT_LISTED_YET)
+            entry.health = DeviceHealth(reason=NOT_LISTED_YET)
         self.entries = self.shown = [entry]
 
-    def take_found(self, found: Found) -> None:
-        """What the engine lists now: entries stay, come, come back and get lost."""
+    def take_found(self, found: FoundDevices) -> None:
+        """Apply a listing of the engine: entries stay, appear, return and get lost."""
         before = {(entry.id, entry.device.backend): entry for entry in self.entries if entry.server is None}
         local = []
         for device in found.devices or (bare_cpu(),):
             entry = before.pop((device.id, device.backend), None) or self._new_entry(device)
             entry.device.name, entry.device.description = device.name, device.description
             if entry.is_cpu and entry.health.condition is Condition.UNCHECKED:
-                entry.health = health.pass_check(entry.health)  # nobody had asked about it before
+                entry.health = health.pass_check(entry.health)  # its first test
             if entry.is_cpu and entry.health.condition is Condition.FAILED:
-                self.set_health(entry, health.pass_check(Health()))  # the engine could not list it, and now it can
+                self.set_health(
+                    entry, health.pass_check(DeviceHealth())
+                )  # the engine could not list it, and now it can
             self.set_health(entry, health.find_again(entry.health))
             if device.id in found.broken:
                 self._fail(entry, found.broken[device.id])
@@ -89,7 +91,7 @@ class DeviceTable:
         self.choose()
 
     def take_cards(self, cards: list[GpuMemory]) -> bool:
-        """Which cards the drivers list now, and with which driver. True: one is new, the engine must list again.
+        """Apply the drivers' list of cards and driver versions. True: one is new, the engine must list again.
 
         The engine need not list every card that a driver has: it is asked about each of them once.
         """
@@ -106,17 +108,17 @@ class DeviceTable:
         return not listed <= known
 
     def ask_about(self, cards: Iterable[GpuMemory]) -> None:
-        """The engine is asked to list now, with these cards there."""
+        """Note the cards that are there as the engine is asked to list."""
         self._known_to_drivers = {(card.pci_id, card.driver) for card in cards}
 
     def lose_from_bus(self, addresses: Collection[str]) -> None:
-        """These are no longer on the bus. Where a driver tells of a card, its word counts."""
+        """Mark cards that are no longer on the bus. A driver's report of a card wins."""
         for entry in self.entries:
             if entry.device.pci_id in addresses and not entry.has_card:
                 self.set_health(entry, health.lose(entry.health, "it is no longer on the PCI bus"))
 
     def take_answer(self, answer: ServerAnswer, ram: HostMemory) -> list[tuple[Entry, RpcMemory]]:
-        """What an RPC server said; its entries with their memory, for whoever keeps the figures."""
+        """Apply the answer of an RPC server; return its entries with their memory."""
         ours = [entry for entry in self.entries if entry.server == answer.server]
         now_s = self._clock.now_s()
         if not answer.lent:
@@ -139,7 +141,7 @@ class DeviceTable:
         return heard
 
     def assume_used(self, entries: Iterable[Entry], ram: HostMemory) -> None:
-        """Runners of an earlier host are on these: that is their test, and nobody may ask them."""
+        """Accept devices in use by runners of an earlier host: that is their test, and they must not be asked."""
         for entry in entries:
             total_bytes = self._notes.of(entry.id).total_bytes
             if entry.server is not None and not entry.device.total_bytes and total_bytes:
@@ -150,7 +152,7 @@ class DeviceTable:
                 self.set_health(entry, health.pass_check(health.find_again(entry.health)))
 
     def take_check(self, entry: Entry, result: CheckResult) -> None:
-        """How a test ended. The CPU is only timed."""
+        """Apply the result of a test. The CPU is only timed."""
         note = self._notes.of(entry.id)
         if result.device is not None:
             entry.device.description = result.device.description or entry.device.description
@@ -165,11 +167,11 @@ class DeviceTable:
             self.set_health(entry, health.pass_check(entry.health))
 
     def speed_key(self, entry: Entry) -> str:
-        """What a measured speed depends on."""
+        """Return the key of a measured speed: everything it depends on."""
         return f"{self.engine_build}, {entry.device.driver}" if entry.device.driver else self.engine_build
 
     def knows_speed(self, entry: Entry) -> bool:
-        """Whether it need not be measured again. Fills it in."""
+        """Fill in a known speed; True: no measurement is needed."""
         entry.device.speed_bytes_s = self._notes.of(entry.id).speed(self.speed_key(entry))
         return bool(entry.device.speed_bytes_s)
 
@@ -187,7 +189,7 @@ class DeviceTable:
         for duplicate in choice.duplicates:
             log.info("device.duplicate", device=duplicate.device.name, used=duplicate.kept.name)
 
-    def set_health(self, entry: Entry, after: Health) -> None:
+    def set_health(self, entry: Entry, after: DeviceHealth) -> None:
         """Every change of state passes here, is logged, and kept if a restart must not forget it."""
         before, entry.health = entry.health, after
         if after is before:
@@ -222,7 +224,7 @@ class DeviceTable:
         )
 
     def _unseen_lent(self) -> list[Entry]:
-        """What is remembered of each server, at least one device, lost until it answers."""
+        """Return the remembered devices of each server, at least one, lost until it answers."""
         return [
             self._unseen_entry(server, number)
             for server in self._settings.rpc_servers

@@ -13,13 +13,13 @@ from common.errors import DeviceNotFound
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.devices import device_health as health
-from runner.core.devices.card_lists import CardChanges
+from runner.core.devices.card_changes import CardChanges
 from runner.core.devices.device_health import Condition
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.devices.holders import HolderProcess, Holders
 from runner.host.devices.device_entry import Entry, is_discrete
-from runner.host.devices.device_figures import Figures, Told
+from runner.host.devices.device_figures import DeviceFigures, ReportedFigures
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.device_search import DeviceSearch
 from runner.host.devices.device_table import DeviceTable
@@ -50,7 +50,7 @@ class Devices:
         processes: Callable[[], Sequence[HolderProcess]] = tuple,
         hot_plug: HotPlug | None = None,
     ) -> None:
-        """What this node's runners tell of them, by device id.
+        """Take the reports of this node's runners on their devices, by device id.
 
         `promised_bytes`: what they hold or will hold. `in_use`: that one is on it. `unreaped`: why nothing new may be
         placed there, because a process on it cannot be ended. `processes`: those that live.
@@ -64,17 +64,17 @@ class Devices:
         self._processes = processes
         self._holders = Holders()
         self._table = DeviceTable(clock, self._settings, self._notes)
-        self._figures = Figures(
+        self._figures = DeviceFigures(
             clock, promised_bytes=promised_bytes, in_use=in_use, count_swap=self._settings.count_swap
         )
-        self._told = Told()
+        self._reported = ReportedFigures()
         self._look = asyncio.Event()  # something beside the figures has to be looked at
         self._search = DeviceSearch(self._table, self._figures, self._notes, self._settings, self.changes)
         self._hot_plug = hot_plug or HotPlug(reprobe_s=self._settings.reprobe_s)
         self._asking_drivers = Asking()
         self._first: asyncio.Task[None] | None = None
 
-    # -- what others read ---------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     @property
     def engine_build(self) -> str:
@@ -106,7 +106,7 @@ class Devices:
         return {pid for entry in self._table.entries for pid in entry.processes}
 
     def free_bytes(self) -> dict[str, int]:
-        """What may still be taken by device id, without what the operator keeps free; of RAM as of this instant."""
+        """Return the available bytes by device id, without the operator's reserve; of RAM as of this instant."""
         self._figures.read_ram(self._table.entries)
         return {
             entry.id: max(0, entry.device.free_bytes - (entry.overhead_bytes(self._settings) or 0))
@@ -115,44 +115,44 @@ class Devices:
         }
 
     def limits(self) -> dict[str, int]:
-        """The most that placements may take together, by id of the devices for which the operator says so."""
+        """Return the most that placements may take together, by id of the devices for which the operator says so."""
         limits = ((entry.id, entry.max_bytes(self._settings)) for entry in self._table.shown)
         return {device_id: count for device_id, count in limits if count is not None}
 
     def environment(self, device_ids: Iterable[str]) -> dict[str, str]:
-        """What a process on these devices finds in its environment: they alone, with what the operator set for them."""
+        """Return the environment of a process on these devices: they alone, with the operator's variables."""
         entries = (self._table.find(device_id) for device_id in device_ids)
         return self._search.environment_for([entry for entry in entries if entry is not None])
 
     def serves_somebody(self, device_ids: Iterable[str]) -> bool:
-        """Whether one of them is lent by an RPC server that is in use: it would not answer anybody else."""
+        """Return True if one of them is lent by an RPC server in use: it would answer no other client."""
         entries = [self._table.find(device_id) for device_id in device_ids]
         return any(entry is not None and entry.server is not None and self._figures.is_used(entry) for entry in entries)
 
     @contextmanager
     def measuring(self, device_ids: Iterable[str]) -> Iterator[None]:
-        """While a measurement is on these devices, nobody else asks them."""
+        """Keep all others from asking these devices during a measurement."""
         with self._figures.measuring(device_ids):
             yield
 
-    # -- what others tell ---------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------
 
     def take_cards(self, cards: list[GpuMemory]) -> None:
-        """What the drivers say now: figures, which cards there are, and with which driver."""
+        """Apply the drivers' figures, cards and versions."""
         self._search.cards = cards
         listed = self._listed_by_drivers()
         self._see_holders()  # before a process that has ended is out of the list
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
         if self._table.take_cards(cards) and not self.is_probing:
             self._search.wants_listing = True
-        self._tell_if_moved()
+        self._report_if_moved()
         if listed - self._listed_by_drivers():
-            self.changes.notify()  # somebody's memory is back
+            self.changes.notify()  # memory has been freed
         if not self.is_probing and (self._search.wants_listing or self._search.to_check()):
             self._look.set()
 
     def see_device_error(self, device_ids: Iterable[str], text: str) -> None:
-        """A runner on these devices ended with an error that names a device."""
+        """Handle the end of a runner on these devices with an error that names a device."""
         blamed = set(device_ids)
         for entry in self._table.entries:
             if entry.id in blamed and not entry.is_cpu:
@@ -165,7 +165,7 @@ class Devices:
         self.changes.notify()
 
     def see_crash(self, device_ids: Iterable[str]) -> None:
-        """A runner on these devices ended by itself. If a server that lends one is why, nobody else must go there."""
+        """Handle a runner's end on these devices. If a lending server is the cause, no other runner may use it."""
         crashed = set(device_ids)
         for entry in self._table.entries:
             if entry.id in crashed and entry.server is not None:
@@ -191,14 +191,14 @@ class Devices:
         return found or self._listed_again(entries[0])
 
     def _listed_again(self, entry: Entry) -> cluster_pb2.Device:
-        """A stand-in whose backend lists its devices by now is there no more."""
+        """Report a stand-in as healthy: its backend lists its devices by now, in its place."""
         entry.health = health.pass_check(entry.health)
         return entry.report(self._settings, now_s=self._clock.now_s(), beside_discrete=False)
 
     # -- finding and testing ------------------------------------------------------------------------------------------
 
     def show_ram(self) -> None:
-        """What can be shown before the engine has been asked."""
+        """Show RAM before the engine has been asked."""
         self._table.show_ram()
         self._figures.read_ram(self._table.entries)
 
@@ -214,7 +214,7 @@ class Devices:
 
     @property
     def is_probing(self) -> bool:
-        """The engine has not answered yet: what there is, nobody knows."""
+        """Return True before the engine's first answer: the devices are unknown."""
         return not self._search.listed.is_set()
 
     async def probe(self) -> None:
@@ -245,7 +245,7 @@ class Devices:
                 group.create_task(self._watch_servers())
 
     async def _watch_figures(self) -> None:
-        tell_at_s = self._clock.now_s()
+        report_at_s = self._clock.now_s()
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             entries = self._table.entries
@@ -253,11 +253,11 @@ class Devices:
             self._figures.predict(entries)
             if self._hot_plug.woke_up():
                 self._wake_up()
-            if self._clock.now_s() >= tell_at_s:
-                self._tell()
-                tell_at_s = self._clock.now_s() + FREE_PUSH_S
+            if self._clock.now_s() >= report_at_s:
+                self._report()
+                report_at_s = self._clock.now_s() + FREE_PUSH_S
             else:
-                self._tell_if_moved()
+                self._report_if_moved()
 
     async def _watch_drivers(self) -> None:
         """Drivers come up late, and cards are plugged in: where there is none, look again with every comparison."""
@@ -270,7 +270,7 @@ class Devices:
         while True:
             await asyncio.sleep(FREE_PUSH_S)
             await self._search.ask_servers()
-            self._tell_if_moved()
+            self._report_if_moved()
             if self._search.to_check():
                 self._look.set()
 
@@ -291,7 +291,7 @@ class Devices:
                 await self.check()
 
     def _take_comparison(self, changes: CardChanges) -> None:
-        """The lists of the bus differ, or not. Those of the drivers are asked for, too."""
+        """Apply a comparison of the bus's lists, and ask for those of the drivers."""
         self._asking_drivers.ask()
         self._table.lose_from_bus(changes.gone)
         if changes.came or changes.changed:
@@ -301,7 +301,7 @@ class Devices:
             self.changes.notify()
 
     def _lose_cards(self) -> None:
-        """A broken card makes its driver hang for all of them."""
+        """Mark all cards as lost: a broken card makes its driver hang for all of them."""
         for entry in self._table.entries:
             if entry.has_card:
                 self._table.set_health(entry, health.lose(entry.health, "its driver does not answer"))
@@ -316,10 +316,10 @@ class Devices:
                 self._table.set_health(entry, health.doubt(entry.health, reason))
         self._look.set()
 
-    def _tell(self) -> None:
-        self._told.tell(self._table.shown)
+    def _report(self) -> None:
+        self._reported.note(self._table.shown)
         self.changes.notify()
 
-    def _tell_if_moved(self) -> None:
-        if self._told.has_moved(self._table.shown):
-            self._tell()
+    def _report_if_moved(self) -> None:
+        if self._reported.has_moved(self._table.shown):
+            self._report()

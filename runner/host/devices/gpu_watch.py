@@ -11,7 +11,7 @@ import orjson
 from common.telemetry.logs import get_logger
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.host.environment import child_environment
-from runner.host.runners import children
+from runner.host.processes import children
 
 log = get_logger()
 
@@ -36,11 +36,11 @@ class Asking:
             self._child.write(b"\n")
 
     def forget(self) -> None:
-        """A child that is yet to start knows every card."""
+        """Drop earlier requests: a child that is yet to start knows every card."""
         self._asked.clear()
 
     async def wait(self) -> None:
-        """Until somebody asks, or has asked since `forget`."""
+        """Wait for a request, or return if there was one since `forget`."""
         await self._asked.wait()
 
     @contextlib.contextmanager
@@ -94,7 +94,7 @@ async def _follow_one(take: Callable[[list[GpuMemory]], None], asking: Asking) -
                     line = await process.stdout.readline()
                 if not line:
                     return "none" if not cards else "ended"
-                cards = [GpuMemory.from_told(card) for card in orjson.loads(line)]
+                cards = [GpuMemory.from_report(card) for card in orjson.loads(line)]
                 take(cards)
                 timeout_s = LINE_TIMEOUT_S
     except TimeoutError:

@@ -4,18 +4,69 @@ Messages of the kernel, the end of a sleep, errors of runners and the clock only
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from common.telemetry.logs import get_logger
-from runner.core.devices.card_lists import CardChanges, compare_cards
-from runner.host.devices.pci_cards import read_pci_cards
+from runner.core.devices.card_changes import CardChanges, compare_cards
+from runner.core.devices.gpu_memory import normal_pci_id
 from runner.host.devices.uevents import OpenSocket, hearing, open_uevents
-from runner.host.runners.suspend import SleepWatch
 
 log = get_logger()
 
 # A driver that comes up sends many messages; a moment after the first one there is more to see.
 SETTLE_S = 0.5
+SYSFS = Path("/sys")
+# The first digits of a PCI class: display controllers, and processing accelerators.
+_CLASSES = ("0x03", "0x12")
+# The two clocks are read one after the other, and drift apart by less than this.
+NOTICED_S = 1.0
+
+
+def suspended_s() -> float:
+    """Return the time that the machine has slept since it was started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+class SleepWatch:
+    """Detects a sleep of the machine: the boot clock ran on while the monotonic one stood still."""
+
+    def __init__(self, read: Callable[[], float] = suspended_s) -> None:
+        self._read = read
+        self._slept_s = read()
+
+    def woke_up(self) -> bool:
+        """Return True if the machine slept since the last look."""
+        before, self._slept_s = self._slept_s, self._read()
+        return self._slept_s - before > NOTICED_S
+
+
+def read_pci_cards(sysfs: Path = SYSFS) -> dict[str, str]:
+    """List the cards on the PCI bus by address, each with its driver and version; empty: none is bound.
+
+    It touches no card, and does not depend on their drivers. Without a PCI bus there are no cards.
+    """
+    cards = {}
+    for slot in sorted((sysfs / "bus/pci/devices").glob("*")):
+        if _text(slot / "class").startswith(_CLASSES):
+            driver = _driver(slot)
+            version = _text(sysfs / "module" / driver / "version") if driver else ""
+            cards[normal_pci_id(slot.name)] = f"{driver} {version}".strip()
+    return cards
+
+
+def _driver(slot: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (slot / "driver").readlink().name
+    return ""
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text().strip()
+    return ""
 
 
 class HotPlug:
@@ -40,7 +91,7 @@ class HotPlug:
         self._asked.set()
 
     def woke_up(self) -> bool:
-        """Whether the machine slept since the last look; then there is a comparison, too."""
+        """Return True if the machine slept since the last look; then there is a comparison, too."""
         woke = self._sleep_watch.woke_up()
         if woke:
             self.ask()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.telemetry.logs import get_logger
-from runner.core.devices.uevents import concerns_cards, parse_uevent
+from runner.core.devices.card_changes import concerns_cards, parse_uevent
 
 log = get_logger()
 
@@ -21,7 +21,7 @@ OpenSocket = Callable[[], socket.socket]
 
 
 def open_uevents() -> socket.socket:
-    """The kernel's messages.
+    """Open the socket of the kernel's messages.
 
     Raises:
         OSError: this machine has none, or this process may not hear them.

@@ -12,7 +12,7 @@ from protos import cluster_pb2, host_pb2
 from runner.core.host.leases import rpc_server_of
 from runner.core.host.tunnel import BadLine, Opening, Purpose, Refused, check_answer, opening_line
 from runner.host.lending.tunnel_identity import TunnelIdentity
-from runner.host.lending.tunnel_streams import BROKEN, Stream, carry, dial_tls
+from runner.host.lending.tunnel_streams import BROKEN, TunnelStream, carry, dial_tls
 
 log = get_logger()
 
@@ -32,7 +32,7 @@ class _Channel:
 
 
 class Borrowed:
-    """What one runner or measurement borrows. `lost` is set when a lender is gone; `lost_node` says which."""
+    """Devices that one runner or measurement borrows. `lost` is set when a lender is gone; `lost_node` names it."""
 
     def __init__(self, identity: TunnelIdentity, purpose: Purpose) -> None:
         self.lost = asyncio.Event()
@@ -41,7 +41,7 @@ class Borrowed:
         self._purpose = purpose
         self._channels: dict[tuple[str, int], _Channel] = {}
         self._holds: list[asyncio.Task[None]] = []
-        self._streams: list[Stream] = []
+        self._streams: list[TunnelStream] = []
         self._devices: dict[tuple[str, str], host_pb2.LentDevice] = {}
 
     @classmethod
@@ -61,14 +61,14 @@ class Borrowed:
         return borrowed
 
     def address_of(self, device: cluster_pb2.DeviceLayers) -> tuple[str, int]:
-        """Where the engine finds a device of another node: address, and number there.
+        """Return the engine's address of a device of another node: address, and number there.
 
         Raises:
             ModelUnavailable: no peer lends it.
         """
         lent = self._devices.get((device.node_id, device.device_id))
         if lent is None:
-            raise ModelUnavailable(f"nobody lends device {device.device_id} of node {device.node_id}")
+            raise ModelUnavailable(f"no peer lends device {device.device_id} of node {device.node_id}")
         return self._channels[device.node_id, lent.channel].address, lent.rpc_device
 
     async def close(self) -> None:
@@ -97,7 +97,7 @@ class Borrowed:
             if (peer.node_id, device.channel) not in self._channels:
                 self._channels[peer.node_id, device.channel] = await self._listen(peer, device.channel)
 
-    async def _watch(self, node_id: str, hold: Stream) -> None:
+    async def _watch(self, node_id: str, hold: TunnelStream) -> None:
         try:
             await hold.reader.read(1)
         except BROKEN as error:
@@ -107,7 +107,7 @@ class Borrowed:
 
     async def _listen(self, peer: host_pb2.Peer, number: int) -> _Channel:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            plain = Stream(reader, writer)
+            plain = TunnelStream(reader, writer)
             if len(channel.connections) >= CONNECTIONS_MAX:
                 plain.close()
                 return
@@ -119,7 +119,7 @@ class Borrowed:
         channel = _Channel(server, f"{LOOPBACK}:{server.sockets[0].getsockname()[1]}")
         return channel
 
-    async def _carry(self, peer: host_pb2.Peer, channel: int, plain: Stream) -> None:
+    async def _carry(self, peer: host_pb2.Peer, channel: int, plain: TunnelStream) -> None:
         """One connection of the engine. If the tunnel breaks the engine sees its connection broken, and aborts."""
         try:
             await carry(plain, await self._dial(peer, Purpose.DATA, channel))
@@ -128,7 +128,7 @@ class Borrowed:
         finally:
             plain.close()
 
-    async def _dial(self, peer: host_pb2.Peer, purpose: Purpose, channel: int) -> Stream:
+    async def _dial(self, peer: host_pb2.Peer, purpose: Purpose, channel: int) -> TunnelStream:
         host, port = split_host_port(peer.tunnel_address)
         stream = await dial_tls(host, port, self._identity.dialling(peer.certificate), timeout_s=DIAL_TIMEOUT_S)
         try:
@@ -148,7 +148,7 @@ class Borrowed:
 
 
 class Borrower:
-    """What runners and measurements of this host borrow through. Without an identity this node does not borrow."""
+    """Borrowing side of this host for runners and measurements. Without an identity this node does not borrow."""
 
     def __init__(self, identity: TunnelIdentity | None) -> None:
         self._identity = identity
@@ -168,17 +168,17 @@ class Borrower:
 
 
 def addressed(layout: cluster_pb2.Layout, borrowed: Borrowed | None) -> cluster_pb2.Layout:
-    """The layout as the runner gets it: every device of an RPC server with its address, those of others by unique ids.
+    """Return the runner's layout: devices of RPC servers with an address, those of other nodes with unique ids.
 
     Raises:
-        ModelUnavailable: the layout names a device of another node that nobody lends.
+        ModelUnavailable: the layout names a device of another node that no node lends.
     """
     copy = cluster_pb2.Layout()
     copy.CopyFrom(layout)
     for device in copy.devices:
         if device.node_id:
             if borrowed is None:
-                raise ModelUnavailable(f"nobody lends device {device.device_id} of node {device.node_id}")
+                raise ModelUnavailable(f"no peer lends device {device.device_id} of node {device.node_id}")
             device.rpc_address, device.rpc_device = borrowed.address_of(device)
             device.device_id = lent_name(device.node_id, device.device_id)
         else:
@@ -189,12 +189,12 @@ def addressed(layout: cluster_pb2.Layout, borrowed: Borrowed | None) -> cluster_
 
 
 def lent_name(node_id: str, device_id: str) -> str:
-    """How a runner knows a device of another node: two nodes may have devices of one id."""
+    """Return a runner's name for a device of another node: two nodes may have devices of one id."""
     return f"{node_id}/{device_id}"
 
 
 def renamed(report: cluster_pb2.MemoryReport, layout: cluster_pb2.Layout) -> cluster_pb2.MemoryReport:
-    """A runner's report with the devices as the layout names them, by node and id."""
+    """Return a runner's report with the devices as the layout names them, by node and id."""
     names = {
         lent_name(device.node_id, device.device_id): (device.node_id, device.device_id)
         for device in layout.devices

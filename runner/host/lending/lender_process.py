@@ -11,14 +11,14 @@ import orjson
 from common.errors import InternalError
 from runner.core.host.environment import child_environment
 from runner.core.host.leases import Share
-from runner.host.runners.children import runner_command
-from runner.host.runners.process import RunnerProcess
+from runner.host.processes.children import runner_command
+from runner.host.processes.process import ProcessHandle
 
 FACT_BYTES_MAX = 65_536
 
 
 def lender_arguments(placement_id: str, shares: Sequence[Share]) -> list[str]:
-    """The command line after `runner rpc`."""
+    """Return the command line after `runner rpc`."""
     devices = [word for share in shares for word in ("--device", share.device_id)]
     limits = [
         word for share in shares if share.max_bytes for word in ("--max-bytes", f"{share.device_id}={share.max_bytes}")
@@ -65,7 +65,7 @@ class LenderProcess:
         self._stdin, self._facts = os.dup(child.stdin.fileno()), os.dup(child.stdout.fileno())
         child.stdin.close()
         child.stdout.close()
-        self.process = RunnerProcess(child.pid, os.pidfd_open(child.pid), is_child=True)
+        self.process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
         child.returncode = 0  # RunnerProcess reaps
         self._on_fact = on_fact
         self._pending = bytearray()

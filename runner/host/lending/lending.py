@@ -1,12 +1,11 @@
-"""What this node lends: one lease for each placement of another node, with a process for its devices and an end.
+"""Loans of this node: one lease for each placement of another node, with a process for its devices and an end.
 
 A lease ends when its borrower's runner has gone, when it is stopped, when its process or another server that lends for
-it dies, and when nobody takes it for `LEASE_WAIT_S`. Nothing outlives this host: the processes end with it, and the
+it dies, and when no runner takes it for `LEASE_WAIT_S`. Nothing outlives this host: the processes end with it, and the
 borrower's runner, cut off, as well.
 """
 
 import asyncio
-import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from common.changes import Changes
@@ -15,12 +14,11 @@ from common.errors import DeviceMemoryExhausted, ModelUnavailable
 from common.telemetry.logs import get_logger
 from protos import host_pb2
 from runner.core.host.leases import LendAction, Share, Terms, decide_lend, plan_channels
-from runner.core.host.promises import Loading, Need
 from runner.host import metrics
-from runner.host.home import Home
-from runner.host.lending.lease import Lease
+from runner.host.home import HostHome
+from runner.host.lending.lease import DeviceLease, Leases
 from runner.host.lending.lender_process import LenderProcess, lender_arguments
-from runner.host.runners.stopping import REAP_TIMEOUT_S, kill_process, unreaped_text, wait_until_gone
+from runner.host.processes.stopping import REAP_TIMEOUT_S, kill_process, wait_until_gone
 
 log = get_logger()
 
@@ -37,8 +35,9 @@ class Lender:
 
     def __init__(
         self,
-        home: Home,
+        home: HostHome,
         clock: Clock,
+        leases: Leases,
         *,
         environment: Callable[[Iterable[str]], Mapping[str, str]],
         crashed: Callable[[Iterable[str]], None],
@@ -49,43 +48,11 @@ class Lender:
         self._crashed = crashed
         self._home = home
         self._clock = clock
-        self._leases: dict[str, Lease] = {}
+        self._leases = leases
         self._lives: set[asyncio.Task[None]] = set()
 
-    def leases(self) -> dict[str, Lease]:
-        """What is lent now, by placement id."""
-        return self._leases
-
-    def promised_bytes(self) -> dict[str, int]:
-        """What borrowers hold or will hold, by device id."""
-        promised: dict[str, int] = {}
-        for lease in self._leases.values():
-            for share in lease.terms.shares:
-                count = max(share.planned_bytes, lease.used_bytes.get(share.device_id, 0))
-                promised[share.device_id] = promised.get(share.device_id, 0) + count
-        return promised
-
-    def outstanding(self) -> list[Loading]:
-        """What borrowers have not taken yet."""
-        return [
-            Loading(
-                need=Need(
-                    later_bytes={
-                        share.device_id: max(0, share.planned_bytes - lease.used_bytes.get(share.device_id, 0))
-                        for share in lease.terms.shares
-                    }
-                ),
-                fraction=0.0,
-            )
-            for lease in self._leases.values()
-        ]
-
-    def device_ids(self) -> list[str]:
-        """Every device that is lent, once for each lease."""
-        return [share.device_id for lease in self._leases.values() for share in lease.terms.shares]
-
     def decide(self, placement_id: str, generation: int, terms: Terms) -> LendAction:
-        """What a Lend leads to.
+        """Decide the action for a Lend.
 
         Raises:
             PlacementMismatch: as `decide_lend`.
@@ -97,14 +64,14 @@ class Lender:
             raise DeviceMemoryExhausted(f"this node already lends to {LEASES_MAX} placements")
         return action
 
-    def find(self, placement_id: str) -> Lease | None:
-        """The lease of a placement."""
+    def find(self, placement_id: str) -> DeviceLease | None:
+        """Return the lease of a placement."""
         return self._leases.get(placement_id)
 
-    def make(self, placement_id: str, generation: int, terms: Terms, *, borrower_node_id: str) -> Lease:
+    def make(self, placement_id: str, generation: int, terms: Terms, *, borrower_node_id: str) -> DeviceLease:
         """Lend; the lease is usable once it is `ready` without a `failure`."""
         assert placement_id not in self._leases, "ended before it is replaced"
-        lease = Lease(placement_id, generation, terms, borrower_node_id)
+        lease = DeviceLease(placement_id, generation, terms, borrower_node_id)
         self._leases[placement_id] = lease
         life = asyncio.create_task(self._live(lease))
         self._lives.add(life)
@@ -124,15 +91,6 @@ class Lender:
             lease.close()
             await wait_until_gone(lease.ended, lease.process)
 
-    def unreaped(self) -> dict[str, str]:
-        """Why nothing new may be placed on devices whose lending process cannot be ended, by device id."""
-        return {
-            share.device_id: unreaped_text(lease.process.pid)
-            for lease in self._leases.values()
-            if lease.process is not None and lease.process.unreaped.is_set()
-            for share in lease.terms.shares
-        }
-
     async def close(self) -> None:
         """End every lease."""
         for lease in list(self._leases.values()):
@@ -140,7 +98,7 @@ class Lender:
         if self._lives:
             await asyncio.wait(self._lives, timeout=CLOSE_TIMEOUT_S)
 
-    async def _live(self, lease: Lease) -> None:
+    async def _live(self, lease: DeviceLease) -> None:
         process: LenderProcess | None = None
         reason = "the host goes down"
         try:
@@ -171,7 +129,7 @@ class Lender:
             log.info("devices.returned", placement=lease.placement_id, reason=reason)
             self.changes.notify()
 
-    async def _serve(self, lease: Lease) -> LenderProcess | None:
+    async def _serve(self, lease: DeviceLease) -> LenderProcess | None:
         """Have an RPC server for every device.
 
         Raises:
@@ -188,7 +146,7 @@ class Lender:
         lease.changes.notify()
         return process
 
-    async def _spawn(self, lease: Lease, device_ids: tuple[str, ...]) -> tuple[LenderProcess, str]:
+    async def _spawn(self, lease: DeviceLease, device_ids: tuple[str, ...]) -> tuple[LenderProcess, str]:
         listening = asyncio.Event()
         address = ""
 
@@ -226,12 +184,12 @@ class Lender:
             raise ModelUnavailable("the rpc runner did not come up; its log on the lending node says why")
         return process, address
 
-    async def _until_over(self, lease: Lease, process: LenderProcess | None) -> str:
+    async def _until_over(self, lease: DeviceLease, process: LenderProcess | None) -> str:
         """Wait for the end; returns the reason."""
         watch: asyncio.Task[object] | None = None
         if process is not None:
             watch = asyncio.create_task(process.process.exited.wait())
-            watch.add_done_callback(functools.partial(_notify, lease))
+            watch.add_done_callback(lambda _: lease.changes.notify())
         wait_until_s = self._clock.now_s() + LEASE_WAIT_S
         try:
             while True:
@@ -244,7 +202,7 @@ class Lender:
                     wait_until_s = self._clock.now_s() + LEASE_WAIT_S
                     continue
                 if self._clock.now_s() >= wait_until_s:
-                    return "nobody came"
+                    return "no runner took it"
                 try:
                     async with asyncio.timeout(wait_until_s - self._clock.now_s()):
                         await lease.changes.beyond(seen)
@@ -255,8 +213,8 @@ class Lender:
                 watch.cancel()
 
 
-def lend_response(lease: Lease, *, tunnel_address: str, certificate: bytes) -> host_pb2.LendResponse:
-    """What the borrower's host needs to know."""
+def lend_response(lease: DeviceLease, *, tunnel_address: str, certificate: bytes) -> host_pb2.LendResponse:
+    """Build the answer to the borrower's host."""
     return host_pb2.LendResponse(
         tunnel_address=tunnel_address,
         certificate=certificate,
@@ -271,7 +229,7 @@ def lend_response(lease: Lease, *, tunnel_address: str, certificate: bytes) -> h
     )
 
 
-def _why_over(lease: Lease, process: LenderProcess | None) -> str:
+def _why_over(lease: DeviceLease, process: LenderProcess | None) -> str:
     if lease.closing:
         return "it was stopped"
     if lease.lost_server:
@@ -279,7 +237,3 @@ def _why_over(lease: Lease, process: LenderProcess | None) -> str:
     if process is not None and process.process.exited.is_set():
         return f"its process ended with {process.process.exit_code}"
     return "the borrower has gone" if lease.was_served and not lease.in_use else ""
-
-
-def _notify(lease: Lease, _: "asyncio.Task[object]") -> None:
-    lease.changes.notify()

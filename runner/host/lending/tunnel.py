@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from common.errors import StartupError
 from common.network import UNIX_PREFIX, split_host_port
-from runner.host.home import Home
-from runner.host.lending.lending import Lender
+from runner.host.home import HostHome
+from runner.host.lending.lease import Leases
 from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity
 from runner.host.lending.tunnel_listener import TunnelListener
 from runner.host.settings import HostSettings
@@ -32,7 +32,7 @@ class Tunnel:
         return self.identity.certificate
 
 
-def open_tunnel(settings: HostSettings, home: Home, *, node_id: str, lender: Lender) -> Tunnel | None:
+def open_tunnel(settings: HostSettings, home: HostHome, *, node_id: str, leases: Leases) -> Tunnel | None:
     """Open the tunnel if this node lends and borrows; None if not.
 
     Raises:
@@ -41,13 +41,13 @@ def open_tunnel(settings: HostSettings, home: Home, *, node_id: str, lender: Len
     if not settings.rpc:
         return None
     identity = make_identity(home.directory / "tunnel.pem", node_id=node_id)
-    listener = TunnelListener(identity, lender.leases)
+    listener = TunnelListener(identity, leases)
     bound = listener.listen(settings.tunnel_listen or _beside(settings.node_listen))
     return Tunnel(identity, _advertised(bound, settings), listener)
 
 
 def _beside(node_listen: str) -> str:
-    """A free port where the host itself listens; others reach the one as they reach the other."""
+    """Return an address with a free port on the host's own interface, so that others reach both alike."""
     if node_listen.startswith(UNIX_PREFIX):
         return "127.0.0.1:0"
     host = split_host_port(node_listen)[0]

@@ -1,4 +1,4 @@
-"""Who a host is to those that it lends to and borrows from: a certificate, made at its start, worth nothing after."""
+"""Identity of a host to lenders and borrowers: a certificate, made at its start, worthless after its end."""
 
 import datetime
 import os
@@ -26,13 +26,13 @@ class TunnelIdentity:
     path: Path
 
     def listening(self, borrowers: Iterable[bytes]) -> ssl.SSLContext:
-        """TLS for a listener that lets in whoever shows one of these certificates, and nobody else."""
+        """TLS for a listener that admits only holders of these certificates."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER, borrowers)
         context.num_tickets = 0
         return context
 
     def dialling(self, lender: bytes) -> ssl.SSLContext:
-        """TLS for a connection to whoever shows this very certificate."""
+        """TLS for a connection to the holder of this very certificate."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT, [lender])
 
     def _context(self, protocol: "ssl._SSLMethod", pinned: Iterable[bytes]) -> ssl.SSLContext:
@@ -72,7 +72,7 @@ def make_identity(path: Path, *, node_id: str) -> TunnelIdentity:
 
 
 def is_certificate(der: bytes) -> bool:
-    """Whether these bytes are a certificate that can be pinned."""
+    """Return True if these bytes are a certificate that can be pinned."""
     try:
         x509.load_der_x509_certificate(der)
     except ValueError:

@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from common.errors import StartupError
 from common.network import split_host_port
 from common.telemetry.logs import get_logger
 from runner.core.host.tunnel import BadLine, Opening, Purpose, answer_line, read_opening
-from runner.host.lending.lease import Lease
+from runner.host.lending.lease import DeviceLease
 from runner.host.lending.tunnel_identity import TunnelIdentity
-from runner.host.lending.tunnel_streams import BROKEN, Stream, accept_tls, carry, watch_peer
+from runner.host.lending.tunnel_streams import BROKEN, TunnelStream, accept_tls, carry, watch_peer
 
 log = get_logger()
 
@@ -22,10 +22,10 @@ CONNECTIONS_MAX = 256
 
 
 class TunnelListener:
-    """Lets in whoever shows the certificate that a lease names, for that lease alone. Without leases nobody."""
+    """Admits the holder of a lease's certificate, for that lease alone. Without leases it admits no client."""
 
-    def __init__(self, identity: TunnelIdentity, leases: Callable[[], Mapping[str, Lease]]) -> None:
-        """`leases` tells what is lent now, by placement id."""
+    def __init__(self, identity: TunnelIdentity, leases: Mapping[str, DeviceLease]) -> None:
+        """`leases`: the current ones, by placement id."""
         self._identity = identity
         self._leases = leases
         self._socket: socket.socket | None = None
@@ -54,7 +54,7 @@ class TunnelListener:
         try:
             while True:
                 connection, address = await loop.sock_accept(self._socket)
-                if len(self._tasks) >= CONNECTIONS_MAX or not self._leases():
+                if len(self._tasks) >= CONNECTIONS_MAX or not self._leases:
                     connection.close()
                     continue
                 task = asyncio.create_task(self._serve(connection, str(address[0])))
@@ -67,7 +67,7 @@ class TunnelListener:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, connection: socket.socket, address: str) -> None:
-        borrowers = {lease.terms.borrower_certificate for lease in self._leases().values()}
+        borrowers = {lease.terms.borrower_certificate for lease in self._leases.values()}
         try:
             watch_peer(connection)
             stream = await accept_tls(connection, self._identity.listening(borrowers), timeout_s=OPENING_TIMEOUT_S)
@@ -90,15 +90,15 @@ class TunnelListener:
         finally:
             stream.close()
 
-    def _lease_for(self, opening: Opening, stream: Stream) -> Lease | None:
-        lease = self._leases().get(opening.placement_id)
+    def _lease_for(self, opening: Opening, stream: TunnelStream) -> DeviceLease | None:
+        lease = self._leases.get(opening.placement_id)
         shown = stream.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if lease is None or lease.generation != opening.generation or lease.terms.borrower_certificate != shown:
             return None
         return lease
 
 
-async def _serve_hold(stream: Stream, lease: Lease, purpose: Purpose) -> None:
+async def _serve_hold(stream: TunnelStream, lease: DeviceLease, purpose: Purpose) -> None:
     """Stay for as long as the borrower does, or the lease."""
     refusal = lease.hold(purpose)
     await _answer(stream, refusal)
@@ -111,7 +111,7 @@ async def _serve_hold(stream: Stream, lease: Lease, purpose: Purpose) -> None:
         lease.release()
 
 
-async def _serve_data(stream: Stream, lease: Lease, channel: int) -> None:
+async def _serve_data(stream: TunnelStream, lease: DeviceLease, channel: int) -> None:
     if not lease.in_use or channel >= len(lease.servers):
         await _answer(stream, "hold the lease first" if not lease.in_use else f"no channel {channel}")
         return
@@ -123,7 +123,7 @@ async def _serve_data(stream: Stream, lease: Lease, channel: int) -> None:
         except (OSError, TimeoutError) as error:
             await _answer(stream, f"the RPC server is gone: {error}")
             return
-        plain = Stream(reader, writer)
+        plain = TunnelStream(reader, writer)
         try:
             await _answer(stream, "")
             # A server ends no connection that is used: it is gone, and an engine that is idle would not notice.
@@ -132,7 +132,7 @@ async def _serve_data(stream: Stream, lease: Lease, channel: int) -> None:
             plain.close()
 
 
-async def _answer(stream: Stream, refusal: str) -> None:
+async def _answer(stream: TunnelStream, refusal: str) -> None:
     stream.writer.write(answer_line(refusal))
     await stream.writer.drain()
     if refusal:

@@ -19,7 +19,7 @@ BROKEN = (OSError, EOFError, ssl.SSLError)
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TunnelStream:
     """Both directions of a connection."""
 
     reader: asyncio.StreamReader
@@ -60,8 +60,8 @@ def watch_peer(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def accept_tls(connection: socket.socket, context: ssl.SSLContext, *, timeout_s: float) -> Stream:
-    """The server's side of a handshake. Closes the socket when it fails.
+async def accept_tls(connection: socket.socket, context: ssl.SSLContext, *, timeout_s: float) -> TunnelStream:
+    """Do the server's side of a handshake. Close the socket when it fails.
 
     Raises:
         OSError, TimeoutError: no connection.
@@ -76,10 +76,10 @@ async def accept_tls(connection: socket.socket, context: ssl.SSLContext, *, time
     except BaseException:
         connection.close()
         raise
-    return Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+    return TunnelStream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
-async def dial_tls(host: str, port: int, context: ssl.SSLContext, *, timeout_s: float) -> Stream:
+async def dial_tls(host: str, port: int, context: ssl.SSLContext, *, timeout_s: float) -> TunnelStream:
     """Connect and shake hands.
 
     Raises:
@@ -100,14 +100,14 @@ async def dial_tls(host: str, port: int, context: ssl.SSLContext, *, timeout_s: 
         except BaseException:
             connection.close()
             raise
-    return Stream(reader, writer)
+    return TunnelStream(reader, writer)
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Ignore the end."""
 
 
-async def carry(plain: Stream, framed: Stream, *, plain_ended_first: Callable[[], None] = _nothing) -> None:
+async def carry(plain: TunnelStream, framed: TunnelStream, *, plain_ended_first: Callable[[], None] = _nothing) -> None:
     """Carry bytes between an ordinary connection and the tunnel until both directions ended or one of them broke.
 
     Each side reads only as fast as the other takes. An end in one direction is passed on, the other direction goes on.

@@ -1,1 +1,1 @@
-"""The model files of the node."""
+"""List of the models of the node, as it scans and reports them."""

@@ -2,58 +2,66 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.changes import Changes
 from common.clock import NS_PER_S
 from common.errors import BadModelFile, ModelNotFound, ModelUnavailable
+from common.paths import printable
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
 from runner.core.model import model_files as core_files
 from runner.core.model.description import Capability
+from runner.core.model.file_names import file_stem
 from runner.core.store.digests import combined, parse_digest
 from runner.core.store.names import StoreName
 from runner.host import metrics
-from runner.host.models.file_digests import FileDigests
-from runner.host.models.inspection import Inspector, is_projector, sees
-from runner.host.models.plain_files import SUFFIX
-from runner.host.models.sources import Source, find_sources
-from runner.host.store.blobs import BlobStore
-from runner.host.store.manifests import ManifestStore
-from runner.host.store.rows import StoredModel, bare_row, look_at
-from runner.host.store.verification import Verifier
+from runner.host.files.blobs import BlobStore
+from runner.host.files.file_digests import FileDigests
+from runner.host.files.file_threads import SILENCE_S, FileStandsStill
+from runner.host.files.inspection import Inspector, is_projector, sees
+from runner.host.files.manifests import ManifestStore
+from runner.host.files.plain_files import FILES_MAX
+from runner.host.files.verification import Verifier
+from runner.host.models.finding import Finder
+from runner.host.models.rows import Weights, bare_row, look_at
+from runner.host.models.sources import ModelSource
 
 log = get_logger()
+
+OnProgress = Callable[[int, int], None]  # bytes that are done, bytes of all
 
 SCAN_INTERVAL_S = 2.0
 RESCAN_WAIT_S = 10.0
 SCANS_PER_RETRY = 15  # a look that failed (no memory, machine too busy) is repeated every half minute
 VISION = Capability.VISION.value
+GROWING = "still being written; it is read when it stays as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFile:
+class NodeModel:
     """A model and its files. `is_verdict` is False where the look at it failed and is worth another."""
 
     model: cluster_pb2.Model
     paths: tuple[Path, ...] = ()  # of the weights, in order
-    stored: StoredModel | None = None
-    name: StoreName | None = None  # of a manifest
+    is_stored: bool = False  # it has a manifest, and is no plain file
+    weights: Weights | None = None  # of a manifest that can be used
     is_verdict: bool = True
     is_projector: bool = False  # belongs to the model beside it, and is never listed by itself
     sees: bool = False  # a projector of images, not only of sounds
 
 
-class ModelFiles:
+class NodeModels:
     """Owned by its `watch` task; `models()` and `find` read."""
 
-    def __init__(self, directory: Path, cache_directory: Path) -> None:
+    def __init__(self, directory: Path, cache_directory: Path, *, silence_s: float = SILENCE_S) -> None:
+        """`silence_s`: a file operation that takes longer is left alone."""
         self.changes = Changes()
         self.scanned = asyncio.Event()  # the first look is over
         self.directory = directory
-        self.digests = FileDigests(cache_directory / "digests.json")
+        self.digests = FileDigests(cache_directory / "digests.json", silence_s=silence_s)
         self.inspector = Inspector(cache_directory / "descriptions")
         self.blobs = BlobStore(directory / "blobs")
         self.manifests = ManifestStore(directory / "manifests")
@@ -61,24 +69,28 @@ class ModelFiles:
         self.blobs.on_commit = self.verifier.written
         self._scans = 0
         self._scanning = asyncio.Lock()
-        self._sources: list[Source] | None = None
-        self._files: dict[Source, ModelFile] = {}
+        self._finder = Finder(directory, self.manifests, self.blobs, silence_s=silence_s, on_silence=_name_silent)
+        self._sources: list[ModelSource] | None = None
+        self._files: dict[ModelSource, NodeModel] = {}
+        self._again: set[ModelSource] = set()  # listed, and worth another look
         self._looked = Changes()  # for the task that verifies
         self._rescan: asyncio.Task[None] | None = None
-        self.free_bytes, self.total_bytes = self.blobs.offered()  # as of the last scan
+        self.free_bytes, self.total_bytes = 0, 0  # as of the last scan
 
     def models(self) -> list[cluster_pb2.Model]:
-        """Every known model, by name. Of two with one name manifests count before files, then the first by path."""
+        """Every known model, by name. A file that is the stored model of its name itself is not listed beside it."""
         by_name: dict[str, cluster_pb2.Model] = {}
         projectors = self._projectors()
         for source in sorted(self._files):
-            file = self._files[source]
+            file, same = self._files[source], by_name.get(source.wanted.lower())
+            if same is not None and file.model.digest and same.digest == file.model.digest:
+                continue
             if not file.is_projector:
                 by_name.setdefault(file.model.name.lower(), _with_projector(file, projectors))
         return sorted(by_name.values(), key=lambda model: model.name)
 
-    def named(self, name: StoreName) -> ModelFile | None:
-        """What a name stands for, a manifest before a plain file; with the projector beside it."""
+    def named(self, name: StoreName) -> NodeModel | None:
+        """Return the model of a name, a manifest before a plain file; with the projector beside it."""
         short = name.short().lower()
         projectors = self._projectors()
         for source in sorted(self._files):
@@ -88,10 +100,13 @@ class ModelFiles:
         return None
 
     def _projectors(self) -> Mapping[Path, cluster_pb2.Model]:
-        return {file.paths[0]: file.model for file in self._files.values() if file.sees}
+        """Those that see, by directory and stem of their file."""
+        return {
+            file.paths[0].with_name(file_stem(file.paths[0])): file.model for file in self._files.values() if file.sees
+        }
 
-    def find(self, digest: str) -> ModelFile:
-        """A usable model with this digest.
+    def find(self, digest: str) -> NodeModel:
+        """Return a usable model with this digest.
 
         Raises:
             ModelNotFound: this node has none.
@@ -106,7 +121,7 @@ class ModelFiles:
         raise BadModelFile(matching[0].model.error)
 
     def files_of(self, digest: str, layout: cluster_pb2.Layout) -> core_files.ModelFiles:
-        """The files that a runner of this model with this layout loads.
+        """Return the files that a runner of this model with this layout loads.
 
         Raises:
             ModelNotFound: this node lacks one of them.
@@ -114,7 +129,7 @@ class ModelFiles:
         """
         file = self.find(digest)
         projector = layout.projector_digest
-        own = file.stored.weights.files(self.blobs).adapters if file.stored and file.stored.weights else ()
+        own = file.weights.files(self.blobs).adapters if file.weights is not None else ()
         return core_files.ModelFiles(
             model=file.paths[0],
             more=file.paths[1:],
@@ -127,7 +142,7 @@ class ModelFiles:
         )
 
     def unverified_blobs(self, digest: str, layout: cluster_pb2.Layout) -> list[str]:
-        """Digests of the blobs that a runner would load and that nobody has read yet.
+        """Return the digests of the blobs that a runner would load and that are not verified yet.
 
         Raises:
             ModelNotFound, BadModelFile: as `files_of`.
@@ -138,8 +153,8 @@ class ModelFiles:
         blobs = [parse_digest(path.name) for path in paths if path.parent == self.blobs.directory]
         return [blob for blob in blobs if not self.verifier.is_verified(blob)]
 
-    async def verify(self, digest: str, layout: cluster_pb2.Layout, told: Callable[[int, int], None]) -> None:
-        """Have every blob read that a runner would load, unless that was done; `told` hears bytes done and of all.
+    async def verify(self, digest: str, layout: cluster_pb2.Layout, on_progress: OnProgress) -> None:
+        """Verify every blob that a runner would load; `on_progress` gets the bytes that are done, and those of all.
 
         Raises:
             ModelNotFound, BadModelFile: one of them is not here, or not what its name says; then it was moved away.
@@ -148,31 +163,31 @@ class ModelFiles:
         sizes = {blob: self.blobs.size(blob) or 0 for blob in blobs}
         before, total = 0, sum(sizes.values())
         for blob, size in sizes.items():
-            await self.verifier.verify(blob, _behind(before, total, told))
+            await self.verifier.verify(blob, _behind(before, total, on_progress))
             before += size
-            told(before, total)
+            on_progress(before, total)
 
     def plain_file(self, digest: str) -> Path | None:
-        """A plain file with this content, for other nodes that ask for a blob."""
+        """Return a plain file with this content, for other nodes that ask for a blob."""
         for file in self._files.values():
-            if file.stored is None and file.paths and digest in (file.model.digest, *file.model.blob_digests):
+            if not file.is_stored and file.paths and digest in (file.model.digest, *file.model.blob_digests):
                 index = list(file.model.blob_digests).index(digest) if digest in file.model.blob_digests else 0
                 return file.paths[index]
         return None
 
     def projector_path(self, digest: str) -> Path | None:
-        """A projector that lies beside a plain file."""
+        """Return a projector that lies beside a plain file."""
         files = (file for file in self._files.values() if file.is_projector and file.model.digest == digest)
         return next((file.paths[0] for file in files), None)
 
     def _part(self, digest: str, kind: str) -> Path:
-        """A file that is no model by itself."""
+        """Return a file that is no model by itself."""
         for file in self._files.values():
             if not digest:
                 break
-            if file.stored is None and file.model.digest == digest and file.paths:
+            if not file.is_stored and file.model.digest == digest and file.paths:
                 return file.paths[0]
-            if file.stored is not None and digest in file.model.blob_digests:
+            if file.is_stored and digest in file.model.blob_digests:
                 return self.blobs.path(digest)
         raise ModelNotFound(f"this node has no {kind} with digest {digest[:12] or '(none)'}")
 
@@ -200,12 +215,17 @@ class ModelFiles:
         """One look at the directory; reads only files that are new or changed."""
         async with self._scanning:
             self._scans += 1
-            sources = await asyncio.to_thread(find_sources, self.directory, self.manifests, self.blobs)
-            self.free_bytes, self.total_bytes = await asyncio.to_thread(self.blobs.offered)
-            if sources == self._sources:
+            sources = await self._finder.find(list(self._files))
+            self.free_bytes, self.total_bytes = self._finder.room
+            metrics.STUCK_FILES.set(self._finder.stuck_count())
+            if sources is None or (sources == self._sources and not self._again):
                 return
+            if sum(len(source.files) for source in sources if source.is_plain) >= FILES_MAX:
+                log.warning("models.too_many", listed=FILES_MAX, text="further files are left out")
             gone = self._files.keys() - set(sources)
-            fresh = [source for source in sources if source not in self._files]
+            fresh = [source for source in sources if source not in self._files or source in self._again]
+            growing = {source for source in fresh if any(source.is_changed(old) for old in gone)}
+            self._again = set(growing)
             # A name whose manifest changed is there all the time: its old row goes when the new one is known.
             replaced = {source for source in gone if any(other.replaces(source) for other in fresh)}
             for source in gone - replaced:
@@ -213,89 +233,85 @@ class ModelFiles:
             if gone - replaced:
                 self._tell()
             for source in fresh:
-                file = await self._examine(source)
+                file = _growing(source) if source in growing else await self._examine(source)
                 for old in [old for old in replaced if source.replaces(old)]:
                     self._files.pop(old, None)
                 self._files[source] = file
                 self._tell()
             self._sources = sources
 
-    async def _examine(self, source: Source) -> ModelFile:
-        return await (self._examine_plain(source) if source.stored is None else self._examine_stored(source))
+    async def _examine(self, source: ModelSource) -> NodeModel:
+        try:
+            return await (self._examine_plain(source) if source.stored is None else self._examine_stored(source))
+        except Exception as error:  # one odd file must not hide the others
+            log.exception("model.look_failed", model=source.name, path=printable(source.paths[0]))
+            row = _bare_row(source)
+            row.error = f"{printable(source.paths[0])}: the look at it failed: {printable(error)}"
+            return NodeModel(paths=source.paths, model=row, is_stored=source.stored is not None, is_verdict=False)
 
-    async def _examine_stored(self, source: Source) -> ModelFile:
+    async def _examine_stored(self, source: ModelSource) -> NodeModel:
         assert source.stored is not None
         name, is_verdict = source.stored, True
         row = cluster_pb2.Model(name=name.short())
         try:
             content = await asyncio.to_thread(self.manifests.read, name) or b""
             row = bare_row(name, content, modified_ns=source.files[0].modified_ns)
-            stored = await look_at(row, content, self.blobs, self.inspector, self.verifier)
-            assert stored.weights is not None
+            weights = await look_at(row, content, self.blobs, self.inspector, self.verifier)
             log.info("model.found", model=row.name, digest=row.digest[:12], manifest=row.manifest_digest[:12])
-            paths = stored.weights.files(self.blobs).weights
-            return ModelFile(model=row, stored=stored, name=name, paths=paths)
+            return NodeModel(model=row, is_stored=True, weights=weights, paths=weights.files(self.blobs).weights)
         except OSError as error:
             row.error = f"the manifest cannot be read: {error.strerror}"
         except (BadModelFile, ModelUnavailable) as error:
             row.error = error.message
             is_verdict = isinstance(error, BadModelFile)
         log.warning("model.unusable", model=row.name, text=row.error)
-        return ModelFile(model=row, stored=StoredModel(row=row), name=name, is_verdict=is_verdict)
+        return NodeModel(model=row, is_stored=True, is_verdict=is_verdict)
 
-    async def _examine_plain(self, source: Source) -> ModelFile:
-        stamps = source.files
-        paths = tuple(stamp.path for stamp in stamps)
-        model = cluster_pb2.Model(
-            name=source.name,
-            size_bytes=sum(stamp.size_bytes for stamp in stamps),
-            modified_at_unix_s=max(stamp.modified_ns for stamp in stamps) // NS_PER_S,
-        )
+    async def _examine_plain(self, source: ModelSource) -> NodeModel:
+        stamps, paths, model = source.files, source.paths, _bare_row(source)
         try:
-            if len(stamps) != source.announced:
-                raise BadModelFile(f"{paths[0]}: {len(stamps)} of {source.announced} files of this model are here")
+            if source.trouble:
+                raise BadModelFile(source.trouble)
+            ahead = None
+            if any(self.digests.known(stamp) is None for stamp in stamps):
+                for stamp in stamps:
+                    await self.digests.check_answers(stamp)
+                ahead = await self.inspector.look_ahead(paths, "+".join(stamp.cache_key() for stamp in stamps))
             digests = [await self.digests.of(stamp) for stamp in stamps]
             model.digest = digests[0] if len(digests) == 1 else combined(digests)
             model.blob_digests.extend(digests)
-            description = await self.inspector.describe(paths, model.digest)
+            description = await self.inspector.describe(paths, model.digest, ahead=ahead)
             if is_projector(description):
                 log.info("projector.found", digest=model.digest[:12], path=str(paths[0]))
-                return ModelFile(paths=paths, model=model, is_projector=True, sees=sees(description))
+                return NodeModel(paths=paths, model=model, is_projector=True, sees=sees(description))
             model.description.CopyFrom(description)
             log.info("model.found", model=model.name, digest=model.digest[:12], path=str(paths[0]))
         except (BadModelFile, ModelUnavailable) as error:
             model.error = error.message
-            log.warning("model.unusable", model=model.name, path=str(paths[0]), text=error.message)
-            return ModelFile(paths=paths, model=model, is_verdict=isinstance(error, BadModelFile))
-        return ModelFile(paths=paths, model=model)
+            log.warning("model.unusable", model=model.name, path=printable(paths[0]), text=error.message)
+            return NodeModel(paths=paths, model=model, is_verdict=isinstance(error, BadModelFile))
+        return NodeModel(paths=paths, model=model)
 
     async def _verify_all(self) -> None:
-        """Read every blob that a runner could load before somebody waits for it."""
+        """Verify every blob before a load waits for it."""
         while True:
             seen = self._looked.version
-            for digest in self._unverified():
-                with contextlib.suppress(BadModelFile):
+            for digest in await asyncio.to_thread(self._unverified, list(self._files.values())):
+                with contextlib.suppress(BadModelFile, ModelUnavailable):
                     await self.verifier.verify(digest)
             await self._looked.beyond(seen)
 
-    def _unverified(self) -> list[str]:
-        stored = [file.stored.weights for file in self._files.values() if file.stored and file.stored.weights]
+    def _unverified(self, files: Sequence[NodeModel]) -> list[str]:
+        stored = [file.weights for file in files if file.weights is not None]
         digests = dict.fromkeys(layer.digest for weights in stored for layer in weights.layers())
         return [digest for digest in digests if not self.verifier.is_verified(digest)]
 
     def _forget_failures(self) -> None:
-        self._forget(source for source, file in self._files.items() if not file.is_verdict)
+        self._again |= {source for source, file in self._files.items() if not file.is_verdict}
 
     def _forget_scan(self) -> None:
-        """A blob is gone: the next look must not take things for unchanged."""
+        """Forget the last scan: a blob is gone, and the next look must not find the sources unchanged."""
         self._sources = None
-
-    def _forget(self, sources: Iterable[Source]) -> None:
-        failed = list(sources)
-        for source in failed:
-            del self._files[source]
-        if failed:
-            self._sources = None
 
     def _tell(self) -> None:
         models = [file for file in self._files.values() if not file.is_projector]
@@ -306,13 +322,32 @@ class ModelFiles:
         self.changes.notify()
 
 
-def _with_projector(file: ModelFile, projectors: Mapping[Path, cluster_pb2.Model]) -> cluster_pb2.Model:
-    """The model as others see it: one that has a projector beside it sees."""
-    if file.stored is not None or file.model.error:
+def _name_silent(error: FileStandsStill) -> None:
+    log.warning("models.no_answer", path=printable(error.path), text=error.message)
+
+
+def _bare_row(source: ModelSource) -> cluster_pb2.Model:
+    """Return what is known of a plain file before it is opened."""
+    return cluster_pb2.Model(
+        name=source.name,
+        size_bytes=sum(stamp.size_bytes for stamp in source.files),
+        modified_at_unix_s=max(stamp.modified_ns for stamp in source.files) // NS_PER_S,
+    )
+
+
+def _growing(source: ModelSource) -> NodeModel:
+    """Return the row of a file that changes from one look to the next."""
+    row = _bare_row(source)
+    row.error = source.trouble or f"{printable(source.paths[0])}: {GROWING}"
+    return NodeModel(paths=source.paths, model=row, is_verdict=False)
+
+
+def _with_projector(file: NodeModel, projectors: Mapping[Path, cluster_pb2.Model]) -> cluster_pb2.Model:
+    """Return the model as others see it: one that has a projector beside it sees."""
+    if file.is_stored or file.model.error:
         return file.model
     path = file.paths[0]
-    beside = core_files.projector_names(file.model.name.removesuffix(":latest") + SUFFIX)
-    names = dict.fromkeys((*core_files.projector_names(path.name), *beside))
+    names = core_files.projector_stems(file_stem(path))
     found = next((projectors[other] for name in names if (other := path.with_name(name)) in projectors), None)
     if found is None:
         return file.model
@@ -326,6 +361,6 @@ def _with_projector(file: ModelFile, projectors: Mapping[Path, cluster_pb2.Model
     return model
 
 
-def _behind(before: int, total: int, told: Callable[[int, int], None]) -> Callable[[int], None]:
-    """Tells of one blob as of a part of several."""
-    return lambda done: told(before + done, total)
+def _behind(before: int, total: int, on_progress: OnProgress) -> Callable[[int], None]:
+    """Shift the progress of one blob to that of all."""
+    return lambda done: on_progress(before + done, total)

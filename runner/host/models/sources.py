@@ -1,52 +1,115 @@
-"""What there is to look at on disk, cheap enough to ask every two seconds: stamps of files, and which make a model."""
+"""Models on disk as stamps of files, cheap enough to read every two seconds."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadModelFile
+from runner.core.model.file_names import NameClaim, distinct_names, is_own_name, model_name
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
-from runner.host.models.plain_files import FileStamp, find_files, plain_models
-from runner.host.store.blobs import BlobStore
-from runner.host.store.manifests import ManifestStore
+from runner.host.files.blobs import BlobStore
+from runner.host.files.manifests import ManifestStore
+from runner.host.files.plain_files import FileStamp, PlainModel, Walk, find_files, plain_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Source:
+class ModelSource:
     """A model by its files. It equals another one as long as nothing about it can have changed.
 
     Of a manifest: the manifest itself, then the blobs that are here. `stored` is its name; plain files have none.
-    `is_plain` comes first in the order, so that manifests count before plain files.
+    `is_plain` comes first in the order, so that manifests count before plain files. `wanted` is the name of a plain
+    file if no other file had it. `trouble`: why it cannot be used, where that is seen without opening it.
     """
 
     is_plain: bool
     name: str
     files: tuple[FileStamp, ...]
-    announced: int = 1
     stored: StoreName | None = None
+    wanted: str = ""
+    trouble: str = ""
 
-    def replaces(self, other: "Source") -> bool:
-        """Whether it is the same model by name, or what became of the same files."""
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, in order."""
+        return tuple(stamp.path for stamp in self.files)
+
+    def replaces(self, other: "ModelSource") -> bool:
+        """Return True if both are manifests of the same name."""
         if self.stored is not None and other.stored is not None:
             return self.stored.key == other.stored.key
         return False
 
+    def is_changed(self, before: "ModelSource") -> bool:
+        """Return True for a plain file that has been written to since."""
+        stamps = {stamp.path: stamp for stamp in before.files}
+        return (
+            self.is_plain and not self.trouble and any(stamps.get(stamp.path, stamp) != stamp for stamp in self.files)
+        )
 
-def find_sources(directory: Path, manifests: ManifestStore, blobs: BlobStore) -> list[Source]:
-    """Every model that there may be, sorted."""
-    skipped = (manifests.directory, blobs.directory, directory / "quarantine")
-    found = [
-        Source(is_plain=True, name=model.name, files=model.files, announced=model.announced)
-        for model in plain_models(find_files(directory, skipped=skipped))
+
+def find_sources(
+    directory: Path,
+    manifests: ManifestStore,
+    blobs: BlobStore,
+    *,
+    walk: Walk | None = None,
+    known: Sequence[ModelSource] = (),
+) -> list[ModelSource]:
+    """Every model that there may be, sorted, each with a name of its own.
+
+    `known` are those of the look before: what does not answer now is as it was then.
+    """
+    walk = walk or Walk()
+    stored = list(_stored(manifests, blobs, walk, known))
+    skipped = frozenset((manifests.directory, blobs.directory, directory / "quarantine"))
+    stamps = {stamp.path: stamp for source in known if source.is_plain for stamp in source.files}
+    found = find_files(directory, Walk(skipped=skipped, stuck=walk.stuck, known=stamps, at=walk.at))
+    plain = list(plain_models(found))
+    claims = [_claim(model, directory) for model in plain]
+    names = distinct_names(claims, [source.name for source in stored])
+    files = [
+        ModelSource(
+            is_plain=True,
+            name=name,
+            files=model.files,
+            wanted=claim.name,
+            trouble=model.trouble,
+        )
+        for model, claim, name in zip(plain, claims, names, strict=True)
     ]
+    return sorted([*stored, *files])
+
+
+def _claim(model: PlainModel, directory: Path) -> NameClaim:
+    path = model.files[0].path
+    return NameClaim(
+        name=model_name(path),
+        path=path.relative_to(directory),
+        is_own=is_own_name(path),
+        is_broken=bool(model.trouble),
+    )
+
+
+def _stored(
+    manifests: ManifestStore, blobs: BlobStore, walk: Walk, known: Sequence[ModelSource]
+) -> Iterator[ModelSource]:
+    before = [source for source in known if source.stored is not None]
+    if walk.stuck & {manifests.directory, blobs.directory}:
+        yield from before
+        return
+    walk.at(manifests.directory)
     for name in manifests.names():
+        walk.at(manifests.directory)
         try:
             path = manifests.path(name)
-            stamps = [FileStamp.of(path, follow=False), *_blob_stamps(manifests.read(name) or b"", blobs)]
+            stamps = [FileStamp.of(path, follow=False)]
+            content = manifests.read(name) or b""
+            walk.at(blobs.directory)
+            stamps += _blob_stamps(content, blobs)
         except OSError:
             continue  # deleted in this moment
-        found.append(Source(is_plain=False, name=name.short(), files=tuple(stamps), stored=name))
-    return sorted(found)
+        yield ModelSource(is_plain=False, name=name.short(), files=tuple(stamps), stored=name)
 
 
 def _blob_stamps(content: bytes, blobs: BlobStore) -> list[FileStamp]:

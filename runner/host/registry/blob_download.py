@@ -51,7 +51,7 @@ class BlobDownload:
     def __init__(
         self, file: PartialFile, *, digest: str, size_bytes: int, sources: Sequence[BlobSource], pace: Pace
     ) -> None:
-        """`sources` are asked in this order; each has the blob, in this size, as far as it is known."""
+        """Ask `sources` in this order; each has the blob, in this size, as far as it is known."""
         self.changes = Changes()
         self._file = file
         self._digest = digest
@@ -63,7 +63,7 @@ class BlobDownload:
 
     @property
     def completed_bytes(self) -> int:
-        """How much of it is here."""
+        """Return the number of bytes on disk."""
         return done_bytes(self._parts)
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class BlobDownload:
         raise RegistryFailed(describe(self._digest, self._refused))
 
     async def _fetch_from(self, source: BlobSource, index: int) -> bool:
-        """Whether the part is complete; else the source is not asked again for this blob."""
+        """Return True if the part is complete; else the source is not asked again for this blob."""
         failures = 0
         while True:
             before = self._parts[index].done
@@ -187,7 +187,7 @@ class BlobDownload:
                 await self._write(index, buffer)
 
     async def _write(self, index: int, buffer: bytearray) -> Part:
-        """The part with what was in the buffer, which is empty then."""
+        """Return the part with what was in the buffer, which is empty then."""
         part = self._parts[index]
         data = bytes(buffer[: part.stop - part.next])
         buffer.clear()

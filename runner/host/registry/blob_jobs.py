@@ -9,10 +9,10 @@ from common.changes import Changes
 from common.errors import DiskFull, InternalError, PunaError
 from common.telemetry.logs import get_logger
 from runner.host import metrics
+from runner.host.files.blobs import BlobStore
 from runner.host.registry.blob_download import BlobDownload, Pace
 from runner.host.registry.partial_file import PartialFile, here_bytes
 from runner.host.registry.sources import BlobSource
-from runner.host.store.blobs import BlobStore
 
 log = get_logger()
 
@@ -46,7 +46,7 @@ class BlobJob:
 
 
 class BlobJobs:
-    """Owns the downloads. A blob that nobody waits for any more stops; what is here of it stays."""
+    """Owns the downloads. A download without users stops; its bytes stay."""
 
     def __init__(self, blobs: BlobStore, pace: Pace) -> None:
         self._blobs = blobs
@@ -55,20 +55,20 @@ class BlobJobs:
         self._stopping: dict[str, asyncio.Task[None]] = {}  # still have the file open
 
     def missing_bytes(self, digest: str, size_bytes: int) -> int:
-        """What the disk must still take for a blob."""
+        """Return the bytes that the disk still needs for a blob."""
         if self._blobs.size(digest) == size_bytes:
             return 0
         return max(0, size_bytes - here_bytes(self._blobs.partial_path(digest)))
 
     def is_fetching(self, digest: str) -> bool:
-        """Whether it is on its way."""
+        """Return True if the blob is on its way."""
         return digest in self._jobs
 
     @contextlib.asynccontextmanager
     async def fetching(self, digest: str, size_bytes: int, sources: Sequence[BlobSource]) -> AsyncIterator[BlobJob]:
-        """The job that fetches this blob. It is stopped when its last user leaves the context.
+        """Join or start the job that fetches this blob. It is stopped when its last user leaves the context.
 
-        The sources of whoever comes first are asked; the bytes are the same everywhere.
+        The sources of the first caller are used; the bytes are the same everywhere.
         """
         job = self._jobs.get(digest)
         if job is None or job.size_bytes != size_bytes:
@@ -106,7 +106,7 @@ class BlobJobs:
         finally:
             if self._jobs.get(job.digest) is job:
                 del self._jobs[job.digest]
-            # The task is done only after this; whoever waits looks again then.
+            # The task is done only after this; a caller that waits looks again then.
             asyncio.get_running_loop().call_soon(job.changes.notify)
 
     async def _fetch(self, job: BlobJob, sources: Sequence[BlobSource]) -> None:

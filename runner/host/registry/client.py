@@ -24,7 +24,7 @@ from runner.core.registry.addresses import (
     pull_scope,
     redirected,
 )
-from runner.core.registry.allowed import HUB_HOSTS, Registry
+from runner.core.registry.allowed import HUB_HOSTS, AllowedRegistry
 from runner.core.registry.challenges import parse_challenges, token_url
 from runner.core.registry.credentials import Credentials
 from runner.core.store.digests import qualified
@@ -38,7 +38,7 @@ ERROR_TEXT_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """What may be shown, and to whom. Never part of a request, a log or an error."""
+    """Credentials, and the hosts that may see them. Never part of a request, a log or an error."""
 
     by_host: Mapping[str, Credentials] = field(default_factory=dict)
     hub_token: str = field(default="", repr=False)  # HF_TOKEN
@@ -48,7 +48,7 @@ class RegistryClient:
     """One name at one registry. The proxy settings of the environment count, and its certificates."""
 
     def __init__(
-        self, http: httpx.AsyncClient, registry: Registry, name: StoreName, secrets: Secrets, *, insecure: bool
+        self, http: httpx.AsyncClient, registry: AllowedRegistry, name: StoreName, secrets: Secrets, *, insecure: bool
     ) -> None:
         """`insecure`: without TLS.
 
@@ -69,7 +69,7 @@ class RegistryClient:
         return self._registry.host
 
     async def manifest(self) -> bytes:
-        """The manifest of the name.
+        """Return the manifest of the name.
 
         Raises:
             ModelNotFound: the registry has no such model.
@@ -102,16 +102,16 @@ class RegistryClient:
         return int(length) if length.isdecimal() else None
 
     def open_blob(self, digest: str, headers: Mapping[str, str]) -> AbstractAsyncContextManager[httpx.Response]:
-        """An answer with the content of a blob, whatever its status; not read yet."""
+        """Open an answer with the content of a blob, whatever its status; it is not read yet."""
         return self.open("GET", self._base_url + blob_path(self._name, digest), headers)
 
     async def blob_failure(self, answer: httpx.Response, digest: str) -> Exception:
-        """What an answer means that is no content."""
+        """Return the error for an answer without content."""
         return await self._failure(answer, f"blob {digest[:12]}")
 
     @contextlib.asynccontextmanager
     async def open(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
-        """The answer after redirects and, where it is asked for, a proof. Its content is not read.
+        """Open the answer after redirects and, where it is asked for, a proof. Its content is not read.
 
         Raises:
             RegistryFailed: not reached, too many redirects, or one that may not be followed.
@@ -151,7 +151,7 @@ class RegistryClient:
         return self._registry.plain_allowed and not self._insecure
 
     def _may_see(self, url: str) -> bool:
-        """Whether the authorization is for the host that is asked: never for one that was redirected to."""
+        """Return True if the authorization is for the requested host: never for the target of a redirect."""
         asked = authority(url)
         return asked == authority(self._base_url) or (self._registry.is_hub and asked in HUB_HOSTS)
 
@@ -205,7 +205,7 @@ class RegistryClient:
         return bytes(content)
 
     async def _failure(self, answer: httpx.Response, what: str) -> Exception:
-        """The error that a status means; the text of a registry is passed on, made printable."""
+        """Return the error that a status means; the text of a registry is passed on, made printable."""
         text = ""
         with contextlib.suppress(RegistryFailed, httpx.HTTPError):
             text = error_text(await self._read(answer, ERROR_BYTES_MAX))
@@ -224,7 +224,7 @@ class RegistryClient:
 
 
 def error_text(content: bytes) -> str:
-    """What a registry says about an error, in the forms in use: one text, or a list of messages."""
+    """Return a registry's error text, in the forms in use: one text, or a list of messages."""
     try:
         read = orjson.loads(content)
     except ValueError:

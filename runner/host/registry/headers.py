@@ -27,11 +27,11 @@ class HeaderFiles:
         self._turn = asyncio.Lock()  # two of the same would write one file
 
     async def of(self, layer: Layer, peers: Sequence[PeerSource]) -> Path:
-        """A file that has the header of a blob, and the blob's size.
+        """Return a file that has the header of a blob, and the blob's size.
 
         Raises:
             BadModelFile: it is no GGUF.
-            RegistryFailed: nobody has it, or answers.
+            RegistryFailed: no peer has it, or none answers.
         """
         path = self._directory / f"{layer.digest}.gguf"
         async with self._turn:
@@ -67,7 +67,7 @@ class HeaderFiles:
 
 
 async def _header(layer: Layer, peer: PeerSource) -> bytes:
-    """The first bytes, as many as the header has."""
+    """Return the first bytes, as many as the header has."""
     content = bytearray()
     wanted = FIRST_BYTES
     while True:

@@ -11,7 +11,7 @@ from common.changes import Changes
 from common.errors import DiskFull, PunaError, ShuttingDown
 from common.telemetry.logs import get_logger
 from protos import store_pb2
-from runner.core.registry.allowed import Registry, find_registry
+from runner.core.registry.allowed import AllowedRegistry, find_registry
 from runner.core.store.names import StoreName
 from runner.host import metrics
 from runner.host.registry.blob_download import Pace
@@ -24,19 +24,19 @@ from runner.host.store_client import StoreClient
 log = get_logger()
 
 CONNECT_TIMEOUT_S = 10.0
-TELL_INTERVAL_S = 0.1  # a listener is told no oftener
+PROGRESS_INTERVAL_S = 0.1  # between messages to a listener
 JOBS_MAX = 64
 USER_AGENT = "puna"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """Where models may come from, and how."""
+    """Settings of pulls: allowed sources and limits."""
 
-    registries: Sequence[Registry]
+    registries: Sequence[AllowedRegistry]
     secrets: Secrets = field(default_factory=Secrets)
     pace: Pace = field(default_factory=Pace)
-    linger_s: float = 30.0  # how long a pull goes on that nobody listens to
+    linger_s: float = 30.0  # how long a pull continues without listeners
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -74,13 +74,13 @@ class PullJobs:
         wanted = StoreName.parse(name)
         job = self._join(wanted, insecure=insecure, sources=sources)
         try:
-            told = 0
+            sent = 0
             while True:
                 assert job.task is not None
                 is_over = job.task.done()
                 seen = job.changes.version
-                lines = list(job.pull.board.since(told))
-                told = job.pull.board.version
+                lines = list(job.pull.board.since(sent))
+                sent = job.pull.board.version
                 for line in lines:
                     yield store_pb2.StoreProgress(
                         status=line.status,
@@ -95,7 +95,7 @@ class PullJobs:
                     return
                 await job.changes.beyond(seen)
                 if not job.task.done():
-                    await asyncio.sleep(TELL_INTERVAL_S)
+                    await asyncio.sleep(PROGRESS_INTERVAL_S)
         finally:
             self._leave(wanted.key, job)
 
@@ -155,7 +155,7 @@ class PullJobs:
         job.listeners -= 1
         if job.listeners == 0 and job.task is not None:
             if job.task.done():
-                job.task.cancelled() or job.task.exception()  # seen, though nobody asks any more
+                job.task.cancelled() or job.task.exception()  # retrieved, so that asyncio logs nothing
             else:
                 job.ending = asyncio.create_task(self._end_later(key, job, job.task))
 

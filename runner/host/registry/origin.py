@@ -1,4 +1,4 @@
-"""A model that this node lacks, from the nodes that have it: all of it to load it, its headers alone to count it."""
+"""Fetch of a model from the nodes that have it: all of it to load it, its headers alone to count its memory."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,14 @@ from common.errors import (
     PunaError,
     RegistryFailed,
 )
+from common.model_names import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG
 from common.telemetry.logs import get_logger
 from protos import host_pb2
 from runner.core.model import model_files as core_files
 from runner.core.store.digests import digest_of
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
-from runner.core.store.names import HOST_DEFAULT, NAMESPACE_DEFAULT, TAG_DEFAULT, StoreName
+from runner.core.store.names import StoreName
+from runner.host.models.model_files import OnProgress
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.headers import HeaderFiles
 from runner.host.registry.pull import StoreParts
@@ -31,13 +33,12 @@ from runner.host.store_client import StoreClient
 log = get_logger()
 
 SOURCES_MAX = 16
-Told = Callable[[int, int], None]  # bytes that are here, bytes of all of it
 RegistrySources = Callable[[StoreName], BlobSource | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Origin:
-    """What the nodes say about the model, and who they are."""
+    """Facts from nodes about the model, and the nodes themselves."""
 
     peers: Sequence[PeerSource]
     manifest: Manifest
@@ -65,26 +66,26 @@ class Origins:
         self._registry = registry
         self._appeared = appeared
 
-    async def fetch(self, origin: host_pb2.ModelOrigin, told: Told) -> None:
-        """Have the whole model in the store, under its name.
+    async def fetch(self, origin: host_pb2.ModelOrigin, on_progress: OnProgress) -> None:
+        """Fetch the whole model into the store, under its name.
 
         Raises:
-            RegistryFailed: nobody who has it could be asked; what came so far stays.
+            RegistryFailed: no node that has it answers; the bytes received so far stay.
             DigestMismatch, DiskFull: as they say.
         """
         async with self._asking(origin) as found:
             with self._store.pinned([layer.digest for layer in found.manifest.blobs()]):
-                await self._fetch_blobs(origin, found, told)
+                await self._fetch_blobs(origin, found, on_progress)
                 await self._store.write_manifest(self._free_name(origin, found), found.content)
         await self._appeared()
         log.info("model.fetched", model=origin.name, digests=[digest[:12] for digest in origin.blob_digests])
 
     async def headers(self, origin: host_pb2.ModelOrigin, *, projector_digest: str) -> core_files.ModelFiles:
-        """Files of the true sizes that have no more than the headers: enough to count what the model takes.
+        """Return files of the true sizes with nothing but the headers: enough to count the memory of the model.
 
         Raises:
-            RegistryFailed: nobody who has it could be asked.
-            BadModelFile: what they have is no GGUF.
+            RegistryFailed: no node that has it answers.
+            BadModelFile: their file is no GGUF.
         """
         async with self._asking(origin) as found:
             first, *more = [await self._headers.of(layer, found.peers) for layer in found.weights]
@@ -110,7 +111,7 @@ class Origins:
             await stores.close()
 
     async def _plain(self, origin: host_pb2.ModelOrigin, peers: Sequence[PeerSource]) -> _Origin:
-        """Their files have no manifest: they get one here."""
+        """Make a manifest for plain files of other nodes."""
         layers = [
             Layer(
                 media_type=MediaType.PROJECTOR if digest == origin.projector_digest else MediaType.MODEL,
@@ -125,11 +126,11 @@ class Origins:
         manifest = Manifest(config=named, layers=tuple(layers))
         weights = tuple(layer for layer in layers if layer.media_type == MediaType.MODEL)
         if not weights:
-            raise RegistryFailed(f"nobody says what {origin.name} is made of")
+            raise RegistryFailed(f"no node lists the files of {origin.name}")
         content = write_manifest(named, layers)
         return _Origin(peers=peers, manifest=manifest, content=content, is_stored=False, weights=weights)
 
-    async def _fetch_blobs(self, origin: host_pb2.ModelOrigin, found: _Origin, told: Told) -> None:
+    async def _fetch_blobs(self, origin: host_pb2.ModelOrigin, found: _Origin, on_progress: OnProgress) -> None:
         blobs = found.manifest.blobs()
         total = sum(layer.size_bytes for layer in blobs)
         await asyncio.to_thread(self._check_room, blobs)
@@ -145,24 +146,24 @@ class Origins:
                     seen = -1
                     while not job.is_over:
                         seen = await job.changes.beyond(seen)
-                        told(before + job.completed_bytes, total)
+                        on_progress(before + job.completed_bytes, total)
                     job.check()
             before += layer.size_bytes
-            told(before, total)
+            on_progress(before, total)
 
     def _check_room(self, blobs: Sequence[Layer]) -> None:
         self._store.blobs.check_room(sum(self._jobs.missing_bytes(one.digest, one.size_bytes) for one in blobs))
 
     def _free_name(self, origin: host_pb2.ModelOrigin, found: _Origin) -> StoreName:
-        """The name that it has there, unless that stands for something else here."""
+        """Return the name that the model has there, unless it stands for another one here."""
         try:
             name = StoreName.parse(origin.name)
             known = self._store.manifests.read(name)
         except (InvalidRequest, OSError):
-            known, name = b"", StoreName(HOST_DEFAULT, NAMESPACE_DEFAULT, "unnamed", TAG_DEFAULT)
+            known, name = b"", StoreName(DEFAULT_HOST, DEFAULT_NAMESPACE, "unnamed", DEFAULT_TAG)
         if known is None or known == found.content:
             return name
-        return StoreName(HOST_DEFAULT, NAMESPACE_DEFAULT, f"fetched-{found.weights[0].digest[:12]}", TAG_DEFAULT)
+        return StoreName(DEFAULT_HOST, DEFAULT_NAMESPACE, f"fetched-{found.weights[0].digest[:12]}", DEFAULT_TAG)
 
     def _write_small(self, digest: str, content: bytes) -> None:
         if self._store.blobs.has(digest):
@@ -176,7 +177,7 @@ class Origins:
 
 
 async def _stored(origin: host_pb2.ModelOrigin, peers: Sequence[PeerSource]) -> _Origin:
-    """The manifest that they received."""
+    """Read the manifest from the first node that still has it."""
     errors = []
     for peer in peers:
         try:

@@ -21,12 +21,12 @@ _Out = TypeVar("_Out")
 
 
 def state_path(partial: Path) -> Path:
-    """The file that remembers."""
+    """Return the path of the state file."""
     return partial.with_name(partial.name + STATE_SUFFIX)
 
 
 def here_bytes(partial: Path) -> int:
-    """What an unfinished blob takes on the disk."""
+    """Return the bytes that an unfinished blob takes on the disk."""
     try:
         return partial.lstat().st_blocks * 512
     except OSError:
@@ -34,10 +34,10 @@ def here_bytes(partial: Path) -> int:
 
 
 class PartialFile:
-    """Its disk work happens in a thread of its own, one piece after the other: `close` knows that nobody writes."""
+    """Unfinished blob. One thread does its disk work, one piece after the other, so no write is left at `close`."""
 
     def __init__(self, path: Path, *, digest: str, size_bytes: int) -> None:
-        """Opens or makes the file.
+        """Open or make the file.
 
         Raises:
             OSError: neither is possible; a link is not followed.
@@ -50,7 +50,7 @@ class PartialFile:
         self._sha256 = hashlib.sha256()
 
     def resume(self) -> tuple[Part, ...] | None:
-        """The parts that an earlier process left; None: nothing that is worth anything."""
+        """Return the parts that an earlier process left; None: nothing that can be used."""
         if os.fstat(self._descriptor).st_size != self._size_bytes:
             return None
         try:
@@ -67,7 +67,7 @@ class PartialFile:
         self.rehash()
 
     def rehash(self) -> None:
-        """The hash begins with the first byte again."""
+        """Begin the hash with the first byte again."""
         self._sha256 = hashlib.sha256()
 
     async def write(self, data: bytes, offset: int) -> None:

@@ -13,18 +13,18 @@ from runner.core.registry.progress import Board, Line
 from runner.core.store.digests import digest_of
 from runner.core.store.manifest import Layer, Manifest, MediaType, is_safetensors, parse_manifest
 from runner.core.store.names import StoreName
+from runner.host.files.blobs import BlobStore
+from runner.host.files.manifests import ManifestStore
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import RegistryClient
 from runner.host.registry.sources import BlobSource, PeerSource, RegistrySource
-from runner.host.store.blobs import BlobStore
-from runner.host.store.manifests import ManifestStore
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParts:
-    """What a pull does to the store of its node."""
+    """Parts of its node's store that a pull uses."""
 
     blobs: BlobStore
     manifests: ManifestStore
@@ -79,7 +79,7 @@ class Pull:
         self._show(Line(status=progress.SUCCESS))
 
     async def _manifest(self) -> bytes:
-        """The registry's, which is the newest; of another host where the registry is not reached."""
+        """Return the registry's manifest, the newest one; another host's where the registry is not reached."""
         try:
             return await self._client.manifest()
         except RegistryFailed as error:
@@ -107,10 +107,10 @@ class Pull:
         self._store.blobs.check_room(missing)
 
     async def _sources(self, layer: Layer) -> list[BlobSource]:
-        """Who has a blob in the announced size: other hosts first, the registry last.
+        """Return the sources of a blob in the announced size: other hosts first, the registry last.
 
         Raises:
-            PunaError: nobody; what the registry says about it.
+            PunaError: no source has it; the error of the registry.
         """
         found: list[BlobSource] = []
         for peer in self._peers:
@@ -167,7 +167,7 @@ class Pull:
 
 
 def _checked(content: bytes) -> Manifest:
-    """The manifest of a model that can be loaded.
+    """Return the manifest of a model that can be loaded.
 
     Raises:
         RegistryFailed: it is none.

@@ -1,4 +1,4 @@
-"""Where the bytes of a blob come from: a registry, or the store of another host."""
+"""Sources of a blob's bytes: a registry, or the store of another host."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError, RegistryFailed
 from protos import store_pb2
-from runner.core.registry.ranges import RangeAnswer, judge_answer, range_header
+from runner.core.registry.parts import RangeAnswer, judge_answer, range_header
 from runner.core.store.digests import qualified
 from runner.host.registry.client import RegistryClient
 from runner.host.store_client import StoreClient
@@ -24,16 +24,16 @@ class BlobChangedError(Exception):
 
 
 class BlobSource(Protocol):
-    """Somebody who may have a blob."""
+    """Possible source of a blob."""
 
-    kind: str  # "node" or "registry", as metrics tell them apart
+    kind: str  # "node" or "registry", a label of metrics
 
     @property
     def name(self) -> str:
         """For people."""
 
     async def size(self, digest: str) -> int | None:
-        """Bytes of the blob; None: it is there, and its size is not told.
+        """Return the bytes of the blob; None: it is there, of unknown size.
 
         Raises:
             PunaError: it is not there, or the source does not answer.
@@ -111,7 +111,7 @@ class PeerSource:
         return size
 
     async def manifest(self, name: str) -> bytes:
-        """The manifest of a name, as the peer received it.
+        """Return the manifest of a name, as the peer received it.
 
         Raises:
             ModelNotFound: it has none.
@@ -137,7 +137,7 @@ class PeerSource:
 
 @contextlib.asynccontextmanager
 async def _answering(address: str) -> AsyncIterator[None]:
-    """A host that does not answer soon is none to fetch from."""
+    """Limit the time for a host's answer."""
     try:
         async with asyncio.timeout(PEER_TIMEOUT_S):
             yield
@@ -146,6 +146,6 @@ async def _answering(address: str) -> AsyncIterator[None]:
 
 
 def describe(digest: str, errors: dict[str, PunaError]) -> str:
-    """Why no source had a blob."""
-    told = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
-    return f"{qualified(digest)} could not be fetched: {told}"
+    """Describe why no source had a blob."""
+    causes = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
+    return f"{qualified(digest)} could not be fetched: {causes}"

@@ -1,6 +1,6 @@
-"""Tells the node's runners how many threads each of them computes with, as their work begins and ends.
+"""Sets the number of compute threads of the node's runners, as their work begins and ends.
 
-Nothing is kept: what a runner computes with now is in its status, so a host that takes runners over goes on from there.
+Nothing is kept: the number in use is in the status of a runner, so a host that adopts runners goes on from there.
 Runners whose host is gone keep their last number, until the next host looks.
 """
 
@@ -15,12 +15,12 @@ from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
-from runner.core.threads.division import Claim, CoreDivision
+from runner.core.threads.cores import CoreClaim, CoreDivision
 
 log = get_logger()
 
-LOOK_INTERVAL_S = 0.05  # as often as runners tell what they do
-TELL_TIMEOUT_S = 1.0
+LOOK_INTERVAL_S = 0.05  # as often as runners report
+SEND_TIMEOUT_S = 1.0
 _SERVING = (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS, cluster_pb2.RUNNER_STATE_DRAINING)
 
 
@@ -30,7 +30,7 @@ class CoreShares:
     def __init__(self, clock: Clock, *, cores: int) -> None:
         self._clock = clock
         self._division = CoreDivision(cores)
-        self._told: dict[str, tuple[str, int]] = {}  # by placement: process and number; its status comes later
+        self._sent: dict[str, tuple[str, int]] = {}  # by placement: process and number; its status comes later
 
     async def watch(self, changes: Changes, records: Callable[[], Sequence[cluster_pb2.RunnerRecord]]) -> None:
         """Divide whenever runners have said something, or time has made a difference; runs for ever."""
@@ -44,37 +44,37 @@ class CoreShares:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def look(self, records: Sequence[cluster_pb2.RunnerRecord]) -> None:
-        """Divide the cores between these runners, and tell those whose number is another one."""
+        """Divide the cores between these runners, and send each changed number."""
         by_id = {
             record.placement.placement_id: record
             for record in records
             if record.status.state in _SERVING and record.status.threads_max
         }
-        self._told = {key: told for key, told in self._told.items() if key in by_id}
+        self._sent = {key: sent for key, sent in self._sent.items() if key in by_id}
         claims = {key: _claim(record) for key, record in by_id.items()}
         shares = self._division.divide(claims, self._clock.now_s())
         news = [(by_id[key], threads) for key, threads in shares.items() if threads != self._threads_of(by_id[key])]
-        await asyncio.gather(*(self._tell(record, threads) for record, threads in news))
+        await asyncio.gather(*(self._send(record, threads) for record, threads in news))
 
     def _threads_of(self, record: cluster_pb2.RunnerRecord) -> int:
-        process, threads = self._told.get(record.placement.placement_id, ("", 0))
+        process, threads = self._sent.get(record.placement.placement_id, ("", 0))
         return threads if process == record.placement.incarnation else record.status.threads
 
-    async def _tell(self, record: cluster_pb2.RunnerRecord, threads: int) -> None:
+    async def _send(self, record: cluster_pb2.RunnerRecord, threads: int) -> None:
         placement = record.placement
         request = runner_pb2.UseThreadsRequest(placement=placement, threads=threads)
         try:
             async with open_channel(record.address) as channel:
                 with domain_errors():
-                    await runner_pb2_grpc.RunnerStub(channel).UseThreads(request, timeout=TELL_TIMEOUT_S)
-        except PunaError as error:  # it ends, or hangs; else the next look tells it again
-            log.debug("runner.threads_not_told", placement=placement.placement_id, text=error.message)
+                    await runner_pb2_grpc.RunnerStub(channel).UseThreads(request, timeout=SEND_TIMEOUT_S)
+        except PunaError as error:  # it ends, or hangs; else the next look sends it again
+            log.debug("runner.threads_not_set", placement=placement.placement_id, text=error.message)
             return
-        self._told[placement.placement_id] = placement.incarnation, threads
+        self._sent[placement.placement_id] = placement.incarnation, threads
         log.debug("runner.threads", placement=placement.placement_id, threads=threads)
 
 
-def _claim(record: cluster_pb2.RunnerRecord) -> Claim:
+def _claim(record: cluster_pb2.RunnerRecord) -> CoreClaim:
     status = record.status
     busy = status.slots_busy > 0 or status.queued > 0
-    return Claim(threads_max=status.threads_max, busy=busy, fixed=record.layout.threads > 0)
+    return CoreClaim(threads_max=status.threads_max, busy=busy, fixed=record.layout.threads > 0)

@@ -1,7 +1,7 @@
 """One runner from its start to its end, as the host sees it.
 
-One task owns each runner: it spawns (or adopts) the process, follows what the runner says about itself, and notices the
-end. Everybody else reads `record()` and waits on `changes`.
+One task owns each runner: it spawns (or adopts) the process, follows the reports of the runner, and notices the end.
+All others read `record()` and wait on `changes`.
 """
 
 import asyncio
@@ -19,17 +19,16 @@ from protos import cluster_pb2
 from runner.core.host.exits import explain_exit
 from runner.core.host.tunnel import Purpose
 from runner.host import metrics
-from runner.host.home import Home
+from runner.host.home import HostHome
 from runner.host.lending.borrowing import Borrowed, Borrower, addressed, renamed
-from runner.host.models.fetch_progress import FetchProgress, Preparation, PrepareFiles
-from runner.host.runners.children import runner_command
-from runner.host.runners.load_words import show_last_error
-from runner.host.runners.process import RunnerProcess, read_log_tail, spawn_runner, start_ticks, take_lock
+from runner.host.processes.children import runner_command
+from runner.host.processes.process import ProcessHandle, read_log_tail, spawn_runner, start_ticks, take_lock
+from runner.host.processes.stopping import REAP_TIMEOUT_S, DrainDeadline, kill_process, stop_process, wait_until_gone
+from runner.host.runners.load_progress import FetchProgress, Preparation, PrepareFiles, show_last_error
 from runner.host.runners.runner_link import is_placement, watch_pings, watch_status
 from runner.host.runners.runner_notes import RunnerNote, write_note
 from runner.host.runners.runner_spec import RunnerSpec, advertised
-from runner.host.runners.stopping import REAP_TIMEOUT_S, Drain, kill_process, stop_process, wait_until_gone
-from runner.host.silence import HUNG_AFTER_S, Silence
+from runner.host.runners.silence import HUNG_AFTER_S, Silence
 
 log = get_logger()
 
@@ -45,10 +44,10 @@ _SETTLED = frozenset(
 )
 
 
-class Runner:
+class HostRunner:
     """See the module. `ended` is set when the process is gone and its files are removed."""
 
-    def __init__(self, spec: RunnerSpec, home: Home, clock: Clock, borrower: Borrower) -> None:
+    def __init__(self, spec: RunnerSpec, home: HostHome, clock: Clock, borrower: Borrower) -> None:
         self.spec = spec
         self.changes = Changes()
         self.ended = asyncio.Event()
@@ -57,15 +56,10 @@ class Runner:
         self._clock = clock
         self._borrower = borrower
         self._borrowed: Borrowed | None = None
-        self._process: RunnerProcess | None = None
-        self._record = cluster_pb2.RunnerRecord(
-            placement=cluster_pb2.PlacementRef(placement_id=spec.placement_id, generation=spec.generation),
-            model_name=spec.model_name,
-            model_digest=spec.model_digest,
-            layout=spec.layout,
-            asked=spec.asked,
-            status=cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_LAUNCHED),
-        )
+        self._process: ProcessHandle | None = None
+        self._record = cluster_pb2.RunnerRecord()
+        self._record.CopyFrom(spec.record)
+        self._record.status.state = cluster_pb2.RUNNER_STATE_LAUNCHED
         self._socket_path = ""
         self._log_path = home.logs_directory / f"runner-{spec.placement_id}-{spec.generation}.log"
         self._status_at_s = clock.now_s()
@@ -73,14 +67,14 @@ class Runner:
         self._hung = False
         self._was_ready = False
         self._progress = FetchProgress()
-        self._drain = Drain(clock)
+        self._drain = DrainDeadline(clock)
         self._stopping: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
 
     # -- what others read ---------------------------------------------------------------------------------------------
 
     def record(self) -> cluster_pb2.RunnerRecord:
-        """A copy of the runner's record as of now: idle time grows between the runner's own reports."""
+        """Return a copy of the runner's record as of now: idle time grows between the runner's own reports."""
         record = cluster_pb2.RunnerRecord()
         record.CopyFrom(self._record)
         status = record.status
@@ -111,7 +105,7 @@ class Runner:
         return self._record.status.state
 
     def memory(self) -> cluster_pb2.MemoryReport:
-        """What it says that it holds, else what it was planned with."""
+        """Return the memory as reported, else as planned."""
         status = self._record.status
         return status.memory if status.HasField("memory") else self.spec.planned
 
@@ -126,7 +120,7 @@ class Runner:
         return self.state in _SETTLED
 
     def owns(self, path: Path) -> bool:
-        """Whether a file of the run directory belongs to this runner."""
+        """Return True if a file of the run directory belongs to this runner."""
         return str(path) == self._socket_path or path in (self._note_path, self._lock_path)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -134,7 +128,7 @@ class Runner:
     def start(
         self,
         *,
-        predecessor: "Runner | None",
+        predecessor: "HostRunner | None",
         listen: str,
         advertise: str,
         first: tuple[Preparation, PrepareFiles] | None = None,
@@ -143,11 +137,9 @@ class Runner:
         self._life = asyncio.create_task(self._live(predecessor, listen, advertise, first))
         self._life.add_done_callback(_log_bug)
 
-    def adopt(self, process: RunnerProcess, note: RunnerNote) -> None:
+    def adopt(self, process: ProcessHandle, note: RunnerNote) -> None:
         """Follow a process that an earlier host started."""
         self._process = process
-        self._record.CopyFrom(note.record)
-        self._record.status.state = cluster_pb2.RUNNER_STATE_LAUNCHED
         self._socket_path = note.socket_path
         self._log_path = Path(note.log_path)
         self._life = asyncio.create_task(self._live_adopted(process))
@@ -171,7 +163,7 @@ class Runner:
 
     async def _live(
         self,
-        predecessor: "Runner | None",
+        predecessor: "HostRunner | None",
         listen: str,
         advertise: str,
         first: tuple[Preparation, PrepareFiles] | None,
@@ -195,7 +187,7 @@ class Runner:
         finally:
             await self._finish()
 
-    async def _live_adopted(self, process: RunnerProcess) -> None:
+    async def _live_adopted(self, process: ProcessHandle) -> None:
         try:
             address = self._record.address  # empty: the earlier host died before the hello
             if address and await is_placement(address, self._record.placement, clock=self._clock):
@@ -214,7 +206,7 @@ class Runner:
         if listen == UNIX_PREFIX:
             self._socket_path = str(self._home.socket_path(spec.short_name()))
         self._borrowed = await self._borrower.borrow(spec.peers, Purpose.SERVE)
-        layout = addressed(spec.layout, self._borrowed)
+        layout = addressed(spec.record.layout, self._borrowed)
         lock = take_lock(self._lock_path)
         command = runner_command("serve", spec.arguments(self._socket_path, listen=listen, layout=layout))
         spawned = spawn_runner(command, log_path=self._log_path, lock=lock, environment=spec.environment)
@@ -224,7 +216,7 @@ class Runner:
             "runner.spawned",
             placement=spec.placement_id,
             generation=spec.generation,
-            model=spec.model_name,
+            model=spec.record.model_name,
             pid=spawned.process.pid,
         )
         await self._write_note()
@@ -238,17 +230,17 @@ class Runner:
             if not await spawned.process.wait(DYING_S):
                 await kill_process(spawned.process)
             return  # _follow explains the end from exit code and log
-        self._hear()
+        self._silence.hear()
         await self._write_note()
         self.changes.notify()
 
-    async def _follow(self, process: RunnerProcess) -> None:
+    async def _follow(self, process: ProcessHandle) -> None:
         """Watch the runner until its process is gone; then say why it ended."""
         address = self._record.address
         watches = [asyncio.create_task(watch_status(address, take=self._take_status, gone=process.exited))]
         if address:
             watches += [
-                asyncio.create_task(watch_pings(address, heard=self._hear, gone=process.exited)),
+                asyncio.create_task(watch_pings(address, heard=self._silence.hear, gone=process.exited)),
                 asyncio.create_task(self._watch_silence(process)),
             ]
         if self._borrowed is not None:
@@ -275,13 +267,13 @@ class Runner:
             cause = explain_exit(process.exit_code, read_log_tail(self._log_path), was_ready=self._was_ready)
             self._fail(cause.reason, cause.message, process.exit_code)
 
-    async def _watch_lenders(self, borrowed: Borrowed, process: RunnerProcess) -> None:
+    async def _watch_lenders(self, borrowed: Borrowed, process: ProcessHandle) -> None:
         """Without one of its devices a runner can never answer again; it would only notice at its next request."""
         await borrowed.lost.wait()
         log.warning("runner.lender_lost", placement=self.spec.placement_id, node=borrowed.lost_node)
         await kill_process(process)
 
-    async def _watch_silence(self, process: RunnerProcess) -> None:
+    async def _watch_silence(self, process: ProcessHandle) -> None:
         placement_id = self.spec.placement_id
         if await self._silence.grows_too_long(process, placement_id=placement_id, changed=self.changes.notify):
             self._hung = True
@@ -322,9 +314,6 @@ class Runner:
         if self._socket_path:
             Path(self._socket_path).unlink(missing_ok=True)
 
-    def _hear(self) -> None:
-        self._silence.hear()
-
     def _tell_prepared(self, done_bytes: int, total_bytes: int) -> None:
         self._progress.tell(done_bytes, total_bytes)
         self.changes.notify()
@@ -336,7 +325,6 @@ class Runner:
         kept = cluster_pb2.RunnerRecord()
         kept.CopyFrom(self._record)
         note = RunnerNote(
-            pid=kept.pid,
             start_ticks=ticks,
             socket_path=self._socket_path,
             log_path=str(self._log_path),
@@ -348,14 +336,14 @@ class Runner:
 
     def _take_status(self, status: cluster_pb2.RunnerStatus) -> None:
         before, self._status_at_s = self.state, self._clock.now_s()
-        self._hear()
+        self._silence.hear()
         fraction = max(status.load_fraction, self.load_fraction)
         self._record.status.CopyFrom(status)
         self._record.status.load_fraction = fraction
         if status.HasField("memory"):
-            self._record.status.memory.CopyFrom(renamed(status.memory, self.spec.layout))
+            self._record.status.memory.CopyFrom(renamed(status.memory, self.spec.record.layout))
         if status.error.HasField("attempted"):
-            self._record.status.error.attempted.CopyFrom(renamed(status.error.attempted, self.spec.layout))
+            self._record.status.error.attempted.CopyFrom(renamed(status.error.attempted, self.spec.record.layout))
         if status.state in (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS):
             self._was_ready = True
         if status.state != before:
@@ -367,7 +355,7 @@ class Runner:
         self.changes.notify()
 
     def _fail(self, reason: str, message: str, exit_code: int | None) -> None:
-        """The end, as everybody will read it."""
+        """Record the end in the status."""
         status = self._record.status
         status.state = cluster_pb2.RUNNER_STATE_ERROR
         status.slots_busy = status.queued = 0
@@ -379,7 +367,7 @@ class Runner:
             "runner.ended",
             placement=self.spec.placement_id,
             generation=self.spec.generation,
-            model=self.spec.model_name,
+            model=self.spec.record.model_name,
             reason=reason,
             exit_code=exit_code,
             text=message,

@@ -1,4 +1,4 @@
-"""What a host and one of its runners say to each other: status, signs of life, and who is there after an adoption."""
+"""Calls of a host to one of its runners: status, signs of life, and its identity at an adoption."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ async def watch_pings(address: str, *, heard: Callable[[], None], gone: asyncio.
 
 
 async def is_placement(address: str, placement: cluster_pb2.PlacementRef, *, clock: Clock) -> bool:
-    """Whether the process that answers at `address` is this placement in this incarnation."""
+    """Return True if the process that answers at `address` is this placement in this incarnation."""
     deadline_s = clock.now_s() + HANDSHAKE_TIMEOUT_S
     async with open_channel(address) as channel:
         stub = runner_pb2_grpc.RunnerStub(channel)

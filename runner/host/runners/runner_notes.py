@@ -1,4 +1,4 @@
-"""What a host writes down about each runner, so that the next host can adopt it."""
+"""Notes of a host about each runner, with which the next host can adopt it."""
 
 import contextlib
 from dataclasses import dataclass
@@ -9,46 +9,50 @@ from google.protobuf import json_format
 
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2
+from runner.core.model.model_files import ModelFiles
 from runner.host.home import write_durably
+from runner.host.runners.runner_spec import RunnerSpec
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerNote:
-    """One runner: what it was started with, and what names its process beyond doubt."""
+    """One runner: its start parameters, and what identifies its process."""
 
-    pid: int
-    start_ticks: int
+    start_ticks: int  # with the record's pid: no other process has both
     socket_path: str  # empty where it listens on TCP
     log_path: str
     model_path: str
-    record: cluster_pb2.RunnerRecord  # placement, model, layout, addresses, what was asked; its status is not kept
+    record: cluster_pb2.RunnerRecord  # placement, model, layout, pid, addresses, load options; its status is not kept
     planned: cluster_pb2.MemoryReport
+
+    def spec(self) -> RunnerSpec:
+        """Return the spec that the runner was started with, as far as it is kept."""
+        return RunnerSpec(record=self.record, files=ModelFiles(model=Path(self.model_path)), planned=self.planned)
 
 
 def write_note(path: Path, note: RunnerNote) -> None:
     """Keep a note durably."""
-    kept = cluster_pb2.RunnerRecord()
-    kept.CopyFrom(note.record)
-    kept.ClearField("status")
-    kept.ClearField("asked")
+    record = json_format.MessageToDict(note.record, preserving_proto_field_name=True)
+    record.pop("status", None)
+    asked = record.pop("asked", None)
     content = {
-        "pid": note.pid,
+        "pid": note.record.pid,
         "start_ticks": note.start_ticks,
         "socket_path": note.socket_path,
         "log_path": note.log_path,
         "model_path": note.model_path,
-        "record": json_format.MessageToDict(kept, preserving_proto_field_name=True),
+        "record": record,
         "planned": json_format.MessageToDict(note.planned, preserving_proto_field_name=True),
     }
-    if note.record.HasField("asked"):  # beside the record: the version before ends runners whose record it cannot read
-        content["asked"] = json_format.MessageToDict(note.record.asked, preserving_proto_field_name=True)
+    if asked is not None:  # beside the record: the version before ends runners whose record it cannot read
+        content["asked"] = asked
     write_durably(path, orjson.dumps(content))
 
 
 def read_notes(directory: Path) -> dict[Path, RunnerNote]:
-    """Every note of an earlier host. What cannot be read is logged and removed: nothing can be adopted by it."""
+    """Read every note of an earlier host. What cannot be read is logged and removed: nothing can be adopted by it."""
     notes: dict[Path, RunnerNote] = {}
     for path in sorted(directory.glob("*.json")):
         try:
@@ -57,7 +61,6 @@ def read_notes(directory: Path) -> dict[Path, RunnerNote]:
             if asked := content.get("asked"):
                 json_format.ParseDict(asked, record.asked, ignore_unknown_fields=True)
             notes[path] = RunnerNote(
-                pid=int(content["pid"]),
                 start_ticks=int(content["start_ticks"]),
                 socket_path=str(content["socket_path"]),
                 log_path=str(content["log_path"]),

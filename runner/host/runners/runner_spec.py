@@ -1,10 +1,11 @@
-"""What a runner is started with, and the command line that says so."""
+"""Start parameters of a runner, and its command line."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from common.network import UNIX_PREFIX, split_host_port
 from protos import cluster_pb2, host_pb2
@@ -13,46 +14,57 @@ from runner.core.model.model_files import ModelFiles, adapter_argument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerSpec:
-    """What a runner is started with."""
+    """Start parameters of a runner: its record as of the start, and what only the start needs."""
 
-    placement_id: str
-    generation: int
-    model_name: str
-    model_digest: str
+    record: cluster_pb2.RunnerRecord  # placement, model, layout, and what it was loaded for; later changes are a copy's
     files: ModelFiles
-    layout: cluster_pb2.Layout
     planned: cluster_pb2.MemoryReport
     peers: tuple[host_pb2.Peer, ...] = ()  # who lends the devices of other nodes; another set is the same runner
-    asked: cluster_pb2.LoadAsked | None = None  # what it was loaded for; only kept and reported
     environment: Mapping[str, str] = field(default_factory=dict)  # beside what every child gets; of its devices
 
+    @property
+    def placement_id(self) -> str:
+        """The placement that the runner serves."""
+        return self.record.placement.placement_id
+
+    @property
+    def generation(self) -> int:
+        """Generation of the placement."""
+        return self.record.placement.generation
+
     def fingerprint(self) -> bytes:
-        """Equal for two starts that mean the same runner."""
-        return self.model_digest.encode() + b"\0" + without_addresses(self.layout).SerializeToString(deterministic=True)
+        """Return equal bytes for two starts that mean the same runner."""
+        layout = without_addresses(self.record.layout)
+        return self.record.model_digest.encode() + b"\0" + layout.SerializeToString(deterministic=True)
 
     def short_name(self) -> str:
-        """Short enough for the path of a Unix socket, different for every generation."""
+        """Return a name that fits into the path of a Unix socket and differs for every generation."""
         return hashlib.sha256(f"{self.placement_id}/{self.generation}".encode()).hexdigest()[:12]
 
     def arguments(self, socket_path: str, *, listen: str, layout: cluster_pb2.Layout) -> list[str]:
-        """The command line after `runner serve`: it listens on its own socket, or on a free port of `listen`'s host.
+        """Build the command line after `runner serve`.
 
-        `layout` is ours with the addresses of devices that RPC servers lend.
+        It listens on its own socket, or on a free port of `listen`'s host. `layout` is ours with the addresses of
+        devices that RPC servers lend.
         """
-        text = json_format.MessageToJson(layout, preserving_proto_field_name=True, indent=None)
         address = f"{UNIX_PREFIX}{socket_path}" if socket_path else listen
         metrics_host = "127.0.0.1" if socket_path else split_host_port(listen)[0]
         return [
             *file_arguments(self.files),
-            *("--name", self.model_name, "--digest", self.model_digest),
-            *("--placement", self.placement_id, "--generation", str(self.generation), "--layout", text),
-            *("--planned", json_format.MessageToJson(self.planned, preserving_proto_field_name=True, indent=None)),
+            *("--name", self.record.model_name, "--digest", self.record.model_digest),
+            *("--placement", self.placement_id, "--generation", str(self.generation)),
+            *("--layout", to_argument(layout), "--planned", to_argument(self.planned)),
             *("--listen", address, "--metrics-listen", f"{metrics_host}:0"),
         ]
 
 
+def to_argument(message: Message) -> str:
+    """Convert a layout or a report to JSON for a command line."""
+    return json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
+
+
 def without_addresses(layout: cluster_pb2.Layout) -> cluster_pb2.Layout:
-    """A copy that does not say where devices are lent: that differs from start to start, the devices' ids stay."""
+    """Return a copy without the addresses of lent devices: they differ from start to start, the devices' ids stay."""
     copy = cluster_pb2.Layout()
     copy.CopyFrom(layout)
     for device in copy.devices:
@@ -62,7 +74,7 @@ def without_addresses(layout: cluster_pb2.Layout) -> cluster_pb2.Layout:
 
 
 def file_arguments(files: ModelFiles) -> list[str]:
-    """The files of a model as `runner serve` and `runner measure` take them."""
+    """Return the files of a model as arguments of `runner serve` and `runner measure`."""
     projector = ["--projector", str(files.projector)] if files.projector is not None else []
     adapters = [word for adapter in files.adapters for word in ("--adapter", adapter_argument(adapter))]
     more = [word for path in files.more for word in ("--more", str(path))]
@@ -70,7 +82,7 @@ def file_arguments(files: ModelFiles) -> list[str]:
 
 
 def advertised(address: str, advertise: str) -> str:
-    """What others dial: the runner's own address, with the host name that they know it by if one is set."""
+    """Return the address that others dial: the runner's own, with the host name `advertise` if one is set."""
     if not advertise or not address or address.startswith(UNIX_PREFIX):
         return address
     return f"{advertise}:{split_host_port(address)[1]}"

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -20,48 +20,46 @@ from common.errors import (
 )
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
-from runner.core.devices.devices import CPU_ID
-from runner.core.devices.holders import HolderProcess
 from runner.core.host.commands import Running, StartAction, check_stop, decide_start
 from runner.core.host.exits import blamed_devices
 from runner.core.host.fences import Fence
 from runner.core.host.leases import LendAction, servers_of
-from runner.core.host.promises import Loading, Need, find_excess, find_shortfall
+from runner.core.host.promises import MemoryNeed, OutstandingLoad, find_excess, find_shortfall
 from runner.core.model import model_files as core_files
 from runner.host import converters, metrics
 from runner.host.devices.devices import Devices
 from runner.host.fence_store import FenceStore
-from runner.host.home import Home
+from runner.host.home import HostHome
 from runner.host.lending.borrowing import Borrower
-from runner.host.lending.lease import Lease
+from runner.host.lending.lease import DeviceLease
 from runner.host.lending.lending import Lender
-from runner.host.models.fetch_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
-from runner.host.models.model_files import ModelFiles
+from runner.host.models.model_files import NodeModels, OnProgress
+from runner.host.processes.process import ProcessHandle, find_runners_of
 from runner.host.registry.origin import Origins
-from runner.host.runners.holding import holder_of, holder_of_lease
-from runner.host.runners.process import RunnerProcess, find_runners_of
-from runner.host.runners.runner import Runner
+from runner.host.runners.device_users import DeviceUsers, own_devices
+from runner.host.runners.load_progress import FETCHING, VERIFYING, Preparation, PrepareFiles
+from runner.host.runners.runner import HostRunner
 from runner.host.runners.runner_notes import read_notes
 from runner.host.runners.runner_spec import RunnerSpec
-from runner.host.runners.stopping import unreaped_text
 
 log = get_logger()
 
-ERROR_KEPT_S = 30.0  # how long an ended runner stays in the reports, so that everybody learns why
+ERROR_KEPT_S = 30.0  # how long an ended runner stays in the reports, so that all readers see the cause
 RUNNERS_MAX = 256
 DRAIN_AT_EXIT_S = 5.0
 PLACEMENT_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-class Supervisor:
+class RunnerSupervisor:
     """Owner of the node's runners. Commands that change something pass one after another through `_commands`."""
 
     def __init__(  # noqa: PLR0913  # the parts of a host that it puts to work
         self,
         *,
-        home: Home,
+        home: HostHome,
         fences: FenceStore,
-        models: ModelFiles,
+        models: NodeModels,
+        users: DeviceUsers,
         devices: Devices,
         clock: Clock,
         runner_listen: str,
@@ -81,7 +79,7 @@ class Supervisor:
         self._lender = lender
         self._borrower = borrower
         self._origins = origins
-        self._runners: dict[str, Runner] = {}
+        self._users = users
         # Fair, and therefore the queue of commands: held while one is decided and noted, never while a runner loads.
         self._commands = asyncio.Lock()
         self._closing = False
@@ -89,37 +87,9 @@ class Supervisor:
 
     def records(self) -> list[cluster_pb2.RunnerRecord]:
         """Every runner, ended ones for a while too, by placement id."""
-        return [self._runners[placement_id].record() for placement_id in sorted(self._runners)]
+        return [self._users.runners[placement_id].record() for placement_id in sorted(self._users.runners)]
 
-    def promised_bytes(self) -> dict[str, int]:
-        """What live runners and borrowers hold or will hold by device id: as they report, else as planned."""
-        promised = self._lender.promised_bytes()
-        for runner in self._runners.values():
-            if not runner.ended.is_set():
-                for device, count in converters.to_need(runner.memory()).total_bytes().items():
-                    promised[device] = promised.get(device, 0) + count
-        return promised
-
-    def devices_in_use(self) -> set[str]:
-        """Ids of this node's devices that live runners or borrowers are on."""
-        live = (runner for runner in self._runners.values() if not runner.ended.is_set())
-        return {device_id for runner in live for device_id in _own_devices(runner.spec)} | {*self._lender.device_ids()}
-
-    def holders(self) -> list[HolderProcess]:
-        """Every live process that is on devices of this node."""
-        live = (runner for runner in self._runners.values() if not runner.ended.is_set())
-        return [*map(holder_of, live), *map(holder_of_lease, self._lender.leases().values())]
-
-    def unreaped(self) -> dict[str, str]:
-        """Why nothing new may be placed on devices that processes are on which cannot be ended, by device id."""
-        found = self._lender.unreaped()
-        for runner in self._runners.values():
-            if (pid := runner.unreaped_pid) is not None:
-                text = f"{unreaped_text(pid)}; it is placement {runner.spec.placement_id} of {runner.spec.model_name}"
-                found.update(dict.fromkeys(_own_devices(runner.spec) or [CPU_ID], text))
-        return found
-
-    async def start(self, request: host_pb2.StartRequest) -> Runner:
+    async def start(self, request: host_pb2.StartRequest) -> HostRunner:
         """Execute a Start; returns the runner, which goes on by itself.
 
         Raises:
@@ -130,17 +100,18 @@ class Supervisor:
         async with self._commands:
             self._refuse_if_closing()
             await asyncio.to_thread(self._fences.accept, fence)
-            known = self._runners.get(placement_id)
+            known = self._users.runners.get(placement_id)
             spec = RunnerSpec(
-                placement_id=placement_id,
-                generation=generation,
-                model_name=request.model_name,
-                model_digest=request.model_digest,
+                record=cluster_pb2.RunnerRecord(
+                    placement=cluster_pb2.PlacementRef(placement_id=placement_id, generation=generation),
+                    model_name=request.model_name,
+                    model_digest=request.model_digest,
+                    layout=request.layout,
+                    asked=request.asked if request.HasField("asked") else None,
+                ),
                 files=core_files.ModelFiles(model=self._home.directory),
-                layout=request.layout,
                 planned=request.planned,
                 peers=tuple(request.peers),
-                asked=request.asked if request.HasField("asked") else None,
             )
             action = decide_start(_running(known), generation=generation, spec=spec.fingerprint())
             if action is StartAction.ATTACH:
@@ -149,7 +120,7 @@ class Supervisor:
                 return known
             return self._launch(spec, request, predecessor=known)
 
-    async def lend(self, request: host_pb2.LendRequest) -> Lease:
+    async def lend(self, request: host_pb2.LendRequest) -> DeviceLease:
         """Execute a Lend; returns the lease once its devices can be reached.
 
         Raises:
@@ -169,7 +140,7 @@ class Supervisor:
                 case LendAction.MAKE | LendAction.KEEP:
                     pass
             if lease is None:
-                need = Need(
+                need = MemoryNeed(
                     weights_bytes={share.device_id: share.weights_bytes for share in terms.shares},
                     later_bytes={share.device_id: share.later_bytes for share in terms.shares},
                 )
@@ -193,7 +164,7 @@ class Supervisor:
         async with self._commands:
             await asyncio.to_thread(self._fences.accept, fence)
             await self._lender.end(placement_id, generation=generation)
-            runner = self._runners.get(placement_id)
+            runner = self._users.runners.get(placement_id)
             if runner is None:
                 return
             check_stop(_known_running(runner), generation=generation)
@@ -212,16 +183,16 @@ class Supervisor:
         return await self._devices.reset(request.device_id)
 
     async def adopt(self) -> None:
-        """Take over the runners that an earlier host left, and end those that nobody can know any more."""
+        """Take over the runners that an earlier host left, and kill those without a note."""
         noted: set[str] = set()
         for path, note in read_notes(self._home.run_directory).items():
-            process = RunnerProcess.adopt(note.pid, note.start_ticks)
+            process = ProcessHandle.adopt(note.record.pid, note.start_ticks)
             if process is None:
                 path.unlink(missing_ok=True)
                 continue
-            spec = converters.spec_from_note(note)
+            spec = note.spec()
             noted.add(spec.placement_id)
-            runner = Runner(spec, self._home, self._clock, self._borrower)
+            runner = HostRunner(spec, self._home, self._clock, self._borrower)
             self._enter(runner)
             runner.adopt(process, note)
         for placement_id, pid in find_runners_of(self._home.run_directory).items():
@@ -229,60 +200,63 @@ class Supervisor:
                 log.warning("runner.orphan_killed", placement=placement_id, pid=pid)
                 os.killpg(pid, signal.SIGKILL)
         for leftover in [*self._home.run_directory.glob("*.sock"), *self._home.run_directory.glob("*.lock")]:
-            if not any(runner.owns(leftover) for runner in self._runners.values()):
+            if not any(runner.owns(leftover) for runner in self._users.runners.values()):
                 leftover.unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Stop every runner; nothing starts from here on."""
         async with self._commands:
             self._closing = True
-        stops = (runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._runners.values())
+        stops = (runner.stop(drain_s=DRAIN_AT_EXIT_S) for runner in self._users.runners.values())
         await asyncio.gather(*stops, return_exceptions=True)  # one that cannot be ended is left to the next host
         await self._lender.close()
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
 
-    def _launch(self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: Runner | None) -> Runner:
-        spec = replace(spec, environment=self._devices.environment(_own_devices(spec)))
+    def _launch(
+        self, spec: RunnerSpec, request: host_pb2.StartRequest, *, predecessor: HostRunner | None
+    ) -> HostRunner:
+        spec = replace(spec, environment=self._devices.environment(own_devices(spec)))
         first: tuple[Preparation, PrepareFiles] | None = None
         try:
             spec = self._with_files(spec)
-            if self._models.unverified_blobs(spec.model_digest, spec.layout):
+            if self._models.unverified_blobs(spec.record.model_digest, spec.record.layout):
                 first = VERIFYING, partial(self._verify, spec)
         except ModelNotFound:
             if not request.HasField("origin"):
                 raise
             first = FETCHING, partial(self._fetch, spec, request.origin)
-        if predecessor is None and len(self._runners) >= RUNNERS_MAX:
+        if predecessor is None and len(self._users.runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
-        self._check_servers(_own_devices(spec), replaced=predecessor)
+        self._check_servers(own_devices(spec), replaced=predecessor)
         self._check_memory(request.planned, replaced=predecessor)
         self._home.prune_logs()
-        runner = Runner(spec, self._home, self._clock, self._borrower)
+        runner = HostRunner(spec, self._home, self._clock, self._borrower)
         self._enter(runner)
         runner.start(predecessor=predecessor, listen=self._listen, advertise=self._advertise, first=first)
         metrics.RUNNER_STARTS.labels(result="spawned").inc()
         return runner
 
     def _with_files(self, spec: RunnerSpec) -> RunnerSpec:
-        files = self._models.files_of(spec.model_digest, spec.layout)
-        return converters.with_files(spec, files, self._models.find(spec.model_digest).model.name)
+        files = self._models.files_of(spec.record.model_digest, spec.record.layout)
+        record = cluster_pb2.RunnerRecord()
+        record.CopyFrom(spec.record)
+        record.model_name = record.model_name or self._models.find(record.model_digest).model.name
+        return replace(spec, files=files, record=record)
 
-    async def _fetch(
-        self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, told: Callable[[int, int], None]
-    ) -> RunnerSpec:
+    async def _fetch(self, spec: RunnerSpec, origin: host_pb2.ModelOrigin, on_progress: OnProgress) -> RunnerSpec:
         """Have the files from the nodes that have them."""
-        await self._origins.fetch(origin, told)
+        await self._origins.fetch(origin, on_progress)
         return self._with_files(spec)
 
-    async def _verify(self, spec: RunnerSpec, told: Callable[[int, int], None]) -> RunnerSpec:
+    async def _verify(self, spec: RunnerSpec, on_progress: OnProgress) -> RunnerSpec:
         """Have every blob read that the runner will load."""
-        await self._models.verify(spec.model_digest, spec.layout, told)
+        await self._models.verify(spec.record.model_digest, spec.record.layout, on_progress)
         return self._with_files(spec)
 
-    def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: Runner | None) -> None:
-        """The host's own look before it acts.
+    def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: HostRunner | None) -> None:
+        """Check the plan against the host's own figures.
 
         Raises:
             DeviceMemoryExhausted: less is free than planned.
@@ -293,13 +267,13 @@ class Supervisor:
         self._check_free(need, replaced=replaced)
         self._check_limits(need)
 
-    def _check_free(self, need: Need, *, replaced: Runner | None = None) -> None:
+    def _check_free(self, need: MemoryNeed, *, replaced: HostRunner | None = None) -> None:
         loading = [
-            Loading(need=converters.to_need(runner.spec.planned), fraction=runner.load_fraction)
-            for runner in self._runners.values()
+            OutstandingLoad(need=converters.to_need(runner.spec.planned), fraction=runner.load_fraction)
+            for runner in self._users.runners.values()
             if runner is not replaced and not runner.is_settled
         ]
-        loading += self._lender.outstanding()
+        loading += self._users.leases.outstanding()
         shortfall = find_shortfall(need, free_bytes=self._devices.free_bytes(), loading=loading)
         if shortfall is not None:
             metrics.RUNNER_STARTS.labels(result="no_memory").inc()
@@ -308,13 +282,13 @@ class Supervisor:
                 f" {shortfall.needed_bytes} are needed"
             )
 
-    def _check_limits(self, need: Need) -> None:
-        """What the operator allows on a device, over all placements.
+    def _check_limits(self, need: MemoryNeed) -> None:
+        """Check the operator's limits of devices, over all placements.
 
         Raises:
             DeviceMemoryExhausted: this one would pass it.
         """
-        excess = find_excess(need, promised_bytes=self.promised_bytes(), limits_bytes=self._devices.limits())
+        excess = find_excess(need, promised_bytes=self._users.promised_bytes(), limits_bytes=self._devices.limits())
         if excess is not None:
             metrics.RUNNER_STARTS.labels(result="no_memory").inc()
             raise DeviceMemoryExhausted(
@@ -322,29 +296,29 @@ class Supervisor:
                 f" (PUNA_DEVICE_MAX_BYTES), {excess.needed_bytes} are needed"
             )
 
-    def _check_servers(self, device_ids: Iterable[str], *, replaced: Runner | None = None) -> None:
-        """An RPC server serves one client: a second one would wait for it without an end.
+    def _check_servers(self, device_ids: Iterable[str], *, replaced: HostRunner | None = None) -> None:
+        """Check that no RPC server gets a second client, which would wait for it without an end.
 
         Raises:
             DeviceMemoryExhausted: one of the devices is in use.
         """
-        taken = servers_of(self._lender.device_ids())
-        for runner in self._runners.values():
-            if runner is not replaced and not runner.ended.is_set():
-                taken |= servers_of(_own_devices(runner.spec))
+        taken = servers_of(self._users.leases.device_ids())
+        for runner in self._users.live():
+            if runner is not replaced:
+                taken |= servers_of(own_devices(runner.spec))
         busy = sorted(taken & servers_of(device_ids))
         if busy:
             raise DeviceMemoryExhausted(f"the devices of RPC server {busy[0]} serve another runner")
 
-    def _enter(self, runner: Runner) -> None:
-        self._runners[runner.spec.placement_id] = runner
+    def _enter(self, runner: HostRunner) -> None:
+        self._users.runners[runner.spec.placement_id] = runner
         watch = asyncio.create_task(self._watch(runner))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
         metrics.RUNNERS.inc()
         self.changes.notify()
 
-    async def _watch(self, runner: Runner) -> None:
+    async def _watch(self, runner: HostRunner) -> None:
         """Pass the runner's changes on; forget it some time after its end, at once after an orderly one."""
         seen = 0
         while not runner.ended.is_set():
@@ -353,14 +327,14 @@ class Supervisor:
         metrics.RUNNERS.dec()
         error = runner.record().status.error
         if not runner.stop_requested:
-            self._devices.see_crash(_own_devices(runner.spec))
+            self._devices.see_crash(own_devices(runner.spec))
         if error.reason == DeviceLost.reason and not runner.stop_requested:
-            self._devices.see_device_error(blamed_devices(error.message, _own_devices(runner.spec)), error.message)
+            self._devices.see_device_error(blamed_devices(error.message, own_devices(runner.spec)), error.message)
         self.changes.notify()
         if not runner.stop_requested:
             await asyncio.sleep(ERROR_KEPT_S)
-        if self._runners.get(runner.spec.placement_id) is runner:
-            del self._runners[runner.spec.placement_id]
+        if self._users.runners.get(runner.spec.placement_id) is runner:
+            del self._users.runners[runner.spec.placement_id]
             self.changes.notify()
 
     def _refuse_if_closing(self) -> None:
@@ -368,20 +342,16 @@ class Supervisor:
             raise ShuttingDown("this node is going down")
 
 
-def _own_devices(spec: RunnerSpec) -> list[str]:
-    return [device.device_id for device in spec.layout.devices if not device.node_id]
-
-
-def _running(runner: Runner | None) -> Running | None:
+def _running(runner: HostRunner | None) -> Running | None:
     return None if runner is None else _known_running(runner)
 
 
-def _known_running(runner: Runner) -> Running:
+def _known_running(runner: HostRunner) -> Running:
     return Running(generation=runner.spec.generation, spec=runner.spec.fingerprint())
 
 
 def _checked(fence: host_pb2.Fence, placement: cluster_pb2.PlacementRef) -> tuple[Fence, str, int]:
-    """The parts of a command that become file names or decide who is obeyed.
+    """Check the parts of a command that become file names or decide who is obeyed.
 
     Raises:
         InvalidRequest: one of them is missing or malformed.

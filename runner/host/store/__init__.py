@@ -1,1 +1,1 @@
-"""The model store of a node on disk, in the layout of Ollama, and its service."""
+"""Changes to the model store of the node, in the layout of Ollama, and its service."""

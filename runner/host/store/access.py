@@ -1,4 +1,4 @@
-"""What the disk says, in words that a caller understands."""
+"""Errors of the disk as domain errors."""
 
 import errno
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Around everything that changes a store.
+    """Translate the errors of changes to a store.
 
     Raises:
         DiskFull: no room.
-        PermissionDenied: the store is read-only, or somebody else's.
+        PermissionDenied: the store is read-only, or of another user.
     """
     try:
         yield

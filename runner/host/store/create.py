@@ -10,15 +10,15 @@ from pathlib import Path
 
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound
 from common.telemetry.logs import get_logger
-from runner.core.store import wishes
+from runner.core.store import creation
 from runner.core.store.digests import digest_of, qualified
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
 from runner.core.store.names import StoreName
-from runner.host.models.inspection import ADAPTER_KIND, general_type, is_projector
-from runner.host.models.model_files import ModelFile
+from runner.host.files.blobs import PARTIAL_SUFFIX
+from runner.host.files.inspection import ADAPTER_KIND, general_type, is_projector
+from runner.host.models.model_files import NodeModel
+from runner.host.models.rows import Texts, Weights, read_texts, resolve_weights
 from runner.host.store.access import writing
-from runner.host.store.blobs import PARTIAL_SUFFIX
-from runner.host.store.rows import Texts, Weights, read_texts, resolve_weights
 from runner.host.store.store import Store, not_found, parse_wanted
 
 log = get_logger()
@@ -28,8 +28,8 @@ NOTHING_NAMED = "neither 'from' or 'files' was specified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What is asked for. None: as in the model that it is made from."""
+class CreateOptions:
+    """Parameters of a new model. None: as in the model that it is made from."""
 
     name: StoreName
     from_model: StoreName | None = None
@@ -54,21 +54,21 @@ class Wish:
             raise InvalidRequest(NOTHING_NAMED, param="from")
         if self.from_model is not None and self.files:
             raise InvalidRequest("only one of 'from' and 'files' can be given", param="files")
-        wishes.check_file_names(self.files, param="files")
-        wishes.check_file_names(self.adapters, param="adapters")
+        creation.check_file_names(self.files, param="files")
+        creation.check_file_names(self.adapters, param="adapters")
         texts = {"template": self.template or "", "system": self.system or ""}
-        wishes.check_texts(texts | {"license": "".join(self.licenses)})
-        wishes.check_word("renderer", self.renderer)
-        wishes.check_word("parser", self.parser)
-        wishes.merged_parameters(self.parameters_json, "")
-        wishes.checked_messages(self.messages_json)
+        creation.check_texts(texts | {"license": "".join(self.licenses)})
+        creation.check_word("renderer", self.renderer)
+        creation.check_word("parser", self.parser)
+        creation.merged_parameters(self.parameters_json, "")
+        creation.checked_messages(self.messages_json)
         if set(self.adapter_scales) - set(self.adapters):
             raise InvalidRequest("a scale is given for a file that is no adapter", param="adapter_scales")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Ground:
-    """What a model is made of before anything is wished."""
+class _Base:
+    """Parts of a model before the parameters are applied."""
 
     weights: list[Layer]  # models and projectors
     adapters: list[Layer] = field(default_factory=list)
@@ -80,62 +80,62 @@ class _Ground:
 class Creation:
     """One model that is being made. `digests` are the blobs that it needs, for as long as no manifest names them."""
 
-    def __init__(self, store: Store, wish: Wish) -> None:
+    def __init__(self, store: Store, options: CreateOptions) -> None:
         self._store = store
-        self._wish = wish
+        self._options = options
 
     async def run(self) -> AsyncIterator[str]:
         """Make it; yields what is being done, "success" last.
 
         Raises:
             ModelNotFound: the other model or a blob is not here.
-            InvalidRequest: not a GGUF that can be used, or a wish that cannot be met.
+            InvalidRequest: not a GGUF that can be used, or options that cannot be met.
             DiskFull, PermissionDenied: the store cannot be written.
         """
-        wish = self._wish
-        wish.check()
+        options = self._options
+        options.check()
         yield "gathering model components"
-        named = [parse_wanted(digest) for digest in (*wish.files.values(), *wish.adapters.values())]
+        named = [parse_wanted(digest) for digest in (*options.files.values(), *options.adapters.values())]
         with self._store.pinned(named):
-            if wish.from_model is None:
+            if options.from_model is None:
                 yield "parsing GGUF"
-            ground = await (self._of_model(wish.from_model) if wish.from_model is not None else self._of_files())
-            ground.adapters += [await self._adapter(name) for name in wish.adapters]
-            with self._store.pinned(layer.digest for layer in (*ground.weights, *ground.adapters, *ground.others)):
-                weights = await self._checked(ground)
-                layers = [*ground.weights, *ground.adapters, *ground.others]
+            base = await (self._of_model(options.from_model) if options.from_model is not None else self._of_files())
+            base.adapters += [await self._adapter(name) for name in options.adapters]
+            with self._store.pinned(layer.digest for layer in (*base.weights, *base.adapters, *base.others)):
+                weights = await self._checked(base)
+                layers = [*base.weights, *base.adapters, *base.others]
                 for layer in layers:
                     yield f"using existing layer {qualified(layer.digest)}"
-                texts, statuses = await self._write_texts(ground.texts)
+                texts, statuses = await self._write_texts(base.texts)
                 with self._store.pinned(layer.digest for layer in texts):
                     for status in statuses:
                         yield status
                     yield "writing manifest"
-                    config = await self._write_config(weights, ground, [*layers, *texts])
+                    config = await self._write_config(weights, base, [*layers, *texts])
                     with self._store.pinned([config.digest]):
-                        await self._store.write_manifest(wish.name, write_manifest(config, [*layers, *texts]))
-        log.info("model.created", model=wish.name.short(), source="model" if wish.from_model else "files")
+                        await self._store.write_manifest(options.name, write_manifest(config, [*layers, *texts]))
+        log.info("model.created", model=options.name.short(), source="model" if options.from_model else "files")
         yield SUCCESS
 
-    async def _of_model(self, name: StoreName) -> _Ground:
+    async def _of_model(self, name: StoreName) -> _Base:
         stored = await asyncio.to_thread(self._read, name)
         if stored is not None:
-            return await asyncio.to_thread(self._ground_of, parse_manifest(stored), name)
+            return await asyncio.to_thread(self._base_of, parse_manifest(stored), name)
         plain = self._store.plain(name)
         if plain is None:
             raise not_found(name)
         if plain.model.error:
             raise InvalidRequest(plain.model.error, param="from")
         weights = await adopt_plain(self._store, plain)
-        return _Ground(weights=[replace(layer, parent=name.short()) for layer in weights])
+        return _Base(weights=[replace(layer, parent=name.short()) for layer in weights])
 
     def _read(self, name: StoreName) -> bytes | None:
         with contextlib.suppress(OSError):
             return self._store.manifests.read(name)
         return None
 
-    def _ground_of(self, manifest: Manifest, name: StoreName) -> _Ground:
-        """What another model has."""
+    def _base_of(self, manifest: Manifest, name: StoreName) -> _Base:
+        """Read the parts of another model."""
         kinds = (MediaType.MODEL, MediaType.PROJECTOR)
         known = {kind.value for kind in MediaType}
         blobs = self._store.blobs
@@ -145,7 +145,7 @@ class Creation:
                     f"model '{name.short()}' is not complete: blob {qualified(layer.digest)} is missing"
                 )
         texts = read_texts(manifest, blobs)
-        return _Ground(
+        return _Base(
             weights=[
                 replace(layer, parent=name.short() if layer.media_type == MediaType.MODEL else "")
                 for layer in manifest.layers
@@ -157,23 +157,23 @@ class Creation:
             renderer=texts.renderer,
         )
 
-    async def _of_files(self) -> _Ground:
+    async def _of_files(self) -> _Base:
         weights = []
-        for name, digest in self._wish.files.items():
+        for name, digest in self._options.files.items():
             layer, kind = await self._gguf(name, digest)
             if kind == ADAPTER_KIND:
                 raise InvalidRequest(f"{name!r} is an adapter; give it as one", param="files")
             weights.append(layer)
-        return _Ground(weights=weights)
+        return _Base(weights=weights)
 
     async def _adapter(self, name: str) -> Layer:
-        layer, kind = await self._gguf(name, self._wish.adapters[name])
+        layer, kind = await self._gguf(name, self._options.adapters[name])
         if kind != ADAPTER_KIND:
             raise InvalidRequest(f"{name!r} is no adapter", param="adapters")
-        return replace(layer, media_type=MediaType.ADAPTER, scale=self._wish.adapter_scales.get(name, 1.0))
+        return replace(layer, media_type=MediaType.ADAPTER, scale=self._options.adapter_scales.get(name, 1.0))
 
     async def _gguf(self, name: str, digest: str) -> tuple[Layer, str]:
-        """A blob as a layer, and what kind of file it is."""
+        """Return a blob as a layer, and what kind of file it is."""
         digits = parse_wanted(digest)
         plain = self._store.models.plain_file(digits)
         if plain is not None:
@@ -190,23 +190,26 @@ class Creation:
         kind = MediaType.PROJECTOR if is_projector(description) else MediaType.MODEL
         return Layer(media_type=kind, digest=digits, size_bytes=size), general_type(description)
 
-    async def _checked(self, ground: _Ground) -> Weights:
-        """The whole as a runner would load it."""
+    async def _checked(self, base: _Base) -> Weights:
+        """Check the whole as a runner would load it."""
         models = self._store.models
-        manifest = Manifest(config=None, layers=(*ground.weights, *ground.adapters))
+        manifest = Manifest(config=None, layers=(*base.weights, *base.adapters))
         try:
             return await resolve_weights(manifest, self._store.blobs, models.inspector, models.verifier)
         except BadModelFile as error:
             raise InvalidRequest(f"these files make no model: {error.message}", param="files") from error
 
     async def _write_texts(self, former: Texts) -> tuple[list[Layer], list[str]]:
-        wish = self._wish
+        options = self._options
         wanted: list[tuple[MediaType, bytes]] = [
-            (MediaType.TEMPLATE, (former.template if wish.template is None else wish.template).encode()),
-            (MediaType.SYSTEM, (former.system if wish.system is None else wish.system).encode()),
-            *((MediaType.LICENSE, text.encode()) for text in wish.licenses or former.licenses),
-            (MediaType.PARAMETERS, wishes.merged_parameters(wish.parameters_json, former.parameters_json)),
-            (MediaType.MESSAGES, wishes.checked_messages(wish.messages_json) or former.messages_json.encode()),
+            (MediaType.TEMPLATE, (former.template if options.template is None else options.template).encode()),
+            (MediaType.SYSTEM, (former.system if options.system is None else options.system).encode()),
+            *((MediaType.LICENSE, text.encode()) for text in options.licenses or former.licenses),
+            (MediaType.PARAMETERS, creation.merged_parameters(options.parameters_json, former.parameters_json)),
+            (
+                MediaType.MESSAGES,
+                creation.checked_messages(options.messages_json) or former.messages_json.encode(),
+            ),
         ]
         layers, statuses = [], []
         for kind, content in wanted:
@@ -217,14 +220,14 @@ class Creation:
                 statuses.append(f"{word} layer {qualified(layer.digest)}")
         return layers, statuses
 
-    async def _write_config(self, weights: Weights, ground: _Ground, layers: list[Layer]) -> Layer:
+    async def _write_config(self, weights: Weights, base: _Base, layers: list[Layer]) -> Layer:
         described = weights.description
-        content = wishes.config(
+        content = creation.config(
             architecture=described.architecture,
             parameter_count=described.parameter_count,
             quantization=described.quantization,
-            renderer=self._wish.renderer or ground.renderer,
-            parser=self._wish.parser or ground.texts.parser,
+            renderer=self._options.renderer or base.renderer,
+            parser=self._options.parser or base.texts.parser,
             layers=[qualified(layer.digest) for layer in layers],
         )
         return (await self._write_small(CONFIG_TYPE, content))[0]
@@ -242,8 +245,8 @@ class Creation:
         return layer, True
 
 
-async def adopt_plain(store: Store, plain: ModelFile) -> list[Layer]:
-    """The files of a plain model as blobs: second names of the same files, copies on another file system.
+async def adopt_plain(store: Store, plain: NodeModel) -> list[Layer]:
+    """Adopt the files of a plain model as blobs: second names of the same files, copies on another file system.
 
     Raises:
         InvalidRequest: it changed in this moment.

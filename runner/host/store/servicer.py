@@ -10,13 +10,14 @@ from grpc import aio
 from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError
 from protos import store_pb2, store_pb2_grpc
 from runner.core.store.names import StoreName
-from runner.host.store.create import Creation, Wish
+from runner.host.store.create import CreateOptions, Creation
 from runner.host.store.store import CHUNK_BYTES, Store, parse_wanted
 from runner.host.store_client import TAKES_KEY
 
 DRAINED_BYTES_MAX = 64 * 1024 * 1024
 DRAIN_S = 2.0
 
+Context = aio.ServicerContext[Any, Any]
 # Name, whether plain HTTP is asked for, addresses of other hosts.
 Puller = Callable[[str, bool, Sequence[str]], AsyncGenerator[store_pb2.StoreProgress, None]]
 
@@ -29,11 +30,7 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         self._store = store
         self._pull = pull
 
-    async def Pull(
-        self,
-        request: store_pb2.PullRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[store_pb2.StoreProgress]:
+    async def Pull(self, request: store_pb2.PullRequest, context: Context) -> AsyncIterator[store_pb2.StoreProgress]:
         """Fetch a model."""
         if self._pull is None:
             raise NotSupported("this node pulls no models")
@@ -42,51 +39,35 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
                 yield progress
 
     async def Create(
-        self,
-        request: store_pb2.CreateRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: store_pb2.CreateRequest, context: Context
     ) -> AsyncIterator[store_pb2.StoreProgress]:
         """Make a model."""
-        async for status in Creation(self._store, to_wish(request)).run():
+        async for status in Creation(self._store, to_options(request)).run():
             yield store_pb2.StoreProgress(status=status)
 
-    async def Copy(
-        self,
-        request: store_pb2.CopyRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> store_pb2.CopyResponse:
-        """A second name."""
+    async def Copy(self, request: store_pb2.CopyRequest, context: Context) -> store_pb2.CopyResponse:
+        """Make a second name."""
         source, target = StoreName.parse(request.source), StoreName.parse(request.destination)
         try:
             content = await self._store.manifest(source)
         except ModelNotFound:
-            async for _ in Creation(self._store, Wish(name=target, from_model=source)).run():
+            async for _ in Creation(self._store, CreateOptions(name=target, from_model=source)).run():
                 pass  # a plain file has no manifest yet
         else:
             await self._store.write_manifest(target, content)
         return store_pb2.CopyResponse()
 
-    async def Delete(
-        self,
-        request: store_pb2.DeleteRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> store_pb2.DeleteResponse:
+    async def Delete(self, request: store_pb2.DeleteRequest, context: Context) -> store_pb2.DeleteResponse:
         """Forget a name."""
         return store_pb2.DeleteResponse(freed_bytes=await self._store.delete(StoreName.parse(request.name)))
 
-    async def StatBlob(
-        self,
-        request: store_pb2.StatBlobRequest,
-        context: aio.ServicerContext[Any, Any],
-    ) -> store_pb2.StatBlobResponse:
-        """Whether a blob is here."""
+    async def StatBlob(self, request: store_pb2.StatBlobRequest, context: Context) -> store_pb2.StatBlobResponse:
+        """Return the presence and size of a blob."""
         found = self._store.find_blob(parse_wanted(request.digest))
         return store_pb2.StatBlobResponse(present=found is not None, size_bytes=found[1] if found is not None else 0)
 
     async def PutBlob(
-        self,
-        request_iterator: AsyncIterator[store_pb2.PutBlobRequest],
-        context: aio.ServicerContext[Any, Any],
+        self, request_iterator: AsyncIterator[store_pb2.PutBlobRequest], context: Context
     ) -> store_pb2.PutBlobResponse:
         """Receive a blob."""
         first = await anext(aiter(request_iterator), None)
@@ -115,11 +96,9 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         return store_pb2.PutBlobResponse(existed=False, size_bytes=written)
 
     async def ReadBlob(
-        self,
-        request: store_pb2.ReadBlobRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: store_pb2.ReadBlobRequest, context: Context
     ) -> AsyncIterator[store_pb2.BlobChunk]:
-        """The content of a blob."""
+        """Send the content of a blob."""
         digest = parse_wanted(request.digest)
         total = True
         async for piece, size in self._store.read(digest, offset=request.offset, max_bytes=request.max_bytes):
@@ -127,26 +106,22 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
             total = False
 
     async def ReadHeader(
-        self,
-        request: store_pb2.ReadHeaderRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: store_pb2.ReadHeaderRequest, context: Context
     ) -> AsyncIterator[store_pb2.HeaderChunk]:
-        """What a GGUF says of itself."""
+        """Stream the header of a GGUF."""
         content = await self._store.read_header(parse_wanted(request.digest))
         for start in range(0, len(content), CHUNK_BYTES):
             yield store_pb2.HeaderChunk(json=content[start : start + CHUNK_BYTES])
 
     async def ReadManifest(
-        self,
-        request: store_pb2.ReadManifestRequest,
-        context: aio.ServicerContext[Any, Any],
+        self, request: store_pb2.ReadManifestRequest, context: Context
     ) -> store_pb2.ReadManifestResponse:
-        """A manifest as received."""
+        """Return a manifest as received."""
         return store_pb2.ReadManifestResponse(manifest=await self._store.manifest(StoreName.parse(request.name)))
 
 
 async def _drain(request_iterator: AsyncIterator[store_pb2.PutBlobRequest]) -> None:
-    """Read on for a moment: an answer amidst what somebody still sends would not reach them."""
+    """Read on for a moment: an answer before the end of the upload would not reach the client."""
     left = DRAINED_BYTES_MAX
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
@@ -156,13 +131,13 @@ async def _drain(request_iterator: AsyncIterator[store_pb2.PutBlobRequest]) -> N
                     return
 
 
-def to_wish(request: store_pb2.CreateRequest) -> Wish:
-    """What a Create asks for.
+def to_options(request: store_pb2.CreateRequest) -> CreateOptions:
+    """Convert a Create to its parameters.
 
     Raises:
         InvalidRequest: a bad name.
     """
-    return Wish(
+    return CreateOptions(
         name=StoreName.parse(request.name),
         from_model=StoreName.parse(request.from_model) if request.from_model else None,
         files=dict(request.files),

@@ -10,13 +10,16 @@ from pathlib import Path
 
 from common.clock import Clock
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound, PunaError
+from common.paths import open_regular
 from common.telemetry.logs import get_logger
+from common.telemetry.metrics import Sample
 from runner.core.store.digests import parse_digest, qualified
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
-from runner.host.models.model_files import ModelFile, ModelFiles
+from runner.host import metrics
+from runner.host.files.blobs import sync_directory
+from runner.host.models.model_files import NodeModel, NodeModels
 from runner.host.store.access import writing
-from runner.host.store.blobs import sync_directory
 from runner.host.store.uploads import Uploads
 
 log = get_logger()
@@ -30,7 +33,7 @@ LOOK_FOR_UNUSED_S = 3600.0
 class Store:
     """Around the models of a node. `turn` is held by whatever writes or deletes a name."""
 
-    def __init__(self, models: ModelFiles, *, blob_bytes_max: int, prunes: bool) -> None:
+    def __init__(self, models: NodeModels, *, blob_bytes_max: int, prunes: bool) -> None:
         """Without `prunes` blobs stay when nothing names them any more."""
         self.models = models
         self.blobs = models.blobs
@@ -40,9 +43,21 @@ class Store:
         self._prunes = prunes
         self._pinned: Counter[str] = Counter()
 
+    def samples(self) -> Iterator[Sample]:
+        """Yield the bytes of the models, two names of the same weights counted once, and of their file system."""
+        sizes = {model.digest or model.name: model.size_bytes for model in self.models.models()}
+        yield Sample(metrics.STORE_BYTES, sum(sizes.values()))
+        yield Sample(metrics.STORE_BLOBS, len(self.blobs.digests()))
+        try:
+            disk = os.statvfs(self.models.directory)
+        except OSError:
+            return
+        yield Sample(metrics.STORE_FREE, disk.f_bavail * disk.f_frsize)
+        yield Sample(metrics.STORE_TOTAL, disk.f_blocks * disk.f_frsize)
+
     @contextmanager
     def pinned(self, digests: Iterable[str]) -> Iterator[None]:
-        """These blobs stay although no manifest names them yet."""
+        """Keep these blobs although no manifest names them yet."""
         held = list(digests)
         self._pinned.update(held)
         try:
@@ -62,14 +77,6 @@ class Store:
                 former = await asyncio.to_thread(self._former, name)
                 await asyncio.to_thread(self.manifests.write, name, content)
                 if former is not None and former != content:
-                    await asyncio.to_thread(self._prune, former)
-        await self.models.rescan()
-
-    async def replaced(self, name: StoreName, former: bytes | None) -> None:
-        """Somebody wrote the manifest of a name: show the model, and drop what only the former one needed."""
-        async with self.turn:
-            if former is not None and former != await asyncio.to_thread(self._former, name):
-                with writing(self.models.directory):
                     await asyncio.to_thread(self._prune, former)
         await self.models.rescan()
 
@@ -101,7 +108,7 @@ class Store:
         return freed
 
     def find_blob(self, digest: str) -> tuple[Path, int] | None:
-        """Where a content lies, as a blob or as a plain file, and its size."""
+        """Return the path of a content, as a blob or as a plain file, and its size."""
         size = self.blobs.size(digest)
         if size is not None:
             return self.blobs.path(digest), size
@@ -111,8 +118,11 @@ class Store:
         except OSError:
             return None
 
+    def _open(self, path: Path, digest: str) -> int:
+        return self.blobs.open(digest) if path.parent == self.blobs.directory else open_regular(path)
+
     async def read_header(self, digest: str) -> bytes:
-        """What the header of a model, or of a blob, says, as JSON.
+        """Read the header of a model, or of a blob, as JSON.
 
         Raises:
             ModelNotFound: neither is here.
@@ -142,8 +152,7 @@ class Store:
         if offset > size:
             raise InvalidRequest(f"the blob has {size} bytes, nothing lies at {offset}", param="offset")
         stop = min(size, offset + max_bytes) if max_bytes else size
-        is_blob = path.parent == self.blobs.directory
-        descriptor = self.blobs.open(digest) if is_blob else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = await asyncio.to_thread(self._open, path, digest)
         try:
             if offset == stop:
                 yield b"", size
@@ -167,15 +176,15 @@ class Store:
             raise not_found(name)
         return content
 
-    def plain(self, name: StoreName) -> ModelFile | None:
-        """A plain file that has the name."""
+    def plain(self, name: StoreName) -> NodeModel | None:
+        """Return a plain file that has the name."""
         found = self.models.named(name)
-        return found if found is not None and found.stored is None else None
+        return found if found is not None and not found.is_stored else None
 
     async def drop_unused(self, now_unix_s: float) -> int:
         """Delete blobs that lie here for a day and that nothing names; the bytes that this freed.
 
-        Nothing while somebody makes or fetches a model: what it needs may be here already.
+        Deletes nothing while a model is made or fetched: its blobs may be here already.
         """
         if not self._prunes or self._pinned:
             return 0
@@ -185,7 +194,7 @@ class Store:
                 if self._pinned:
                     break
                 with contextlib.suppress(OSError):  # a store that is read-only keeps what it has
-                    # Gone in the same step in which nobody held it; the bytes follow, which may take long.
+                    # Renamed in the step that found it unused; deleting the bytes may take long.
                     aside, size = self.uploads.put_aside(digest)
                     await asyncio.to_thread(aside.unlink)
                     freed += size
@@ -234,7 +243,7 @@ class Store:
         return sum(self.blobs.delete(digest) for digest in candidates - needed) if needed is not None else 0
 
     def _needed(self) -> set[str] | None:
-        """The blobs that some name stands for, and those that are held; None: not every manifest can be read."""
+        """Return the blobs that some name stands for, and those that are held; None: not every manifest can be read."""
         listing = self.manifests.listing()
         if listing.strange:
             log.warning("store.not_pruned", reason="not every manifest can be read", path=str(listing.strange[0]))
@@ -252,19 +261,19 @@ class Store:
 
 
 async def watch_unused(store: Store, clock: Clock) -> None:
-    """Now and then drop what nobody came for; runs for ever."""
+    """Drop unused blobs at intervals; runs for ever."""
     while True:
         await asyncio.sleep(LOOK_FOR_UNUSED_S)
         await store.drop_unused(clock.wall_unix_s())
 
 
 def not_found(name: StoreName) -> ModelNotFound:
-    """What to say of a name that nothing has."""
+    """Build the error for an unknown model name."""
     return ModelNotFound(f"model '{name.short()}' not found", param="model")
 
 
 def parse_wanted(digest: str) -> str:
-    """The digest that a caller named.
+    """Parse the digest that a caller named.
 
     Raises:
         InvalidRequest: it is none.

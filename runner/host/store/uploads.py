@@ -1,4 +1,4 @@
-"""Blobs that somebody sends: to disk piece by piece, the name only when the digest is right."""
+"""Uploads of blobs: written piece by piece, named when the digest is right."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from common.errors import InvalidRequest, RequestTooLarge
 from runner.core.store.digests import qualified
+from runner.host.files.blobs import PARTIAL_SUFFIX, BlobStore
 from runner.host.store.access import writing
-from runner.host.store.blobs import PARTIAL_SUFFIX, BlobStore
 
 PREFIX = "upload-"
 ROOM_CHECK_BYTES = 64 * 1024 * 1024  # how often the disk is asked while a blob of unknown length comes in
@@ -26,7 +26,7 @@ class Uploads:
         self._bytes_max = bytes_max
 
     def remove_leftovers(self) -> None:
-        """What uploads left behind that a former process never ended."""
+        """Remove files of uploads that a former process did not finish."""
         for path in self._blobs.directory.glob(f"{PREFIX}*{PARTIAL_SUFFIX}"):
             with contextlib.suppress(OSError):
                 path.unlink()

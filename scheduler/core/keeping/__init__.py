@@ -1,1 +1,1 @@
-"""How many replicas there should be and where, held against those that there are."""
+"""Desired number and place of replicas, compared with the existing ones."""

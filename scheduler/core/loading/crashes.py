@@ -1,134 +1,187 @@
-"""What crashes of loaded replicas teach the planner. Pure bookkeeping.
+"""Lessons of crashes of loaded replicas for the planner. Pure bookkeeping.
 
 - Out of device memory while it ran: more margin for this model on such devices, never the same layout unchanged.
-- The model is loaded again after a pause: half a second, twice as long after every further crash, half a minute at
-  most. A replica that served for a minute ends the row.
-- Three crashes within a minute on a node: the placement is broken there; another node is tried, this one later again.
-- What a request did that gateways now refuse is not the model's fault: such crashes count for neither, from the moment
-  at which that is known, before the crash is seen or after. Only three such requests within a minute do: by then it is
-  the placement that is broken, and not the requests.
+- The model is loaded again after a pause: half a second, twice as long after every further crash in a row, half a
+  minute at most.
+- Three crashes of a row within a minute exclude the node: another one is preferred for five minutes. Where none can
+  take the model, the excluded node is tried again after the pause: exclusion delays a load and never refuses it.
+- A row ends when a replica has served for a minute, five minutes after its last crash, and with an operator's load.
+- What a request did that gateways now refuse is not the model's fault: such crashes do not count, from the moment at
+  which that is known, before the crash is seen or after. Three such requests within a minute mean that the placement
+  is broken, and not the requests: then all crashes count.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from math import inf
 
-from scheduler.core.books.books import FORGOTTEN_MAX, Books, Crash
-from scheduler.core.books.events import CrashesBlamed
-from scheduler.core.books.learning import keep
-from scheduler.core.books.load_jobs import Pause
 from scheduler.core.sizes.ledger import device_kind
+from scheduler.core.state.cluster_state import FORGOTTEN_MAX, NO_FAILURES, ClusterState, Crash
+from scheduler.core.state.events import CrashesBlamed
+from scheduler.core.state.learning import keep
+from scheduler.core.state.load_jobs import UNPLACED, CrashPause, restart_pause_s
+from scheduler.core.state.replicas import serving_replicas
+from scheduler.core.values.crash_rows import CrashRow
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import MEMORY_REASONS, Fault
 from scheduler.core.values.memory import DeviceBytes
 
+CRASHES_MAX = 3  # crashes in a row within CRASH_LOOP_S that exclude a node
+CRASH_LOOP_S = 60.0
+BROKEN_S = 300.0  # how long after its last crash an excluded node is avoided, and a row counts
+RESTART_RESET_S = 60.0  # the crash of a replica that served for so long is a first one again
+
 CRASHES_KEPT = 16
 
 
-def see_crash(books: Books, record: DesiredPlacement, fault: Fault, now_s: float) -> None:
-    """A replica that served is gone, and nobody had asked it to go."""
-    key = (record.model_digest, record.node_id)
-    memo = books.memos.get(record.placement_id)
-    is_known = memo is not None and memo.generation == record.generation
+def see_crash(state: ClusterState, record: DesiredPlacement, fault: Fault, now_s: float) -> None:
+    """Take in the unexpected end of a replica that served."""
+    tracked = state.tracked.get(record.placement_id)
+    is_known = tracked is not None and tracked.generation == record.generation
     crash = Crash(
         at_s=now_s,
         life=(record.placement_id, record.generation),
-        served_s=now_s - memo.ready_since_s if memo is not None and is_known else inf,
+        model_name=record.model_name,
+        error=fault.message,
+        served_s=now_s - tracked.ready_since_s if tracked is not None and is_known else inf,
     )
-    books.crashes[key] = (*books.crashes.get(key, ()), crash)[-CRASHES_KEPT:]
+    _forget_old(state, now_s)
+    key = (record.model_digest, record.node_id)
+    state.crashes[key] = (*state.crashes.get(key, ()), crash)[-CRASHES_KEPT:]
+    row = _row(state, *key, now_s)
+    if row is not None and row.crashes >= CRASHES_MAX:
+        state.note(
+            "model.crashes_in_a_row", model=row.model_name, node=row.node_id, crashes=row.crashes,
+            excluded=row.excluded_until_s is not None, pause_s=row.retry_at_s - now_s, text=row.error,
+        )  # fmt: skip
     if fault.reason in MEMORY_REASONS and record.planned is not None:
         named = {part.device_id for part in fault.attempted.devices} if fault.attempted is not None else set[str]()
         for part in record.planned.devices:
             if not named or part.device_id in named:
-                _ask_for_more(books, record, part)
+                _ask_for_more(state, record, part)
 
 
-def _ask_for_more(books: Books, record: DesiredPlacement, part: DeviceBytes) -> None:
-    node = books.node(part.node_id or record.node_id)
+def _forget_old(state: ClusterState, now_s: float) -> None:
+    for key, crashes in list(state.crashes.items()):
+        if now_s >= crashes[-1].at_s + BROKEN_S:
+            del state.crashes[key]
+
+
+def _ask_for_more(state: ClusterState, record: DesiredPlacement, part: DeviceBytes) -> None:
+    node = state.node(part.node_id or record.node_id)
     device = node.device(part.device_id) if node is not None else None
     if device is not None:
         graph_and_cache = part.graph_bytes + part.cache_bytes
         keep(
-            books,
-            books.margins.with_exhausted(
+            state,
+            state.margins.with_exhausted(
                 record.model_digest, device_kind(device), graph_and_cache_bytes=graph_and_cache
             ),
         )
 
 
-def blame_request(books: Books, event: CrashesBlamed) -> None:
-    """These replicas were ended by a request, as a gateway says: more than once, for those who did not hear."""
+def blame_request(state: ClusterState, event: CrashesBlamed) -> None:
+    """Take in which replicas a request has ended. A gateway reports it more than once."""
     for placement_id, generation in event.lives:
-        if (placement_id, generation) not in books.poisoned:
-            books.poisoned[placement_id, generation] = event.request
-            books.note(
+        if (placement_id, generation) not in state.poisoned:
+            state.poisoned[placement_id, generation] = event.request
+            state.note(
                 "crash.not_counted", placement=placement_id, generation=generation, why="a request that is refused now"
             )
-    while len(books.poisoned) > FORGOTTEN_MAX:
-        del books.poisoned[next(iter(books.poisoned))]
+    while len(state.poisoned) > FORGOTTEN_MAX:
+        del state.poisoned[next(iter(state.poisoned))]
 
 
-def pause_after_crash(books: Books, digest: str, now_s: float) -> Pause | None:
-    """What a load of the model waits for now; None: nothing. Nodes where it is broken are not waited for."""
-    broken = broken_nodes(books, digest, now_s)
-    own = ((node_id, _own(books, crashes)) for node_id, crashes in _crashes(books, digest) if node_id not in broken)
-    pauses = (_pause(books, crashes) for _, crashes in own if crashes)
-    return max((one for one in pauses if now_s < one.until_s), key=lambda one: one.until_s, default=None)
+def forget_crashes(state: ClusterState, digest: str, now_s: float) -> None:
+    """Forget the crashes and failed loads of a model, so that its next load begins at once."""
+    forgotten = list(crash_rows(state, now_s, digest))
+    for key in [key for key in state.crashes if key[0] == digest]:
+        del state.crashes[key]
+    state.models[digest].failures = NO_FAILURES
+    for job in state.jobs.values():
+        if job.model_digest == digest and job.state in UNPLACED:
+            job.not_before_s, job.restart = min(job.not_before_s, now_s), None
+    for row in forgotten:
+        state.note("crashes.forgotten", model=row.model_name, node=row.node_id, crashes=row.crashes)
 
 
-def _pause(books: Books, crashes: Sequence[Crash]) -> Pause:
-    """After the last of these."""
-    policy, row = books.policy, 1
-    for earlier, later in pairwise(crashes):
-        ends = later.served_s >= policy.restart_reset_s or later.at_s >= earlier.at_s + policy.broken_s
-        row = 1 if ends else row + 1
-    length_s = min(policy.restart_backoff_s * 2 ** (row - 1), policy.restart_backoff_s_max)
-    return Pause(until_s=crashes[-1].at_s + length_s, length_s=length_s, crashes=row)
+def pause_after_crash(
+    state: ClusterState, digest: str, now_s: float, *, on_excluded: bool = False
+) -> CrashPause | None:
+    """Return what a load of the model waits for now, if anything; `on_excluded`: a load on an excluded node."""
+    rows = (row for row in crash_rows(state, now_s, digest) if on_excluded or row.excluded_until_s is None)
+    last = max((row for row in rows if now_s < row.retry_at_s), key=lambda row: row.retry_at_s, default=None)
+    if last is None:
+        return None
+    return CrashPause(until_s=last.retry_at_s, length_s=last.retry_at_s - last.last_s, crashes=last.crashes)
 
 
-def broken_nodes(books: Books, digest: str, now_s: float) -> dict[str, str]:
-    """Nodes on which the model is not tried for now, with the reason."""
+def excluded_nodes(state: ClusterState, digest: str, now_s: float) -> dict[str, str]:
+    """Return the nodes that are avoided while another one can take the model, with the reason."""
     return {
-        node_id: f"the model crashed {books.policy.crashes_max} times within {last_s - first_s:.0f} s here"
-        for node_id, first_s, last_s in _crash_loops(books, digest, now_s)
+        row.node_id: f"the model crashed {row.crashes} times within {row.last_s - row.first_s:.0f} s here"
+        for row in crash_rows(state, now_s, digest)
+        if row.excluded_until_s is not None
     }
 
 
-def tried_again_at_s(books: Books, digest: str, now_s: float) -> float | None:
-    """When the first of these nodes is tried again; None: there is none."""
-    ends_s: dict[str, float] = {}
-    for node_id, first_s, _ in _crash_loops(books, digest, now_s):
-        ends_s[node_id] = max(ends_s.get(node_id, 0.0), first_s + books.policy.broken_s)
-    return min(ends_s.values(), default=None)
+def shown_rows(state: ClusterState, now_s: float, digest: str | None = None) -> list[CrashRow]:
+    """Return the rows for people: of as many crashes as exclude a node, and more. Only a leader sees crashes."""
+    if state.leadership is None:
+        return []
+    return [row for row in crash_rows(state, now_s, digest) if row.crashes >= CRASHES_MAX]
 
 
-def _crash_loops(books: Books, digest: str, now_s: float) -> Iterator[tuple[str, float, float]]:
-    """Every loop that is not forgotten yet: the node, and the first and the last of its crashes."""
-    policy = books.policy
-    for node_id, crashes in _crashes(books, digest):
-        recent = [crash for crash in crashes if now_s < crash.at_s + policy.broken_s]
-        for moments in ([crash.at_s for crash in _own(books, recent)], _requests(books, recent)):
-            for first_s, last_s in zip(moments, moments[policy.crashes_max - 1 :], strict=False):
-                if last_s - first_s <= policy.crash_loop_s:
-                    yield node_id, first_s, last_s
+def crash_rows(state: ClusterState, now_s: float, digest: str | None = None) -> Iterator[CrashRow]:
+    """Yield the crashes in a row by model and node that count now; `digest`: only those of this model."""
+    for model_digest, node_id in state.crashes:
+        if digest is None or model_digest == digest:
+            row = _row(state, model_digest, node_id, now_s)
+            if row is not None:
+                yield row
 
 
-def _crashes(books: Books, digest: str) -> Iterator[tuple[str, Sequence[Crash]]]:
-    """By node, oldest first."""
-    for (model_digest, node_id), crashes in books.crashes.items():
-        if model_digest == digest:
-            yield node_id, crashes
+def _row(state: ClusterState, digest: str, node_id: str, now_s: float) -> CrashRow | None:
+    row: list[Crash] = []
+    for crash in _counted(state, state.crashes[digest, node_id]):
+        if row and (crash.served_s >= RESTART_RESET_S or crash.at_s >= row[-1].at_s + BROKEN_S):
+            row.clear()
+        row.append(crash)
+    if not row or now_s >= row[-1].at_s + BROKEN_S or _serves_well(state, digest, node_id, row[-1], now_s):
+        return None
+    last = row[-1]
+    return CrashRow(
+        model_name=last.model_name,
+        node_id=node_id,
+        crashes=len(row),
+        first_s=row[0].at_s,
+        last_s=last.at_s,
+        retry_at_s=last.at_s + restart_pause_s(len(row)),
+        excluded_until_s=last.at_s + BROKEN_S if _is_loop([one.at_s for one in row]) else None,
+        error=last.error,
+    )
 
 
-def _own(books: Books, crashes: Sequence[Crash]) -> list[Crash]:
-    """Those that no request is to blame for."""
-    return [crash for crash in crashes if crash.life not in books.poisoned]
+def _serves_well(state: ClusterState, digest: str, node_id: str, last: Crash, now_s: float) -> bool:
+    """Return True if a replica on the node has served for long enough since its last crash."""
+    return any(
+        tracked is not None and last.at_s <= tracked.ready_since_s <= now_s - RESTART_RESET_S
+        for at, runner in serving_replicas(state, digest)
+        if at == node_id
+        for tracked in [state.tracked.get(runner.placement_id)]
+    )
 
 
-def _requests(books: Books, crashes: Sequence[Crash]) -> list[float]:
-    """When each of the requests that are to blame ended its first replica."""
-    moments: dict[str, float] = {}
+def _counted(state: ClusterState, crashes: Sequence[Crash]) -> Sequence[Crash]:
+    """Return the crashes that no request is to blame for; all of them where too many requests are."""
+    moments: dict[str, float] = {}  # request → its first crash
     for crash in crashes:
-        if crash.life in books.poisoned:
-            moments.setdefault(books.poisoned[crash.life], crash.at_s)
-    return list(moments.values())
+        if crash.life in state.poisoned:
+            moments.setdefault(state.poisoned[crash.life], crash.at_s)
+    if _is_loop(list(moments.values())):
+        return crashes
+    return [crash for crash in crashes if crash.life not in state.poisoned]
+
+
+def _is_loop(moments: Sequence[float]) -> bool:
+    windows = zip(moments, moments[CRASHES_MAX - 1 :], strict=False)
+    return any(last_s - first_s <= CRASH_LOOP_S for first_s, last_s in windows)

@@ -1,39 +1,41 @@
 """Measurements: one at a time per node, booked on its devices and in its RAM while it runs, and what comes of it."""
 
-from scheduler.core.books.books import Books, Measuring
-from scheduler.core.books.events import Measured, MeasureFailed
 from scheduler.core.loading.fetch_failures import is_of_headers, on_headers_failed
 from scheduler.core.planning.candidates import MeasureFirst
+from scheduler.core.state.cluster_state import ClusterState, Measuring
+from scheduler.core.state.events import LayoutMeasured, MeasureFailed
+
+REPORT_CACHE_MAX = 4096
 
 # Measurements that failed, for those who ask why.
 REFUSALS_MAX = 64
 
 
-def book(books: Books, wanted: MeasureFirst) -> None:
-    """It begins: the node counts nothing else, and what the process holds is promised to it."""
-    books.measuring[wanted.node_id] = Measuring(key=wanted.key, layout=wanted.layout, holds=wanted.holds)
+def book(state: ClusterState, wanted: MeasureFirst) -> None:
+    """Record a measurement that begins: the node runs no other, and its bytes are promised to it."""
+    state.measuring[wanted.node_id] = Measuring(key=wanted.key, layout=wanted.layout, holds=wanted.holds)
 
 
-def take_outcome(books: Books, event: Measured | MeasureFailed, now_s: float) -> None:
+def take_outcome(state: ClusterState, event: LayoutMeasured | MeasureFailed, now_s: float) -> None:
     """Take in what was counted, or why it was not."""
-    running = books.measuring.get(event.node_id)
+    running = state.measuring.get(event.node_id)
     if running is not None and running.key == event.key:
-        del books.measuring[event.node_id]
-    for job in books.jobs_by_age():
+        del state.measuring[event.node_id]
+    for job in state.jobs_by_age():
         if job.measuring == event.key:
             job.measuring = None
             job.rounds += 1
             if isinstance(event, MeasureFailed):
-                if is_of_headers(books, job, event):
-                    on_headers_failed(books, job, event, now_s)
+                if is_of_headers(state, job, event):
+                    on_headers_failed(state, job, event, now_s)
                 else:
-                    job.measure_faults[event.key] = event.fault
-    if isinstance(event, Measured):
-        books.refused_measures.pop(event.key, None)
-        while len(books.reports) >= books.policy.report_cache_max:
-            del books.reports[next(iter(books.reports))]
-        books.reports[event.key] = event.report
+                    job.failed.measures[event.key] = event.fault
+    if isinstance(event, LayoutMeasured):
+        state.refused_measures.pop(event.key, None)
+        while len(state.reports) >= REPORT_CACHE_MAX:
+            del state.reports[next(iter(state.reports))]
+        state.reports[event.key] = event.report
     else:
-        while len(books.refused_measures) >= REFUSALS_MAX:
-            del books.refused_measures[next(iter(books.refused_measures))]
-        books.refused_measures[event.key] = event.fault
+        while len(state.refused_measures) >= REFUSALS_MAX:
+            del state.refused_measures[next(iter(state.refused_measures))]
+        state.refused_measures[event.key] = event.fault

@@ -3,27 +3,37 @@
 - Refused for memory: leave a tenth more of that device free, plan again on fresh figures, at most three times.
 - The host did not answer: it may have acted; the same Start is sent again, which attaches to what runs.
 - The file or the request is at fault: no second attempt.
-- No progress for `load_stall_s`: stopped, and everybody told.
+- No progress for `load_stall_s`: stopped, and all callers answered.
 """
 
 from dataclasses import replace
 from math import inf
 
-from scheduler.core.books.books import Books
-from scheduler.core.books.effects import AnswerReady, CheckLeadership, DropLeadership, SaveDesired, StartRunner
-from scheduler.core.books.events import DesiredSaved, DesiredSaveFailed, LendFailed, StartFailed
-from scheduler.core.books.growth import superseded_by
-from scheduler.core.books.load_jobs import ON_HOST, UNPLACED, LoadJob, LoadState, Progress
-from scheduler.core.books.promises import promises
-from scheduler.core.books.residuals import learn
-from scheduler.core.books.shared_files import keeping_of
 from scheduler.core.loading.answers import fail, loading_answer
 from scheduler.core.loading.expecting import size_bytes
 from scheduler.core.loading.fetch_failures import is_of_fetch, on_fetch_failed, origin_for_load
 from scheduler.core.planning.lending import LenderGone, lenders_of, loans_for
+from scheduler.core.sizes.rooms import BACKOFF_STEP
+from scheduler.core.state.cluster_state import NO_FAILURES, ClusterState
+from scheduler.core.state.effects import AnswerReady, DropLeadership, SaveDesired, StartRunner
+from scheduler.core.state.events import LendFailed, StartFailed
+from scheduler.core.state.growth import superseded_by
+from scheduler.core.state.load_jobs import (
+    LOAD_ATTEMPTS_MAX,
+    LOAD_NODES_MAX,
+    ON_HOST,
+    RESTART_BACKOFF_S,
+    UNPLACED,
+    Attempt,
+    LoadJob,
+    LoadState,
+    Progress,
+)
+from scheduler.core.state.promises import promises
+from scheduler.core.state.residuals import learn
+from scheduler.core.state.shared_files import keeping_of
 from scheduler.core.stopping.stopping import order_blind_stop, order_stop
-from scheduler.core.values.demand import NO_DEMAND
-from scheduler.core.values.desired import Phase
+from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import (
     MEMORY_REASONS,
     PLACEMENT_MISMATCH,
@@ -36,68 +46,68 @@ from scheduler.core.values.faults import (
 from scheduler.core.values.memory import GIB
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, RunnerView
 
+LOAD_DEADLINE_S = 600.0  # however much it moves; and
+LOAD_DEADLINE_S_PER_GIB = 120.0  # more
+
 # A host reports once a second: after so long the figures are from after the failure.
 FRESH_FIGURES_S = 1.2
 # Left free on the devices of a node that does not lend: more than all of it.
 NOTHING_THERE = 1.0
 
 
-def on_saved(books: Books, event: DesiredSaved, now_s: float) -> None:
-    """The placement is written down: start it."""
-    job = books.job_of(event.placement_id, event.generation)
-    if job is not None and job.state is LoadState.PLANNED and event.phase is Phase.STARTING:
-        begin_start(books, job, now_s)
+def on_saved(state: ClusterState, record: DesiredPlacement, now_s: float) -> None:
+    """Start a placement that the store has saved."""
+    job = state.job_of(record.placement_id, record.generation)
+    if job is not None and job.state is LoadState.PLANNED and record.phase is Phase.STARTING:
+        begin_start(state, job, now_s)
 
 
-def on_save_failed(books: Books, event: DesiredSaveFailed, now_s: float) -> None:
-    """Nothing may be started that is not written down."""
-    if event.fault.reason == STALE_FENCE:
-        books.emit(CheckLeadership())
-    job = books.job_of(event.placement_id, event.generation)
-    if job is None or job.state is not LoadState.PLANNED or event.phase is not Phase.STARTING:
+def on_save_failed(state: ClusterState, record: DesiredPlacement, fault: Fault, now_s: float) -> None:
+    """Fail or retry a load whose placement could not be saved: nothing is started without a record."""
+    job = state.job_of(record.placement_id, record.generation)
+    if job is None or job.state is not LoadState.PLANNED or record.phase is not Phase.STARTING:
         return
-    if event.fault.reason == STALE_FENCE and job.attempts < books.policy.load_attempts_max:
-        job.plan_again(now_s, pause_s=books.policy.restart_backoff_s)
+    if fault.reason == STALE_FENCE and job.failed.count < LOAD_ATTEMPTS_MAX:
+        job.plan_again(now_s, pause_s=RESTART_BACKOFF_S)
     else:
-        fail(books, job, event.fault, now_s)
+        fail(state, job, fault, now_s)
 
 
-def begin_start(books: Books, job: LoadJob, now_s: float) -> None:
-    """The placement is written: tell the host. Also for a placement that a former leader wrote."""
+def begin_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
+    """Send a saved placement to its host. Also for a placement that a former leader wrote."""
     job.move(LoadState.STARTING, now_s)
-    job.started_s = now_s
-    job.is_fetching, job.fetch_fraction, job.fetched_s = False, 0.0, 0.0
-    _send_start(books, job, now_s)
+    job.attempt = Attempt(sent_s=now_s)
+    _send_start(state, job, now_s)
 
 
-def _send_start(books: Books, job: LoadJob, now_s: float) -> None:
-    assert books.leadership is not None, "jobs end with leadership"
+def _send_start(state: ClusterState, job: LoadJob, now_s: float) -> None:
+    assert state.leadership is not None, "jobs end with leadership"
     assert job.record is not None, "written before started"
-    node = books.node(job.record.node_id)
+    node = state.node(job.record.node_id)
     if node is None:
-        fail(books, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
+        fail(state, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
         return
     try:
         loans = loans_for(
             job.record.layout,
             job.record.planned,
-            books.observed.nodes,
+            state.observed.nodes,
             head=node,
             reference=(job.record.placement_id, job.record.generation),
-            command=(books.leadership.fence, books.leadership.leader_id),
+            command=(state.leadership.fence, state.leadership.leader_id),
         )
     except LenderGone as gone:
         fault = unavailable(str(gone))
         failed = LendFailed(
             placement_id=job.record.placement_id, generation=job.record.generation, node_id=gone.node_id, fault=fault
         )
-        on_lend_failed(books, failed, now_s)
+        on_lend_failed(state, failed, now_s)
         return
-    job.origin = origin_for_load(books, job, node, job.record.layout.projector_digest)
-    books.emit(
+    job.origin = origin_for_load(state, job, node, job.record.layout.projector_digest)
+    state.emit(
         StartRunner(
-            fence=books.leadership.fence,
-            leader_id=books.leadership.leader_id,
+            fence=state.leadership.fence,
+            leader_id=state.leadership.leader_id,
             address=node.address,
             record=job.record,
             loans=loans,
@@ -107,22 +117,23 @@ def _send_start(books: Books, job: LoadJob, now_s: float) -> None:
     )
 
 
-def take_report(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None:
-    """What the host, or the inventory, says about the runner of a job."""
+def take_report(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) -> None:
+    """Take in a report of a job's runner, from its host or the inventory."""
     if job.state not in ON_HOST:
         return
-    job.last_error_line = runner.last_error_line
+    attempt = job.attempt
+    attempt.last_error_line = runner.last_error_line
     if runner.state in STARTING_STATES:
         if job.state is LoadState.STARTING:
             job.move(LoadState.LOADING, now_s)
-        if job.is_fetching and not runner.is_fetching:
-            job.fetched_s = now_s
-        job.is_fetching = runner.is_fetching
-        job.fetch_fraction = runner.load_fraction if runner.is_fetching else 0.0
+        if attempt.is_fetching and not runner.is_fetching:
+            attempt.fetched_s = now_s
+        attempt.is_fetching = runner.is_fetching
+        attempt.fetch_fraction = runner.load_fraction if runner.is_fetching else 0.0
         if job.advance(_progress_of(runner), now_s) and job.callers:
-            books.emit(loading_answer(books, job, tuple(job.callers), now_s))
+            state.emit(loading_answer(state, job, tuple(job.callers), now_s))
     elif runner.state in SERVING_STATES:
-        _ready(books, job, runner, now_s)
+        _ready(state, job, runner, now_s)
 
 
 def _progress_of(runner: RunnerView) -> Progress:
@@ -131,123 +142,122 @@ def _progress_of(runner: RunnerView) -> Progress:
     )
 
 
-def _ready(books: Books, job: LoadJob, runner: RunnerView, now_s: float) -> None:
-    assert books.leadership is not None, "jobs end with leadership"
+def _ready(state: ClusterState, job: LoadJob, runner: RunnerView, now_s: float) -> None:
+    assert state.leadership is not None, "jobs end with leadership"
     assert job.record is not None, "written before started"
     bytes_total = runner.load_bytes_total
     if job.advance(Progress(fraction=1.0, bytes_done=bytes_total, bytes_total=bytes_total), now_s) and job.callers:
-        books.emit(loading_answer(books, job, tuple(job.callers), now_s))
+        state.emit(loading_answer(state, job, tuple(job.callers), now_s))
     job.move(LoadState.READY, now_s)
-    del books.jobs[job.id]
-    books.failures.pop(job.model_digest, None)
-    learn(books, job.record, runner)
+    del state.jobs[job.id]
+    model = state.models[job.model_digest]
+    model.failures = NO_FAILURES
+    learn(state, job.record, runner)
     record = replace(job.record, phase=Phase.RUNNING, keep_alive_ms=job.keep_alive_ms, keep_alive_heard=0)
-    books.desired[record.placement_id] = record
-    books.emit(SaveDesired(fence=books.leadership.fence, record=record))
-    books.note(
+    state.desired[record.placement_id] = record
+    state.emit(SaveDesired(fence=state.leadership.fence, record=record))
+    state.note(
         "model.ready", model=job.model_name, placement=record.placement_id, node=record.node_id,
-        load_s=round(now_s - job.created_s, 3), attempts=job.attempts + 1, callers=len(job.callers),
+        load_s=round(now_s - job.created_s, 3), attempts=job.failed.count + 1, callers=len(job.callers),
     )  # fmt: skip
-    demand = books.demand.get(job.model_digest, NO_DEMAND)
-    load_s = now_s - max(job.started_s, job.fetched_s)  # the next load here need not fetch
-    books.demand[job.model_digest] = demand.loaded_in(load_s, size_bytes(books, job.model_digest))
-    memo = books.memos.get(record.placement_id)
-    if memo is not None:
-        memo.asked_ms = job.keep_alive_ms
+    load_s = now_s - job.attempt.loading_since_s  # the next load here need not fetch
+    model.demand = model.demand.loaded_in(load_s, size_bytes(state, job.model_digest))
+    tracked = state.tracked.get(record.placement_id)
+    if tracked is not None:
+        tracked.asked_ms = job.keep_alive_ms
     callers = job.take_callers()
     if callers:
-        if memo is not None and not job.load_only:
-            memo.send_caller(runner, now_s)
-        books.emit(AnswerReady(callers=callers, model_name=job.model_name))
-    size, kept = runner.layout.context_tokens, keeping_of(books, runner).replicas_min
-    for other in superseded_by(books, job.model_digest, record.placement_id, size, kept):
-        books.replaced_at_s[job.model_digest] = now_s
-        order_stop(books, other, reason="superseded", now_s=now_s)
+        if tracked is not None and not job.load_only:
+            tracked.send_caller(runner, now_s)
+        state.emit(AnswerReady(callers=callers, model_name=job.model_name))
+    size, kept = runner.layout.context_tokens, keeping_of(state, runner).replicas_min
+    for other in superseded_by(state, job.model_digest, record.placement_id, size, kept):
+        model.replaced_at_s = now_s
+        order_stop(state, other, reason="superseded", now_s=now_s)
 
 
-def on_not_started(books: Books, event: StartFailed | LendFailed, now_s: float) -> None:
-    """A start did not come to be, here or where something should have been lent for it."""
+def on_not_started(state: ClusterState, event: StartFailed | LendFailed, now_s: float) -> None:
+    """Handle a start that failed at its host or at a lender."""
     if isinstance(event, LendFailed):
-        on_lend_failed(books, event, now_s)
+        on_lend_failed(state, event, now_s)
     else:
-        on_start_failed(books, event, now_s)
+        on_start_failed(state, event, now_s)
 
 
-def on_start_failed(books: Books, event: StartFailed, now_s: float) -> None:
-    """A start was refused, the runner ended, or nobody knows."""
+def on_start_failed(state: ClusterState, event: StartFailed, now_s: float) -> None:
+    """Handle a start that was refused, ended, or has an unknown outcome."""
     fault = event.fault
     if fault.reason == STALE_FENCE:
-        books.emit(DropLeadership(high_water=high_water(fault)))
-    job = books.job_of(event.placement_id, event.generation)
+        state.emit(DropLeadership(high_water=high_water(fault)))
+    job = state.job_of(event.placement_id, event.generation)
     if job is None or job.state not in ON_HOST:
         return
-    job.attempts += 1
-    last = job.attempts >= books.policy.load_attempts_max
-    pause_s = books.policy.restart_backoff_s * 2 ** (job.attempts - 1)
-    books.observed.forget_start(event.placement_id)
+    job.failed.count += 1
+    last = job.failed.count >= LOAD_ATTEMPTS_MAX
+    pause_s = RESTART_BACKOFF_S * 2 ** (job.failed.count - 1)
+    state.observed.forget_start(event.placement_id)
     if fault.reason in TRANSPORT_REASONS:
-        _start_again(books, job, fault, now_s, pause_s=pause_s, last=last)
+        _start_again(state, job, fault, now_s, pause_s=pause_s, last=last)
     elif fault.reason in MEMORY_REASONS and job.placement is not None:
-        _try_otherwise(books, job, fault, now_s, pause_s=pause_s)
+        _try_otherwise(state, job, fault, now_s, pause_s=pause_s)
     elif job.record is not None and is_of_fetch(job, fault):
-        on_fetch_failed(books, job, job.record.node_id, fault, now_s)
+        on_fetch_failed(state, job, job.record.node_id, fault, now_s)
     elif fault.reason in (PLACEMENT_MISMATCH, STALE_FENCE) and not last:
         job.plan_again(now_s, pause_s=pause_s)
     elif fault.reason == RUNNER_LOST and not last and job.record is not None and lenders_of(job.record.layout):
         job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))  # most likely a lender went, not the runner
     else:
-        fail(books, job, fault, now_s)
+        fail(state, job, fault, now_s)
 
 
-def on_lend_failed(books: Books, event: LendFailed, now_s: float) -> None:
-    """A node does not lend: plan again, with less there if it was for memory, else without it."""
+def on_lend_failed(state: ClusterState, event: LendFailed, now_s: float) -> None:
+    """Plan again after a node refused to lend: with less there if it lacked memory, else without it."""
     fault = event.fault
     if fault.reason == STALE_FENCE:
-        books.emit(DropLeadership(high_water=high_water(fault)))
-    job = books.job_of(event.placement_id, event.generation)
+        state.emit(DropLeadership(high_water=high_water(fault)))
+    job = state.job_of(event.placement_id, event.generation)
     if job is None or job.state not in ON_HOST:
         return
-    job.attempts += 1
-    books.note("devices.not_lent", placement=event.placement_id, node=event.node_id, why=fault.message)
-    if job.attempts >= books.policy.load_attempts_max:
-        fail(books, job, fault, now_s)
+    job.failed.count += 1
+    state.note("devices.not_lent", placement=event.placement_id, node=event.node_id, why=fault.message)
+    if job.failed.count >= LOAD_ATTEMPTS_MAX:
+        fail(state, job, fault, now_s)
         return
     assert job.record is not None, "written before started"
-    step = books.policy.backoff_step if fault.reason in MEMORY_REASONS else NOTHING_THERE
+    step = BACKOFF_STEP if fault.reason in MEMORY_REASONS else NOTHING_THERE
     for part in job.record.layout.devices:
         if part.node_id == event.node_id:
-            key = (event.node_id, part.device_id)
-            job.backoff[key] = job.backoff.get(key, 0.0) + step
-    pause_s = books.policy.restart_backoff_s * 2 ** (job.attempts - 1)
+            job.failed.leave_free(event.node_id, part.device_id, step)
+    pause_s = RESTART_BACKOFF_S * 2 ** (job.failed.count - 1)
     job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S))
 
 
 def high_water(fault: Fault) -> int:
-    """The fence that the host has seen, from its refusal; 0 if it does not say."""
+    """Return the fence that the host has seen, from its refusal; 0: the refusal does not have it."""
     numbers = [int(word) for word in fault.message.replace(",", " ").replace(".", " ").split() if word.isdecimal()]
     return max(numbers, default=0)
 
 
-def _try_otherwise(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float) -> None:
-    """There was less room than planned: another layout on fresh figures, and after some attempts another node."""
+def _try_otherwise(state: ClusterState, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float) -> None:
+    """Plan another layout on fresh figures after a lack of memory; after some attempts, on another node."""
     assert job.record is not None, "started what was written"
     node_id = job.record.node_id
-    tries = job.node_attempts[node_id] = job.node_attempts.get(node_id, 0) + 1
-    job.story.append(f"attempt {job.attempts} on {node_id}: {fault.message}")
-    job.last_fault = fault
+    failed = job.failed
+    failed.by_node[node_id] += 1
+    failed.add(node_id, fault)
     _take_attempted(job, fault)
-    _leave_more_free(books, job, fault)
-    if tries >= books.policy.load_attempts_max:
-        job.failed_nodes[node_id] = f"{tries} loads failed here, at last: {fault.message}"
+    _leave_more_free(job, fault)
+    if failed.by_node[node_id] >= LOAD_ATTEMPTS_MAX:
+        failed.nodes[node_id] = f"{failed.by_node[node_id]} loads failed here, at last: {fault.message}"
         pause_s = 0.0
-    if len(job.failed_nodes) >= books.policy.load_nodes_max:
-        fail(books, job, replace(fault, message="; ".join(job.story)), now_s)
+    if len(failed.nodes) >= LOAD_NODES_MAX:
+        fail(state, job, failed.as_fault(fault), now_s)
         return
     job.plan_again(now_s, pause_s=max(pause_s, FRESH_FIGURES_S) if pause_s else 0.0)
 
 
 def _take_attempted(job: LoadJob, fault: Fault) -> None:
-    """Sizes that could not be allocated are what this layout takes, where they are larger than what was measured."""
+    """Record the sizes that could not be allocated as those of this layout, if they exceed the measured ones."""
     placement, attempted = job.placement, fault.attempted
     if placement is None or placement.key is None or attempted is None:
         return
@@ -256,98 +266,92 @@ def _take_attempted(job: LoadJob, fault: Fault) -> None:
         return
     pairs = zip((*attempted.devices, attempted.host), (*measured.devices, measured.host), strict=True)
     if any(tried.total_bytes > counted.total_bytes for tried, counted in pairs):
-        job.attempted[placement.key] = attempted
+        job.failed.sizes[placement.key] = attempted
 
 
-def _leave_more_free(books: Books, job: LoadJob, fault: Fault) -> None:
-    """A tenth more of what is free stays free where the allocation failed; unknown where: everywhere it was planned."""
+def _leave_more_free(job: LoadJob, fault: Fault) -> None:
+    """Leave a tenth more free where the allocation failed; if that is unknown, on every planned device."""
     assert job.placement is not None, "refused where it was placed"
     attempted = fault.attempted.devices if fault.attempted is not None else ()
     named = [(part.node_id, part.device_id) for part in attempted if part.device_id]
     for node_id, device_id in named or [(need.node_id, need.device_id) for need in job.placement.needs]:
-        key = (node_id or job.placement.node_id, device_id)
-        job.backoff[key] = job.backoff.get(key, 0.0) + books.policy.backoff_step
+        job.failed.leave_free(node_id or job.placement.node_id, device_id, BACKOFF_STEP)
 
 
-def _start_again(books: Books, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float, last: bool) -> None:
+def _start_again(state: ClusterState, job: LoadJob, fault: Fault, now_s: float, *, pause_s: float, last: bool) -> None:
     assert job.record is not None, "started what was written"
-    found = books.observed.replica(job.record.placement_id)
+    found = state.observed.replica(job.record.placement_id)
     if found is not None and found[1].generation == job.record.generation and found[1].state in STARTING_STATES:
-        job.attempts -= 1  # it loads; the inventory tells how it goes on
+        job.failed.count -= 1  # it loads; the inventory reports the rest
     elif last:
-        fail(books, job, fault, now_s)
+        fail(state, job, fault, now_s)
     else:
-        job.resend_at_s = now_s + pause_s
+        job.attempt.resend_at_s = now_s + pause_s
 
 
-def check_loads(books: Books, now_s: float) -> None:
-    """What no event tells: loads that are due again, that stand still, or whose node is gone."""
-    for job in books.jobs_by_age():
-        if job.resend_at_s is not None and now_s >= job.resend_at_s and job.state in ON_HOST:
-            job.resend_at_s = None
+def check_loads(state: ClusterState, now_s: float) -> None:
+    """Advance loads without an event: due again, stalled, over their deadline, or on a node that is gone."""
+    for job in state.jobs_by_age():
+        resend_at_s = job.attempt.resend_at_s
+        if resend_at_s is not None and now_s >= resend_at_s and job.state in ON_HOST:
+            job.attempt.resend_at_s = None
             if job.state is LoadState.LOADING:
                 job.move(LoadState.STARTING, now_s)
-            _send_start(books, job, now_s)
-        elif now_s >= job.moved_s + books.policy.load_stall_s:
-            _stalled(books, job, now_s)
-        elif job.state in ON_HOST and now_s >= load_deadline_s(books, job):
-            _over_deadline(books, job, now_s)
-        elif job.state in ON_HOST and job.record is not None and books.node(job.record.node_id) is None:
-            job.attempts += 1
-            if job.attempts < books.policy.load_attempts_max:
+            _send_start(state, job, now_s)
+        elif now_s >= job.moved_s + state.policy.load_stall_s:
+            _stalled(state, job, now_s)
+        elif job.state in ON_HOST and now_s >= load_deadline_s(job):
+            _over_deadline(state, job, now_s)
+        elif job.state in ON_HOST and job.record is not None and state.node(job.record.node_id) is None:
+            job.failed.count += 1
+            if job.failed.count < LOAD_ATTEMPTS_MAX:
                 job.plan_again(now_s, pause_s=0.0)
             else:
-                fail(books, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
+                fail(state, job, unavailable(f"node {job.record.node_id} is gone"), now_s)
 
 
-def load_deadline_s(books: Books, job: LoadJob) -> float:
-    """When a load ends however much it moves: a disk that delivers a byte a minute is of no use.
+def load_deadline_s(job: LoadJob) -> float:
+    """Return the time at which a load ends however much it moves: a disk that delivers a byte a minute is of no use.
 
     What comes over a network first takes as long as it takes, if it moves.
     """
-    policy = books.policy
-    if job.is_fetching:
+    if job.attempt.is_fetching:
         return inf
-    return (
-        max(job.started_s, job.fetched_s)
-        + policy.load_deadline_s
-        + policy.load_deadline_s_per_gib * job.progress.bytes_total / GIB
-    )
+    return job.attempt.loading_since_s + LOAD_DEADLINE_S + LOAD_DEADLINE_S_PER_GIB * job.progress.bytes_total / GIB
 
 
-def _over_deadline(books: Books, job: LoadJob, now_s: float) -> None:
-    text = f"loading took longer than {now_s - job.started_s:.0f} s - {_how_far(job)}"
-    stop_load(books, job, reason="deadline", now_s=now_s)
-    fail(books, job, unavailable(text), now_s)
+def _over_deadline(state: ClusterState, job: LoadJob, now_s: float) -> None:
+    text = f"loading took longer than {now_s - job.attempt.sent_s:.0f} s - {_how_far(job)}"
+    stop_load(state, job, reason="deadline", now_s=now_s)
+    fail(state, job, unavailable(text), now_s)
 
 
 def _how_far(job: LoadJob) -> str:
-    """For people: how far a load came, and the last error that its runner has logged."""
-    return " - ".join(part for part in (f"progress {job.progress.fraction:.2f}", job.last_error_line) if part)
+    """Return the progress of a load as text, with the last error that its runner has logged."""
+    return " - ".join(part for part in (f"progress {job.progress.fraction:.2f}", job.attempt.last_error_line) if part)
 
 
-def _stalled(books: Books, job: LoadJob, now_s: float) -> None:
+def _stalled(state: ClusterState, job: LoadJob, now_s: float) -> None:
     if job.state in UNPLACED or job.record is None:
-        fail(books, job, unavailable(f"timed out waiting for {job.waits_for or 'memory'}"), now_s)
+        fail(state, job, unavailable(f"timed out waiting for {job.waits_for or 'memory'}"), now_s)
         return
     text = f"timed out waiting for llama runner to start - {_how_far(job)}"
-    stop_load(books, job, reason="stalled", now_s=now_s)
-    fail(books, job, unavailable(text), now_s)
+    stop_load(state, job, reason="stalled", now_s=now_s)
+    fail(state, job, unavailable(text), now_s)
 
 
-def give_up_start(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:
+def give_up_start(state: ClusterState, job: LoadJob, *, reason: str, now_s: float) -> None:
     """Stop what was started and plan anew, as another placement: the old one stays promised until it is gone."""
-    stop_load(books, job, reason=reason, now_s=now_s)
-    job.attempts += 1
+    stop_load(state, job, reason=reason, now_s=now_s)
+    job.failed.count += 1
     job.record = None
-    job.was_reported = False
     job.plan_again(now_s, pause_s=0.0)
 
 
-def stop_load(books: Books, job: LoadJob, *, reason: str, now_s: float) -> None:
+def stop_load(state: ClusterState, job: LoadJob, *, reason: str, now_s: float) -> None:
     """Kill a load's runner, reported or not."""
     assert job.record is not None, "only what was written was started"
-    if order_stop(books, job.record.placement_id, reason=reason, now_s=now_s, forced=True) or job.placement is None:
+    if order_stop(state, job.record.placement_id, reason=reason, now_s=now_s, forced=True) or job.placement is None:
         return
-    held = tuple(one for one in promises(books) if one.placement_id == job.record.placement_id)
-    order_blind_stop(books, job.record, held, reason=reason, now_s=now_s)
+    held = tuple(one for one in promises(state) if one.placement_id == job.record.placement_id)
+    order_blind_stop(state, job.record, held, reason=reason, now_s=now_s)

@@ -1,23 +1,23 @@
-"""What a placement decision is made of, and which devices it may consider at all."""
+"""Inputs of a placement decision, and the devices that it may consider at all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.spec.layout import Layout
 from scheduler.core.sizes.eviction import Evictable, PoolKey
 from scheduler.core.sizes.ledger import Available, Need, Promise
 from scheduler.core.sizes.margins import NO_MARGINS, Margins
 from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, Shape
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MemoryOrigin, MemoryReport
 from scheduler.core.values.view import NodeView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureKey:
-    """What a memory report depends on. Equal keys have equal reports, on whatever node they were measured."""
+    """Inputs that a memory report depends on. Equal keys have equal reports on every node."""
 
     model_digest: str
     engine_build: str
@@ -27,7 +27,7 @@ class MeasureKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """What is to be placed. `layout` says all but the devices; slots and automatic values come from the steps."""
+    """Model to be placed. `layout` has all but the devices; slots and automatic values come from the steps."""
 
     model_digest: str
     layout: Layout
@@ -61,7 +61,7 @@ Reports = Mapping[MeasureKey, MemoryReport | Fault]
 
 
 class Verdict(StrEnum):
-    """Why a candidate was taken or not."""
+    """Reason for accepting or rejecting a candidate."""
 
     FITS = "fits"
     SHORT_BYTES = "short_bytes"
@@ -80,7 +80,7 @@ class Verdict(StrEnum):
 
 
 class RefusalKind(StrEnum):
-    """What a refusal means for the caller."""
+    """Kind of a refusal, as the caller has to react to it."""
 
     BUSY = "busy"  # there will be room when others are gone
     INSUFFICIENT_MEMORY = "insufficient_memory"
@@ -110,7 +110,7 @@ class Candidate:
 
     @property
     def short_bytes(self) -> int:
-        """How much the shortest device lacks."""
+        """Return the bytes that the shortest device lacks."""
         if not self.needs or not self.available:
             return 0
         need, have = self.shortest
@@ -118,7 +118,7 @@ class Candidate:
 
     @property
     def shortest(self) -> tuple[Need, Available]:
-        """The device that lacks most, and what it has. There are `needs`."""
+        """Return the need with the largest shortage, and the available bytes of its device. There are `needs`."""
         pairs = zip(self.needs, self.available, strict=False)
         return max(pairs, key=lambda pair: pair[0].total_bytes - pair[1].available_bytes)
 
@@ -131,8 +131,8 @@ class Placement:
     layout: Layout
     report: MemoryReport
     needs: tuple[Need, ...]
-    victims: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    victims: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     shape: Shape | None = None  # None: taken over from a former leader
     key: MeasureKey | None = None  # of its report; likewise
     expected_s: float = 0.0

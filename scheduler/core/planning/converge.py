@@ -1,7 +1,7 @@
 """The loop of measure → plan → measure until the layout repeats. Pure, over reports that are already known.
 
 The compute graph depends on the layout, and the layout on the graph. A report that is missing ends the run with
-`Missing`; whoever has it measured runs the loop again from its beginning, which takes the same way and goes on.
+`Missing`; the caller has it measured and runs the loop again from its beginning, which takes the same way and goes on.
 
 1. A plan that was not tried and offloads no more than the last one: we know more now, fewer layers is progress.
 2. A plan that offloads more: graphs came and went with the layers. What lies between is tried, most layers first.
@@ -9,42 +9,24 @@ The compute graph depends on the layout, and the layout on the graph. A report t
 4. It does not fit: leave a tenth more of what is free, until there is nothing left to leave.
 
 A plan with more layers that was never tried is tried itself, too: it is not known to be too large. And what the loop
-has found is the ground for a last climb, as long as there are rounds: graphs that were large in one layout may be small
+has found is the start of a last climb, as long as there are rounds: graphs that were large in one layout may be small
 in a better one. Of what is as good then, something clearly faster is taken.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
+from common.spec.layout import Layout
+from scheduler.core.planning.candidates import Placement
+from scheduler.core.planning.fitting import Fitting
+from scheduler.core.sizes.rooms import BACKOFF_STEP
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MemoryReport
+
+MEASURE_ROUNDS_MAX = 16
 
 BACKOFF_MAX = 1.0
 NOT_ALLOCATED = "memory layout cannot be allocated"
-
-
-class Planning(Protocol):
-    """What the loop asks of whoever knows the devices."""
-
-    def plan(self, report: MemoryReport | None, backoff: float, exactly: int | None = None) -> Layout | None:
-        """A layout for these sizes, with `exactly` so many layers if given; None: the shape cannot be had like this."""
-
-    def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
-        """The next better layout that may fit after all, by what was measured; none of those that were."""
-
-    def faster(self, layout: Layout, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
-        """The next that is as good as this one, and clearly faster."""
-
-    def offloaded(self, layout: Layout) -> int:
-        """What counts as more or less of a layout: layers on devices."""
-
-    def worth(self, layout: Layout) -> tuple[int, ...]:
-        """What is better is larger: blocks on devices first, then the output."""
-
-    def fits(self, report: MemoryReport, layout: Layout) -> bool:
-        """Whether every device and every pool has room for what was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +37,11 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Converged:
-    """This layout fits as measured."""
-
-    layout: Layout
-    report: MemoryReport
-    rounds: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unallocatable:
     """Nothing was found; with the last layout that was measured."""
 
     message: str
-    rounds: int
+    rounds: int = 0
     layout: Layout | None = None
     report: MemoryReport | None = None
     fault: Fault | None = None
@@ -79,11 +52,10 @@ class _Rounds:
     """Measured layouts of one run."""
 
     measure: Callable[[Layout], MemoryReport | Fault | None]
-    rounds_max: int
     reports: dict[Layout, MemoryReport] = field(default_factory=dict)
 
     def report(self, layout: Layout) -> MemoryReport | Fault | None:
-        """A report; each one that was not looked at before is a round."""
+        """Return a report; each layout that is new counts as a round."""
         if layout in self.reports:
             return self.reports[layout]
         found = self.measure(layout)
@@ -91,70 +63,70 @@ class _Rounds:
             self.reports[layout] = found
         return found
 
+    def fitting(self, fitting: Fitting) -> list[Layout]:
+        """Return the measured layouts that fit."""
+        return [layout for layout, report in self.reports.items() if fitting.fits(report, layout)]
+
     @property
     def are_over(self) -> bool:
-        """Whether the run has had its share."""
-        return len(self.reports) >= self.rounds_max
+        """Return True if the run has used its share of rounds."""
+        return len(self.reports) >= MEASURE_ROUNDS_MAX
 
 
 def converge(
-    planning: Planning,
-    measure: Callable[[Layout], MemoryReport | Fault | None],
-    *,
-    given_layers: int | None = None,
-    backoff_step: float = 0.1,
-    rounds_max: int = 16,
-) -> Converged | Missing | Unallocatable:
+    fitting: Fitting, measure: Callable[[Layout], MemoryReport | Fault | None]
+) -> Placement | Missing | Unallocatable:
     """Run the loop. `measure` answers from what is known; None: not measured yet."""
-    rounds = _Rounds(measure, rounds_max)
-    found = _run(planning, rounds, given_layers, backoff_step)
-    if given_layers is not None or isinstance(found, Missing) or not rounds.reports:
-        return found
-    return _climb(planning, rounds, found)
+    rounds = _Rounds(measure)
+    found = _run(fitting, rounds)
+    if fitting.given_layers is None and not isinstance(found, Missing) and rounds.reports:
+        found = _climb(fitting, rounds, found)
+    match found:
+        case Layout():
+            return fitting.placement(found, rounds.reports[found], rounds=len(rounds.reports))
+        case Unallocatable():
+            return replace(found, rounds=len(rounds.reports))
+    return found
 
 
-def _run(
-    planning: Planning, rounds: _Rounds, given_layers: int | None, backoff_step: float
-) -> Converged | Missing | Unallocatable:
-    layout = planning.plan(None, 0.0)
+def _run(fitting: Fitting, rounds: _Rounds) -> Layout | Missing | Unallocatable:
+    layout = fitting.plan(None, 0.0)
     backoff, seen = 0.0, set[Layout]()
     if layout is None:
-        return Unallocatable(message=NOT_ALLOCATED, rounds=0)
+        return Unallocatable(message=NOT_ALLOCATED)
     while True:
         report = rounds.report(layout)
         if report is None:
             return Missing(layout=layout)
         if isinstance(report, Fault):
-            return Unallocatable(message=report.message, rounds=len(rounds.reports), layout=layout, fault=report)
+            return Unallocatable(message=report.message, layout=layout, fault=report)
         seen.add(layout)
-        following = planning.plan(report, backoff)
-        more = 0 if following is None else planning.offloaded(following) - planning.offloaded(layout)
+        following = fitting.plan(report, backoff)
+        more = 0 if following is None else fitting.offloaded(following) - fitting.offloaded(layout)
         if following is not None and more <= 0 and following not in seen and not rounds.are_over:
             layout = following
             continue
-        if following is not None and more > 0 and given_layers is None:
-            between = _try_between(planning, rounds, report, layout, following)
+        if following is not None and more > 0 and fitting.given_layers is None:
+            between = _try_between(fitting, rounds, report, layout, following)
             if between is not None:
                 return between
-        if planning.fits(report, layout):
-            return Converged(layout=layout, report=report, rounds=len(rounds.reports))
-        backoff += backoff_step
-        if given_layers is not None or following is None or backoff > BACKOFF_MAX or rounds.are_over:
-            return _best_known(planning, rounds, layout, report, given_layers)
+        if fitting.fits(report, layout):
+            return layout
+        backoff += BACKOFF_STEP
+        if fitting.given_layers is not None or following is None or backoff > BACKOFF_MAX or rounds.are_over:
+            return _best_known(fitting, rounds, layout, report)
 
 
-def _climb(
-    planning: Planning, rounds: _Rounds, found: Converged | Unallocatable
-) -> Converged | Missing | Unallocatable:
-    """Whether a better layout fits after all, or a faster one that is as good."""
+def _climb(fitting: Fitting, rounds: _Rounds, found: Layout | Unallocatable) -> Layout | Missing | Unallocatable:
+    """Try a better layout, or a faster one that is as good."""
     if isinstance(found, Unallocatable) and found.fault is not None:
         return found
-    found = _best_fitting(planning, rounds, found)
+    found = _best_fitting(fitting, rounds, found)
     while not rounds.are_over:
-        layout = found.layout if isinstance(found, Converged) else None
-        trial = planning.better(layout, rounds.reports)
+        layout = found if isinstance(found, Layout) else None
+        trial = fitting.better(layout, rounds.reports)
         if trial is None and layout is not None:
-            trial = planning.faster(layout, rounds.reports)
+            trial = fitting.faster(layout, rounds.reports)
         if trial is None:
             break
         report = rounds.report(trial)
@@ -162,43 +134,40 @@ def _climb(
             return Missing(layout=trial)
         if isinstance(report, Fault):
             break
-        if planning.fits(report, trial):
-            found = Converged(layout=trial, report=report, rounds=len(rounds.reports))
-    return replace(found, rounds=len(rounds.reports))
+        if fitting.fits(report, trial):
+            found = trial
+    return found
 
 
-def _best_fitting(planning: Planning, rounds: _Rounds, found: Converged | Unallocatable) -> Converged | Unallocatable:
-    """The loop takes the last that fits; one on its way may have been better."""
-    fitting = [one for one, known in rounds.reports.items() if planning.fits(known, one)]
-    best = max(fitting, key=planning.worth, default=None)
-    if best is None or (isinstance(found, Converged) and planning.worth(best) <= planning.worth(found.layout)):
+def _best_fitting(fitting: Fitting, rounds: _Rounds, found: Layout | Unallocatable) -> Layout | Unallocatable:
+    """Return the best layout that fits: the loop takes the last one, and an earlier one may be better."""
+    best = max(rounds.fitting(fitting), key=fitting.worth, default=None)
+    if best is None or (isinstance(found, Layout) and fitting.worth(best) <= fitting.worth(found)):
         return found
-    return Converged(layout=best, report=rounds.reports[best], rounds=len(rounds.reports))
+    return best
 
 
 def _try_between(
-    planning: Planning, rounds: _Rounds, report: MemoryReport, layout: Layout, following: Layout
-) -> Converged | Missing | None:
-    """Layouts between the one that was measured and the one that swings above it."""
-    for count in range(planning.offloaded(following), planning.offloaded(layout), -1):
-        trial = planning.plan(report, 0.0, exactly=count)
+    fitting: Fitting, rounds: _Rounds, report: MemoryReport, layout: Layout, following: Layout
+) -> Layout | Missing | None:
+    """Try layouts between the measured one and the next one, which swings above it."""
+    for count in range(fitting.offloaded(following), fitting.offloaded(layout), -1):
+        trial = fitting.plan(report, 0.0, exactly=count)
         if trial is None or rounds.are_over:
             continue
         measured = rounds.report(trial)
         if measured is None:
             return Missing(layout=trial)
-        if isinstance(measured, MemoryReport) and planning.fits(measured, trial):
-            return Converged(layout=trial, report=measured, rounds=len(rounds.reports))
+        if isinstance(measured, MemoryReport) and fitting.fits(measured, trial):
+            return trial
     return None
 
 
-def _best_known(
-    planning: Planning, rounds: _Rounds, layout: Layout, report: MemoryReport, given_layers: int | None
-) -> Converged | Unallocatable:
-    """The run is over: the best of what was measured and fits is better than nothing."""
-    fitting = [one for one, known in rounds.reports.items() if planning.fits(known, one)]
-    if fitting:
-        best = max(fitting, key=planning.offloaded)
-        return Converged(layout=best, report=rounds.reports[best], rounds=len(rounds.reports))
-    message = NOT_ALLOCATED if given_layers is None else f"{NOT_ALLOCATED} with num_gpu = {given_layers}"
-    return Unallocatable(message=message, rounds=len(rounds.reports), layout=layout, report=report)
+def _best_known(fitting: Fitting, rounds: _Rounds, layout: Layout, report: MemoryReport) -> Layout | Unallocatable:
+    """End the run with the best layout that was measured and fits, if there is one."""
+    best = max(rounds.fitting(fitting), key=fitting.offloaded, default=None)
+    if best is not None:
+        return best
+    given = fitting.given_layers
+    message = NOT_ALLOCATED if given is None else f"{NOT_ALLOCATED} with num_gpu = {given}"
+    return Unallocatable(message=message, layout=layout, report=report)

@@ -1,9 +1,10 @@
-"""Why a model lies where it does, or where it would go: what `explain` answers. Values only."""
+"""Explanation of a placement, existing or planned: the answer of `explain`. Values only."""
 
 from dataclasses import dataclass
 
 from scheduler.core.planning.candidates import Candidate, Placement, Refusal
 from scheduler.core.values.constraint_origins import AppliedConstraint
+from scheduler.core.values.crash_rows import CrashRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class ReplicaMemory:
     node_id: str
     device_names: tuple[str, ...]
     context_tokens: int
-    predicted_bytes: int  # 0: adopted, nobody planned it here
+    predicted_bytes: int  # 0: adopted, not planned here
     allocated_bytes: int
     pinned: bool
 
@@ -48,3 +49,4 @@ class Explanation:
     replicas: tuple[ReplicaMemory, ...] = ()
     waits_for: str = ""
     constraints: tuple[AppliedConstraint, ...] = ()  # what it was held to
+    crash_rows: tuple[CrashRow, ...] = ()

@@ -1,7 +1,7 @@
 """Nodes that lack a model: they may have it from those that have it, which costs a fetch and room in their store.
 
 They come after the nodes that have the file, unless a fetch brings what those cannot: devices alone, another node for
-one replica more, or a place for which nobody has to go. Values only; a host does the fetching.
+one replica more, or a place without an eviction. Values only; a host does the fetching.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ def plan_anywhere(request: PlacementRequest, view: ClusterView, reports: Reports
 
 
 def _better(here: Outcome, wider: Outcome, request: PlacementRequest) -> Outcome:
-    """What is to be done, knowing both."""
+    """Return the better of two outcomes."""
     if isinstance(wider, MeasureFirst):
         return wider
     if isinstance(here, Refusal):
@@ -63,12 +63,12 @@ def _better(here: Outcome, wider: Outcome, request: PlacementRequest) -> Outcome
 
 
 def _is_good(placement: Placement, request: PlacementRequest) -> bool:
-    """Whether a fetch could bring nothing."""
+    """Return True if a fetch could improve nothing."""
     return not _is_slow(placement) and not placement.victims and not _is_beside(placement, request)
 
 
 def _is_beside(placement: Placement, request: PlacementRequest) -> bool:
-    """Whether a replica more lies on a node that has one."""
+    """Return True if a further replica is on a node that has one."""
     return any(node_id == placement.node_id for node_id, _ in request.replicas)
 
 
@@ -89,7 +89,7 @@ def _lacking(request: PlacementRequest, view: ClusterView) -> list[NodeView]:
 
 
 def _known_file(request: PlacementRequest, view: ClusterView) -> ModelFile | None:
-    """As those have it whom another node can ask."""
+    """Return the file as nodes have it that another node can fetch from."""
     files = (
         model_file(node, request.model_digest, request.layout.projector_digest)
         for node in view.nodes
@@ -103,7 +103,7 @@ def _with_file(node: NodeView, file: ModelFile) -> NodeView:
 
 
 def _explained(outcome: Outcome, lacking: Iterable[NodeView], file: ModelFile | None) -> Outcome:
-    """Say of the nodes without room that the file could not be fetched to them either."""
+    """Add the lack of room for the file to the nodes that could not fetch it."""
     if isinstance(outcome, MeasureFirst):
         return outcome
     short = {

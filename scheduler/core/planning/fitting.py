@@ -1,15 +1,16 @@
-"""One shape on one ground: from sizes and rooms to a layout, and whether a measured one fits."""
+"""One shape on one device set: from sizes and rooms to a layout, and whether a measured one fits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.planning.candidates import PlacementRequest
-from scheduler.core.planning.grounds import Ground
+from common.spec.layout import DeviceLayers, Layout
+from scheduler.core.planning.candidates import Placement, PlacementRequest
+from scheduler.core.planning.device_sets import DeviceSet
+from scheduler.core.planning.known_reports import measure_key
 from scheduler.core.planning.layer_rooms import Beside, LayerRooms
-from scheduler.core.planning.trials import Trials, target_of
+from scheduler.core.planning.refinement import Refinement, target_of
 from scheduler.core.sizes.estimate import layer_ranges
-from scheduler.core.sizes.graph_hopes import GraphHopes
-from scheduler.core.sizes.graphs import Graphs
+from scheduler.core.sizes.graphs import GraphBounds, Graphs
 from scheduler.core.sizes.layers import LayerSizes, sizes_by_report
 from scheduler.core.sizes.ledger import Kept, Need, needs_of
 from scheduler.core.sizes.rooms import Rooms
@@ -17,7 +18,6 @@ from scheduler.core.sizes.speeds import OwnedDevice, expected_s, speed_of, step_
 from scheduler.core.sizes.splitting import Bin, DeviceKey, Filling, Split, split_layers
 from scheduler.core.values.constraints import FillPolicy, Shape, label_means
 from scheduler.core.values.facts import ModelFacts
-from scheduler.core.values.layouts import DeviceLayers, Layout
 from scheduler.core.values.memory import MemoryOrigin, MemoryReport, memory_text
 
 COMPLETE_SHAPES = frozenset({Shape.ONE_DEVICE, Shape.ONE_NODE, Shape.NODES})
@@ -25,10 +25,10 @@ COMPLETE_SHAPES = frozenset({Shape.ONE_DEVICE, Shape.ONE_NODE, Shape.NODES})
 
 @dataclass(slots=True, kw_only=True)
 class Fitting:
-    """Plans layouts of one shape on one ground; what converge.Planning asks for. Lives for one run of the loop."""
+    """Plans layouts of one shape on one device set. Lives for one run of the loop (`converge`)."""
 
     shape: Shape
-    ground: Ground
+    device_set: DeviceSet
     base: Layout  # everything but the devices
     request: PlacementRequest
     facts: ModelFacts
@@ -48,7 +48,7 @@ class Fitting:
     def __post_init__(self) -> None:
         self._space = LayerRooms(
             shape=self.shape,
-            ground=self.ground,
+            device_set=self.device_set,
             constraints=self.request.constraints,
             rooms=self.rooms,
             kept=self.kept,
@@ -56,11 +56,11 @@ class Fitting:
         )
 
     def plan(self, report: MemoryReport | None, backoff: float, exactly: int | None = None) -> Layout | None:
-        """A layout for these sizes; None: the shape cannot be had."""
+        """Return a layout for these sizes, with `exactly` so many layers if given; None: the shape cannot have them."""
         if report is not None:
             self.sizes = sizes_by_report(report, self.facts)
             self._origin = report.origin
-            self._graphs.take(report, self.ground.node.id)
+            self._graphs.take(report, self.device_set.node.id)
         if self.shape is Shape.CPU or self.request.constraints.tensor_split:
             return self._only_layout() if not backoff else None  # whatever is left alone of devices changes nothing
         if self.shape is Shape.EXPERTS_ON_HOST:
@@ -84,100 +84,114 @@ class Fitting:
         return self.base.without_devices() if self.shape is Shape.CPU else self._layout(self._by_shares())
 
     def better(self, layout: Layout | None, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
-        """The next better layout that may fit, with graphs as small as they were ever seen."""
+        """Return the next better layout that may fit, with graphs as small as they were ever seen."""
         if self.shape in (Shape.CPU, Shape.EXPERTS_ON_HOST) or self.request.constraints.tensor_split:
             return None
-        return self._trials(reports).better(layout)
+        return self._refinement(reports).better(layout)
 
     def faster(self, layout: Layout, reports: Mapping[Layout, MemoryReport]) -> Layout | None:
-        """One that is as good and takes clearly less time for a token."""
+        """Return a layout that is as good and takes clearly less time for a token."""
         if self.shape not in (Shape.ONE_NODE, Shape.PARTIAL) or not self.speeds_known:
             return None
         if self.request.constraints.tensor_split or self.request.constraints.names_main_gpu:
             return None
-        return self._trials(reports).faster(layout)
+        return self._refinement(reports).faster(layout)
 
-    def _trials(self, reports: Mapping[Layout, MemoryReport]) -> Trials:
-        return Trials(
+    def _refinement(self, reports: Mapping[Layout, MemoryReport]) -> Refinement:
+        return Refinement(
             shape=self.shape,
             space=self,
-            keys=[(node.id, device.id) for node, device in self.ground.devices],
+            keys=[(node.id, device.id) for node, device in self.device_set.devices],
             devices_min=self.devices_min,
             in_any_order=self._in_any_order,
-            hopes=GraphHopes(reports, self.ground.node.id),
+            bounds=GraphBounds(reports, self.device_set.node.id),
             reports=reports,
         )
 
     def layer_bytes(self) -> Sequence[int]:
-        """Of each layer on a device, the output last."""
+        """Return the bytes of each layer on a device, the output last."""
         return self.sizes.on_devices()
 
     def layer_seconds(self, key: DeviceKey) -> Sequence[float]:
-        """For a token, of each layer on this device."""
-        speed = speed_of(self.ground.device(*key)[1], known=self.speeds_known)
+        """Return the seconds of each layer on this device, for a token."""
+        speed = speed_of(self.device_set.device(*key)[1], known=self.speeds_known)
         return [self.facts.bytes_per_token(layer) / speed for layer in range(len(self.facts.layer_weights_bytes))]
 
     def bins_beside(self, graphs: Mapping[DeviceKey, int], sizes: Sequence[int]) -> list[Bin]:
-        """Devices with their room for layers, the roomiest first."""
+        """Return the devices with their room for layers, the roomiest first."""
         return self._space.bins(self._beside(graphs, sizes), backoff=0.0, merged=self._is_spread)
 
     def split_exactly(self, bins: Sequence[Bin], sizes: Sequence[int], taken: int, *, output: bool) -> Split:
-        """So many layers over all of these devices, filled in their fixed order."""
+        """Split so many layers over all of these devices, filled in their fixed order."""
         return split_layers(sizes, bins, self._filling(taken, output=output, devices_min=len(bins)))
 
     def layout_of(self, split: Split) -> Layout | None:
-        """None: the host does not hold what is left to it."""
+        """Return the layout of a split; None: the host cannot hold its part."""
         return self._layout(split) if self._host_holds(split) else None
 
     def worth(self, layout: Layout) -> tuple[int, ...]:
-        """Blocks on devices, without those whose experts stay in host RAM, then the output, then few devices."""
+        """Rank by blocks on devices, without those with experts in host RAM, then the output, then few devices."""
         blocks, has_output = target_of(layout)
         fewer = -len(layout.devices) if self.shape is Shape.ONE_NODE and self._in_any_order else 0
         return blocks - layout.experts_on_host, has_output, fewer
 
     def offloaded(self, layout: Layout) -> int:
-        """Layers on devices; experts that stay in host RAM count against it."""
+        """Count the layers on devices; experts that stay in host RAM reduce it."""
         return sum(part.layer_count for part in layout.devices) - layout.experts_on_host
 
     def needs(self, report: MemoryReport, layout: Layout) -> tuple[Need, ...] | None:
-        """What a layout takes, by device."""
-        return needs_of(self.ground.node, layout, report, self.kept, self.ground.nodes)
+        """Return the needs of a layout, by device."""
+        return needs_of(self.device_set.node, layout, report, self.kept, self.device_set.nodes)
 
     def fits(self, report: MemoryReport, layout: Layout) -> bool:
-        """Whether every device and every pool has room, and no cap is exceeded."""
+        """Return True if every device and every pool has room, and no cap is exceeded."""
         needs = self.needs(report, layout)
         if needs is None or self._space.over_cap(needs):
             return False
         if self._may_exceed(self.given_layers):
             return not any(need.total_bytes > self._space.whole(need) for need in needs)
-        return not self.rooms.short_pools(needs, self.ground.nodes, self.without)
+        return not self.rooms.short_pools(needs, self.device_set.nodes, self.without)
+
+    def placement(self, layout: Layout, report: MemoryReport, *, rounds: int) -> Placement:
+        """Return the placement with a layout that fits as measured, before its evictions are chosen."""
+        needs = self.needs(report, layout)
+        assert needs is not None, "what fits belongs to its layout"
+        return Placement(
+            node_id=self.device_set.node.id,
+            layout=layout,
+            report=report,
+            needs=needs,
+            shape=self.shape,
+            key=measure_key(self.request.model_digest, self.device_set, layout),
+            rounds=rounds,
+        )
 
     def _may_exceed(self, given: int | None) -> bool:
-        """A count that the user gave may exceed what is free where nothing of ours is loaded; never what there is."""
+        """Return True if a user's number of layers may exceed the free bytes: no replica of ours is on the devices."""
         return given is not None and given == self.given_layers and not self._space.others_are_loaded()
 
     @property
     def given_layers(self) -> int | None:
-        """Layers that the user wants on devices, at most all."""
+        """Return the user's number of layers on devices, at most all."""
         wanted = self.request.constraints.num_gpu
         return None if wanted is None else min(wanted, len(self.facts.layer_weights_bytes))
 
     def expected_s(self, layout: Layout) -> float:
-        """Seconds for a token with this layout, beside those who decode on its devices now."""
-        owned = [self.ground.device(part.node_id, part.device_id) for part in layout.devices]
+        """Return the seconds for a token with this layout, beside the replicas that decode on its devices now."""
+        owned = [self.device_set.device(part.node_id, part.device_id) for part in layout.devices]
         ranges = layer_ranges(layout, len(self.facts.layer_weights_bytes) - 1)
         step = step_s(
             self.facts,
             [(one, range(*layers)) for one, layers in zip(owned, ranges, strict=True)],
-            self.ground.node.host_device,
+            self.device_set.node.host_device,
             experts_on_host=layout.experts_on_host,
             speeds_known=self.speeds_known,
         )
         return expected_s(step, [(node.id, device.id) for node, device in owned or self._host()], self.decoding)
 
     def _host(self) -> Sequence[OwnedDevice]:
-        host = self.ground.node.host_device
-        return [(self.ground.node, host)] if host is not None else []
+        host = self.device_set.node.host_device
+        return [(self.device_set.node, host)] if host is not None else []
 
     def _split(self, backoff: float, given: int | None, experts_on_host: int = 0) -> Split:
         sizes = self.sizes.on_devices(experts_on_host=experts_on_host)
@@ -187,7 +201,7 @@ class Fitting:
 
     @property
     def _in_any_order(self) -> bool:
-        """Whether devices may be left out or change places: nodes stay together, and to spread is to use them all."""
+        """Return True if devices may be left out or reordered. Nodes stay together; to spread is to use them all."""
         return self.shape is not Shape.NODES and not self._is_spread
 
     @property
@@ -214,7 +228,7 @@ class Fitting:
         )
 
     def _plan_experts(self, backoff: float, exactly: int | None) -> Layout | None:
-        """The fewest blocks whose experts stay in host RAM, so that all the rest lies on devices."""
+        """Plan the fewest blocks with experts in host RAM, so that all the rest is on devices."""
         blocks, layers = len(self.sizes.experts) - 1, len(self.sizes.weights)
         if exactly is not None:
             split = self._split(backoff, None, layers - exactly)
@@ -232,7 +246,7 @@ class Fitting:
         return self._layout(split, high) if self._host_holds(split, high) else None
 
     def _host_holds(self, split: Split, experts_on_host: int = 0) -> bool:
-        """Whether the host has room for what is left to it; if not, the shape fails, and the text says so."""
+        """Return True if the host has room for its part; if not, the shape fails, and the text says so."""
         left = [*range(split.host_blocks), *([len(self.sizes.weights) - 1] if split.output_on_host else [])]
         always, have = self._space.on_host(self._beside({}))
         need: int = always + sum(self.sizes.weights[layer] + self.sizes.caches[layer] for layer in left)
@@ -242,21 +256,21 @@ class Fitting:
         return need <= have
 
     def _score(self, split: Split) -> tuple[object, ...]:
-        """Of equally many devices: those with the GPU that was asked for, the fastest, the roomiest, then by name."""
+        """Rank sets of equally many devices: with the requested GPU, the fastest, the roomiest, then by name."""
         keys = [key for key, _ in split.parts]
-        owned = [self.ground.device(*key) for key in keys]
+        owned = [self.device_set.device(*key) for key in keys]
         room = sum(self.rooms.on(node, device, self.without).available_bytes for node, device in owned)
-        main = self.request.constraints.main_device(self.ground.node)
-        lacks_main = main is not None and (self.ground.node.id, main.id) not in keys
+        main = self.request.constraints.main_device(self.device_set.node)
+        lacks_main = main is not None and (self.device_set.node.id, main.id) not in keys
         return lacks_main, self.expected_s(self._layout(split)), -room, sorted(keys)
 
     def _by_shares(self) -> Split:
-        """Layers in the proportions that the operator has given, in the order of their list."""
+        """Split layers in the operator's proportions, in the order of their list."""
         constraints = self.request.constraints
         shares = [
             ((node.id, device.id), share)
             for label, share in zip(constraints.devices, constraints.tensor_split, strict=True)
-            for node, device in self.ground.devices
+            for node, device in self.device_set.devices
             if share and label_means(label, node, device)
         ]
         layers = len(self.facts.layer_weights_bytes)
@@ -272,7 +286,7 @@ class Fitting:
     def _layout(self, split: Split, experts_on_host: int = 0) -> Layout:
         devices = tuple(
             DeviceLayers(
-                device_id=device_id, layer_count=count, node_id="" if node_id == self.ground.node.id else node_id
+                device_id=device_id, layer_count=count, node_id="" if node_id == self.device_set.node.id else node_id
             )
             for (node_id, device_id), count in split.parts
         )

@@ -1,9 +1,9 @@
-"""How much room each device of a ground has for layers: what is to be had, less what lies beside."""
+"""Room for layers on each device of a set: available bytes less everything else that a layout needs there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.core.planning.grounds import Ground
+from scheduler.core.planning.device_sets import DeviceSet
 from scheduler.core.sizes.ledger import Kept, Need, overhead_bytes, pools_of, reserve_bytes
 from scheduler.core.sizes.rooms import Rooms
 from scheduler.core.sizes.speeds import OwnedDevice, speed_classes
@@ -15,7 +15,7 @@ from scheduler.core.values.view import DeviceKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a layout takes beside its layers, as well as it is known."""
+    """Needs of a layout beside its layers, as well as they are known."""
 
     graphs: Mapping[DeviceKey, int]
     host_bytes: int  # graph and inputs in host RAM
@@ -25,20 +25,20 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRooms:
-    """The devices of one ground, if the placements `without` may go."""
+    """Room for layers on one device set, if the placements `without` may go."""
 
     shape: Shape
-    ground: Ground
+    device_set: DeviceSet
     constraints: Constraints
     rooms: Rooms
     kept: Kept
     without: frozenset[str]
 
     def bins(self, beside: Beside, *, backoff: float, merged: bool) -> list[Bin]:
-        """Devices as the splitter sees them, the roomiest first; `backoff` is the part of the free bytes left alone."""
+        """Return the devices for the splitter, the roomiest first; `backoff`: the part of the free bytes left alone."""
         classes = self._classes(merged=merged)
         rooms: dict[DeviceKey, int] = {}
-        for node, device in self.ground.devices:
+        for node, device in self.device_set.devices:
             have = self.rooms.on(node, device, self.without)
             cap = self.constraints.max_bytes_on(node, device)
             room = have.available_bytes if cap is None else min(have.available_bytes, cap)
@@ -49,16 +49,16 @@ class LayerRooms:
         return sorted(bins, key=lambda one: (-one.room_bytes, one.key))
 
     def beside(self, one: OwnedDevice, beside: Beside) -> int:
-        """What a device needs beside layers."""
+        """Return the bytes that a device needs beside layers."""
         node, device = one
         most = self.rooms.on(node, device, self.without).available_bytes
-        is_split = len(self.ground.devices) > 1 and self.shape is not Shape.ONE_DEVICE
+        is_split = len(self.device_set.devices) > 1 and self.shape is not Shape.ONE_DEVICE
         margin = self.kept.margin_bytes(node, device, beside.origin, need_bytes=most, is_split=is_split)
         return beside.graphs.get((node.id, device.id), 0) + reserve_bytes(device, self.kept.policy) + margin
 
     def on_host(self, beside: Beside) -> tuple[int, int]:
-        """What the runner's own RAM needs beside layers, and what it has; without a figure it has nothing."""
-        node, host = self.ground.node, self.ground.node.host_device
+        """Return needed and available bytes of the runner's own RAM beside layers; without a figure 0 are available."""
+        node, host = self.device_set.node, self.device_set.node.host_device
         if host is None:
             return beside.host_bytes, -1
         have = self.rooms.on(node, host, self.without).available_bytes
@@ -66,12 +66,14 @@ class LayerRooms:
         return beside.host_bytes + self.beside((node, host), bare), have
 
     def others_are_loaded(self) -> bool:
-        """Whether anything of ours lies on the devices."""
-        return any(self.rooms.on(node, device, self.without).promised_bytes > 0 for node, device in self.ground.devices)
+        """Return True if any of our replicas is on the devices."""
+        return any(
+            self.rooms.on(node, device, self.without).promised_bytes > 0 for node, device in self.device_set.devices
+        )
 
     def whole(self, need: Need) -> int:
-        """What a device could have for us if it were empty; of the machine's RAM, what is free."""
-        node = self.ground.nodes[need.node_id]
+        """Return the bytes that an empty device could give; of the machine's RAM, its free bytes."""
+        node = self.device_set.nodes[need.node_id]
         device = node.device(need.device_id)
         assert device is not None, "needs name devices of their node"
         if device.kind is DeviceKind.CPU:
@@ -79,9 +81,9 @@ class LayerRooms:
         return device.total_bytes - overhead_bytes(device, self.kept.policy)
 
     def over_cap(self, needs: Sequence[Need]) -> bool:
-        """Whether a device would hold more of the model than it may."""
+        """Return True if a device would hold more of the model than its cap."""
         for need in needs:
-            node = self.ground.nodes[need.node_id]
+            node = self.device_set.nodes[need.node_id]
             device = node.device(need.device_id)
             cap = self.constraints.max_bytes_on(node, device) if device is not None else None
             if cap is not None and need.report_bytes > cap:
@@ -89,16 +91,16 @@ class LayerRooms:
         return False
 
     def _classes(self, *, merged: bool) -> dict[DeviceKey, int]:
-        """One class per node where there are several, the runner's own first: it takes the end of the model."""
+        """Return one class per node if there are several, the runner's own first: it takes the end of the model."""
         if self.shape is not Shape.NODES:
-            return speed_classes(self.ground.devices, merged=merged)
-        order = {node_id: number for number, node_id in enumerate(self.ground.nodes)}
-        return {(node.id, device.id): order[node.id] for node, device in self.ground.devices}
+            return speed_classes(self.device_set.devices, merged=merged)
+        order = {node_id: number for number, node_id in enumerate(self.device_set.nodes)}
+        return {(node.id, device.id): order[node.id] for node, device in self.device_set.devices}
 
     def _share_pools(self, rooms: dict[DeviceKey, int], beside: Beside) -> None:
-        """Devices of one pool are not added up: what the pool has is shared in proportion to their rooms."""
+        """Share the room of a pool among its devices in proportion to their rooms; they are not added up."""
         members: dict[tuple[str, str], list[OwnedDevice]] = {}
-        for node, device in self.ground.devices:
+        for node, device in self.device_set.devices:
             for pool_id in pools_of(device):
                 members.setdefault((node.id, pool_id), []).append((node, device))
         for (node_id, pool_id), owned in members.items():
@@ -109,7 +111,7 @@ class LayerRooms:
             if pool is None or (len(owned) == 1 and not is_host):
                 continue
             left = pool.available_bytes - sum(self.beside(one, beside) for one in owned)
-            if is_host and node_id == self.ground.node.id:
+            if is_host and node_id == self.device_set.node.id:
                 left -= self.on_host(beside)[0]
             keys = [(node_id, device.id) for _, device in owned]
             together = sum(rooms[key] for key in keys)

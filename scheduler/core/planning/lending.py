@@ -8,8 +8,8 @@ nothing else: its runner ends, and the next plan does without that node.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from common.spec.layout import DeviceLayers, Layout
 from scheduler.core.sizes.ledger import LentTo, Promise, reserve_bytes
-from scheduler.core.values.layouts import DeviceLayers, Layout
 from scheduler.core.values.memory import DeviceBytes, MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import NodeView
@@ -17,7 +17,7 @@ from scheduler.core.values.view import NodeView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """What one node lends; `planned` has an entry for each device."""
+    """Loan of one node; `planned` has an entry for each device."""
 
     node_id: str
     address: str
@@ -46,14 +46,14 @@ class LenderGone(Exception):
 
 
 def lenders_of(layout: Layout) -> tuple[str, ...]:
-    """Ids of the nodes that lend to a placement, in layer order."""
+    """Return the ids of the nodes that lend to a placement, in layer order."""
     if not any(part.node_id for part in layout.devices):
         return ()
     return tuple(dict.fromkeys(part.node_id for part in layout.devices if part.node_id))
 
 
 def loans_of(layout: Layout, planned: MemoryReport | None, nodes: Mapping[str, NodeView]) -> tuple[Loan, ...]:
-    """What each other node lends for a layout.
+    """Return the loans of all other nodes for a layout.
 
     Raises:
         LenderGone: see there.
@@ -78,7 +78,7 @@ def loans_for(  # a command's parts
     reference: tuple[str, int],
     command: tuple[int, str],
 ) -> Loans | None:
-    """What has to be lent before a layout is used on `head`; None if all of it lies there.
+    """Return the loans that a layout needs before its use on `head`; None if all of it is there.
 
     `reference` is placement id and generation, `command` fence and leader.
 
@@ -108,7 +108,7 @@ def lent_promises(
     *,
     starting: bool,
 ) -> Iterator[Promise]:
-    """What a placement holds on the nodes that lend to it: the largest of the reports, and what each process takes."""
+    """Yield the promises of a placement on its lenders: the largest of the reports, and the cost of each process."""
     counted: dict[tuple[str, str], int] = {}
     for report in reports:
         for layers, part in _lent(layout, report):
@@ -134,7 +134,7 @@ def lent_promises(
 
 
 def own_report(layout: Layout, report: MemoryReport | None) -> MemoryReport | None:
-    """A report without the devices of other nodes."""
+    """Return a report without the devices of other nodes."""
     if report is None or not lenders_of(layout):
         return report
     if len(report.devices) != len(layout.devices):
@@ -144,7 +144,7 @@ def own_report(layout: Layout, report: MemoryReport | None) -> MemoryReport | No
 
 
 def _lent(layout: Layout, report: MemoryReport | None) -> Iterator[tuple[DeviceLayers, DeviceBytes]]:
-    """Devices of other nodes with what is counted for them: reports have the devices in the layout's order."""
+    """Yield devices of other nodes with their bytes: reports have the devices in the layout's order."""
     counted = report.devices if report is not None and len(report.devices) == len(layout.devices) else ()
     for index, layers in enumerate(layout.devices):
         if layers.node_id:

@@ -1,4 +1,4 @@
-"""What would fit instead of what was refused: smaller context, fewer slots, smaller cache, one more device.
+"""Nearest settings that would fit after a refusal: smaller context, fewer slots, smaller cache, one more device.
 
 Worked out by the planner itself, on the largest nodes. What was measured for the refusal bounds what less would take;
 where nothing was, formulas are on the safe side. What is named here fits by them.
@@ -13,14 +13,14 @@ from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
 
 NODES_LOOKED_AT = 8
-# Below what is ever chosen by itself; shorter ones are of use to nobody.
+# Below what is ever chosen by itself; shorter ones are of no use.
 SMALL_CONTEXTS = (2048, 1024, 512, 256)
 
 Fits = Callable[[PlacementRequest, ClusterView, Policy], bool]
 
 
 def nearest(request: PlacementRequest, view: ClusterView, policy: Policy, fits: Fits) -> tuple[str, ...]:
-    """Configurations that would fit, each changed in one thing, for people. Empty: none is near, or nobody knows."""
+    """Return configurations that would fit, each with one change. Empty: none is near, or it is unknown."""
     having = [node for node in view.nodes if (file := node.model(request.model_digest)) is not None and file.facts]
     largest = sorted(having, key=lambda node: (-_total_bytes(node), node.id))[:NODES_LOOKED_AT]
     if not largest:
@@ -35,14 +35,14 @@ def nearest(request: PlacementRequest, view: ClusterView, policy: Policy, fits: 
 
 
 def would_fit_text(configurations: tuple[str, ...]) -> str:
-    """For people who were refused."""
+    """Return the configurations that would fit as text for a refusal."""
     return f"by estimate it would fit with {' or with '.join(configurations)}"
 
 
 def _changes(
     request: PlacementRequest, nodes: list[NodeView]
 ) -> Iterator[tuple[str, str, PlacementRequest, tuple[NodeView, ...]]]:
-    """Kind of change, its words, and what is asked then; of each kind the smallest change comes first."""
+    """Yield kinds of change, their words and the changed request; of each kind the smallest change first."""
     same = tuple(nodes)
     layout = request.layout
     for tokens in (*CONTEXT_STEPS, *SMALL_CONTEXTS):
@@ -53,8 +53,8 @@ def _changes(
     while slots > 1:
         slots //= 2
         yield "slots", f"{slots} slots" if slots > 1 else "1 slot", replace(request, slot_steps=(slots,)), same
-    if not layout.cache_type_k and not layout.cache_type_v:
-        small = replace(layout, cache_type_k=CACHE_TYPE_SMALL, cache_type_v=CACHE_TYPE_SMALL)
+    if not any(layout.cache_types):
+        small = layout.with_cache_types(CACHE_TYPE_SMALL, CACHE_TYPE_SMALL)
         yield "cache", f"cache type {CACHE_TYPE_SMALL}", replace(request, layout=small), same
     for number, node in enumerate(nodes):
         device = _largest(node)

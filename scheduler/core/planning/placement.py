@@ -1,9 +1,9 @@
-"""Where a model goes: a request and a snapshot of the cluster in, a placement or a refusal out.
+"""Placement of a model: a request and a snapshot of the cluster in, a placement or a refusal out.
 
-1. Sort out which devices may be used at all (`grounds`), each refusal with its reason.
+1. Sort out which devices may be used at all (`device_sets`), each refusal with its reason.
 2. Try the steps in order (`shapes`): shapes, eviction and automatic values, best first.
-3. In each step try the grounds in order (`ranking`): the fastest, then those with most room.
-4. On a ground run the loop (`converge`): plan, measure, plan again. A report that is missing ends it with
+3. In each step try the device sets in order (`ranking`): the fastest, then those with most room.
+4. On a device set run the loop (`converge`): plan, measure, plan again. A report that is missing ends it with
    `MeasureFirst`; once it is there, the same way is taken again from what is known.
 5. Nothing fits: BUSY if it would once others are gone, else a refusal with the numbers and what would fit (`nearest`).
 """
@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import tee
 
+from common.spec.layout import Layout
 from scheduler.core.planning.candidates import (
     Candidate,
     ClusterView,
@@ -26,22 +27,23 @@ from scheduler.core.planning.candidates import (
     Verdict,
 )
 from scheduler.core.planning.converge import NOT_ALLOCATED
+from scheduler.core.planning.device_sets import CANDIDATES_MAX, DeviceSet, DeviceSets, find_device_sets
+from scheduler.core.planning.evaluator import Evaluator
 from scheduler.core.planning.fitting import COMPLETE_SHAPES
-from scheduler.core.planning.grounds import Ground, Grounds, find_grounds
-from scheduler.core.planning.judge import Judge
 from scheduler.core.planning.known_reports import BAD_FILE
 from scheduler.core.planning.nearest import nearest, would_fit_text
 from scheduler.core.planning.node_sets import node_sets
 from scheduler.core.planning.ranking import ranked, ranked_sites
 from scheduler.core.planning.shapes import Eviction, Step, steps
 from scheduler.core.planning.variants import Automatic, tier_bytes
-from scheduler.core.sizes.ledger import NOBODY, Available
+from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available
 from scheduler.core.values.constraints import FillPolicy, Shape
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import memory_text
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, NodeView
+
+DEVICE_SETS_TRIED_MAX = 24  # per shape and set of values: what ranks lower is no better
 
 __all__ = ["BAD_FILE", "WAITS_FOR_LOAD", "WAITS_FOR_PROBE", "plan_placement"]
 
@@ -57,13 +59,13 @@ Seen = dict[tuple[object, ...], Candidate]
 def plan_placement(request: PlacementRequest, view: ClusterView, reports: Reports, policy: Policy) -> Outcome:
     """Choose where a model goes; the module's docstring has the order."""
     search = _Search(request, view, reports, policy)
-    if (fault := search.judge.known.final_fault()) is not None:  # the same bytes everywhere
+    if (fault := search.evaluator.known.final_fault()) is not None:  # the same bytes everywhere
         return _broken(search, fault)
     outcome = search.run()
     if outcome is not None:
         return outcome
-    everybody = frozenset(promise.placement_id for promise in view.promises) - view.pinned
-    return _refuse(search, search.would_fit_without(everybody) if everybody else None)
+    all_placements = frozenset(promise.placement_id for promise in view.promises) - view.pinned
+    return _refuse(search, search.would_fit_without(all_placements) if all_placements else None)
 
 
 class _Search:
@@ -77,14 +79,14 @@ class _Search:
         self.request = request
         self.view = view
         self.policy = policy
-        self.judge = Judge(request, view, reports, policy, bounds)
-        self.grounds: Grounds = find_grounds(request, view, policy)
+        self.evaluator = Evaluator(request, view, reports, policy, bounds)
+        self.device_sets: DeviceSets = find_device_sets(request, view)
         self._automatic = self._find_automatic()
         self.seen: Seen = {}
-        self._orders: dict[tuple[Shape, DeviceKind], Iterator[Ground]] = {}
+        self._orders: dict[tuple[Shape, DeviceKind], Iterator[DeviceSet]] = {}
         self._evictable: frozenset[str] | None = None
-        for node, device, (verdict, reason) in self.grounds.left_out:
-            if len(self.seen) >= policy.candidates_max // 2:  # the rest is for what is tried
+        for node, device, (verdict, reason) in self.device_sets.left_out:
+            if len(self.seen) >= CANDIDATES_MAX // 2:  # the rest is for what is tried
                 break
             self.seen[node.id, device.id] = Candidate(
                 node_id=node.id,
@@ -96,10 +98,10 @@ class _Search:
             )
 
     def run(self, *, may_evict: bool = True) -> Placement | MeasureFirst | None:
-        """The first that fits, or what has to be measured to know; None: nothing does."""
+        """Return the first placement that fits, or the measurement that it needs; None: nothing fits."""
         for step in self._steps(may_evict=may_evict):
-            without = NOBODY
-            if step.eviction is Eviction.IDLE:  # who may go is asked only where nothing fits beside them
+            without = NO_PLACEMENTS
+            if step.eviction is Eviction.IDLE:  # candidates for eviction are listed only if nothing fits beside them
                 without = self._may_go()
                 if not without:
                     continue
@@ -107,11 +109,11 @@ class _Search:
             if isinstance(outcome, MeasureFirst):
                 return outcome
             if isinstance(outcome, Placement):
-                return replace(outcome, candidates=self.told())
+                return replace(outcome, candidates=self.considered())
         return None
 
-    def told(self) -> tuple[Candidate, ...]:
-        """Everything that was considered; of devices that were left out, what there is on them."""
+    def considered(self) -> tuple[Candidate, ...]:
+        """Return all candidates; of excluded devices, with their available bytes."""
         nodes = {node.id: node for node in self.view.nodes}
         return tuple(
             one if one.available else replace(one, available=self._rooms_of(one, nodes.get(one.node_id)))
@@ -120,14 +122,14 @@ class _Search:
 
     def _rooms_of(self, left_out: Candidate, node: NodeView | None) -> tuple[Available, ...]:
         device = node.device(left_out.device_id) if node is not None else None
-        return (self.judge.rooms.on(node, device),) if node is not None and device is not None else ()
+        return (self.evaluator.rooms.on(node, device),) if node is not None and device is not None else ()
 
-    def would_fit_without(self, everybody: frozenset[str]) -> Placement | MeasureFirst | None:
-        """Whether it would fit if everything that we have promised were gone."""
+    def would_fit_without(self, all_placements: frozenset[str]) -> Placement | MeasureFirst | None:
+        """Plan as if all our promises were gone."""
         found: Seen = {}
-        self.judge.assuming = True
+        self.evaluator.assuming = True
         for step in self._steps(may_evict=False):
-            outcome = self._try_step(step, everybody, found)
+            outcome = self._try_step(step, all_placements, found)
             if outcome is not None:
                 return outcome
         return None
@@ -141,7 +143,7 @@ class _Search:
         automatic, layout = self._automatic, self.request.layout
         tiers = {1}
         if self.request.automatic_context:
-            heads = [ground.node for joint in self.grounds.joint.values() for ground in joint]
+            heads = [device_set.node for joint in self.device_sets.joint.values() for device_set in joint]
             totals = {tier_bytes(node) for node in heads} | {0}
             tiers = {len(automatic.context_steps(layout, total)) for total in totals}
         return steps(
@@ -155,20 +157,20 @@ class _Search:
 
     @property
     def _uses_all(self) -> bool:
-        """Whether layers are to lie on every device that there is."""
+        """Return True if layers should be on every device."""
         constraints = self.request.constraints
         return constraints.policy is FillPolicy.SPREAD or sum(1 for share in constraints.tensor_split if share) > 1
 
-    def _ordered_sites(self, step: Step) -> Iterator[Ground]:
-        sites = self.grounds.single.get(step.kind, [])
+    def _ordered_sites(self, step: Step) -> Iterator[DeviceSet]:
+        sites = self.device_sets.single.get(step.kind, [])
         if not sites:
             return iter(())
         read = self._bytes_per_token(sites[0][3][0])
-        speeds_known = self.grounds.speeds_known
-        return ranked_sites(sites, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
+        speeds_known = self.device_sets.speeds_known
+        return ranked_sites(sites, self.request, self.view, self.evaluator.rooms, read, speeds_known=speeds_known)
 
     def _bytes_per_token(self, node: NodeView) -> int:
-        facts = self.judge.known.facts_on(node)
+        facts = self.evaluator.known.facts_on(node)
         return sum(facts.bytes_per_token(layer) for layer in range(len(facts.layer_weights_bytes)))
 
     def _find_automatic(self) -> Automatic:
@@ -188,86 +190,91 @@ class _Search:
         )
 
     def _try_step(self, step: Step, without: frozenset[str], seen: Seen) -> Placement | MeasureFirst | None:
-        """The first ground that holds the model; where somebody has to go for it, the one that costs least."""
+        """Return the first device set that holds the model; with evictions, the one that costs least."""
         best: Placement | None = None
-        for number, ground in enumerate(self._in_order(step)):
-            if number >= self.policy.grounds_tried_max:
+        for number, device_set in enumerate(self._in_order(step)):
+            if number >= DEVICE_SETS_TRIED_MAX:
                 break
-            base = self._base(step, ground)
+            base = self._base(step, device_set)
             if base is None:
                 continue
-            is_seen = (step.shape, ground.key) in seen or len(seen) >= self.policy.candidates_max
-            is_told = self._is_told(step, ground, without, is_seen=is_seen)
-            if is_told and self.judge.is_hopeless(step.shape, ground, base, without):
+            is_seen = (step.shape, device_set.key) in seen or len(seen) >= CANDIDATES_MAX
+            is_skippable = self._is_skippable(step, device_set, without, is_seen=is_seen)
+            if is_skippable and self.evaluator.is_too_small(step.shape, device_set, base, without):
                 continue
-            outcome = self.judge.try_ground(step.shape, ground, base, without)
+            outcome = self.evaluator.try_device_set(step.shape, device_set, base, without)
             match outcome:
                 case MeasureFirst():
                     return outcome
                 case Candidate():
-                    self._remember(seen, (step.shape, ground.key), outcome)
+                    self._remember(seen, (step.shape, device_set.key), outcome)
                 case Placement():
-                    self._remember(seen, (step.shape, ground.key), outcome.candidates[0])
+                    self._remember(seen, (step.shape, device_set.key), outcome.candidates[0])
                     if not outcome.victims:
                         return outcome
                     if best is None or self._loss(outcome) < self._loss(best):
                         best = outcome
         return best
 
-    def _is_told(self, step: Step, ground: Ground, without: frozenset[str], *, is_seen: bool) -> bool:
-        """Whether people hear of a ground without this try: of what may lie in host RAM with the least values."""
-        if not self.judge.is_for_people:
+    def _is_skippable(self, step: Step, device_set: DeviceSet, without: frozenset[str], *, is_seen: bool) -> bool:
+        """Return True if a set that cannot hold the model needs no try: no figures are shown, or others are.
+
+        A set that may use host RAM is tried once, with the least values.
+        """
+        if not self.evaluator.is_for_people:
             return True
         if step.shape in COMPLETE_SHAPES:
             return is_seen
-        return (is_seen and bool(without)) or not self._has_least_values(step, ground)
+        return (is_seen and bool(without)) or not self._has_least_values(step, device_set)
 
-    def _has_least_values(self, step: Step, ground: Ground) -> bool:
+    def _has_least_values(self, step: Step, device_set: DeviceSet) -> bool:
         if step.slots != self.request.slot_steps[-1]:
             return False
         last_cache = step.cache_step + 1 == len(self._automatic.cache_types(self.request.layout))
-        return last_cache and self._base(replace(step, context_step=step.context_step + 1), ground) is None
+        return last_cache and self._base(replace(step, context_step=step.context_step + 1), device_set) is None
 
     def _loss(self, placement: Placement) -> float:
         return sum(one.loss for one in self.view.evictable if one.placement_id in placement.victims)
 
     def _remember(self, seen: Seen, key: tuple[object, ...], candidate: Candidate) -> None:
-        """For people: the last that an engine counted says more than what was not even counted any more."""
+        """Remember a candidate to show: the last counted one is more exact than one that was not counted."""
         known = seen.get(key)
-        if known is None and len(seen) >= self.policy.candidates_max:
+        if known is None and len(seen) >= CANDIDATES_MAX:
             return
         if known is None or candidate.origin.is_counted or not known.origin.is_counted:
             seen[key] = candidate
 
-    def _in_order(self, step: Step) -> Iterator[Ground]:
-        """The grounds of a step, best first. Neither values nor who may go change that: each order is made once."""
+    def _in_order(self, step: Step) -> Iterator[DeviceSet]:
+        """Return the device sets of a step, best first. Values and evictions change no order, so each is made once."""
         key = (step.shape, step.kind)
-        if step.shape is Shape.ONE_NODE and all(len(one.devices) > 1 for one in self.grounds.joint.get(step.kind, [])):
-            key = (Shape.PARTIAL, step.kind)  # the same grounds
+        joint = self.device_sets.joint.get(step.kind, [])
+        if step.shape is Shape.ONE_NODE and all(len(one.devices) > 1 for one in joint):
+            key = (Shape.PARTIAL, step.kind)  # the same device sets
         if key not in self._orders:
             (self._orders[key],) = tee(self._ordered(step), 1)
         return copy(self._orders[key])  # from its beginning; what others have seen of it is kept
 
-    def _ordered(self, step: Step) -> Iterator[Ground]:
+    def _ordered(self, step: Step) -> Iterator[DeviceSet]:
         if step.shape is Shape.NODES:
-            return node_sets(self.grounds, self.judge.rooms, nodes_max=self.policy.rpc_nodes_max)
+            return node_sets(self.device_sets, self.evaluator.rooms, nodes_max=self.policy.rpc_nodes_max)
         if step.shape is Shape.ONE_DEVICE and not self._uses_all:
             return self._ordered_sites(step)
-        grounds = self.grounds.of_shape(step.shape, step.kind)
+        device_sets = self.device_sets.of_shape(step.shape, step.kind)
         if step.shape is Shape.ONE_DEVICE and self._uses_all:
-            alone = {ground.node.id for ground in self.grounds.joint.get(step.kind, []) if len(ground.devices) == 1}
-            grounds = [ground for ground in grounds if ground.node.id in alone]
-        if not grounds:
+            joint = self.device_sets.joint.get(step.kind, [])
+            alone = {one.node.id for one in joint if len(one.devices) == 1}
+            device_sets = [one for one in device_sets if one.node.id in alone]
+        if not device_sets:
             return iter(())
-        if step.shape is Shape.EXPERTS_ON_HOST and not self.judge.known.facts(grounds[0]).has_experts:
+        if step.shape is Shape.EXPERTS_ON_HOST and not self.evaluator.known.facts(device_sets[0]).has_experts:
             return iter(())
-        read = self._bytes_per_token(grounds[0].node)
-        speeds_known = self.grounds.speeds_known and step.shape is not Shape.CPU
-        return ranked(grounds, self.request, self.view, self.judge.rooms, read, speeds_known=speeds_known)
+        read = self._bytes_per_token(device_sets[0].node)
+        speeds_known = self.device_sets.speeds_known and step.shape is not Shape.CPU
+        return ranked(device_sets, self.request, self.view, self.evaluator.rooms, read, speeds_known=speeds_known)
 
-    def _base(self, step: Step, ground: Ground) -> Layout | None:
-        """The values of the step on this ground; None: it has stepped down as far as it can."""
-        total = tier_bytes(ground.node) if step.shape is not Shape.CPU else 0
+    def _base(self, step: Step, device_set: DeviceSet) -> Layout | None:
+        """Return the values of the step on this device set; None: it has stepped down as far as it can."""
+        total = tier_bytes(device_set.node) if step.shape is not Shape.CPU else 0
         contexts = self._automatic.context_steps(self.request.layout, total)
         if step.context_step >= len(contexts):
             return None
@@ -276,8 +283,8 @@ class _Search:
 
 
 def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outcome:
-    """Say why nothing was taken: wait, too large, broken, or nowhere to go; in this order."""
-    candidates = search.told()
+    """Explain why nothing was taken: wait, too large, broken, or no device; in this order."""
+    candidates = search.considered()
     if isinstance(elsewise, MeasureFirst):
         return elsewise
     if elsewise is not None:
@@ -295,7 +302,7 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
         return Refusal(kind=RefusalKind.INSUFFICIENT_MEMORY, message=text, candidates=candidates, nearest=would_fit)
     failed = [one for one in candidates if one.verdict is Verdict.MEASURE_FAILED]
     if failed:
-        reports = search.judge.reports.values()
+        reports = search.evaluator.reports.values()
         fault = next((report for report in reports if isinstance(report, Fault)), None)
         return Refusal(kind=RefusalKind.MEASURE_FAILED, message=failed[0].reason, candidates=candidates, fault=fault)
     reasons = sorted({one.reason for one in candidates if one.reason})
@@ -307,7 +314,7 @@ def _refuse(search: _Search, elsewise: Placement | MeasureFirst | None) -> Outco
 
 
 def _nearest(search: _Search, request: PlacementRequest) -> tuple[str, ...]:
-    return nearest(request, search.view, search.policy, partial(_fits, search.judge.reports))
+    return nearest(request, search.view, search.policy, partial(_fits, search.evaluator.reports))
 
 
 def _fits(reports: Reports, request: PlacementRequest, view: ClusterView, policy: Policy) -> bool:
@@ -315,12 +322,12 @@ def _fits(reports: Reports, request: PlacementRequest, view: ClusterView, policy
 
 
 def _broken(search: _Search, fault: Fault) -> Refusal:
-    candidates = search.told()
+    candidates = search.considered()
     return Refusal(kind=RefusalKind.MEASURE_FAILED, message=fault.message, candidates=candidates, fault=fault)
 
 
 def _memory_text(short: list[Candidate]) -> str:
-    """What an engine counted before what is estimated; of RAM, which takes whatever devices cannot, before devices."""
+    """Choose the shortage to report: counted before estimated, then devices last, since RAM takes what they cannot."""
     given = [one.reason for one in short if one.reason.startswith(f"{NOT_ALLOCATED} with")]
     numbered = [one for one in short if one.needs]
     if given or not numbered:

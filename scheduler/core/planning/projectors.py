@@ -1,4 +1,4 @@
-"""Which vision projector a model is loaded with: the one that lies beside it on the nodes. Pure."""
+"""Vision projector of a model: the one beside it on the nodes. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from scheduler.core.values.view import NodeView
 
 
 def choose_projector(view: ClusterView, model_digest: str) -> tuple[str, ClusterView]:
-    """The projector that most nodes have beside the model, and the cluster as far as it can load both.
+    """Choose the projector that most nodes have beside the model, and the part of the cluster that can load both.
 
     A node that has the model without this projector may still lend its devices; only its copy of the model is left out.
     """
@@ -20,7 +20,7 @@ def choose_projector(view: ClusterView, model_digest: str) -> tuple[str, Cluster
 
 
 def current_projector(nodes: Iterable[NodeView], model_digest: str) -> str:
-    """The projector that most nodes have beside the model; empty: none has one."""
+    """Return the projector that most nodes have beside the model; empty: none has one."""
     beside = Counter(
         file.projector_digest
         for node in nodes

@@ -1,38 +1,38 @@
-"""In which order grounds are tried: the fastest first; within a tenth, where most room is left."""
+"""Order of device sets: the fastest first; within a tenth, those with most room left."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from scheduler.core.planning.candidates import ClusterView, PlacementRequest
-from scheduler.core.planning.grounds import Ground, Site, ground_of
+from scheduler.core.planning.device_sets import DeviceSet, Site, device_set_of
 from scheduler.core.sizes.ledger import overhead_bytes
 from scheduler.core.sizes.rooms import Rooms
 from scheduler.core.sizes.speeds import SAME_TIME, OwnedDevice, expected_s, speed_of
 from scheduler.core.values.view import DeviceView, NodeView
 
 Rank = tuple[int, float]  # nearness to other replicas, seconds for a token
-_Ranked = TypeVar("_Ranked", Ground, Site)
+_Ranked = TypeVar("_Ranked", DeviceSet, Site)
 
 
 def ranked(
-    grounds: Sequence[Ground],
+    device_sets: Sequence[DeviceSet],
     request: PlacementRequest,
     view: ClusterView,
     rooms: Rooms,
     bytes_per_token: int,
     *,
     speeds_known: bool,
-) -> Iterator[Ground]:
-    """Best first. Another replica goes to another node, then to another device, then beside the first."""
+) -> Iterator[DeviceSet]:
+    """Yield the best first. Another replica goes to another node, then to another device, then beside the first."""
     if not speeds_known and not view.decoding and not request.replicas:
-        yield from roomiest_first(grounds, rooms)  # nothing but room tells them apart
+        yield from roomiest_first(device_sets, rooms)  # they differ in room only
         return
-    groups: dict[Rank, list[Ground]] = {}
-    for ground in grounds:
-        step = bytes_per_token / _speed(ground, known=speeds_known)
-        seconds = expected_s(step, ground.key[1], view.decoding)
-        groups.setdefault((_nearness(ground.node, ground.devices, request), seconds), []).append(ground)
+    groups: dict[Rank, list[DeviceSet]] = {}
+    for device_set in device_sets:
+        step = bytes_per_token / _speed(device_set, known=speeds_known)
+        seconds = expected_s(step, device_set.key[1], view.decoding)
+        groups.setdefault((_nearness(device_set.node, device_set.devices, request), seconds), []).append(device_set)
     for equals in _in_order(groups):
         yield from roomiest_first(equals, rooms)
 
@@ -45,8 +45,8 @@ def ranked_sites(
     bytes_per_token: int,
     *,
     speeds_known: bool,
-) -> Iterator[Ground]:
-    """The same for single devices: of thousands only those become grounds that are looked at."""
+) -> Iterator[DeviceSet]:
+    """Rank single devices; of thousands only those that are tried become device sets."""
     if not speeds_known and not view.decoding and not request.replicas:
         yield from _roomiest_site_first(sites, rooms)
         return
@@ -62,7 +62,7 @@ def ranked_sites(
 
 
 def _in_order(groups: Mapping[Rank, list[_Ranked]]) -> Iterator[list[_Ranked]]:
-    """Lowest first; what is within a tenth of the lowest counts as equal."""
+    """Yield groups, lowest first; values within a tenth of the lowest count as equal."""
     pending = sorted(groups)
     while pending:
         nearness, best = pending[0]
@@ -71,20 +71,20 @@ def _in_order(groups: Mapping[Rank, list[_Ranked]]) -> Iterator[list[_Ranked]]:
         pending = pending[len(within) :]
 
 
-def _roomiest_site_first(sites: Sequence[Site], rooms: Rooms) -> Iterator[Ground]:
-    heap: list[tuple[int, str, str, OwnedDevice | Ground]] = list(sites)
+def _roomiest_site_first(sites: Sequence[Site], rooms: Rooms) -> Iterator[DeviceSet]:
+    heap: list[tuple[int, str, str, OwnedDevice | DeviceSet]] = list(sites)
     heapq.heapify(heap)
     while heap:
         _, node_id, device_id, found = heapq.heappop(heap)
-        if isinstance(found, Ground):
+        if isinstance(found, DeviceSet):
             yield found
             continue
         room = rooms.on(*found).available_bytes
-        heapq.heappush(heap, (-room, node_id, device_id, ground_of(found[0], (found,))))
+        heapq.heappush(heap, (-room, node_id, device_id, device_set_of(found[0], (found,))))
 
 
 def _nearness(node: NodeView, devices: Sequence[OwnedDevice], request: PlacementRequest) -> int:
-    """0: no replica of the model on the node; 1: on another device of it; 2: on one of these devices."""
+    """Return 0: no replica of the model on the node; 1: on another device of it; 2: on one of these devices."""
     if not request.replicas:
         return 0
     if any((owner.id, device.id) in request.replicas for owner, device in devices):
@@ -92,36 +92,36 @@ def _nearness(node: NodeView, devices: Sequence[OwnedDevice], request: Placement
     return int(any(node_id == node.id for node_id, _ in request.replicas))
 
 
-def _speed(ground: Ground, *, known: bool) -> float:
-    """Bytes a second: every device reads its part, one after the other."""
-    if not ground.devices:
-        host = ground.node.host_device
+def _speed(device_set: DeviceSet, *, known: bool) -> float:
+    """Return bytes a second: every device reads its part, one after the other."""
+    if not device_set.devices:
+        host = device_set.node.host_device
         return speed_of(host, known=known) if host is not None else 1.0
-    return len(ground.devices) / sum([1 / speed_of(device, known=known) for _, device in ground.devices])
+    return len(device_set.devices) / sum([1 / speed_of(device, known=known) for _, device in device_set.devices])
 
 
-def roomiest_first(grounds: Sequence[Ground], rooms: Rooms) -> Iterator[Ground]:
-    """Rooms are worked out only for as many grounds as are looked at: what is free now bounds them."""
-    heap = [(-_most_bytes(ground, rooms), False, ground.key, ground) for ground in grounds]
+def roomiest_first(device_sets: Sequence[DeviceSet], rooms: Rooms) -> Iterator[DeviceSet]:
+    """Yield device sets, most room first. Free bytes bound a room, so it is computed only for sets that are used."""
+    heap = [(-_most_bytes(device_set, rooms), False, device_set.key, device_set) for device_set in device_sets]
     heapq.heapify(heap)
     while heap:
-        _, is_exact, key, ground = heapq.heappop(heap)
+        _, is_exact, key, device_set = heapq.heappop(heap)
         if is_exact:
-            yield ground
+            yield device_set
             continue
-        room = sum(rooms.on(node, device).available_bytes for node, device in _devices(ground))
-        heapq.heappush(heap, (-room, True, key, ground))
+        room = sum(rooms.on(node, device).available_bytes for node, device in _devices(device_set))
+        heapq.heappush(heap, (-room, True, key, device_set))
 
 
-def _most_bytes(ground: Ground, rooms: Rooms) -> int:
-    """What is free, less what the machine keeps of its RAM: that is a large part, and alike on many nodes."""
-    host = ground.node.host_device
-    kept = overhead_bytes(host, rooms.policy) if host is not None and not ground.devices else 0
-    return max(0, ground.free_bytes - kept)
+def _most_bytes(device_set: DeviceSet, rooms: Rooms) -> int:
+    """Return the free bytes, less the machine's reserve of RAM, which is large and alike on many nodes."""
+    host = device_set.node.host_device
+    kept = overhead_bytes(host, rooms.policy) if host is not None and not device_set.devices else 0
+    return max(0, device_set.free_bytes - kept)
 
 
-def _devices(ground: Ground) -> Sequence[tuple[NodeView, DeviceView]]:
-    if ground.devices:
-        return ground.devices
-    host = ground.node.host_device
-    return ((ground.node, host),) if host is not None else ()
+def _devices(device_set: DeviceSet) -> Sequence[tuple[NodeView, DeviceView]]:
+    if device_set.devices:
+        return device_set.devices
+    host = device_set.node.host_device
+    return ((device_set.node, host),) if host is not None else ()

@@ -24,9 +24,9 @@ GROUPS: tuple[tuple[DeviceKind, tuple[Shape, ...]], ...] = (
 
 
 class Eviction(StrEnum):
-    """Whose bytes count as free."""
+    """Replicas whose bytes count as free."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     IDLE = "idle"
 
 
@@ -51,9 +51,9 @@ def steps(
     may_evict: bool,
     evict_for_speed: bool,
 ) -> Iterator[Step]:
-    """Everything that may be tried, best first. Slots step down first, the context only after eviction did not help."""
+    """Yield all steps, best first. Slots step down first, the context only after eviction did not help."""
     groups = [(kind, tuple(shape for shape in shapes if _allowed(constraints, shape))) for kind, shapes in GROUPS]
-    evictions = (Eviction.NOBODY, Eviction.IDLE) if may_evict else (Eviction.NOBODY,)
+    evictions = (Eviction.NONE, Eviction.IDLE) if may_evict else (Eviction.NONE,)
     sizes = [(context, cache) for cache in range(cache_steps) for context in range(context_steps)]
     if evict_for_speed:
         order = [(group, eviction, size) for group in groups for size in sizes for eviction in evictions]
@@ -68,7 +68,7 @@ def steps(
 
 
 def _allowed(constraints: Constraints, shape: Shape) -> bool:
-    """Whether the model may lie like this. A count of layers that the user gave is kept, not replaced by none."""
+    """Return True if the model may have this layout. A user's count of layers is kept, not replaced by none."""
     if constraints.num_gpu and shape in (Shape.EXPERTS_ON_HOST, Shape.CPU):
         return False
     return constraints.allows_shape(shape)

@@ -1,1 +1,1 @@
-"""What a load would find now, and who may go to make room for it."""
+"""Free bytes for a load now, and replicas that may be evicted for it."""

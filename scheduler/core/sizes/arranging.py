@@ -29,17 +29,17 @@ class Run:
 
     @property
     def sums(self) -> list[int]:
-        """Bytes before each layer, and of all."""
+        """Return the bytes before each layer, and of all."""
         return [0, *itertools.accumulate(self.sizes)]
 
     @property
     def is_possible(self) -> bool:
-        """Whether it is worth looking at."""
+        """Return True if the arrangement is worth a try."""
         return 0 < self.devices <= min(len(self.rooms), len(self.sizes)) and len(self.rooms) <= DEVICES_MAX
 
 
 def arranged(run: Run) -> Parts | None:
-    """The way that leaves most free on every device alike. None: so many devices do not hold the run."""
+    """Return the way that leaves most free on every device alike. None: so many devices do not hold the run."""
     most = sum(sorted(run.rooms)[-run.devices :])
     sums = run.sums
     if not run.is_possible or most < sums[-1]:
@@ -59,7 +59,7 @@ def arranged(run: Run) -> Parts | None:
 
 
 def _in_any_order(run: Run, sums: Sequence[int], spare: int) -> Parts | None:
-    """For every set of devices how far it reaches from the end, and which device came last."""
+    """Compute for every set of devices its reach from the end and its last device."""
     end = len(run.sizes)
     beyond = end + 1, -1  # of sets that some device adds nothing to
     reaches: list[tuple[int, int]] = [(end, -1)]
@@ -90,7 +90,7 @@ def _parts(reaches: Sequence[tuple[int, int]], members: int) -> Parts:
 
 
 def fastest(run: Run, seconds: Sequence[Sequence[float]]) -> Iterator[Parts]:
-    """For every set of so many devices that holds the run the way on which a token takes least.
+    """Yield, for every set of so many devices that holds the run, the way with the least time for a token.
 
     `seconds` are those of every layer, by device.
     """
@@ -119,7 +119,7 @@ def fastest(run: Run, seconds: Sequence[Sequence[float]]) -> Iterator[Parts]:
 
 
 def _followed(ways: dict[int, dict[int, tuple[float, int, int]]], members: int) -> Parts:
-    """The ranges of a way, from its first layer."""
+    """Return the ranges of a way, from its first layer."""
     parts, start = list[tuple[int, int]](), 0
     while members:
         _, index, stop = ways[members][start]

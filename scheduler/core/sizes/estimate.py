@@ -1,10 +1,10 @@
-"""What a layout would take by formulas, where nothing was measured; marked wherever it is shown."""
+"""Estimates of a layout by formulas, where nothing was measured; marked wherever they are shown."""
 
 from dataclasses import replace
 
+from common.spec.layout import Layout
 from scheduler.core.sizes.layers import LayerSizes
 from scheduler.core.values.facts import CACHE_SHARE_UNKNOWN, ModelFacts
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 
 CELL_STEP = 256  # llama.cpp pads contexts to this
@@ -18,7 +18,7 @@ CACHE_TYPES = {"": (2, 1), "f16": (2, 1), "q8_0": (34, 32), "q4_0": (18, 32)}
 
 
 def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout, *, projector_bytes: int = 0) -> MemoryReport:
-    """A report for this layout; every device also computes, so every one has a graph. What sees lies on the first."""
+    """Estimate the report of a layout; every device with layers has a graph. A projector is on the first."""
     layers = len(sizes.weights)
     on_host = [0] * layers
     for layer in range(min(layout.experts_on_host, len(sizes.experts))):
@@ -59,7 +59,7 @@ def estimate_report(sizes: LayerSizes, graph_bytes: int, layout: Layout, *, proj
 
 
 def layer_ranges(layout: Layout, block_count: int) -> list[tuple[int, int]]:
-    """Half-open ranges of layers per device of the layout; the output is layer `block_count`."""
+    """Return half-open ranges of layers per device of the layout; the output is layer `block_count`."""
     stop = block_count + (not layout.output_on_host)
     start = max(0, stop - sum(part.layer_count for part in layout.devices))
     ranges = []
@@ -70,13 +70,14 @@ def layer_ranges(layout: Layout, block_count: int) -> list[tuple[int, int]]:
 
 
 def cache_bytes(facts: ModelFacts, layout: Layout) -> list[int]:
-    """Per layer: cells · (keys + values), and the recurrent state of each slot. Sliding windows are counted in full."""
+    """Return cells · (keys + values) and the recurrent states, per layer. Sliding windows count in full."""
     layers = len(facts.layer_weights_bytes)
     if not facts.layer_key_width and not facts.layer_state_bytes:
         return [int(weights * CACHE_SHARE_UNKNOWN) for weights in facts.layer_weights_bytes]
     cells = -(-layout.context_tokens * layout.slots // CELL_STEP) * CELL_STEP
-    key_bytes, key_elements = CACHE_TYPES.get(layout.cache_type_k, CACHE_TYPES["f16"])
-    value_bytes, value_elements = CACHE_TYPES.get(layout.cache_type_v, CACHE_TYPES["f16"])
+    (key_bytes, key_elements), (value_bytes, value_elements) = (
+        CACHE_TYPES.get(name, CACHE_TYPES["f16"]) for name in layout.cache_types
+    )
     found = [0] * layers
     for block, (keys, values) in enumerate(zip(facts.layer_key_width, facts.layer_value_width, strict=False)):
         found[block] += cells * keys * key_bytes // key_elements + cells * values * value_bytes // value_elements
@@ -86,7 +87,7 @@ def cache_bytes(facts: ModelFacts, layout: Layout) -> list[int]:
 
 
 def sizes_by_facts(facts: ModelFacts, layout: Layout) -> LayerSizes:
-    """Before anything was measured."""
+    """Return the sizes by the header, before any measurement."""
     caches = tuple(cache_bytes(facts, layout))
     return LayerSizes(
         weights=facts.layer_weights_bytes,
@@ -98,13 +99,13 @@ def sizes_by_facts(facts: ModelFacts, layout: Layout) -> LayerSizes:
 
 
 def beside_bytes(facts: ModelFacts, layout: Layout, cached_bytes: int) -> int:
-    """What a runner keeps in host RAM wherever the layers lie: copies of prompts and states, rows of logits."""
+    """Return the host RAM of a runner for any layout: copies of prompts and states, rows of logits."""
     rows = layout.slots * facts.vocabulary_size * _ROW_VALUE_BYTES
     return min(COPIES_BYTES_MAX, COPIES_MAX * cached_bytes) + rows
 
 
 def sizes_by_larger(sizes: LayerSizes, facts: ModelFacts, layout: Layout) -> LayerSizes:
-    """From what was measured with no fewer slots and no less context: never less than it will be.
+    """Bound the sizes of a layout by a measurement with no fewer slots and no less context.
 
     A cache is no larger than it was there, nor than its formula, which counts sliding windows in full.
     """

@@ -1,4 +1,4 @@
-"""Which idle replicas go to make room: the set that costs least. Pure: candidates in, victims out.
+"""Choice of idle replicas to evict: the set with the lowest cost. Pure: candidates in, victims out.
 
 Exact for up to EXACT_MAX candidates (branch and bound), beyond that greedy by loss per useful byte. What frees nothing
 that is needed is never touched.
@@ -32,14 +32,14 @@ class Evictable:
     spare: int = 1 << 30  # how many replicas of its model may go
 
     def useful_bytes(self, pools: AbstractSet[PoolKey]) -> int:
-        """What it frees of that which is needed."""
+        """Return the freed bytes that are needed."""
         return sum(count for pool, count in self.pool_bytes.items() if pool in pools)
 
 
 def choose_victims(
     candidates: Sequence[Evictable], short_pools: Callable[[frozenset[str]], Lacking]
 ) -> tuple[str, ...] | None:
-    """The replicas whose going makes room at the least loss, the least recently used first; None if none suffice.
+    """Choose the replicas that free enough at the least loss, least recently used first; None if none suffice.
 
     `short_pools(gone)` names the pools that still lack bytes when the placements `gone` are gone; empty: there is room.
     It must not grow when more are gone.
@@ -71,7 +71,7 @@ class _Search:
     by_price: dict[PoolKey, list[int]] = field(default_factory=dict)
 
     def run(self) -> tuple[Evictable, ...] | None:
-        """The best set: what greed finds is the bound from which the search starts."""
+        """Return the best set: the greedy solution is the bound from which the search starts."""
         for pool in self.lacks:
             prices = [
                 (one.loss / one.pool_bytes[pool], index)
@@ -86,7 +86,7 @@ class _Search:
         return self.best
 
     def greedy(self) -> tuple[Evictable, ...] | None:
-        """Cheapest by loss per useful byte until it suffices; then whoever turns out to be unnecessary is spared."""
+        """Choose the cheapest by loss per useful byte until it suffices; then spare unnecessary victims."""
         chosen: list[Evictable] = []
         for one in self.candidates:
             if self._suffices(chosen):
@@ -119,7 +119,7 @@ class _Search:
         self._descend(chosen, index + 1, lacks)
 
     def _least_more(self, lacks: Mapping[PoolKey, int], index: int) -> float:
-        """A bound: what the shortest pool costs at least, if replicas could go in parts."""
+        """Bound the cost from below: the shortest pool's, if replicas could be evicted in parts."""
         return max((self._least_for(pool, count, index) for pool, count in lacks.items()), default=0.0)
 
     def _least_for(self, pool: PoolKey, lacking: int, index: int) -> float:
@@ -149,11 +149,11 @@ class _Search:
 
 
 def _loss(chosen: Sequence[Evictable]) -> tuple[float, float]:
-    """What it costs; among equals, the set that was used longest ago."""
+    """Return the cost of a set; among equals, the one used longest ago wins."""
     return sum(one.loss for one in chosen), -min((one.idle_s for one in chosen), default=0.0)
 
 
 def _within_spare(chosen: Sequence[Evictable]) -> bool:
-    """Whether every model keeps the replicas that it must keep."""
+    """Return True if every model keeps the replicas that it must keep."""
     newest = chosen[-1]
     return not newest.model or sum(1 for one in chosen if one.model == newest.model) <= newest.spare

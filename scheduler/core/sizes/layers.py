@@ -1,4 +1,4 @@
-"""What each layer takes, wherever it lies: from a report, else from the model's header."""
+"""Bytes of each layer in any place: from a report, else from the model's header."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ class LayerSizes:
     beside_bytes: int = 0  # in host RAM wherever the layers lie: output rows, copies of prompts and states
 
     def without_caches(self) -> "LayerSizes":
-        """The same with the weights alone."""
+        """Return the sizes with the weights alone."""
         return replace(self, caches=(0,) * len(self.caches))
 
     def on_devices(self, *, experts_on_host: int = 0) -> list[int]:
-        """What each layer takes of a device, if the experts of the first so many blocks lie in host RAM."""
+        """Return the device bytes of each layer, if the experts of the first so many blocks are in host RAM."""
         sizes = [weights + cache for weights, cache in zip(self.weights, self.caches, strict=True)]
         for layer in range(min(experts_on_host, len(self.experts))):
             sizes[layer] -= self.experts[layer]
@@ -31,7 +31,7 @@ class LayerSizes:
 
 
 def sizes_by_report(report: MemoryReport, facts: ModelFacts) -> LayerSizes:
-    """As measured. A report without layers is shared out as the header says, so that its totals hold."""
+    """Return measured sizes. A report without layers is shared out by the header, so that its totals hold."""
     parts = (*report.devices, report.host)
     layers = len(facts.layer_weights_bytes)
     input_bytes = sum(part.input_weights_bytes for part in parts)
@@ -56,7 +56,7 @@ def sizes_by_report(report: MemoryReport, facts: ModelFacts) -> LayerSizes:
 
 
 def _beside(report: MemoryReport, layers: int) -> int:
-    """What the runner itself keeps in host RAM: the report has it with the host's output layer, which has no cells."""
+    """Return the runner's own host RAM: the report has it with the host's output layer, which has no cells."""
     counts = report.host.layer_cache_bytes
     return counts[-1] if len(counts) == layers else 0
 
@@ -68,7 +68,7 @@ def _per_layer(parts: tuple[DeviceBytes, ...], layers: int) -> tuple[list[int] |
 
 
 def _summed(counted: Iterable[tuple[tuple[int, ...], int]], layers: int) -> list[int] | None:
-    """Of each layer, over all parts; None: one of them has bytes and does not say of which layers."""
+    """Sum each layer over all parts; None: one of them has bytes without layers."""
     by_layer = []
     for counts, total in counted:
         if len(counts) not in (0, layers) or (not counts and total > 0):

@@ -1,4 +1,4 @@
-"""What is promised, and what is therefore still to be had. Numbers in, numbers out.
+"""Promised bytes, and therefore available ones. Numbers in, numbers out.
 
     avail(d) = min(free(d) − not yet allocated by starting ones, total(d) − everything promised) − overhead(d)
     need(d)  = report(d) + reserve(d) + margin(d)
@@ -11,21 +11,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from common.spec.layout import Layout
 from scheduler.core.sizes.margins import FULL_SIZE_BYTES, NO_MARGINS, MarginKey, Margins
-from scheduler.core.values.layouts import Layout
-from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
+from scheduler.core.values.memory import MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, SpeedSource
 
 METAL_BACKENDS = frozenset({"Metal", "MTL"})
+METAL_RESERVE_BYTES = 512 * MIB
 LENT_BACKENDS = frozenset({"RPC"})  # the lending process holds the context
 
-NOBODY: frozenset[str] = frozenset()
+NO_PLACEMENTS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a placement takes on one device, in the classes that people are shown."""
+    """Need of a placement on one device, in the classes that people see."""
 
     device_id: str
     weights_bytes: int
@@ -38,12 +39,12 @@ class Need:
 
     @property
     def total_bytes(self) -> int:
-        """What must be available."""
+        """Return the bytes that must be available."""
         return self.report_bytes + self.reserve_bytes + self.margin_bytes
 
     @property
     def report_bytes(self) -> int:
-        """What the report says, without what is kept on top."""
+        """Return the bytes of the report, without margins."""
         return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
 
 
@@ -70,18 +71,18 @@ class Promise:
 
 
 class Limit(StrEnum):
-    """What keeps more from being available on a device."""
+    """Limit on the available bytes of a device."""
 
     FREE = "free"  # what is free, less what starting ones will still take
     PROMISED = "promised"  # more is free, and promised to others out of its total
     MAX_BYTES = "max_bytes"  # likewise, out of what the operator allows there altogether
     MODEL_MAX_BYTES = "model_max_bytes"  # what the model may take there at most
-    SERVER_IN_USE = "server_in_use"  # the RPC server that lends it serves somebody, and one is all it serves
+    SERVER_IN_USE = "server_in_use"  # the RPC server that lends it has a client, and serves only one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """What a new placement may take on a device, with the figures it was made from."""
+    """Available bytes of a device for a new placement, with the figures that they were made from."""
 
     device_id: str
     available_bytes: int
@@ -103,7 +104,7 @@ class Available:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a need is rounded up by: what processes hold beside the model, and how far measurements have been off."""
+    """Margin of a need: memory of processes beside the model, and the error of earlier measurements."""
 
     policy: Policy
     margins: Margins = NO_MARGINS
@@ -113,7 +114,7 @@ class Kept:
     def margin_bytes(
         self, node: NodeView, device: DeviceView, origin: MemoryOrigin, *, need_bytes: int, is_split: bool
     ) -> int:
-        """For one device; twice as much if nothing was measured."""
+        """Return the margin for one device; twice as much if nothing was measured."""
         key = MarginKey(
             build=node.engine_build,
             architecture=self.architecture,
@@ -132,14 +133,14 @@ class Kept:
 
 
 def device_kind(device: DeviceView) -> str:
-    """Devices of one kind take the same bytes for the same layout."""
+    """Return the kind of a device: equal kinds take the same bytes for the same layout."""
     return f"{device.backend} {device.description}"
 
 
 def needs_of(
     node: NodeView, layout: Layout, report: MemoryReport, kept: Kept, others: Mapping[str, NodeView] | None = None
 ) -> tuple[Need, ...] | None:
-    """What a layout takes per device, then in host RAM: the node's own, and of every other node that lends devices.
+    """Return the needs of a layout per device, then in host RAM: the node's own, and that of every lender.
 
     None: the report does not belong to the layout.
     """
@@ -180,25 +181,25 @@ def _need(
 
 
 def reserve_bytes(device: DeviceView, policy: Policy) -> int:
-    """What a process holds on a device beside the model."""
+    """Return the bytes that a process holds on a device beside the model."""
     if device.kind is DeviceKind.CPU or device.backend in LENT_BACKENDS:
         return policy.host_process_reserve_bytes
     if device.backend in METAL_BACKENDS:
-        return policy.metal_reserve_bytes
+        return METAL_RESERVE_BYTES
     return policy.device_reserve_bytes
 
 
 def overhead_bytes(device: DeviceView, policy: Policy) -> int:
-    """What is never promised on a device, so that the machine itself can live."""
+    """Return the bytes of a device that are never promised, so that the machine itself keeps some."""
     if device.overhead_bytes is not None:
         return device.overhead_bytes
     if device.kind is DeviceKind.CPU:
         return max(policy.host_reserve_bytes_min, int(device.total_bytes * policy.host_reserve_fraction))
-    return policy.device_overhead_bytes
+    return 0
 
 
 def pools_of(device: DeviceView) -> tuple[str, ...]:
-    """The pools that the memory of a device comes out of."""
+    """Return the pools that the memory of a device comes out of."""
     if device.backing_pool_id and device.backing_pool_id != device.pool_id:
         return (device.pool_id, device.backing_pool_id)
     return (device.pool_id,)
@@ -210,10 +211,10 @@ def available(
     promises: Iterable[Promise],
     policy: Policy,
     *,
-    without: frozenset[str] = NOBODY,
+    without: frozenset[str] = NO_PLACEMENTS,
     backoff: float = 0.0,
 ) -> Available:
-    """What may be taken on a device if the placements `without` were gone: the least of its own and of its pools.
+    """Return the available bytes of a device as if `without` were gone: the least of its own and its pools'.
 
     `backoff` is the part of the free bytes that is left alone because figures were stale or an allocation has failed.
     """
@@ -244,7 +245,7 @@ def available(
 
 
 def _serves_somebody(device: DeviceView, here: Iterable[Promise], without: frozenset[str]) -> bool:
-    """Whether the RPC server of a device has a client: a second one would wait for it, however much is free."""
+    """Return True if the RPC server of a device has a client: a second one would wait for it, however much is free."""
     server = device.id.rpartition("/")[0]
     return any(
         count and device_id.rpartition("/")[0] == server
@@ -260,10 +261,10 @@ def pool_available(
     promises: Iterable[Promise],
     policy: Policy,
     *,
-    without: frozenset[str] = NOBODY,
+    without: frozenset[str] = NO_PLACEMENTS,
     backoff: float = 0.0,
 ) -> Available | None:
-    """What all devices of a pool together may take. None: no device stands for it."""
+    """Return the available bytes of all devices of a pool together. None: no device stands for it."""
     keeper = _pool_keeper(node, pool_id)
     if keeper is None:
         return None
@@ -273,7 +274,7 @@ def pool_available(
 
 
 def _pool_keeper(node: NodeView, pool_id: str) -> DeviceView | None:
-    """Whose figures count for the pool: the CPU's where RAM is shared, else those of its only device."""
+    """Return the device whose figures count for the pool: the CPU where RAM is shared, else its only device."""
     host = node.host_device
     if host is not None and host.pool_id == pool_id:
         return host
@@ -327,9 +328,9 @@ def _figures(
 
 
 def freed_by(layout: Layout, report: MemoryReport | None, host_device_id: str) -> dict[str, int]:
-    """How much the free figures rise when a loaded replica goes.
+    """Return the rise of the free figures if a loaded replica is stopped.
 
-    Weights in host RAM are mapped unless told otherwise, and mapped pages already count as available.
+    Weights in host RAM are mapped by default, and mapped pages already count as available.
     """
     if report is None:
         return {}

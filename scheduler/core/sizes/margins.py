@@ -1,4 +1,4 @@
-"""How far measurements have been off, and what is therefore kept on top of them.
+"""Errors of measurements so far, and the margins that follow.
 
 p99 of (real − measured) over the last 200 loads per engine build, architecture, kind of device, and whether the layout
 has one device or several, but no more than p99 of the same as a part of what was measured. At least 16 MiB, 64 MiB till
@@ -52,7 +52,7 @@ class Margins:
         need_bytes: int | None = None,
         total_bytes: int = FULL_SIZE_BYTES,
     ) -> int:
-        """What to keep on top of a measured need, on a device of this size."""
+        """Return the margin of a measured need on a device of this size."""
         extra = self.exhausted.get((model_digest, key.device_kind), 0)
         seen, shares = self.residuals.get(key, ()), self.shares.get(key, ())
         least = MARGIN_BYTES_MIN if len(seen) >= LOADS_MIN else unlearned_bytes
@@ -65,7 +65,7 @@ class Margins:
         return max(least, learned) + extra
 
     def with_residual(self, key: MarginKey, residual_bytes: int, measured_bytes: int = 0) -> "Margins":
-        """After a load whose report told how far its measurement was off."""
+        """Return the margins after a load whose report showed the error of its measurement."""
         seen = (*self.residuals.get(key, ()), residual_bytes)[-LOADS_KEPT:]
         shares = self.shares.get(key, ())
         if measured_bytes > 0:
@@ -73,13 +73,13 @@ class Margins:
         return replace(self, residuals={**self.residuals, key: seen}, shares={**self.shares, key: shares})
 
     def with_exhausted(self, model_digest: str, device_kind: str, *, graph_and_cache_bytes: int) -> "Margins":
-        """After a process ran out of device memory while it ran: never the same layout unchanged."""
+        """Return the margins after a process exhausted device memory: never the same layout unchanged."""
         key = (model_digest, device_kind)
         more = max(EXHAUSTED_BYTES_MIN, int(graph_and_cache_bytes * EXHAUSTED_SHARE))
         return replace(self, exhausted={**self.exhausted, key: self.exhausted.get(key, 0) + more})
 
     def with_all(self, others: "Margins") -> "Margins":
-        """These, and `others` in the place of whatever both know."""
+        """Return these margins; `others` replace those that both have."""
         return Margins(
             residuals={**self.residuals, **others.residuals},
             shares={**self.shares, **others.shares},
@@ -87,7 +87,7 @@ class Margins:
         )
 
     def since(self, before: "Margins") -> "Margins":
-        """What is not as it was `before`."""
+        """Return the margins that differ from `before`."""
         news = {key: seen for key, seen in self.residuals.items() if seen != before.residuals.get(key)}
         return Margins(
             residuals=news,
@@ -100,5 +100,5 @@ NO_MARGINS = Margins()
 
 
 def percentile(values: tuple[Number, ...]) -> Number:
-    """The smallest of the values that 99 % of them do not exceed."""
+    """Return the smallest of the values that 99 % of them do not exceed."""
     return sorted(values)[-(-len(values) * PERCENT // 100) - 1]

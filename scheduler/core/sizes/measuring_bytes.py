@@ -1,4 +1,4 @@
-"""What a measurement holds while it runs. Pure: a layout in, bytes by device out.
+"""Memory that a measurement holds while it runs. Pure: a layout in, bytes by device out.
 
 It allocates no weights and no cache, but it is a process: a context on every device, and in RAM what a reader of the
 model needs. Measured with the engine on a CPU (RssAnon; libraries and the file are page cache):
@@ -11,11 +11,11 @@ model needs. Measured with the engine on a CPU (RssAnon; libraries and the file 
 
 from collections.abc import Iterable, Mapping
 
+from common.spec.layout import Layout
 from scheduler.core.sizes.estimate import layer_ranges
 from scheduler.core.sizes.ledger import reserve_bytes
 from scheduler.core.sizes.splitting import DeviceKey
 from scheduler.core.values.facts import ModelFacts
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import NodeView
 
@@ -28,7 +28,7 @@ VOCABULARY_UNKNOWN = 262_144  # the largest that is usual
 def measuring_bytes(
     head: NodeView, layout: Layout, facts: ModelFacts, nodes: Mapping[str, NodeView], policy: Policy
 ) -> dict[DeviceKey, int]:
-    """By node and device: what a measurement of the layout takes on `head`, and on the nodes that lend to it."""
+    """Return the bytes of a measurement of the layout on `head` and on its lenders, by node and device."""
     held: dict[DeviceKey, int] = {}
     on_devices: set[int] = set()
     ranges = layer_ranges(layout, max(0, len(facts.layer_weights_bytes) - 1))
@@ -55,7 +55,7 @@ def measuring_bytes(
 
 
 def _cells(facts: ModelFacts, layout: Layout) -> int:
-    """Cells that are counted: a model without attention has one for each slot, which is nothing."""
+    """Return the number of counted cells: a model without attention has one for each slot, which is negligible."""
     if facts.layer_state_bytes and not any(facts.layer_key_width) and any(facts.layer_state_bytes):
         return layout.slots
     return min(layout.context_tokens * layout.slots, CELLS_COUNTED_MAX)

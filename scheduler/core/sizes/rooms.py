@@ -1,12 +1,15 @@
-"""What is still to be had on every device of a snapshot, worked out once and only where somebody looks."""
+"""Available bytes of every device of a snapshot, computed once and only on demand."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler.core.sizes.eviction import PoolKey
-from scheduler.core.sizes.ledger import NOBODY, Available, Need, Promise, available, pool_available, pools_of
+from scheduler.core.sizes.ledger import NO_PLACEMENTS, Available, Need, Promise, available, pool_available, pools_of
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceView, NodeView
+
+FIGURES_STALE_S = 2.0  # older figures are discounted by BACKOFF_STEP
+BACKOFF_STEP = 0.1  # fraction of the free bytes
 
 DeviceKey = tuple[str, str]  # node id, device id
 PLACES = "#replicas"  # a pool of every node: how many replicas it may have
@@ -14,7 +17,7 @@ PLACES = "#replicas"  # a pool of every node: how many replicas it may have
 
 @dataclass(slots=True, kw_only=True)
 class Rooms:
-    """A memo over a snapshot; it changes no answer."""
+    """Cache of the rooms of a snapshot; it changes no answer."""
 
     policy: Policy
     promises: Iterable[Promise]
@@ -23,8 +26,8 @@ class Rooms:
     _known: dict[tuple[str, str, frozenset[str]], Available] = field(default_factory=dict)
     _pools: dict[tuple[str, str, frozenset[str]], Available | None] = field(default_factory=dict)
 
-    def on(self, node: NodeView, device: DeviceView, without: frozenset[str] = NOBODY) -> Available:
-        """What a device has room for if the placements `without` were gone."""
+    def on(self, node: NodeView, device: DeviceView, without: frozenset[str] = NO_PLACEMENTS) -> Available:
+        """Return the room of a device as if the placements `without` were gone."""
         key = (node.id, device.id, without)
         known = self._known.get(key)
         if known is None:
@@ -39,14 +42,14 @@ class Rooms:
         return known
 
     def of_need(self, need: Need, nodes: Mapping[str, NodeView]) -> Available:
-        """What the device of a need has room for as it is."""
+        """Return the room of a need's device as it is."""
         node = nodes[need.node_id]
         device = node.device(need.device_id)
         assert device is not None, "needs name devices of their node"
         return self.on(node, device)
 
-    def of_pool(self, node: NodeView, pool_id: str, without: frozenset[str] = NOBODY) -> Available | None:
-        """What all devices of a pool have room for together."""
+    def of_pool(self, node: NodeView, pool_id: str, without: frozenset[str] = NO_PLACEMENTS) -> Available | None:
+        """Return the common room of all devices of a pool."""
         key = (node.id, pool_id, without)
         if key not in self._pools:
             keeper = next((device for device in node.devices if device.pool_id == pool_id), None)
@@ -57,14 +60,14 @@ class Rooms:
         return self._pools[key]
 
     def backoff_on(self, node: NodeView, device: DeviceView) -> float:
-        """The part of the free bytes that is left alone: an allocation failed here, or the figure is stale."""
+        """Return the part of the free bytes that is left alone: an allocation failed here, or the figure is stale."""
         part = self.backoff.get((node.id, device.id), 0.0)
-        if device.free_age_s + node.report_age_s > self.policy.figures_stale_s:
-            part += self.policy.backoff_step
+        if device.free_age_s + node.report_age_s > FIGURES_STALE_S:
+            part += BACKOFF_STEP
         return part
 
     def of_node(self, node_id: str) -> list[Promise]:
-        """What is promised on a node."""
+        """Return the promises on a node."""
         if self._by_node is None:
             self._by_node = {}
             for promise in self.promises:
@@ -72,9 +75,9 @@ class Rooms:
         return self._by_node.get(node_id, [])
 
     def short_pools(
-        self, needs: Iterable[Need], nodes: Mapping[str, NodeView], without: frozenset[str] = NOBODY
+        self, needs: Iterable[Need], nodes: Mapping[str, NodeView], without: frozenset[str] = NO_PLACEMENTS
     ) -> dict[PoolKey, int]:
-        """How much each pool lacks for these needs: a device by itself, or the pool for all of them together."""
+        """Return the bytes that each pool lacks for these needs: per device, or for a pool's devices together."""
         lacking: dict[PoolKey, int] = {}
         wanted: dict[PoolKey, int] = {}
         for need in needs:
@@ -95,7 +98,7 @@ class Rooms:
         return lacking
 
     def _too_many(self, node_id: str, without: frozenset[str]) -> int:
-        """How many replicas are in the way where the operator has set a hard count."""
+        """Return the number of replicas beyond the operator's hard count."""
         if not self.policy.loaded_models_max:
             return 0
         here = (promise for promise in self.of_node(node_id) if not promise.is_measurement)

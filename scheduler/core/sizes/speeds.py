@@ -1,8 +1,8 @@
-"""How long a token takes where, and which devices count as equally fast. Pure.
+"""Time per token on devices, and groups of equally fast ones. Pure.
 
-A device is ranked by what decode steps of replicas read there. Until some have told, like devices stand for it: a card
+A device is ranked by what decode steps of replicas read there. Until some are known, like devices stand for it: a card
 is as fast as others of its product, any device reaches as much of its copy as others of its kind. Without that, a
-device would look faster than its equals for as long as nobody has used it. Last comes the copy itself.
+device would look faster than its equals for as long as it is unused. Last comes the copy itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +25,14 @@ _BEHIND_A_NETWORK = "RPC"  # as fast as the way there
 
 @dataclass(frozen=True, slots=True)
 class LikeSpeeds:
-    """What replicas showed: by product its speed, by kind and backend how much of its copy a device reaches."""
+    """Speeds shown by replicas: per product; per kind and backend, the share of its copy speed."""
 
     products: Mapping[tuple[str, str], float] = field(default_factory=dict)
     shares: Mapping[tuple[DeviceKind, str], float] = field(default_factory=dict)
 
 
 def like_speeds(nodes: Iterable[NodeView]) -> LikeSpeeds:
-    """Of the devices on which replicas have told; the median of those that are alike."""
+    """Return the speeds shown by replicas; the median of like devices."""
     products: dict[tuple[str, str], list[float]] = {}
     shares: dict[tuple[DeviceKind, str], list[float]] = {}
     for node in nodes:
@@ -50,7 +50,7 @@ def like_speeds(nodes: Iterable[NodeView]) -> LikeSpeeds:
 
 
 def likened(node: NodeView, known: LikeSpeeds) -> NodeView:
-    """The node with what like devices tell of those where no replica has told; the same object if that is nothing."""
+    """Return the node with the speeds of like devices where no replica showed one; the same node if there are none."""
     devices = tuple(_likened(device, known) for device in node.devices)
     same = all(after is before for after, before in zip(devices, node.devices, strict=True))
     return node if same else replace(node, devices=devices)
@@ -65,12 +65,12 @@ def _likened(device: DeviceView, known: LikeSpeeds) -> DeviceView:
 
 
 def _is_of_product(device: DeviceView) -> bool:
-    """Whether its description tells its speed: a card has its memory on it, a CPU has what the machine has."""
+    """Return True if its description implies its speed: a card has memory of its own, a CPU has the machine's."""
     return device.kind is DeviceKind.GPU and bool(device.description) and device.backend != _BEHIND_A_NETWORK
 
 
 def speed_classes(devices: Sequence[OwnedDevice], *, merged: bool = False) -> dict[DeviceKey, int]:
-    """Class by device, 0 first: discrete before integrated, then by speed.
+    """Return the class of each device, 0 first: discrete before integrated, then by speed.
 
     `merged`: the distinction of kinds is dropped; the user has decided how many layers go to devices.
     """
@@ -91,7 +91,7 @@ def speed_classes(devices: Sequence[OwnedDevice], *, merged: bool = False) -> di
 
 
 def speed_of(device: DeviceView, *, known: bool) -> float:
-    """Bytes a second."""
+    """Return bytes a second."""
     return device.speed_bytes_s if known and device.speed_bytes_s > 0 else NOMINAL_BYTES_S.get(device.kind, 40e9)
 
 
@@ -103,7 +103,7 @@ def step_s(
     experts_on_host: int = 0,
     speeds_known: bool,
 ) -> float:
-    """Seconds for one token: every layer is read once, from wherever it lies."""
+    """Return the seconds for one token: every layer is read once, from its own memory."""
     seconds, left = 0.0, set(range(len(facts.layer_weights_bytes)))
     host_bytes = 0
     for (_, device), layers in ranges:
@@ -122,5 +122,5 @@ def step_s(
 
 
 def expected_s(step: float, devices: Iterable[DeviceKey], decoding: Mapping[DeviceKey, float]) -> float:
-    """The step, shared with the replicas that decode on the busiest device of the set."""
+    """Return the step's seconds, shared with the replicas that decode on the busiest device of the set."""
     return step * (1 + max([decoding.get(key, 0.0) for key in devices], default=0.0))

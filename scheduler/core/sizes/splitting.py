@@ -37,7 +37,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How many layers lie on which device, block 0 side first; devices without layers are left out."""
+    """Number of layers on each device, block 0 side first; devices without layers are left out."""
 
     parts: tuple[tuple[DeviceKey, int], ...]
     host_blocks: int  # block 0 up to here lie in host RAM
@@ -45,23 +45,23 @@ class Split:
 
     @property
     def taken(self) -> int:
-        """Layers on devices; the output counts as one."""
+        """Count the layers on devices; the output counts as one."""
         return sum(count for _, count in self.parts)
 
     @property
     def is_complete(self) -> bool:
-        """Nothing is left for host RAM."""
+        """Return True if nothing is left for host RAM."""
         return self.host_blocks == 0 and not self.output_on_host
 
     @property
     def worth(self) -> tuple[int, int]:
-        """What is better is larger: blocks on devices first, then the output."""
+        """Return the rank of a split; larger is better: blocks on devices first, then the output."""
         return self.taken - (not self.output_on_host), int(not self.output_on_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """How devices are to be filled."""
+    """Policy for filling devices."""
 
     spread: bool = False
     given_layers: int | None = None  # exactly so many, the output counts as one; None: as many as fit
@@ -103,7 +103,7 @@ def _pack(layers: Sequence[int], bins: Sequence[Bin], filling: Filling, *, has_o
 
 
 def _best_of_size(lay: "_Layer", order: Sequence[Bin], count: int, roomiest: Split, filling: Filling) -> Split:
-    """The best of the sets of so many devices that hold everything."""
+    """Return the best split over a set of so many devices that holds everything."""
     if filling.score is None:
         return roomiest
     best, best_score = roomiest, filling.score(roomiest)
@@ -117,7 +117,7 @@ def _best_of_size(lay: "_Layer", order: Sequence[Bin], count: int, roomiest: Spl
 
 
 def _looked_at(order: Sequence[Bin], count: int) -> Sequence[Bin]:
-    """All devices, the roomiest first; of more than can be looked at the fastest, and of these the roomiest."""
+    """Return the devices to try, roomiest first; if there are too many, the fastest of them."""
     most = len(order)
     if math.comb(most, count) <= SETS_MAX:
         return order
@@ -140,11 +140,11 @@ class _Layer:
 
     @property
     def wanted_bytes(self) -> int:
-        """Of the layers that are to lie on devices."""
+        """Return the bytes of the layers that are to be on devices."""
         return self._sums[self.count] - self._sums[self.count - self.wanted]
 
     def holds(self, bins: Sequence[Bin]) -> bool:
-        """Whether `over` would lay all that is wanted onto them; much quicker, because nothing is evened out."""
+        """Return True if `over` would place all wanted layers; much quicker, because nothing is balanced."""
         if sum(one.room_bytes for one in bins) < self.wanted_bytes:
             return False
         start, goal = self.count, self.count - self.wanted
@@ -153,7 +153,7 @@ class _Layer:
         return start == goal or (len(bins) <= ANY_ORDER_DEVICES_MAX and self._in_any_order(bins)[0] == goal)
 
     def over(self, bins: Sequence[Bin], *, factor_max: float = 1.0) -> Split:
-        """Over these devices, the roomiest of them first."""
+        """Split over these devices, the roomiest of them first."""
         start, parts = self.count, list[tuple[DeviceKey, int]]()
         for speed_class in sorted({one.speed_class for one in bins}):
             members = [one for one in bins if one.speed_class == speed_class]
@@ -174,10 +174,10 @@ class _Layer:
         )
 
     def _balance(self, members: Sequence[Bin], stop: int, factor_max: float) -> list[int]:
-        """Where the range of each device begins, with the smallest part of the rooms that takes as many layers."""
+        """Return the start of each device's range, with the smallest share of the rooms that takes as many layers."""
         best = self._fill(members, stop, factor_max)
         if len(members) == 1:
-            return best  # nobody to even out with
+            return best  # no other device to balance with
         low, high = 0.0, factor_max
         while high - low > FACTOR_STEP_MIN:
             middle = (low + high) / 2
@@ -189,19 +189,19 @@ class _Layer:
         return best
 
     def _fill(self, members: Sequence[Bin], stop: int, factor: float) -> list[int]:
-        """From the last layer backwards, from the least roomy device to the roomiest."""
+        """Fill from the last layer backwards, from the least roomy device to the roomiest."""
         starts = [0] * len(members)
         for index in range(len(members) - 1, -1, -1):
             stop = starts[index] = self._reach(stop, int(members[index].room_bytes * factor))
         return starts
 
     def _reach(self, stop: int, room_bytes: int) -> int:
-        """The first layer of the longest range that ends before `stop` and fits."""
+        """Return the first layer of the longest range that ends before `stop` and fits."""
         start = bisect_left(self._sums, self._sums[stop] - room_bytes, 0, stop)
         return max(start, min(stop, self.count - self.wanted))
 
     def _in_any_order(self, bins: Sequence[Bin]) -> tuple[int, list[tuple[DeviceKey, int]]]:
-        """The order that takes most, of devices in their nodes and of the nodes behind the first: the first layer."""
+        """Return the order of devices and nodes that takes most, with its first layer. The first node stays first."""
         first, *others = _by_node(bins)
         ways = (self._node_by_node([first, *order]) for order in itertools.permutations(others))
         return min(ways, key=lambda way: way[0])
@@ -214,7 +214,7 @@ class _Layer:
         return start, parts
 
     def _over_node(self, bins: Sequence[Bin], stop: int) -> tuple[int, list[tuple[DeviceKey, int]]]:
-        """The order of devices that takes most before `stop`: for every set of them, how far it reaches from there."""
+        """Return the order of a node's devices that takes most before `stop`: for every set of them, its reach."""
         reaches: list[tuple[int, int]] = [(stop, -1)]  # per set: first layer, the device that came last
         for members in range(1, 1 << len(bins)):
             reaches.append(
@@ -233,7 +233,7 @@ class _Layer:
 
 
 def _by_node(bins: Sequence[Bin]) -> list[list[Bin]]:
-    """The devices of each node, that which is filled first at the beginning: of several the one that has the runner."""
+    """Group devices by node, the one that is filled first at the beginning: of several the runner's."""
     nodes: dict[str, list[Bin]] = {}
     for one in bins:
         nodes.setdefault(one.key[0], []).append(one)

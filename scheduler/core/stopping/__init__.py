@@ -1,1 +1,1 @@
-"""How replicas go, and how their memory is seen to come back."""
+"""Stops of replicas, and the return of their memory."""

@@ -1,1 +1,1 @@
-"""What decisions are about: nodes, devices, models, layouts, wishes. Values only."""
+"""Values of decisions: nodes, devices, models, layouts, options."""

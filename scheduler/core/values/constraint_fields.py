@@ -9,8 +9,8 @@ from common.byte_sizes import BYTE_SIZE_TEXT, parse_byte_size
 from common.durations import parse_go_duration_ms, whole_ms
 from common.errors import InvalidRequest
 from common.nearest import did_you_mean
+from common.spec.layout import FlashAttention
 from scheduler.core.values.constraints import Constraints, FillPolicy, Shape
-from scheduler.core.values.layouts import FlashAttention
 
 LIST_LENGTH_MAX = 256
 REPLICAS_MAX = 64
@@ -85,7 +85,7 @@ def _one_of(*values: str) -> Callable[[str, object], str]:
 
 
 def parse_bytes(name: str, value: object) -> int:
-    """A number of bytes, or a text such as "8 GiB".
+    """Parse a number of bytes, or a text such as "8 GiB".
 
     Raises:
         InvalidRequest: neither.
@@ -148,7 +148,7 @@ _FIELDS = {_WRITTEN.get(field.name, field.name): field for field in fields(Const
 
 
 def parse_constraints(written: Mapping[str, object]) -> Constraints:
-    """Constraints from what people write; a null is as good as absent.
+    """Parse constraints as operators write them; a null counts as absent.
 
     Raises:
         InvalidRequest: an unknown name, a wrong type, out of range, or a contradiction; `param` is the name.
@@ -166,12 +166,12 @@ def parse_constraints(written: Mapping[str, object]) -> Constraints:
 
 
 def default_replicas_max(replicas_min: int) -> int:
-    """Who wants three replicas kept, and says no more, wants three."""
+    """Return the default of replicas_max: three replicas kept, without more, means at most three."""
     return max(1, replicas_min)
 
 
 def written_constraints(constraints: Constraints) -> dict[str, object]:
-    """What was asked for, by the names under which people write it; defaults are left out."""
+    """Return the constraints that were set, under the names in which people write them; defaults are left out."""
     written: dict[str, object] = {}
     for name, field in _FIELDS.items():
         value = getattr(constraints, field.name)

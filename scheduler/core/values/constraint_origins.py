@@ -1,4 +1,4 @@
-"""Who asked for what: a command, the operator's file, a request, or the cluster's settings. Pure."""
+"""Origin of constraints: a command, the operator's file, a request, or the cluster's settings. Pure."""
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -7,8 +7,8 @@ from scheduler.core.values.constraint_fields import written_constraints
 from scheduler.core.values.constraints import Constraints
 
 
-class Origin(StrEnum):
-    """Where a constraint comes from."""
+class ConstraintOrigin(StrEnum):
+    """Origin of a constraint."""
 
     FILE = "file"
     COMMAND = "command"
@@ -22,31 +22,31 @@ class AppliedConstraint:
 
     name: str
     value: str
-    origin: Origin
+    origin: ConstraintOrigin
 
 
-def defaults_for(wishes: Constraints, defaults: Constraints) -> Constraints:
-    """What of the defaults holds beside these wishes; everything else asks for nothing."""
-    merged = wishes.with_defaults(defaults)
+def defaults_for(own: Constraints, defaults: Constraints) -> Constraints:
+    """Return the defaults that hold beside these constraints; every other field asks for nothing."""
+    merged = own.with_defaults(defaults)
     added = {
         field.name: getattr(merged, field.name)
         for field in fields(Constraints)
-        if getattr(merged, field.name) != getattr(wishes, field.name)
+        if getattr(merged, field.name) != getattr(own, field.name)
     }
     return Constraints(**added)
 
 
 def applied_constraints(
-    wishes: Constraints, effective: Constraints, defaults: Constraints, *, from_file: bool
+    own: Constraints, effective: Constraints, defaults: Constraints, *, from_file: bool
 ) -> tuple[AppliedConstraint, ...]:
-    """What holds for a load, by name. `effective`: wishes, a request's options and the defaults in one."""
-    wished = written_constraints(wishes)
-    defaulted = written_constraints(defaults_for(wishes, defaults))
+    """Return the constraints of a load, by name. `effective`: constraints, request options and defaults in one."""
+    written = written_constraints(own)
+    defaulted = written_constraints(defaults_for(own, defaults))
 
-    def origin_of(name: str, value: object) -> Origin:
-        if wished.get(name) == value:
-            return Origin.FILE if from_file else Origin.COMMAND
-        return Origin.DEFAULT if defaulted.get(name) == value else Origin.REQUEST
+    def origin_of(name: str, value: object) -> ConstraintOrigin:
+        if written.get(name) == value:
+            return ConstraintOrigin.FILE if from_file else ConstraintOrigin.COMMAND
+        return ConstraintOrigin.DEFAULT if defaulted.get(name) == value else ConstraintOrigin.REQUEST
 
     return tuple(
         AppliedConstraint(name=name, value=_text(value), origin=origin_of(name, value))

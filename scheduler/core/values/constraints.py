@@ -1,24 +1,24 @@
-"""What an operator or a request asks of where a model lies. Pure: names and numbers in, filters out.
+"""Constraints of an operator or a request on a model's place. Pure: names and numbers in, filters out.
 
 Filters come before scores. A constraint that can match nothing is the caller's mistake, and is named; lack of room is
 not, and waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
 from common.errors import InvalidRequest
-from scheduler.core.values.asked import LoadOptions
-from scheduler.core.values.layouts import FlashAttention
-from scheduler.core.values.view import DeviceKind, DeviceView, NodeView
+from common.spec.layout import FlashAttention
+from common.spec.load_options import LoadOptions
+from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, cached_per_view
 
 ANY_DEVICE = "*"
 
 
 class Shape(StrEnum):
-    """How a model may lie, as placement tries them."""
+    """Shape of a model's layout, in the order in which placement tries them."""
 
     ONE_DEVICE = "one_device"
     ONE_NODE = "one_node"
@@ -34,7 +34,7 @@ SLOW_SHAPES = frozenset({Shape.EXPERTS_ON_HOST, Shape.PARTIAL, Shape.CPU})
 
 
 class FillPolicy(StrEnum):
-    """How layers are shared out when several devices could take them."""
+    """Policy for sharing layers when several devices could take them."""
 
     PACK = "pack"  # as few devices as will do
     SPREAD = "spread"  # all of them at once
@@ -42,7 +42,7 @@ class FillPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """The wishes about one model: an operator's, refined by a request's. The defaults ask for nothing.
+    """Constraints of one model: an operator's, refined by a request's. The defaults ask for nothing.
 
     `nodes` are node ids. `devices` are device ids or labels: an id, a name, or either of them behind "node/".
     """
@@ -78,8 +78,17 @@ class Constraints:
     def __post_init__(self) -> None:
         check_consistent(self)
 
+    @property
+    def cache_types(self) -> tuple[str, str]:
+        """Types of keys and values in the cache."""
+        return self.cache_type_k, self.cache_type_v
+
+    def with_cache_types(self, keys: str, values: str) -> "Constraints":
+        """Return the same with other types of keys and values in the cache."""
+        return replace(self, cache_type_k=keys, cache_type_v=values)
+
     def allows_shape(self, shape: Shape) -> bool:
-        """Whether the model may lie like this."""
+        """Return True if the model may have this shape."""
         if self.require_gpu and shape in SLOW_SHAPES:
             return False
         if self.num_gpu == 0 and shape is not Shape.CPU:
@@ -87,7 +96,7 @@ class Constraints:
         return SHAPES_FASTEST_FIRST.index(shape) <= SHAPES_FASTEST_FIRST.index(self.max_shape)
 
     def max_bytes_on(self, node: NodeView, device: DeviceView) -> int | None:
-        """The cap on a device; None: no cap. One that names the device counts before the one for all."""
+        """Return the limit on a device; None: no limit. One that names the device counts before the one for all."""
         named = [limit for label, limit in self.max_bytes if label_means(label, node, device)]
         for_all = [limit for label, limit in self.max_bytes if label == ANY_DEVICE]
         if named:
@@ -96,11 +105,11 @@ class Constraints:
 
     @property
     def names_main_gpu(self) -> bool:
-        """Whether a GPU was asked for by its position. Without layers on devices it means nothing."""
+        """Return True if a GPU was requested by its position. Without layers on devices it means nothing."""
         return self.main_gpu is not None and self.num_gpu != 0
 
     def main_device(self, node: NodeView) -> DeviceView | None:
-        """The GPU of a node that was asked for by its position, if the other wishes allow it."""
+        """Return the GPU of a node that was requested by its position, if the other constraints allow it."""
         gpus = numbered_gpus(node)
         if not self.names_main_gpu or self.main_gpu is None or self.main_gpu >= len(gpus):
             return None
@@ -108,7 +117,7 @@ class Constraints:
         return None if node_obstacle(self, node) or _own_obstacle(self, node, found) else found
 
     def with_request(self, request: LoadOptions) -> "Constraints":
-        """The same with what a request asks for; where both speak, the request wins, but it never lifts require_gpu.
+        """Return a copy with a request's options; these win over constraints, but never lift require_gpu.
 
         Raises:
             InvalidRequest: the two contradict each other; the text names the option.
@@ -124,7 +133,7 @@ class Constraints:
         )
 
     def with_defaults(self, defaults: "Constraints") -> "Constraints":
-        """The same, and beneath it what the settings of the cluster say of every model: only what a setting can say.
+        """Return a copy with the cluster's defaults beneath it: only fields that a setting can have.
 
         Who names devices has chosen the backend, and who splits by hand how layers are shared out.
         """
@@ -142,7 +151,7 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConstraints:
-    """What is set for one model, and by whom."""
+    """Constraints of one model, and their origin."""
 
     model_name: str
     constraints: Constraints
@@ -151,12 +160,12 @@ class ModelConstraints:
 
 
 def label_means(label: str, node: NodeView, device: DeviceView) -> bool:
-    """Whether a label names this device: its id or name, alone or behind "node/"."""
+    """Return True if a label names this device: its id or name, alone or behind "node/"."""
     return _is_named((label,), node, device)
 
 
 def _is_named(labels: tuple[str, ...], node: NodeView, device: DeviceView) -> bool:
-    """Whether one of these labels names this device."""
+    """Return True if one of these labels names this device."""
     wanted = _as_set(labels)
     if device.id in wanted or device.name in wanted:
         return True
@@ -165,37 +174,34 @@ def _is_named(labels: tuple[str, ...], node: NodeView, device: DeviceView) -> bo
 
 @lru_cache(maxsize=256)
 def _as_set(names: tuple[str, ...]) -> frozenset[str]:
-    """Lists of hundreds of names are looked into for each of thousands of devices."""
+    """Cache the set of a list: hundreds of names are looked up for each of thousands of devices."""
     return frozenset(names)
 
 
-def numbered_gpus(node: NodeView) -> list[DeviceView]:
-    """The GPUs of a node in the order in which people count them: by PCI address, then by id.
+@cached_per_view
+def numbered_gpus(node: NodeView) -> Sequence[DeviceView]:
+    """Return the GPUs of a node in the order of their numbers: by PCI address, then by id.
 
     One that is lost keeps its number while its host remembers it, so that the others do not change theirs.
     """
-    known: list[DeviceView] | None = node.memo.get("numbered_gpus")
-    if known is None:
-        gpus = (device for device in node.devices if device.kind in (DeviceKind.GPU, DeviceKind.INTEGRATED))
-        known = sorted(gpus, key=lambda device: (device.pci_id == "", device.pci_id, device.id))
-        node.memo["numbered_gpus"] = known
-    return known
+    gpus = (device for device in node.devices if device.kind in (DeviceKind.GPU, DeviceKind.INTEGRATED))
+    return sorted(gpus, key=lambda device: (device.pci_id == "", device.pci_id, device.id))
 
 
 def node_obstacle(constraints: Constraints, node: NodeView) -> str:
-    """The name of the constraint that rules the node out; empty: none does."""
+    """Return the name of the constraint that rules the node out; empty: none does."""
     return "nodes" if constraints.nodes and node.id not in _as_set(constraints.nodes) else ""
 
 
 def whole_obstacle(constraints: Constraints, node: NodeView) -> str:
-    """The name of the constraint that keeps layers off every device of the node; empty: none does."""
+    """Return the name of the constraint that keeps layers off every device of the node; empty: none does."""
     if obstacle := node_obstacle(constraints, node):
         return obstacle
     return "main_gpu" if constraints.names_main_gpu and constraints.main_device(node) is None else ""
 
 
 def device_obstacle(constraints: Constraints, node: NodeView, device: DeviceView, *, whole: str | None = None) -> str:
-    """The name of the constraint that keeps layers off the device; empty: none does.
+    """Return the name of the constraint that keeps layers off the device; empty: none does.
 
     The CPU is never ruled out by `backend`, and by `devices` only where it would hold layers of its own accord:
     what is left over from a list of devices goes to host RAM, if the shape allows that.
@@ -227,9 +233,9 @@ def _host_obstacle(constraints: Constraints, node: NodeView, host: DeviceView) -
 
 
 def unmatched(constraints: Constraints, nodes: Iterable[NodeView]) -> str:
-    """The name of the constraint that nothing in the cluster can satisfy, whatever room there is; empty: none.
+    """Return the name of the constraint that nothing in the cluster can satisfy, whatever room there is; empty: none.
 
-    Devices that are lost or excluded count: they may come back, a name that nobody has does not.
+    Devices that are lost or excluded count: they may come back, an unknown name does not.
     """
     known = list(nodes)
     if constraints.names_main_gpu:

@@ -1,8 +1,8 @@
-"""When a model is likely to be asked for again, and what it would cost to have thrown it out. Pure.
+"""Forecast of a model's next request, and the cost of having evicted it. Pure.
 
 What counts are the gaps between its requests. Where they are alike, the next request is due a gap after the last one;
-where they are not, the last one tells nothing and the mean is all there is. A request that is overdue becomes the less
-likely the longer it is. So whoever is asked for in turns is told from whoever was just asked for, which no rate can do.
+where they are not, the last one shows nothing and the mean is all there is. A request that is overdue becomes the less
+likely the longer it is. So models used in turns are distinguished from models just used, which no rate can do.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ FIRST_GAP_S = 900.0
 GAP_WEIGHT_MIN = 0.1
 # With so many gaps seen, half of what they have in common is believed.
 GAPS_BELIEVED = 2
-# Nothing is expected more exactly than to this part of its mean gap; and requests that come at once are not told apart.
+# Nothing is expected more exactly than to this part of its mean gap; and requests that come at once count as one.
 SHARPNESS_MIN = 0.1
 GAP_S_MIN = 1.0
 # Until a load of the model was seen: a file is read at so many bytes a second, after a process has started.
@@ -25,13 +25,13 @@ START_S = 1.0
 RELOAD_S_MIN = 0.1
 FOR_EVER_FACTOR = 100.0
 PRIORITY_FACTOR = 10.0
-# A model that nobody has asked for in hours still costs its reload if it is asked for: ties are broken by size.
+# A model without a request for hours still costs its reload if it is asked for: ties are broken by size.
 LOSS_MIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """When a model was asked for: the last time, and how far apart such times are."""
+class ModelDemand:
+    """Requests for a model: the time of the last, and the gaps between them."""
 
     at_s: float | None = None  # None: never
     gaps: int = 0
@@ -40,8 +40,8 @@ class Demand:
     load_s: float | None = None  # how long the last load took; None: none was seen
     load_bytes: int = 0  # how large its file was
 
-    def asked(self, now_s: float) -> "Demand":
-        """The same after a request, or some at once."""
+    def asked(self, now_s: float) -> "ModelDemand":
+        """Return a copy after a request, or some at once."""
         if self.at_s is None:
             return replace(self, at_s=now_s)
         gap_s = max(now_s - self.at_s, 0.0)
@@ -54,20 +54,20 @@ class Demand:
             mean_square_s=self.mean_square_s + weight * (gap_s * gap_s - self.mean_square_s),
         )
 
-    def loaded_in(self, load_s: float, size_bytes: int = 0) -> "Demand":
-        """The same after a load that took so long."""
+    def loaded_in(self, load_s: float, size_bytes: int = 0) -> "ModelDemand":
+        """Return a copy after a load that took so long."""
         return replace(self, load_s=load_s, load_bytes=size_bytes)
 
     @property
     def regularity(self) -> float:
-        """How alike the gaps are, as far as there were enough to tell: 1 a clock, 0 no more than chance."""
+        """Return the similarity of the gaps, if there were enough of them: 1 a clock, 0 no more than chance."""
         if not self.mean_s:
             return 0.0
         variation = self.mean_square_s / self.mean_s**2 - 1.0
         return min(1.0, max(0.0, 1.0 - variation)) * self.gaps / (self.gaps + GAPS_BELIEVED)
 
     def next_in_s(self, now_s: float) -> float:
-        """Seconds until it is likely to be asked for again; infinite: it never was."""
+        """Return the seconds until the next request is likely; infinite: there was none."""
         if self.at_s is None:
             return float("inf")
         passed_s = max(0.0, now_s - self.at_s)
@@ -78,23 +78,23 @@ class Demand:
         return max(due_s, SHARPNESS_MIN * mean_s) + max(0.0, passed_s - mean_s)
 
     def asked_within_horizon(self, now_s: float) -> float:
-        """How often it is likely to be asked for before the horizon."""
+        """Return the expected number of requests before the horizon."""
         return HORIZON_S / self.next_in_s(now_s)
 
 
-NO_DEMAND = Demand()
+NO_DEMAND = ModelDemand()
 
 
-def reload_s(demand: Demand, size_bytes: int) -> float:
-    """How long it takes to have the model back."""
+def reload_s(demand: ModelDemand, size_bytes: int) -> float:
+    """Return the time that a reload takes."""
     if demand.load_s is None:
         return START_S + size_bytes / READ_BYTES_PER_S
     return max(demand.load_s, RELOAD_S_MIN)
 
 
 def loss_of(
-    demand: Demand, *, now_s: float, size_bytes: int, held_s: float, kept_for_ever: bool, priority: int
+    demand: ModelDemand, *, now_s: float, size_bytes: int, held_s: float, kept_for_ever: bool, priority: int
 ) -> float:
-    """Seconds of work that are likely to be needed again: loading, and prompts that its slots hold (`held_s`)."""
+    """Return the seconds of work that are likely to be needed again: loading, and prompts in its slots (`held_s`)."""
     seconds = (reload_s(demand, size_bytes) + held_s) * max(demand.asked_within_horizon(now_s), LOSS_MIN)
     return seconds * (FOR_EVER_FACTOR if kept_for_ever else 1.0) * float(PRIORITY_FACTOR**priority)

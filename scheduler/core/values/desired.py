@@ -1,16 +1,16 @@
-"""What the leader wants to run, as it is written down before anything is done about it."""
+"""Desired placements, stored before any action."""
 
 import hashlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from common.spec.layout import Layout
 from scheduler.core.values.asked import NOTHING_ASKED, Asked
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MemoryReport
 
 
 class Phase(StrEnum):
-    """How far a placement has come. The next leader goes on from here."""
+    """Progress of a placement. The next leader continues from it."""
 
     STARTING = "starting"  # Start may or may not have been sent: send it again
     RUNNING = "running"  # was seen ready
@@ -29,21 +29,21 @@ class DesiredPlacement:
     model_name: str
     model_digest: str
     layout: Layout
-    planned: MemoryReport | None = None  # what the plan counted on; None: adopted, nobody planned it here
+    planned: MemoryReport | None = None  # what the plan counted on; None: adopted, not planned here
     keep_alive_ms: int | None = None  # newest that was asked of the scheduler itself; None: nothing asked
     keep_alive_heard: int = 0  # how many the runner had been asked for by then
     asked: Asked = NOTHING_ASKED  # by the request that it was loaded for; what takes its place is asked the same
 
     def in_phase(self, phase: Phase) -> "DesiredPlacement":
-        """The same, further on."""
+        """Return a copy in a later phase."""
         return replace(self, phase=phase)
 
     def with_keep_alive(self, keep_alive_ms: int, heard: int) -> "DesiredPlacement":
-        """The same with a newer wish."""
+        """Return a copy with a newer keep_alive."""
         return replace(self, keep_alive_ms=keep_alive_ms, keep_alive_heard=heard)
 
     @property
     def spec_digest(self) -> str:
-        """Names everything that must not change within a generation."""
+        """Return a digest of everything that must not change within a generation."""
         spec = repr((self.node_id, self.model_digest, self.layout))
         return hashlib.sha256(spec.encode()).hexdigest()

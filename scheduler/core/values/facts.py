@@ -1,4 +1,4 @@
-"""What a model's header says about its bytes: the ground for plans before anything was measured, and for estimates."""
+"""Facts about a model's bytes in its header: the base of plans before any measurement, and of estimates."""
 
 from dataclasses import dataclass
 
@@ -25,11 +25,11 @@ class ModelFacts:
 
     @property
     def has_experts(self) -> bool:
-        """Whether some of the weights are experts, which may stay in host RAM."""
+        """Return True if some of the weights are experts, which may stay in host RAM."""
         return any(self.layer_expert_bytes)
 
     def bytes_per_token(self, layer: int) -> int:
-        """Bytes of weights that one token reads of a layer: all but the experts that it does not use."""
+        """Return the bytes of weights that one token reads of a layer: all but its unused experts."""
         weights = self.layer_weights_bytes[layer]
         if not self.layer_expert_bytes or not self.expert_count:
             return weights
@@ -38,6 +38,6 @@ class ModelFacts:
 
 
 def facts_of_size(size_bytes: int, block_count: int) -> ModelFacts:
-    """Of a file whose header said nothing: every layer is as large as any other."""
+    """Return facts of a file whose header has none: every layer is as large as any other."""
     layers = block_count + 1
     return ModelFacts(layer_weights_bytes=(size_bytes // layers,) * layers)

@@ -8,7 +8,7 @@ from scheduler.core.values.memory import MemoryReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What went wrong, as the caller will read it."""
+    """Fault of an attempt, as the caller will read it."""
 
     reason: str
     message: str
@@ -36,47 +36,48 @@ RETRY_SOON_S = 1.0
 
 
 def unavailable(message: str, *, retry_after_s: float = RETRY_SOON_S) -> Fault:
-    """Nothing to be had now; try again."""
+    """Return a fault of the moment; try again."""
     return Fault(reason=errors.ModelUnavailable.reason, message=message, retry_after_s=retry_after_s)
 
 
 def canceled(message: str) -> Fault:
-    """Nobody wants it any more."""
+    """Return the fault of a load without callers."""
     return Fault(reason=errors.RequestCanceled.reason, message=message)
 
 
-def device_not_found(label: str) -> Fault:
-    """No node has it."""
-    return Fault(reason=errors.DeviceNotFound.reason, message=f"device '{label}' not found")
+def device_not_found(label: str, *, model_name: str = "") -> Fault:
+    """Return the fault of an unknown device. `model_name`: a model of this name, which has a command of its own."""
+    hint = f"; it is a model: `puna load {model_name}` forgets its crashes" if model_name else ""
+    return Fault(reason=errors.DeviceNotFound.reason, message=f"device '{label}' not found{hint}")
 
 
 def node_not_found(node_id: str) -> Fault:
-    """Nobody has registered under this name."""
+    """Return the fault of an unknown node."""
     return Fault(reason=errors.NodeNotFound.reason, message=f"no node is called {node_id!r}")
 
 
 def invalid_value(message: str) -> Fault:
-    """The caller's mistake; the text names what is wrong."""
+    """Return the fault of a caller's mistake; the text names it."""
     return Fault(reason=errors.InvalidRequest.reason, message=message)
 
 
 def model_not_found(name: str) -> Fault:
-    """No node has it."""
+    """Return the fault of a model that no node has."""
     return Fault(reason=errors.ModelNotFound.reason, message=f"model '{name}' not found")
 
 
 def bad_model_file(name: str, why: str) -> Fault:
-    """The file is there and of no use."""
+    """Return the fault of a file that is there and unusable."""
     return Fault(reason=errors.BadModelFile.reason, message=f"model '{name}' cannot be loaded: {why}")
 
 
 def insufficient_memory(message: str) -> Fault:
-    """Too large for every device, even when everything else is gone."""
+    """Return the fault of a model that is too large for every device, even if everything else is evicted."""
     return Fault(reason=errors.InsufficientMemory.reason, message=message)
 
 
 def queue_full(load_s: float | None) -> Fault:
-    """As many wait as may; `load_s`: how long loads like those that they wait for took. None: nobody knows."""
+    """Return the fault of a full queue; `load_s`: the time of loads like those ahead. None: unknown."""
     return Fault(
         reason=errors.QueueFull.reason,
         message="server busy, please try again.  maximum pending requests exceeded",

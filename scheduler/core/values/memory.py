@@ -9,7 +9,7 @@ GIB = 1024 * MIB
 
 
 class MemoryOrigin(StrEnum):
-    """How the figures of a report came about."""
+    """Origin of the figures of a report."""
 
     MEASURED = "measured"
     ALLOCATED = "allocated"
@@ -19,7 +19,7 @@ class MemoryOrigin(StrEnum):
 
     @property
     def is_counted(self) -> bool:
-        """Whether an engine said it, before, while or after it allocated."""
+        """Return True if an engine counted it, before, while or after it allocated."""
         return self in (MemoryOrigin.MEASURED, MemoryOrigin.ATTEMPTED, MemoryOrigin.ALLOCATED)
 
 
@@ -42,7 +42,7 @@ class DeviceBytes:
 
     @property
     def total_bytes(self) -> int:
-        """All classes together."""
+        """Return the bytes of all classes together."""
         return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
 
 
@@ -56,12 +56,12 @@ class MemoryReport:
 
     @property
     def total_bytes(self) -> int:
-        """Everything, for people; never compared with one device."""
+        """Return the bytes of all devices and the host, for display; never compared with one device."""
         return self.host.total_bytes + sum(device.total_bytes for device in self.devices)
 
 
 def bytes_text(count: int) -> str:
-    """Bytes for people, as in "9.5 GiB"."""
+    """Format bytes, as in "9.5 GiB"."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"
@@ -69,6 +69,6 @@ def bytes_text(count: int) -> str:
 
 
 def memory_text(needed_bytes: int, available_bytes: int) -> str:
-    """The sentence that clients know."""
+    """Return the text of a lack of memory; clients know it."""
     needed, available = bytes_text(needed_bytes), bytes_text(available_bytes)
     return f"model requires more system memory ({needed}) than is available ({available})"

@@ -1,4 +1,4 @@
-"""Where a node gets a model that it lacks. Values only; a host does the fetching."""
+"""Sources from which a node gets a model that it lacks. Values only; a host does the fetching."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from scheduler.core.values.view import ModelFile, NodeView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a node gets a model that it lacks."""
+    """Source from which a node gets a model that it lacks."""
 
     addresses: tuple[str, ...]  # of hosts that have it
     name: str  # there
@@ -18,9 +18,9 @@ class Origin:
 
 
 def origins_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projector_digest: str) -> list[Origin]:
-    """Everybody who has what a node needs, by what they have; empty: the node itself has it, or nobody.
+    """Return sources of the files that a node needs; empty: the node itself has them, or no node has.
 
-    All whom one origin names have the same files under the same manifest: whoever breaks off, the next one goes on.
+    All sources of one origin have the same files under the same manifest: if one fails, the next one continues.
     """
     if has_model(node, digest, projector_digest):
         return []
@@ -46,12 +46,12 @@ def origins_for(nodes: Iterable[NodeView], node: NodeView, digest: str, projecto
 
 
 def has_model(node: NodeView, digest: str, projector_digest: str) -> bool:
-    """Whether a node can load a model with this projector."""
+    """Return True if a node can load a model with this projector."""
     return model_file(node, digest, projector_digest) is not None
 
 
 def model_file(node: NodeView, digest: str, projector_digest: str) -> ModelFile | None:
-    """The model as a node has it that can load it with this projector; an empty digest: without one."""
+    """Return the model of a node that can load it with this projector; an empty digest: without one."""
     file = node.model(digest)
     if file is None or (projector_digest and file.projector_digest != projector_digest):
         return None

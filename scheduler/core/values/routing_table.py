@@ -1,11 +1,11 @@
-"""What gateways are told: every model, and the replicas that hosts report. Never what is merely wanted."""
+"""Routing table of gateways: every model, and the replicas that hosts report. Never a merely desired one."""
 
 import operator
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerView
+from scheduler.core.values.view import SERVING_STATES, STARTING_STATES, ModelFile, NodeView, RunnerView, cached_per_view
 
 LATEST = ":latest"
 # Reports arrive with some jitter, which moves a computed expiry although nothing has happened.
@@ -33,23 +33,22 @@ class ModelRoute:
 
 
 def find_model(nodes: Sequence[NodeView], name: str) -> ModelFile | None:
-    """The file that a name means: a usable one before a broken one, then the newest."""
+    """Return the file of a name: a usable one before a broken one, then the newest."""
     names = {name, with_tag(name)}
-    found = [model for node in nodes for one in names for model in _named(node, one)]
+    found = [model for node in nodes for one in names for model in _files_by_name(node).get(one, ())]
     return max(found, key=_preference, default=None)
 
 
-def _named(node: NodeView, name: str) -> Sequence[ModelFile]:
-    by_name: dict[str, list[ModelFile]] | None = node.memo.get("by_name")
-    if by_name is None:
-        by_name = node.memo["by_name"] = {}
-        for model in node.models:
-            by_name.setdefault(model.name, []).append(model)
-    return by_name.get(name, ())
+@cached_per_view
+def _files_by_name(node: NodeView) -> Mapping[str, Sequence[ModelFile]]:
+    found: dict[str, list[ModelFile]] = {}
+    for model in node.models:
+        found.setdefault(model.name, []).append(model)
+    return found
 
 
 def with_tag(name: str) -> str:
-    """The name with the tag that is meant when none is given."""
+    """Return the name with the default tag if it has none."""
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
@@ -59,7 +58,7 @@ def _preference(model: ModelFile) -> tuple[bool, int, str]:
 
 @dataclass(slots=True)
 class KnownTable:
-    """What of the table before is still true: nothing is worked out anew for nodes that have told nothing new."""
+    """Still valid part of the previous table: rows of nodes without news are kept."""
 
     _nodes: tuple[NodeView, ...] = ()
     _files: dict[str, ModelFile] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class KnownTable:
     _routes: dict[str, ModelRoute] = field(default_factory=dict)  # by model name
 
     def of(self, nodes: Sequence[NodeView]) -> Mapping[str, ModelFile]:
-        """By name."""
+        """Return the files by name."""
         if len(nodes) != len(self._nodes) or any(
             one.models is not other.models for one, other in zip(nodes, self._nodes, strict=True)
         ):
@@ -77,11 +76,11 @@ class KnownTable:
         return self._files
 
     def names(self) -> Sequence[str]:
-        """Of all files, in order."""
+        """Return all files' names, in order."""
         return self._names
 
     def replica(self, node_id: str, node: NodeView | None, runner: RunnerView, expiry_s: float | None) -> ReplicaRoute:
-        """The same object for as long as nothing about it changes."""
+        """Return the route of a replica: the same object for as long as nothing about it changes."""
         known = self._replicas.get(runner.placement_id)
         if known is not None and known[0] is node and known[1].runner is runner:
             route = known[1]
@@ -94,14 +93,14 @@ class KnownTable:
         return route
 
     def route(self, name: str, model: ModelFile, replicas: list[ReplicaRoute]) -> ModelRoute:
-        """Likewise."""
+        """Return the route of a model, likewise the same object."""
         known = self._routes.get(name)
         if known is None or known.model is not model or not _are_same(known.replicas, replicas):
             known = self._routes[name] = ModelRoute(model=model, replicas=tuple(replicas))
         return known
 
     def forget_others(self, placements: AbstractSet[str]) -> None:
-        """Replicas and models that are gone."""
+        """Drop replicas and models that are gone."""
         if len(self._replicas) > len(placements):
             self._replicas = {one: known for one, known in self._replicas.items() if one in placements}
         if len(self._routes) > len(self._files):
@@ -113,7 +112,7 @@ def _are_same(one: Sequence[ReplicaRoute], other: Sequence[ReplicaRoute]) -> boo
 
 
 def named_files(nodes: Sequence[NodeView]) -> dict[str, ModelFile]:
-    """The file that each name means."""
+    """Return the file of each name."""
     files: dict[str, ModelFile] = {}
     for node in nodes:
         for model in node.models:
@@ -131,7 +130,7 @@ def build_routes(
     expiries: Mapping[str, float | None],
     known: KnownTable | None = None,
 ) -> tuple[ModelRoute, ...]:
-    """The whole table, by model name. `hidden` are placements that take nothing new; `known` is the table before."""
+    """Build the whole table, by model name. `hidden`: placements that take nothing new; `known`: the table before."""
     known = KnownTable() if known is None else known
     models = known.of(tuple(nodes.values()))
     by_digest: dict[str, list[ReplicaRoute]] = {}
@@ -156,7 +155,7 @@ def _placement_id(route: ReplicaRoute) -> str:
 
 
 def device_names(node: NodeView | None, runner: RunnerView) -> tuple[str, ...]:
-    """The devices of a replica for people, in layer order."""
+    """Return the names of a replica's devices, in layer order."""
     if not runner.layout.devices:
         return ("CPU",)
     found = [node.device(layers.device_id) if node is not None else None for layers in runner.layout.devices]
@@ -167,7 +166,7 @@ def device_names(node: NodeView | None, runner: RunnerView) -> tuple[str, ...]:
 
 
 def is_same_table(old: Sequence[ModelRoute], new: Sequence[ModelRoute]) -> bool:
-    """Whether watchers would learn nothing: equal but for the time that has passed and the progress of loads."""
+    """Return True if tables are equal but for the time that has passed and the progress of loads."""
     return len(old) == len(new) and all(_is_same_route(one, other) for one, other in zip(old, new, strict=True))
 
 
@@ -186,6 +185,6 @@ def _is_same_replica(old: ReplicaRoute, new: ReplicaRoute) -> bool:
         return False
     if abs((old.expires_at_s or 0.0) - (new.expires_at_s or 0.0)) > EXPIRY_JITTER_S:
         return False
-    # How far a load is, its callers hear elsewhere; a table for every percent would drown everybody else.
+    # Callers get the progress of a load elsewhere; a table for every percent would flood all watchers.
     runner = replace(new.runner, idle_ms=old.runner.idle_ms, load_fraction=old.runner.load_fraction)
     return replace(new, expires_at_s=old.expires_at_s, runner=runner) == old

@@ -1,18 +1,22 @@
-"""What the scheduler sees of the cluster: nodes, their devices, model files and runners. Values only."""
+"""View of the cluster: nodes, their devices, model files and runners. Values only."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
+from common.spec.layout import Layout
 from scheduler.core.values.asked import NOTHING_ASKED, Asked
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MemoryReport
+
+Derived = TypeVar("Derived")
 
 
 class DeviceKind(StrEnum):
-    """What a device is; the order of preference lives in `placement`."""
+    """Kind of a device; the order of preference is in `placement`."""
 
     GPU = "gpu"
     INTEGRATED = "integrated"
@@ -22,7 +26,7 @@ class DeviceKind(StrEnum):
 
 
 class Trust(StrEnum):
-    """How far a figure of free memory may be relied on."""
+    """Reliability of a figure of free memory."""
 
     MEASURED = "measured"
     PREDICTED = "predicted"
@@ -48,7 +52,7 @@ STARTING_STATES = frozenset({RunnerState.LAUNCHED, RunnerState.LOADING})
 
 
 class SpeedSource(StrEnum):
-    """Where the speed of a device comes from, in the words of the API."""
+    """Source of a device's speed, in the words of the API."""
 
     UNKNOWN = ""
     COPY = "probe copy"  # what its test timed
@@ -94,7 +98,7 @@ class DeviceView:
     holders: tuple[HolderView, ...] = ()
 
     def holder(self, placement_id: str) -> HolderView | None:
-        """What is known of a placement's process here; None: none lives here, and the driver lists none."""
+        """Return the process of a placement on this device; None: none lives here, and the driver lists none."""
         return next((one for one in self.holders if one.placement_id == placement_id), None)
 
 
@@ -109,7 +113,7 @@ class ModelFile:
     trained_context_tokens: int  # 0: not given
     layer_count: int
     error: str = ""
-    facts: ModelFacts | None = None  # None: its header has not told them
+    facts: ModelFacts | None = None  # None: its header was not read
     projector_digest: str = ""  # of the vision projector beside it; empty: none
     projector_size_bytes: int = 0
     manifest_digest: str = ""  # of what is said of it besides; empty: a plain file
@@ -118,12 +122,12 @@ class ModelFile:
 
     @property
     def fetched_bytes(self) -> int:
-        """What a node takes into its store that fetches it."""
+        """Return the bytes that a fetch adds to a node's store."""
         return self.total_size_bytes or self.size_bytes + self.projector_size_bytes
 
     @property
     def sees(self) -> bool:
-        """It is loaded with a vision projector."""
+        """Return True if it is loaded with a vision projector."""
         return bool(self.projector_digest)
 
 
@@ -148,7 +152,7 @@ class RunnerView:
     queued: int = 0
     idle_ms: int = 0
     keep_alive_ms: int | None = None
-    keep_alive_wishes: int = 0  # requests that asked for one; 0: none, or a build that does not count them
+    keep_alive_requests: int = 0  # requests that asked for one; 0: none, or a build that does not count them
     requests_total: int = 0
     held_prompt_s: float = 0.0  # what it took to evaluate the prompts that its slots hold
     memory: MemoryReport | None = None
@@ -158,8 +162,22 @@ class RunnerView:
 
     @property
     def is_busy(self) -> bool:
-        """A sequence runs or waits."""
+        """Return True if a sequence runs or waits."""
         return self.slots_busy > 0 or self.queued > 0
+
+
+def cached_per_view(derive: Callable[["NodeView"], Derived]) -> Callable[["NodeView"], Derived]:
+    """Decorate a function of one node: compute its result once per view. Views are replaced, never changed."""
+
+    @wraps(derive)
+    def cached(node: "NodeView") -> Derived:
+        try:
+            found: Derived = node.cache[derive]
+        except KeyError:
+            found = node.cache[derive] = derive(node)
+        return found
+
+    return cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,26 +196,25 @@ class NodeView:
     tunnel_certificate: bytes = b""  # by which other nodes know it when it borrows
     models_free_bytes: int = 0  # what its store may still take; 0: nothing, or it is read-only
 
-    memo: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of what follows from it
+    cache: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # of `cached_per_view`
 
     def device(self, device_id: str) -> DeviceView | None:
-        """The device of this id, if the node has it."""
+        """Return the device of this id, if the node has it."""
         for device in self.devices:
             if device.id == device_id:
                 return device
         return None
 
     @property
+    @cached_per_view
     def host_device(self) -> DeviceView | None:
-        """The device that stands for the node's RAM."""
-        if "host" not in self.memo:
-            self.memo["host"] = next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
-        host: DeviceView | None = self.memo["host"]
-        return host
+        """Return the device that stands for the node's RAM."""
+        return next((device for device in self.devices if device.kind is DeviceKind.CPU), None)
+
+    @cached_per_view
+    def _usable_files(self) -> Mapping[str, ModelFile]:
+        return {model.digest: model for model in reversed(self.models) if not model.error}
 
     def model(self, digest: str) -> ModelFile | None:
-        """The usable file of this digest, if the node has it."""
-        if "files" not in self.memo:
-            self.memo["files"] = {model.digest: model for model in reversed(self.models) if not model.error}
-        found: ModelFile | None = self.memo["files"].get(digest)
-        return found
+        """Return the usable file of this digest, if the node has it; the first of several."""
+        return self._usable_files().get(digest)

@@ -1,7 +1,7 @@
 // Cases of the npm package `ollama`: errors, in Ollama's words.
 import { Ollama } from "ollama";
 import { WHOLE, chat, generate, raised } from "./ollama_talk.mjs";
-import { LONG, POISON, breakModel, crowded } from "./strict.mjs";
+import { COLD, LONG, POISON, crowded, drained } from "./strict.mjs";
 
 export const errorCases = [
   {
@@ -73,8 +73,7 @@ export const errorCases = [
     name: "no replica to be had",
     stage: "strict",
     run: async (talk) => {
-      await breakModel(talk, "victim-ollama");
-      await raised(503, "", () => chat(talk, { model: "victim-ollama" }));
+      await drained(talk, () => raised(503, "", () => chat(talk, { model: COLD })));
     },
   },
 ];

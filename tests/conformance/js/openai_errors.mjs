@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { WHOLE, chat, image, raised } from "./openai_talk.mjs";
-import { LONG, POISON, breakModel, crowded } from "./strict.mjs";
+import { COLD, LONG, POISON, crowded, drained } from "./strict.mjs";
 
 const { APIError, BadRequestError, InternalServerError, RateLimitError } = OpenAI;
 
@@ -114,8 +114,7 @@ export const errorCases = [
     name: "no replica to be had",
     stage: "strict",
     run: async (talk) => {
-      await breakModel(talk, "victim-openai");
-      const error = await raised(talk, InternalServerError, "model_unavailable", { model: "victim-openai" });
+      const error = await drained(talk, () => raised(talk, InternalServerError, "model_unavailable", { model: COLD }));
       assert.ok(Number(error.headers.get("retry-after")) >= 1);
     },
   },

@@ -165,14 +165,83 @@ export const otherCases = [
     },
   },
   {
-    name: "state that nobody keeps",
+    name: "server-side state",
     modes: WHOLE,
     run: async (talk) => {
-      for (const [field, wanted] of [["previous_response_id", "resp_1"], ["conversation", "resp_1"], ["background", true]]) {
+      const fields = {
+        previous_response_id: "resp_1",
+        conversation: "resp_1",
+        background: true,
+        prompt: { id: "pmpt_1" },
+      };
+      for (const [field, wanted] of Object.entries(fields)) {
         const asked = talk.api.responses.create({ model: "demo", input: "x", [field]: wanted });
         await assert.rejects(asked, (error) => error instanceof OpenAI.BadRequestError && error.param === field);
       }
       await assert.rejects(talk.api.responses.retrieve("resp_1"), OpenAI.NotFoundError);
+    },
+  },
+  {
+    name: "custom tools",
+    run: async (talk) => {
+      const definition = 'start: "1".."9" "x " FRUIT\nFRUIT: "plum" | "fig"\n';
+      const tools = [{ type: "custom", name: "order", format: { type: "grammar", syntax: "lark", definition } }];
+      const tool_choice = { type: "custom", name: "order" };
+      const first = await respond(talk, { input: QUESTION, tools, tool_choice, parallel_tool_calls: false });
+      const { call_id, name, input } = first.output.find((item) => item.type === "custom_tool_call");
+      assert.match(input, /^[1-9]x (plum|fig)$/);
+      const back = { type: "custom_tool_call", call_id, name, input };
+      const result = { type: "custom_tool_call_output", call_id, output: "ordered" };
+      const said = [{ role: "user", content: QUESTION }, back, result];
+      const second = await respond(talk, { input: said, tools, max_output_tokens: 20 });
+      assert.ok(second.usage.input_tokens > first.usage.input_tokens);
+    },
+  },
+  {
+    name: "namespaces and hosted tools",
+    run: async (talk) => {
+      const lesson = taught(talk, "umbrella");
+      const inner = lesson.tools.map((tool) => ({ type: "function", ...tool.function }));
+      const space = { type: "namespace", name: "earth", description: "Of the planet.", tools: inner };
+      const named = [{ type: "function", name: "get_weather" }];
+      const found = await respond(talk, {
+        input: lesson.messages,
+        tools: [space, { type: "web_search" }],
+        tool_choice: { type: "allowed_tools", mode: "required", tools: named },
+        parallel_tool_calls: false,
+      });
+      const call = found.output.find((item) => item.type === "function_call");
+      assert.deepEqual([call.name, call.namespace], ["get_weather", "earth"]);
+    },
+  },
+  {
+    name: "items of other servers",
+    run: async (talk) => {
+      const action = { type: "search", query: "x" };
+      const input = [
+        { type: "compaction", encrypted_content: "of another server" },
+        { role: "user", content: "Hello!" },
+        { type: "web_search_call", id: "ws_1", status: "completed", action },
+        { type: "reasoning", id: "rs_1", summary: [], encrypted_content: "of another server" },
+        { role: "assistant", content: [{ type: "output_text", text: "Hello.", annotations: [] }] },
+        { type: "item_reference", id: "msg_1" },
+        { role: "user", content: QUESTION },
+      ];
+      assert.ok((await respond(talk, { input })).output.length > 0);
+    },
+  },
+  {
+    name: "input_tokens and compact",
+    modes: WHOLE,
+    run: async (talk) => {
+      const sent = (path, input) => talk.api.post(path, { body: { model: "demo", input } });
+      const { usage } = await respond(talk, { input: QUESTION, max_output_tokens: 1 });
+      const count = await sent("/responses/input_tokens", QUESTION);
+      assert.deepEqual(count, { object: "response.input_tokens", input_tokens: usage.input_tokens });
+      const { output } = await sent("/responses/compact", QUESTION);
+      assert.deepEqual(output.map((item) => item.type), ["message", "compaction"]);
+      const longer = [...output, { role: "user", content: QUESTION }];
+      assert.ok((await sent("/responses/input_tokens", longer)).input_tokens > usage.input_tokens);
     },
   },
   {

@@ -1,4 +1,5 @@
-// How the places of the strict cluster are filled, and its models broken; as in strict.py.
+// Filling the places of the strict cluster, and draining its node; as in strict.py.
+export const COLD = "cold"; // a model that no case loads
 export const POISON = 666; // a request with this seed kills its runner
 export const LONG = 400; // tokens; the slow engine needs 20 s for them
 
@@ -39,13 +40,15 @@ export async function crowded(talk, run) {
   }
 }
 
-// Kill the runners of a model until no device takes it for a while.
-export async function breakModel(talk, model) {
-  let number = 0;
-  const isBroken = async () => {
-    const options = { seed: POISON, num_predict: 1 };
-    const body = { model, prompt: `kill ${number++}`, raw: true, stream: false, options };
-    return (await post(talk, "/api/generate", body)).status === 503;
-  };
-  await until(isBroken, "no device takes the model", 120);
+// While `run` runs, the only node takes no new replicas: a model that is not loaded cannot be served.
+export async function drained(talk, run) {
+  const [node] = (await (await send(talk, "/puna/v1/nodes")).json()).nodes;
+  await post(talk, `/puna/v1/nodes/${node.id}/drain`, {});
+  try {
+    return await run();
+  } finally {
+    await post(talk, `/puna/v1/nodes/${node.id}/undrain`, {});
+    const body = { model: "demo", prompt: "x", raw: true, options: { num_predict: 1 }, stream: false };
+    await ask(talk, "/api/generate", body);
+  }
 }

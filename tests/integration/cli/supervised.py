@@ -70,6 +70,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def marks(directory: Path, name: str) -> list[str]:
-    """What a service wrote."""
+    """Return the words that a service wrote."""
     path = directory / f"{name}.mark"
     return path.read_text().split() if path.exists() else []

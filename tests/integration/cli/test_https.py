@@ -48,7 +48,7 @@ def test_commands_trust_only_authorities_that_they_are_told(tmp_path: Path) -> N
         broken = call_puna("--cacert", str(secret), "models", **here)
         said = log.read_text()
 
-    assert "HTTP    https://127.0.0.1:" in said
+    assert re.search(r"Ollama +https://127\.0\.0\.1:", said)
     assert untrusted.returncode == broken.returncode == 5
     assert "is not trusted" in untrusted.stderr
     assert "--cacert" in untrusted.stderr
@@ -67,7 +67,7 @@ def test_where_a_gateway_runs_commands_know_it_by_its_own_certificate_and_nobody
     bundle = own / "bundle.pem"
     bundle.write_bytes(chain.read_bytes() + stranger.read_bytes())
     with _serving(tmp_path / "home", bundle, secret) as log:
-        found = re.search(r"HTTP +https://127\.0\.0\.1:(\d+)", log.read_text())
+        found = re.search(r"Ollama +https://127\.0\.0\.1:(\d+)", log.read_text())
         assert found is not None
         inside = {"PUNA_HOME": str(tmp_path / "none"), "PUNA_HOST": f"0.0.0.0:{found[1]}"}
         known = call_puna("ps", PUNA_TLS_CERT=str(bundle), **inside)

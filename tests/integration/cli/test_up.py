@@ -43,7 +43,7 @@ def puna(
 
 
 def state(cluster: Cluster) -> dict[str, Any]:
-    """What the supervisor says about its services."""
+    """Read the supervisor's record of its services."""
     answer: dict[str, Any] = json.loads((cluster.home / "run" / "puna.json").read_text())
     return answer
 
@@ -74,8 +74,8 @@ def test_the_curl_line_that_it_prints_gets_an_answer(cluster: Cluster) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     wait_until(lambda: "Ctrl-C stops everything." in log_of(cluster), deadline_s=COMMAND_WITHIN_S, what="the banner")
-    line = next(line for line in log_of(cluster).splitlines() if line.startswith("Try  curl "))
-    done = subprocess.run(["sh", "-c", line.removeprefix("Try  ")], capture_output=True, timeout=120, check=True)
+    line = next(line for line in log_of(cluster).splitlines() if line.startswith("Try "))
+    done = subprocess.run(["sh", "-c", line.removeprefix("Try ")], capture_output=True, timeout=120, check=True)
 
     # The line leaves the temperature to the model, so only the form of the answer is certain.
     answer = json.loads(done.stdout)
@@ -287,5 +287,5 @@ def test_a_home_with_a_long_and_odd_path_works(tmp_path: Path) -> None:
 
 
 def log_of(cluster: Cluster) -> str:
-    """What `puna up` printed."""
+    """Return the output of `puna up`."""
     return (cluster.home.parent / f"{cluster.home.name}.up.log").read_text()

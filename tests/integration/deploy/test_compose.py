@@ -295,7 +295,7 @@ def test_prometheus_with_tls_differs_in_nothing_else() -> None:
 
 
 def test_grafana_finds_its_boards_and_its_prometheus() -> None:
-    """What can be seen of it where its image cannot be had."""
+    """The parts of Grafana's configuration that can be checked without its image."""
     grafana = services(MAIN)["grafana"]
     mounts = dict(volume.split(":")[1::-1] for volume in grafana["volumes"])
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"
@@ -324,7 +324,7 @@ def test_the_example_names_every_variable_and_its_default() -> None:
 )
 @pytest.mark.parametrize("program", [("docker-compose",), ("docker", "compose")], ids=" ".join)
 def test_compose_accepts_every_combination(program: tuple[str, ...], files: tuple[str, ...]) -> None:
-    """What it makes of them stays in build/artifacts."""
+    """The rendered configurations stay in build/artifacts."""
     environment = {name: value for name, value in os.environ.items() if name in ("HOME", "PATH", "LANG")}
     if not _answers([*program, "version"], environment):
         pytest.skip(f"{' '.join(program)} is not installed (make deps-system brings docker-compose)")

@@ -1,4 +1,4 @@
-"""What kustomize renders: valid, as locked down as it says, and true to the code's settings, ports and probes."""
+"""Output of kustomize: valid, as locked down as it says, and true to the code's settings, ports and probes."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What Prometheus is given: rules and configurations that it accepts, alerts that fire when they should, only then."""
+"""Input of Prometheus: rules and configurations that it accepts, alerts that fire when they should, only then."""
 
 import re
 import shutil

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from grpc import aio
 
@@ -13,6 +14,7 @@ from discovery.client import watch_inventory
 from discovery.registry import SILENCE_S_MAX
 from discovery.servicer import FIGURES_INTERVAL_S, INVENTORY_INTERVAL_S_MIN
 from protos import cluster_pb2, discovery_pb2, discovery_pb2_grpc
+from tests.cluster import metric_sum
 from tests.integration.host.node import Service
 from tests.ports import free_port
 from tests.waiting import Stopwatch
@@ -22,12 +24,18 @@ Inventory = discovery_pb2.Inventory
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[str]:
-    discovery = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
+async def discovery() -> AsyncIterator[Service]:
+    running = await Service.start("discovery", environment={"PUNA_DISCOVERY_LISTEN": "127.0.0.1:0"})
     try:
-        yield (await discovery.event("discovery.ready"))["address"]
+        yield running
     finally:
-        assert await discovery.end() == 0
+        assert await running.end() == 0
+
+
+@pytest.fixture
+async def address(discovery: Service) -> str:
+    listens_at: str = (await discovery.event("discovery.ready"))["address"]
+    return listens_at
 
 
 class FakeHost:
@@ -107,6 +115,29 @@ async def test_a_node_is_seen_while_its_stream_is_open_and_gone_at_once_when_it_
     await watcher.until()
     assert watch.elapsed_s < 1.0
     await watcher.close()
+
+
+async def test_a_model_of_an_older_host_whose_name_is_none_is_named_and_the_others_are_there(
+    address: str, discovery: Service
+) -> None:
+    watcher, host = Watcher(address), FakeHost(address)
+    bad = "two\nlines (1):latest"
+    await host.say(
+        facts=discovery_pb2.HostFacts(address="h:1"),
+        devices=discovery_pb2.DeviceList(),
+        models=discovery_pb2.ModelList(models=[cluster_pb2.Model(name=name) for name in (bad, "good:latest")]),
+        runners=discovery_pb2.RunnerList(),
+    )
+    (node,) = (await watcher.until("node")).nodes
+    assert [model.name for model in node.models] == ["good:latest"]
+    event = await discovery.event("row.skipped")
+    assert (event["level"], event["node"], event["table"]) == ("warning", "node", "models")
+    assert (event["name"], event["text"]) == (r"two\nlines (1):latest", "not a valid model name")
+    async with httpx.AsyncClient() as client:
+        page = await client.get(f"http://{(await discovery.event('discovery.ready'))['metrics_address']}/metrics")
+    assert metric_sum(page.text, "puna_discovery_skipped_rows_total") == 1
+    await watcher.close()
+    await host.vanish()
 
 
 async def test_an_incomplete_first_report_is_refused_with_what_it_lacks(address: str) -> None:

@@ -14,8 +14,9 @@ from grpc import aio
 from common.errors import DeviceNotFound, InvalidRequest, ModelNotFound, PlacementMismatch, PunaError
 from common.grpc.server import GrpcServer, bind_server
 from protos import cluster_pb2, discovery_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
+from runner.core.sequence.truncation import too_long
 from runner.serve.status import REPORT_INTERVAL_S
-from tests.integration.gateway.scripted_wishes import ScriptedWishes
+from tests.integration.gateway.scripted_operations import ScriptedOperations
 
 Context = aio.ServicerContext[Any, Any]
 MODEL_NAME = "demo:latest"
@@ -136,7 +137,7 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
     async def _answer(self, request: runner_pb2.GenerateRequest) -> AsyncIterator[runner_pb2.GenerateEvent]:
         prompt = segment_ids(request.prompt)
         if len(prompt) > self.context_tokens and not request.truncate:
-            raise InvalidRequest("the input length exceeds the context length")
+            raise too_long(len(prompt), self.context_tokens, param="prompt")
         progress = runner_pb2.PromptProgress(done_tokens=len(prompt), total_tokens=len(prompt), cached_tokens=1)
         yield runner_pb2.GenerateEvent(prompt=progress)
         limit = request.max_tokens if request.HasField("max_tokens") else len(self.pieces)
@@ -178,6 +179,8 @@ class ScriptedRunner(runner_pb2_grpc.RunnerServicer):
         embeddings = []
         for one in request.inputs:
             ids = segment_ids(one.segments)
+            if len(ids) > self.context_tokens and not request.truncate:
+                raise too_long(len(ids), self.context_tokens, param="input")
             embeddings.append(runner_pb2.Embedding(vector=[3.0, 4.0, float(len(ids) % 7)], prompt_tokens=len(ids)))
         return runner_pb2.EmbedResponse(embeddings=embeddings, prompt_duration_ns=2_000_000)
 
@@ -243,7 +246,7 @@ def scripted_model(name: str = MODEL_NAME, **description: Any) -> cluster_pb2.Mo
 
 
 @dataclass(eq=False)
-class ScriptedScheduler(ScriptedWishes):
+class ScriptedScheduler(ScriptedOperations):
     """Knows `models`; loading one puts the next of `spare` runners into its route."""
 
     models: dict[str, cluster_pb2.Model] = field(default_factory=lambda: {MODEL_NAME: scripted_model()})

@@ -1,4 +1,4 @@
-"""What gateways tell runners of whose prompt it is."""
+"""Cache salts that gateways send to runners: one per tenant."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["keys", "start"]  # fixtures
 
 
 async def asked_for(cluster: Cluster, key: str = "") -> runner_pb2.GenerateRequest:
-    """What the runner was asked for a caller."""
+    """Send a request with a key and return the runner's."""
     answer = await cluster.http.post(CHAT, json=BODY, headers=bearer(key) if key else {})
     assert answer.status_code == 200, answer.text
     return cluster.runner.requests[-1]

@@ -183,6 +183,7 @@ async def test_an_empty_prompt_loads_and_with_keep_alive_zero_unloads(start_clus
         assert (loaded.done, loaded.done_reason, loaded.response) == (True, "load", "")
         assert cluster.scheduler.ensured[0].keep_alive_ms == 600_000
         assert cluster.scheduler.ensured[0].load_only
+        assert not cluster.scheduler.ensured[0].at_once, "clients send these by themselves"
         unloaded = await cluster.ollama.chat(model="demo", messages=[], keep_alive=0)
         assert (unloaded.done, unloaded.done_reason) == (True, "unload")
         assert cluster.scheduler.unloaded == ["demo:latest"]

@@ -1,4 +1,4 @@
-"""What Puna takes beside a dialect's own fields means the same in every dialect."""
+"""Puna's extensions of a dialect mean the same in every dialect."""
 
 from typing import Any
 

@@ -91,6 +91,7 @@ async def test_models_are_listed_shown_loaded_and_unloaded(
     events = [e async for e in stub.LoadModel(inference_pb2.LoadModelRequest(model="demo", keep_alive_ms=-1))]
     assert events[-1].WhichOneof("event") == "done"
     assert cluster.scheduler.ensured[-1].keep_alive_ms == -1
+    assert cluster.scheduler.ensured[-1].at_once
     unloaded = await stub.UnloadModel(scheduler_pb2.UnloadModelRequest(model_name="demo"))
     assert unloaded.replicas == 1
 

@@ -17,10 +17,10 @@ import openai
 import pytest
 from grpc import aio
 
-from cli.commands.keys import KeyWish, create, revoke
+from cli.commands.keys import KeyOptions, create, revoke
 from common.errors import StartupError
 from gateway.app import running_gateway
-from gateway.core.keys.failures import FAILURES_PER_MINUTE
+from gateway.core.keys.quotas import FAILURES_PER_MINUTE
 from gateway.settings import GatewaySettings
 from protos import inference_pb2, inference_pb2_grpc
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
@@ -42,7 +42,7 @@ class Keys:
     capsys: pytest.CaptureFixture[str]
 
     def create(self, owner: str = "ada", scopes: tuple[str, ...] = SCOPES, **wish: Any) -> str:
-        create(KeyWish(owner=owner, tenant=owner, scopes=scopes, **wish), self.path, as_json=True)
+        create(KeyOptions(owner=owner, tenant=owner, scopes=scopes, **wish), self.path, as_json=True)
         key: str = json.loads(self.capsys.readouterr().out)["key"]
         return key
 

@@ -1,4 +1,4 @@
-"""What a gateway with too much to do turns away, over real connections."""
+"""Load shedding by a gateway with too much to do, over real connections."""
 
 import asyncio
 from collections.abc import Iterator

@@ -154,6 +154,7 @@ async def test_a_load_tells_its_progress_and_ends_with_ready(start_cluster: Star
         assert news[0]["fraction"] == 0.5
         (asked,) = scheduler.ensured
         assert (asked.context_tokens, asked.keep_alive_ms, asked.options.require_gpu) == (256, -1, True)
+        assert asked.at_once
         again = await cluster.http.post("/puna/v1/load", json={"model": "demo"})
         assert again.json() == {"status": "ready"}
         assert (await cluster.http.post("/puna/v1/unload", json={"model": "demo"})).json()["replicas"] == 1

@@ -1,4 +1,4 @@
-"""What /readyz tells beside its status: what has to come before anything can be loaded."""
+"""Reasons in /readyz beside its status: the parts that are missing before a model can load."""
 
 from dataclasses import dataclass, field
 from typing import Any

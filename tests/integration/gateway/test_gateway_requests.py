@@ -1,4 +1,4 @@
-"""What of a request reaches the scheduler and the runner, whatever the dialect."""
+"""Fields of a request that reach the scheduler and the runner, whatever the dialect."""
 
 import json
 from typing import Any
@@ -112,12 +112,15 @@ async def test_samplers_reach_the_runner(cluster: Cluster) -> None:
         "xtc_probability": 0.5,
     }
     await cluster.ollama.chat(
-        model="demo", messages=QUESTION, options={**options, "top_n_sigma": 1.5, "typical_p": 0.9}
+        model="demo",
+        messages=QUESTION,
+        options={**options, "top_n_sigma": 1.5, "typical_p": 0.9, "dynatemp_range": 0.5},
     )
     sampling = cluster.runner.requests[-1].sampling
     assert (sampling.dry_base, sampling.dry_allowed_length, sampling.top_n_sigma) == (1.75, 3, 1.5)
     assert list(sampling.dry_sequence_breakers) == ["*"]
     assert sampling.xtc_probability == 0.5
+    assert (sampling.dynatemp_range, sampling.dynatemp_exponent) == (0.5, 1.0)
     assert [sampling.dry_multiplier, sampling.xtc_threshold, sampling.typical_p] == pytest.approx([0.8, 0.1, 0.9])
 
 

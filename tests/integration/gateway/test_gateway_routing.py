@@ -1,4 +1,4 @@
-"""Where requests go, what happens when a replica or the scheduler is gone, and that nothing is left behind."""
+"""Routing of requests, loss of a replica or the scheduler, and freed resources afterwards."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,5 @@
-"""What the scheduler says names models; who may not use one of them reads "another model" in every place."""
+"""Texts of the scheduler name models; a caller without the right to one of them reads "another model" in every
+place."""
 
 import asyncio
 import json
@@ -11,7 +12,7 @@ import httpx
 import pytest
 from grpc import aio
 
-from cli.commands.keys import KeyWish, create
+from cli.commands.keys import KeyOptions, create
 from common.errors import ModelUnavailable
 from protos import cluster_pb2, discovery_pb2, inference_pb2, inference_pb2_grpc, scheduler_pb2
 from tests.integration.gateway.conftest import Cluster, StartCluster, eventually
@@ -63,7 +64,7 @@ def layout_on(device_id: str) -> cluster_pb2.Layout:
 
 @dataclass
 class Callers:
-    """Who may use one model, and who may use both."""
+    """Headers of callers: of one that may use one model, and of one that may use both."""
 
     file: Path
     of_one: dict[str, str]
@@ -75,7 +76,7 @@ def callers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callers:
     file = tmp_path / "keys.json"
 
     def made(owner: str, *models: str) -> dict[str, str]:
-        create(KeyWish(owner=owner, tenant=owner, scopes=SCOPES, models=models), file, as_json=True)
+        create(KeyOptions(owner=owner, tenant=owner, scopes=SCOPES, models=models), file, as_json=True)
         return {"authorization": f"Bearer {json.loads(capsys.readouterr().out)['key']}"}
 
     return Callers(file, of_one=made("ada", "demo"), of_both=made("bob"))
@@ -118,7 +119,7 @@ async def test_a_load_tells_each_caller_what_it_waits_for_in_words_for_that_call
 
 
 async def seen_by(cluster: Cluster, headers: dict[str, str]) -> str:
-    """What the page shows of the load, as soon as it does."""
+    """Return the load that the page shows, as soon as it does."""
     text = ""
     async with asyncio.timeout(60), cluster.http.stream("GET", "/puna/v1/events", headers=headers) as response:
         async for line in response.aiter_lines():

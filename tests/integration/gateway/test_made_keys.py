@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.commands.keys import KeyWish, create
+from cli.commands.keys import KeyOptions, create
 from gateway.core.keys.key_records import sealed_key
 from gateway.core.keys.keys import Key, Scope
 from gateway.keys.key_store import cache_path, pepper_path, read_private
@@ -63,7 +63,7 @@ async def within(condition: Callable[[], Awaitable[bool]], deadline_s: float = S
 
 
 def make_file(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    create(KeyWish(owner="root", tenant="root", scopes=EVERYTHING), path, as_json=True)
+    create(KeyOptions(owner="root", tenant="root", scopes=EVERYTHING), path, as_json=True)
     key: str = json.loads(capsys.readouterr().out)["key"]
     return key
 
@@ -115,7 +115,8 @@ async def test_a_key_made_at_one_gateway_opens_both_and_revoked_at_one_opens_nei
 
 
 async def _knows(two: Two, made: dict[str, Any]) -> bool:
-    """Whether the second one does. Not by trying the key: who is refused too often is refused for that."""
+    """Return True if the second gateway has the key. It does not try the key: too many refusals are a reason to
+    refuse."""
     listed = (await two.second.http.get(KEYS, headers=bearer(two.admin))).json()["keys"]
     return made["id"] in {one["id"] for one in listed}
 

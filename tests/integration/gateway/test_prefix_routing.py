@@ -33,7 +33,7 @@ class Place:
 
 
 async def ask(cluster: Cluster, prompt: str) -> tuple[str, int]:
-    """Where a prompt was answered, and how many of its tokens were held there."""
+    """Send a prompt and return the placement that answered, and the number of its tokens that were cached there."""
     body = {"model": "demo", "prompt": prompt, "raw": True, "stream": False, "options": {"num_predict": 2}}
     answer = await cluster.http.post("/api/generate", json=body, headers={"x-puna-debug": "1"}, timeout=PATIENCE_S)
     assert answer.status_code == 200, answer.text

@@ -11,7 +11,7 @@ from common.clock import SystemClock
 from common.errors import RateLimited
 from gateway.core.keys.keys import ALL_SCOPES, Key, Quota
 from gateway.keys.key_redis import KeyRedis
-from gateway.keys.quota_book import QuotaBook, Usage
+from gateway.keys.quota_book import QuotaBook, QuotaUsage
 from tests.redis_server import RedisServer, redis_server
 from tests.waiting import Stopwatch
 
@@ -33,7 +33,7 @@ class Gateway:
         self.book.gateways = look.gateways
 
     @asynccontextmanager
-    async def request(self, key: Key, name: str = "") -> AsyncIterator[Usage]:
+    async def request(self, key: Key, name: str = "") -> AsyncIterator[QuotaUsage]:
         """As the authorizer opens one."""
         self._number += 1
         async with self.book.open(key, name or f"{id(self)}-{self._number}") as usage:

@@ -34,7 +34,7 @@ def dense(models_directory: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def content(dense: Path) -> bytes:
-    """What is in it."""
+    """Return the bytes of that file."""
     return dense.read_bytes()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from protos import cluster_pb2
 from runner.host.devices.devices import Devices
-from runner.host.runners import children
+from runner.host.processes import children
 from tests.fake_nvml import Card
 
 GIB = 1024**3
@@ -60,16 +60,16 @@ class Engine:
         return [call for line in lines if (call := json.loads(line))["mode"] == mode]
 
     def card_tests(self) -> int:
-        """How many tests of cards there were."""
+        """Return the number of tests of cards."""
         return sum("--check" in call["arguments"] and "cpu" not in call["arguments"] for call in self.calls())
 
     def timed(self) -> int:
-        """How many tests measured the speed, too."""
+        """Return the number of tests that also measured the speed."""
         words = [call["arguments"] for call in self.calls()]
         return sum("--check" in line and "--no-speed" not in line for line in words)
 
     def listings(self) -> int:
-        """How often everything was listed."""
+        """Return the number of listings."""
         return sum("--check" not in call["arguments"] for call in self.calls())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 import pytest
 
 from runner.host.devices import device_checks, device_probe
-from runner.host.runners.children import ChildResult, run_child
+from runner.host.processes.children import RunnerChildResult, run_child
 
 HUNG_S = 1.0
 
@@ -15,7 +15,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch, hung: str) -> None:
 
     def run(
         mode: str, arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]
-    ) -> Awaitable[ChildResult]:
+    ) -> Awaitable[RunnerChildResult]:
         sees = hung in environment.get("CUDA_VISIBLE_DEVICES", hung)
         return run_child(mode, arguments, timeout_s=HUNG_S if sees else timeout_s, environment=environment)
 

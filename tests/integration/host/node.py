@@ -99,7 +99,7 @@ class Node:
 
     @property
     def runner_files(self) -> Path:
-        """Where the host keeps notes, locks and sockets of its runners."""
+        """Folder of the notes, locks and sockets of the host's runners."""
         return self.home / "runners"
 
     async def restart_host(self) -> None:
@@ -218,7 +218,7 @@ def environment_of(pid: int) -> set[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Return True if the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -11,13 +11,13 @@ from runner.core.registry.allowed import parse_registries
 from runner.core.registry.parts import PartSizes
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
+from runner.host.files.blobs import BlobStore
+from runner.host.files.manifests import ManifestStore
 from runner.host.registry.blob_download import Pace
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import Secrets
 from runner.host.registry.jobs import PullJobs, PullSettings
 from runner.host.registry.pull import StoreParts
-from runner.host.store.blobs import BlobStore
-from runner.host.store.manifests import ManifestStore
 
 KIB = 1024
 # Parts that are small enough for a blob of a megabyte to have several.

@@ -67,7 +67,7 @@ class LaidOut:
         return {path.name for path in (self.directory / "blobs").iterdir()}
 
     def unchanged(self) -> bool:
-        """Whether every blob is the file that was laid out."""
+        """Return True if every blob is the file that was laid out."""
         return all(self.path(digest).stat().st_ino == inode for digest, inode in self.inodes.items())
 
 

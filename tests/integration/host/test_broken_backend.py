@@ -21,7 +21,7 @@ from runner.host.devices import device_probe
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug
-from runner.host.runners.children import ChildResult, run_child
+from runner.host.processes.children import RunnerChildResult, run_child
 from tests.integration.host.fake_build import CPU, EXCLUDED, OK, Engine, by_id, gpu
 from tests.integration.host.node import Inventory, running_node
 from tests.waiting import until
@@ -111,7 +111,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(
         mode: str, arguments: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]
-    ) -> Awaitable[ChildResult]:
+    ) -> Awaitable[RunnerChildResult]:
         meets = "GGML_DISABLE_VULKAN" not in environment
         return run_child(mode, arguments, timeout_s=HUNG_S if meets else timeout_s, environment=environment)
 

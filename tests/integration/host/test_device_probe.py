@@ -1,4 +1,4 @@
-"""Which devices a host takes on: a build of the engine whose cards crash, hang and appear twice, real processes."""
+"""Devices that a host accepts: a build of the engine whose cards crash, hang and appear twice, real processes."""
 
 import asyncio
 import sys
@@ -13,9 +13,8 @@ from runner.core.host.environment import HIDING
 from runner.host.devices import device_search, devices, gpu_watch
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
-from runner.host.devices.hot_plug import HotPlug
-from runner.host.runners import children
-from runner.host.runners.suspend import SleepWatch
+from runner.host.devices.hot_plug import HotPlug, SleepWatch
+from runner.host.processes import children
 from tests.fake_nvml import FakeNvml
 from tests.integration.host.fake_build import CPU, EXCLUDED, GIB, LOST, OK, SUSPECT, Engine, by_id, card, gpu
 from tests.integration.host.hung_cards import hurry

@@ -10,8 +10,8 @@ import pytest
 from common.errors import PunaError, RegistryFailed
 from protos import cluster_pb2, host_pb2
 from runner.client import RunnerClient
+from runner.host.files.blobs import PARTIAL_SUFFIX
 from runner.host.registry.partial_file import here_bytes
-from runner.host.store.blobs import PARTIAL_SUFFIX
 from tests.cable import cable
 from tests.integration.host.node import SMALL, Node, running_node
 from tests.integration.runner.processes import collect, greedy

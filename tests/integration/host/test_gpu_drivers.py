@@ -43,7 +43,7 @@ def told(library: FakeNvml) -> list[dict[str, Any]]:
 
 def test_nvidia_cards_are_read_with_uuid_address_and_driver(library: FakeNvml) -> None:
     library.tell(ONE, TWO, driver="999.1")
-    first, second = (GpuMemory.from_told(card) for card in told(library))
+    first, second = (GpuMemory.from_report(card) for card in told(library))
     assert first == GpuMemory(
         pci_id="0000:c1:00.0",
         uuid="GPU-one",
@@ -67,10 +67,10 @@ def test_the_processes_of_a_card_are_told_and_one_that_leaves_is_told_at_once(li
         stdout=subprocess.PIPE,
     ) as reader:
         assert reader.stdout is not None
-        card = GpuMemory.from_told(json.loads(reader.stdout.readline())[0])
+        card = GpuMemory.from_report(json.loads(reader.stdout.readline())[0])
         assert card.processes == ((77, GIB), (4321, 3 * GIB))
         library.tell(replace(ONE, processes=((77, GIB),)))
-        while (card := GpuMemory.from_told(json.loads(reader.stdout.readline())[0])).processes != ((77, GIB),):
+        while (card := GpuMemory.from_report(json.loads(reader.stdout.readline())[0])).processes != ((77, GIB),):
             assert card.processes == ((77, GIB), (4321, 3 * GIB))
         library.tell()
         while json.loads(reader.stdout.readline()):

@@ -1,4 +1,4 @@
-"""What survives a host, and what does not."""
+"""State that survives a host, and state that does not."""
 
 import os
 import signal

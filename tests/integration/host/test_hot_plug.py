@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from common.clock import SystemClock
-from runner.core.devices.card_lists import CardChanges
+from runner.core.devices.card_changes import CardChanges
 from runner.host.devices import hot_plug
 from runner.host.devices.devices import Devices
-from runner.host.devices.hot_plug import HotPlug
-from runner.host.devices.pci_cards import read_pci_cards
+from runner.host.devices.hot_plug import HotPlug, SleepWatch, read_pci_cards
 from runner.host.devices.uevents import hearing, open_uevents
-from runner.host.runners.suspend import SleepWatch
 from tests.fake_nvml import FakeNvml
 from tests.fake_pci import plug_in, pull_out
 from tests.integration.host.fake_build import CPU, GIB, LOST, OK, Engine, by_id, card, gpu
@@ -53,7 +51,7 @@ async def watched(table: Devices) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def comparing(plug: HotPlug) -> AsyncIterator[Callable[[], list[CardChanges]]]:
-    """What the comparisons say, from the first one on; the list is known then."""
+    """Yield a function for the comparisons so far; it starts after the first one, when the list is known."""
     seen: list[CardChanges] = []
     watching = asyncio.create_task(plug.watch(seen.append))
     try:
@@ -162,7 +160,7 @@ async def test_a_card_that_leaves_the_bus_is_lost_and_tested_when_it_is_back_and
 async def test_a_message_has_the_drivers_list_their_cards_at_once(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no driver told of a card, nobody asks them again before the hour is over, but for the message."""
+    """Without a message of the driver, cards are listed again only after an hour."""
     library = FakeNvml(tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", library.environment["LD_LIBRARY_PATH"])
     engine.write(devices=[CPU])

@@ -1,4 +1,4 @@
-"""What decode steps of a real runner tell is their device's speed, and outlives the host."""
+"""Decode steps of a real runner give the speed of their device, and it outlives the host."""
 
 import math
 from pathlib import Path

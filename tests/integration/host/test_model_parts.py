@@ -1,4 +1,4 @@
-"""What a layout names beside the model, and what a host passes on when a load does not fit."""
+"""Files that a layout names beside the model, and the host's report of a load that does not fit."""
 
 import shutil
 from collections.abc import AsyncIterator

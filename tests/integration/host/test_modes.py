@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from common.spec.layout import Layout
 from protos import probe_pb2, probe_pb2_grpc
-from runner.core.layout.layout import LaunchLayout
 from runner.core.model.model_files import ModelFiles
 from runner.inspect import describe_file
 from runner.measure import measure
@@ -178,7 +178,7 @@ def test_a_file_with_a_vocabulary_alone_is_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("B-66")
 def test_measuring_reads_the_header_and_no_weights(tmp_path: Path) -> None:
-    """How long it takes is the machine's affair, so bytes are counted, in a file of which most is weights."""
+    """The time depends on the machine, so bytes are counted, in a file that is mostly weights."""
     import gguf
 
     path = build("dense", tmp_path)
@@ -215,7 +215,7 @@ def padded(cells: int) -> int:
 @pytest.mark.parametrize("context_tokens", [2048, 8192])
 def test_each_kind_of_cache_has_the_cells_that_it_needs(tmp_path: Path, context_tokens: int) -> None:
     slots, batch_tokens, f16_bytes, f32_bytes = 2, 256, 2, 4
-    layout = LaunchLayout(context_tokens=context_tokens, slots=slots, batch_tokens=batch_tokens)
+    layout = Layout(context_tokens=context_tokens, slots=slots, batch_tokens=batch_tokens)
 
     def cache_bytes(path: Path) -> int:
         # The last layer's entry is the output rows and the copies of prompts that the runner itself keeps.
@@ -250,7 +250,7 @@ def test_weights_are_those_of_the_tensor_table_each_counted_once(tmp_path: Path,
 
     path = build(name, tmp_path)
     table_bytes = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors)
-    counted = measure(ModelFiles(model=path), LaunchLayout()).host.weights_bytes
+    counted = measure(ModelFiles(model=path), Layout()).host.weights_bytes
     assert 0 <= counted - table_bytes <= 0.01 * table_bytes
 
 
@@ -270,7 +270,7 @@ def test_head_sizes_come_from_the_file_where_they_are_not_embedding_by_heads(tmp
     expected = (
         cells * number("block_count") * number("attention.head_count_kv") * (key_length + value_length) * f16_bytes
     )
-    report = measure(ModelFiles(model=path), LaunchLayout(context_tokens=512, slots=2))
+    report = measure(ModelFiles(model=path), Layout(context_tokens=512, slots=2))
     assert sum(report.host.layer_cache_bytes[:-1]) == expected
 
 

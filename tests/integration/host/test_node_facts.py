@@ -1,4 +1,4 @@
-"""What a host tells about its node as things change."""
+"""Facts that a host reports about its node as they change."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from common.errors import ModelNotFound
 from protos import cluster_pb2
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.host.devices import gpu_watch
-from runner.host.models.model_files import ModelFiles
-from runner.host.runners import children
+from runner.host.models.model_files import NodeModels
+from runner.host.processes import children
 from tests.integration.host.node import Inventory, Node, is_alive, running_node
 from tests.waiting import Stopwatch
 from tools.model_zoo import build, build_pair
@@ -29,7 +29,7 @@ def cpu_of(inventory: Inventory) -> cluster_pb2.Device:
 
 @pytest.mark.behaviour("B-131")
 async def test_memory_that_another_process_takes_is_missing_within_two_seconds(node: Node) -> None:
-    """What a third process gives back at the same moment would hide it; that does not happen three times."""
+    """Memory that a third process frees at the same moment would hide it; that does not happen three times."""
     for _ in range(3):
         if await _is_missing(node, HOG_MIB * MIB):
             return
@@ -37,7 +37,7 @@ async def test_memory_that_another_process_takes_is_missing_within_two_seconds(n
 
 
 async def _is_missing(node: Node, taken_bytes: int) -> bool:
-    """Whether what a process takes is soon no longer free."""
+    """Return True if the memory that a process takes is soon no longer free."""
     before = cpu_of(await node.inventory(lambda inventory: bool(inventory.nodes))).free_bytes
     program = f"import sys; hog = b'x' * {taken_bytes}; print('there', flush=True); sys.stdin.read()"
     hog = await asyncio.create_subprocess_exec(
@@ -137,7 +137,7 @@ async def test_a_node_without_cards_asks_no_driver_again(monkeypatch: pytest.Mon
 async def test_a_look_at_a_file_that_failed_is_repeated_and_a_verdict_is_not(
     tmp_path: Path, models_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = ModelFiles(models_directory, tmp_path)
+    files = NodeModels(models_directory, tmp_path)
     with monkeypatch.context() as broken:
         broken.setattr(children, "runner_command", lambda *_: [sys.executable, "-c", "import os; os.abort()"])
         await files.scan()
@@ -156,7 +156,7 @@ async def test_a_projector_beside_a_model_lets_it_see_and_is_no_model_itself(tmp
     directory = tmp_path / "models"
     model, projector = build_pair("vision", directory)
     build("dense", directory)
-    files = ModelFiles(directory, tmp_path)
+    files = NodeModels(directory, tmp_path)
 
     def rename(name: str) -> Path:
         return projector.rename(directory / name)

@@ -22,7 +22,7 @@ PADDING = 24 * MIB
 
 
 def _noted_bytes(models: Path) -> int:
-    """What a host has written down of its unfinished blobs."""
+    """Return the bytes of unfinished blobs that a host has recorded."""
     states = [json.loads(path.read_bytes()) for path in (models / "blobs").glob("*.state")]
     return sum(done for state in states for _, _, done in state["parts"])
 

@@ -34,7 +34,7 @@ def lending(*arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def address_of(process: "subprocess.Popen[bytes]") -> tuple[str, int]:
-    """Where it says that it listens."""
+    """Return the address that the server listens at."""
     assert process.stdout is not None
     return split_host_port(orjson.loads(process.stdout.readline())["address"])
 

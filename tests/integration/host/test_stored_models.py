@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from common.errors import BadModelFile
+from common.spec.layout import FlashAttention, Layout
 from protos import cluster_pb2
-from runner.core.layout.layout import FlashAttention, LaunchLayout
 from runner.core.model.model_files import AdapterFile, ModelFiles
-from runner.engine.plain.reference import ReferenceEngine
+from tests.engines.reference import ReferenceEngine
 from tests.integration.host.node import SMALL, Inventory, Node, running_node
 from tests.integration.host.store_layout import LaidOut
 from tests.integration.host.store_node import PROMPT, said, why_not
@@ -20,7 +20,7 @@ from tests.integration.runner.contract import driven
 from tests.integration.runner.split import split_gguf
 from tools.model_zoo import build_adapter, build_pair
 
-LAYOUT = LaunchLayout(slots=1, context_tokens=512, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
+LAYOUT = Layout(slots=1, context_tokens=512, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
 
 
 @pytest.fixture
@@ -110,6 +110,21 @@ async def test_two_names_of_the_same_weights_have_one_digest(node: Node, store: 
     assert one.digest == two.digest
     assert one.manifest_digest != two.manifest_digest
     assert one.system != two.system
+
+
+async def test_a_jinja_template_of_a_manifest_grants_what_it_renders(
+    node: Node, store: LaidOut, content: bytes
+) -> None:
+    templates = {
+        "go": (b"{{ .Tools }}{{ .Prompt }}", {"tools"}),  # the file's own template is rendered
+        "bare": (b"{% for m in messages %}{{ m.content }}{% endfor %}", set()),
+        "both": (b"{% if tools %}{% endif %}{% if enable_thinking %}{% endif %}", {"tools", "thinking"}),
+    }
+    for name, (template, _) in templates.items():
+        store.library(name, store.layer("model", content), store.layer("template", template))
+    for name, (_, granted) in templates.items():
+        row = await node.model(f"{name}:latest")
+        assert set(row.description.capabilities) == {"completion", "insert"} | granted, name
 
 
 async def test_a_projector_layer_makes_a_model_see(tmp_path: Path, node: Node, store: LaidOut) -> None:

@@ -14,7 +14,7 @@ from protos import cluster_pb2, host_pb2
 from runner.core.host.leases import LentAt, Share, Terms
 from runner.core.host.tunnel import Opening, Purpose, opening_line
 from runner.host.lending.borrowing import Borrowed
-from runner.host.lending.lease import Lease
+from runner.host.lending.lease import DeviceLease
 from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity
 from runner.host.lending.tunnel_listener import TunnelListener
 from tests.ports import free_port
@@ -32,8 +32,8 @@ class Ends:
     lender: TunnelIdentity
     borrower: TunnelIdentity
     address: str
-    lease: Lease
-    leases: dict[str, Lease]
+    lease: DeviceLease
+    leases: dict[str, DeviceLease]
     borrowed: list[Borrowed] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -80,12 +80,12 @@ async def tunnel(directory: Path, serve: Serve = echo) -> AsyncIterator[Ends]:
     lender = make_identity(directory / "lender.pem", node_id="lender")
     borrower = make_identity(directory / "borrower.pem", node_id="borrower")
     share = Share(device_id="gpu", weights_bytes=1, later_bytes=1, max_bytes=0)
-    lease = Lease("p", 1, Terms(borrower_certificate=borrower.certificate, shares=(share,)), "borrower")
+    lease = DeviceLease("p", 1, Terms(borrower_certificate=borrower.certificate, shares=(share,)), "borrower")
     lease.servers = (f"127.0.0.1:{server.sockets[0].getsockname()[1]}",)
     lease.devices = {"gpu": LentAt(channel=0, rpc_device=0)}
     lease.ready.set()
     leases = {"p": lease}
-    listener = TunnelListener(lender, lambda: leases)
+    listener = TunnelListener(lender, leases)
     address = listener.listen("127.0.0.1:0")
     running = asyncio.create_task(listener.run())
     ends = Ends(lender, borrower, address, lease, leases)

@@ -15,7 +15,7 @@ import pytest
 from common.errors import ModelUnavailable
 from protos import cluster_pb2
 from runner.core.devices.devices import CPU_ID
-from runner.host.runners.stopping import REAP_TIMEOUT_S
+from runner.host.processes.stopping import REAP_TIMEOUT_S
 from tests.integration.host.node import SMALL, Inventory, Node, is_alive, runners_of, running_node
 from tests.limited_device import limited_device
 from tests.waiting import Stopwatch

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError
+from common.spec.sampling import Sampling
 from runner.core.sequence.endings import Ending
-from runner.core.sequence.requests import GenerationRequest
-from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.engine.contract.engine import (
     Ended,
     Engine,
@@ -28,13 +28,13 @@ from runner.engine.contract.engine import (
     StepReport,
 )
 
-GREEDY = SamplingParameters(temperature=0.0)
+GREEDY = Sampling(temperature=0.0)
 DEADLINE_S = 60.0
 
 
 @dataclass
 class Answer:
-    """What the engine told about one sequence."""
+    """Results of the engine for one sequence."""
 
     ids: list[int] = field(default_factory=list)
     rows: list[NDArray[np.float32]] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Driver:
     def submit(self, prompt: str | tuple[int, ...], **fields: Any) -> int:
         """Start a sequence, greedy and past end tokens unless told otherwise."""
         ids = self.tokens(prompt) if isinstance(prompt, str) else prompt
-        request = GenerationRequest(prompt=ids, **{"sampling": GREEDY, "ignore_eos": True, **fields})
+        request = GenerationRequest(prompt=TokenizedPrompt(ids), **{"sampling": GREEDY, "ignore_eos": True, **fields})
         self._ids += 1
         self.listener.answers[self._ids] = Answer()
         self.engine.submit(self._ids, request)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.core.layout.layout import LaunchLayout, LayoutDevice
+from common.spec.layout import DeviceLayers, Layout
 from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from tests.integration.runner.contract import Driver, driven
@@ -14,11 +14,11 @@ from tests.limited_device import LimitedDevice
 NAMES = ("gpu-a", "gpu-b", "gpu-c")
 
 
-def spread(devices: tuple[LimitedDevice, ...], layers: tuple[int, ...], **fields: Any) -> LaunchLayout:
+def spread(devices: tuple[LimitedDevice, ...], layers: tuple[int, ...], **fields: Any) -> Layout:
     """A small layout with so many layers on each device."""
-    return LaunchLayout(
+    return Layout(
         devices=tuple(
-            LayoutDevice(name, count, rpc_address=device.address)
+            DeviceLayers(name, count, rpc_address=device.address)
             for name, count, device in zip(NAMES, layers, devices, strict=False)
         ),
         **{"slots": 2, "context_tokens": 512, "batch_tokens": 64, "threads": 1, **fields},
@@ -26,7 +26,7 @@ def spread(devices: tuple[LimitedDevice, ...], layers: tuple[int, ...], **fields
 
 
 @contextmanager
-def loaded(path: Path, layout: LaunchLayout, **files: Any) -> Iterator[Driver]:
+def loaded(path: Path, layout: Layout, **files: Any) -> Iterator[Driver]:
     """The batched engine on a layout; its thread has to end."""
     engine = BatchedEngine(ModelFiles(model=path, **files), layout, BatchedOptions(verify=True))
     with driven(engine) as driver:

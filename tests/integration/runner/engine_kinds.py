@@ -4,24 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.core.layout.layout import FlashAttention, LaunchLayout
+from common.spec.layout import FlashAttention, Layout
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.contract.engine import Engine
-from runner.engine.plain.fake import FakeEngine
-from runner.engine.plain.fake_options import FakeOptions
-from runner.engine.plain.reference import ReferenceEngine
+from runner.engine.contract.fake_options import FakeOptions
 from runner.engine.pooled.engine import PooledLlamaEngine
+from tests.engines.fake import FakeEngine
+from tests.engines.reference import ReferenceEngine
 
 CONTEXT_TOKENS = 128
 BATCH_TOKENS = 32
 PROMPT = "The weather is cold in the morning."
 
 
-def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> LaunchLayout:
+def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> Layout:
     # Kernels that fuse attention round in another way, and the reference has none.
-    return LaunchLayout(
+    return Layout(
         slots=slots,
         context_tokens=context_tokens,
         batch_tokens=BATCH_TOKENS,
@@ -31,24 +31,24 @@ def layout(*, slots: int = 2, context_tokens: int = CONTEXT_TOKENS) -> LaunchLay
 
 
 def no_file(directory: Path) -> ModelFiles:
-    """What a fake engine is content with."""
+    """Return files of which none exists, enough for a fake engine."""
     return ModelFiles(model=directory / "none.gguf")
 
 
-def reference(path: Path, layout: LaunchLayout) -> Engine:
+def reference(path: Path, layout: Layout) -> Engine:
     return ReferenceEngine(ModelFiles(model=path), layout)
 
 
-def batched(path: Path, layout: LaunchLayout) -> Engine:
+def batched(path: Path, layout: Layout) -> Engine:
     return BatchedEngine(ModelFiles(model=path), layout, BatchedOptions(verify=True))
 
 
-def fake(path: Path, layout: LaunchLayout) -> Engine:
+def fake(path: Path, layout: Layout) -> Engine:
     # Without a step's time an answer may be over before anybody could cancel it.
     return FakeEngine(ModelFiles(model=path), layout, FakeOptions(step_s=0.001))
 
 
-def pooled(path: Path, layout: LaunchLayout) -> Engine:
+def pooled(path: Path, layout: Layout) -> Engine:
     return PooledLlamaEngine(ModelFiles(model=path), layout, Pooling.MEAN)
 
 
@@ -56,7 +56,7 @@ def pooled(path: Path, layout: LaunchLayout) -> Engine:
 class Kind:
     """An engine, and in what it may differ."""
 
-    create: Callable[[Path, LaunchLayout], Engine]
+    create: Callable[[Path, Layout], Engine]
     slots: int = 2  # of the two that are asked for
     reads_files: bool = True
     progresses_while_loading: bool = True

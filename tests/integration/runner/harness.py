@@ -14,10 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import PunaError
-from runner.core.layout.layout import FlashAttention, LaunchLayout
+from common.spec.layout import FlashAttention, Layout
+from common.spec.sampling import Sampling
 from runner.core.model.model_files import ModelFiles
-from runner.core.sequence.requests import GenerationRequest
-from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.media import PreparedImage
+from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import Release, TextToken, check_stop_strings
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.contract.engine import LoadedModel, LoadProgress, Progressed, Sampled, StepReport
@@ -32,7 +33,7 @@ CACHES = pytest.mark.parametrize(
     [(FlashAttention.ON, True), (FlashAttention.AUTO, False)],
     ids=["shared cells", "caches of their own"],
 )
-GREEDY = SamplingParameters(temperature=0.0)
+GREEDY = Sampling(temperature=0.0)
 DEADLINE_S = 60.0
 
 
@@ -125,22 +126,31 @@ class Harness:
 
     @property
     def shares_cells(self) -> bool:
-        """Whether all slots share the cells of one cache."""
+        """Return True if all slots share the cells of one cache."""
         assert self.engine._loop is not None
         return self.engine._loop._context.shares_cells
 
     @property
     def encoded(self) -> int:
         """Images that were encoded for requests."""
-        assert self.engine.eyes.encoder is not None
-        return self.engine.eyes.encoder.encoded
+        assert self.engine.vision.encoder is not None
+        return self.engine.vision.encoder.encoded
 
     def tokens(self, text: str) -> list[int]:
         return self.engine.vocabulary.tokenize(text.encode(), parse_special=True)
 
-    def open(self, prompt: str | list[int], *, stops: tuple[str, ...] = (), **fields: Any) -> Stream:
+    def open(
+        self,
+        prompt: str | list[int],
+        *,
+        stops: tuple[str, ...] = (),
+        boundaries: tuple[int, ...] = (),
+        images: tuple[PreparedImage, ...] = (),
+        **fields: Any,
+    ) -> Stream:
         ids = self.tokens(prompt) if isinstance(prompt, str) else prompt
-        request = GenerationRequest(prompt=tuple(ids), **{"sampling": GREEDY, **fields})
+        whole = TokenizedPrompt(tuple(ids), boundaries, images)
+        request = GenerationRequest(prompt=whole, **{"sampling": GREEDY, **fields})
         return self.streams.open(request, stops=check_stop_strings(stops), visible=frozenset())
 
     async def read(self, stream: Stream) -> Answer:
@@ -193,7 +203,7 @@ async def running(
     """A loaded engine whose bookkeeping is checked after every step; all slots must be free in the end."""
     names = ("cache_type_k", "cache_type_v", "flash_attention")
     chosen = {name: options.pop(name) for name in names if name in options}
-    layout = LaunchLayout(slots=slots, context_tokens=context, batch_tokens=batch, threads=threads, **chosen)
+    layout = Layout(slots=slots, context_tokens=context, batch_tokens=batch, threads=threads, **chosen)
     engine = BatchedEngine(ModelFiles(model=path, projector=projector), layout, BatchedOptions(verify=True, **options))
     harness = Harness(engine, overlap=options.get("overlap", True))
     await harness.load()
@@ -208,7 +218,7 @@ async def running(
 
 
 def watch_decoding(engine: Harness) -> list[int]:
-    """What llama_decode answers to every call from now on."""
+    """Record the result of every later call of llama_decode."""
     assert engine.engine._loop is not None
     context, answers = engine.engine._loop._context, list[int]()
     decode = context.decode

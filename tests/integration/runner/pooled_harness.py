@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import PunaError
-from runner.core.layout.layout import FlashAttention, LaunchLayout, LayoutDevice
+from common.spec.layout import DeviceLayers, FlashAttention, Layout
 from runner.core.model.model_files import AdapterFile, ModelFiles
 from runner.core.pooled.embedding_inputs import frame_input
 from runner.engine.contract.engine import LoadedModel, LoadProgress, StepReport
@@ -27,7 +27,7 @@ Vector = NDArray[np.float32]
 class PooledHarness:
     """Listens to an engine and collects what it says; the engine thread calls it."""
 
-    def __init__(self, path: Path, layout: LaunchLayout, adapters: tuple[AdapterFile, ...] = ()) -> None:
+    def __init__(self, path: Path, layout: Layout, adapters: tuple[AdapterFile, ...] = ()) -> None:
         pooling = read_pooling(path)
         assert pooling is not None, "not a pooled model"
         self.engine = PooledLlamaEngine(ModelFiles(model=path, adapters=adapters), layout, pooling)
@@ -88,7 +88,7 @@ class PooledHarness:
         return self._next_id
 
     def end(self, request_id: int) -> PooledEnd:
-        """How a request ended."""
+        """Return the end of a request."""
         with self.told:
             assert self.told.wait_for(lambda: request_id in self.ends or self.failure, DEADLINE_S)
             assert self.failure is None
@@ -110,10 +110,10 @@ def pooled(
     threads: int = 1,
     flash_attention: FlashAttention = FlashAttention.AUTO,
     adapters: tuple[AdapterFile, ...] = (),
-    devices: tuple[LayoutDevice, ...] = (),
+    devices: tuple[DeviceLayers, ...] = (),
 ) -> Iterator[PooledHarness]:
     """A loaded engine, with one thread for its calls unless asked otherwise."""
-    layout = LaunchLayout(
+    layout = Layout(
         devices=devices, context_tokens=context, slots=slots, threads=threads, flash_attention=flash_attention
     )
     harness = PooledHarness(path, layout, adapters)

@@ -64,7 +64,7 @@ class Oracle:
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether it is whole UTF-8, or the beginning of such a text."""
+    """Return True for whole UTF-8, or the beginning of such a text."""
     if re.search(rb"\xed[\xa0-\xbf]", text):  # Python looks at the third byte of a surrogate first
         return False
     try:

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import BadModelFile, DeviceMemoryExhausted, InvalidRequest
-from runner.core.layout.layout import FlashAttention, LaunchLayout
+from common.spec.layout import FlashAttention, Layout
 from runner.core.model.model_files import AdapterFile, ModelFiles
 from runner.engine.contract.engine import Engine
-from runner.engine.plain.reference import ReferenceEngine
 from runner.measure import measure
+from tests.engines.reference import ReferenceEngine
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, driven
 from tests.integration.runner.devices import loaded, spread
@@ -25,7 +25,7 @@ from tests.integration.runner.processes import collect, greedy, started
 from tests.limited_device import MIB, limited_device
 from tools.model_zoo import build_adapter
 
-HOST = LaunchLayout(slots=2, context_tokens=256, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
+HOST = Layout(slots=2, context_tokens=256, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
 PROMPT = "The weather is cold in the morning."
 TOKENS = 24
 

@@ -1,10 +1,10 @@
-"""What the real engine holds of a prompt serves requests of the same salt only, wherever it lies."""
+"""Cells of a prompt in the real engine serve requests of the same salt only, in every place."""
 
 import asyncio
 
 import pytest
 
-from runner.core.layout.layout import FlashAttention
+from common.spec.layout import FlashAttention
 from runner.core.sequence.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, Harness, running
@@ -12,7 +12,7 @@ from tests.integration.runner.test_prefix_cache import equals_cold, held_cells, 
 
 
 async def cached(engine: Harness, prompt: list[int], salt: str) -> int:
-    """How much of a prompt was held for a salt."""
+    """Return the tokens of a prompt that were held for a salt."""
     return (await engine.ask(prompt, max_tokens=2, ignore_eos=True, cache_salt=salt)).cached_tokens
 
 

@@ -1,4 +1,4 @@
-"""What a real runner says of the speed of its decode steps."""
+"""Decode speed as a real runner reports it."""
 
 import asyncio
 from pathlib import Path

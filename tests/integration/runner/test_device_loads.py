@@ -9,14 +9,15 @@ import pytest
 from google.protobuf import json_format
 
 from common.errors import PunaError
+from common.spec import codecs
+from common.spec.layout import Layout
 from protos import cluster_pb2
-from runner.core.layout.layout import LaunchLayout, resolve_layout
+from runner.core.layout.layout import resolve_layout
 from runner.core.model.model_files import ModelFiles
 from runner.engine.bindings.library import start_engine
 from runner.engine.devices.devices import open_layout_devices
 from runner.engine.llama.model import load_model
 from runner.measure import measure
-from runner.serve.converters import layout_to_proto
 from runner.serve.reservation import AllocationRefused, check_reservation
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.devices import spread
@@ -28,8 +29,8 @@ DEADLINE_S = 20.0
 CLASSES = ("weights", "cache", "graph")
 
 
-def as_json(layout: LaunchLayout) -> str:
-    return json_format.MessageToJson(layout_to_proto(layout), preserving_proto_field_name=True)
+def as_json(layout: Layout) -> str:
+    return json_format.MessageToJson(codecs.LAYOUT.to_proto(layout), preserving_proto_field_name=True)
 
 
 def empty(*devices: LimitedDevice) -> None:
@@ -37,7 +38,7 @@ def empty(*devices: LimitedDevice) -> None:
 
 
 def sizes_of(path: Path) -> cluster_pb2.DeviceMemory:
-    """What the model takes on one device that holds all of it."""
+    """Return the memory of the model on one device that holds all of it."""
     with limited_device(mib=256) as roomy:
         (size,) = measure(ModelFiles(model=path), spread((roomy,), (9,))).devices
     return size

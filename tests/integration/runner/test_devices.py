@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from common.errors import DeviceMemoryExhausted, InvalidRequest, ModelUnavailable, PunaError
-from runner.core.layout.layout import FlashAttention, LaunchLayout, LayoutDevice, SplitMode
+from common.spec.layout import DeviceLayers, FlashAttention, Layout, SplitMode
 from runner.core.layout.memory_report import ClassBytes
 from runner.core.model.model_files import ModelFiles
 from runner.measure import measure
@@ -30,7 +30,7 @@ Devices = tuple[LimitedDevice, LimitedDevice]
 # Devices compute in other shapes than the CPU does, and prompts of 150 tokens sum the differences up.
 TOLERANCE = 0.01
 PROMPT = "The weather is cold in the morning. " * 8
-HOST = LaunchLayout(slots=2, context_tokens=512, batch_tokens=64, threads=1)
+HOST = Layout(slots=2, context_tokens=512, batch_tokens=64, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,13 @@ def assert_equals_cold(warm: NDArray[np.float32], cold: NDArray[np.float32], *, 
     harness.assert_equals_cold(warm, cold, tolerance=tolerance)
 
 
-def row_of(path: Path, layout: LaunchLayout, **files: Any) -> NDArray[np.float32]:
+def row_of(path: Path, layout: Layout, **files: Any) -> NDArray[np.float32]:
     with loaded(path, layout, **files) as driver:
         return logits(driver)
 
 
 def memory(driver: Driver) -> tuple[list[ClassBytes], ClassBytes]:
-    """What is held on each device, and in host RAM."""
+    """Return the bytes on each device, and in host RAM."""
     assert driver.model.memory is not None
     return [count for _, count in driver.model.memory.devices], driver.model.memory.host
 
@@ -126,7 +126,7 @@ def test_measured_is_what_is_loaded(zoo: Zoo, devices: Devices, name: str) -> No
 @pytest.mark.parametrize("name", [name for name, recipe in ZOO.items() if recipe.tokenizer is not None])
 def test_tensor_table_and_formulas_agree_with_the_engine_for_every_model(zoo: Zoo, name: str) -> None:
     with capture_logs() as lines:
-        report = measure(ModelFiles(model=zoo(name)), LaunchLayout(slots=3, context_tokens=1024, batch_tokens=64))
+        report = measure(ModelFiles(model=zoo(name)), Layout(slots=3, context_tokens=1024, batch_tokens=64))
     assert [line for line in lines if line["event"] == "memory.formula_off"] == []
     host = report.host
     assert sum(host.layer_weights_bytes) + host.input_weights_bytes == host.weights_bytes
@@ -282,7 +282,7 @@ def test_more_layers_than_the_model_has_are_refused_on_several_devices_and_mean_
 
 
 def test_an_address_where_nobody_answers_is_refused_and_the_process_lives_on(zoo: Zoo) -> None:
-    layout = replace(HOST, devices=(LayoutDevice("gone", 9, rpc_address="127.0.0.1:1"),))
+    layout = replace(HOST, devices=(DeviceLayers("gone", 9, rpc_address="127.0.0.1:1"),))
     with pytest.raises(ModelUnavailable, match=r"127\.0\.0\.1:1"), loaded(zoo("dense"), layout):
         pass
     with pytest.raises(ModelUnavailable):
@@ -291,7 +291,7 @@ def test_an_address_where_nobody_answers_is_refused_and_the_process_lives_on(zoo
 
 def test_a_device_number_that_is_not_lent_is_refused(zoo: Zoo) -> None:
     with limited_device(mib=64, devices=2) as pair:
-        second = LayoutDevice("second", 9, rpc_address=pair.address, rpc_device=1)
+        second = DeviceLayers("second", 9, rpc_address=pair.address, rpc_device=1)
         with loaded(zoo("dense"), replace(HOST, devices=(second,))) as driver:
             held, _ = memory(driver)
             assert held[0].total_bytes == pair.used_bytes()
@@ -337,11 +337,11 @@ def test_each_refused_allocation_names_device_class_and_bytes_and_the_process_go
 @pytest.mark.behaviour("B-64", "B-65")
 @pytest.mark.parametrize("name", ["embed_mean", "embed_last"])
 def test_a_pooled_model_computes_on_a_device_too(zoo: Zoo, devices: Devices, name: str) -> None:
-    path, lent = zoo(name), (LayoutDevice("gpu-a", 5, rpc_address=devices[0].address),)
+    path, lent = zoo(name), (DeviceLayers("gpu-a", 5, rpc_address=devices[0].address),)
     with pooled(path) as harness:
         inputs = [harness.tokens(text) for text in ("How do I bake bread?", "The train leaves at seven.")]
         expected = harness.compute(inputs)
-    planned = measure(ModelFiles(model=path), LaunchLayout(devices=lent, context_tokens=512))
+    planned = measure(ModelFiles(model=path), Layout(devices=lent, context_tokens=512))
     with pooled(path, devices=lent) as harness:
         for mine, theirs in zip(harness.compute(inputs), expected, strict=True):
             assert cosine_distance(mine, theirs) < 1e-4

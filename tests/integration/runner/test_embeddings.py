@@ -31,7 +31,7 @@ from tools.model_zoo.blueprint import Blueprint
 from tools.model_zoo.catalogue import ZOO
 from tools.model_zoo.tokens.tokenizer import Tokenizer
 
-TOO_LONG = "the input length exceeds the context length"
+TOO_LONG = "the input length exceeds the context length: {} tokens > 512 maximum"
 LAYOUT = '{"slots": 4, "contextTokens": 512, "threads": 1}'
 
 
@@ -114,8 +114,8 @@ async def test_bad_requests_are_refused_in_words_and_hurt_nobody(zoo: Zoo, tmp_p
         await runner.ready()
         neighbour = asyncio.create_task(runner.client.embed(embed_ids(*[[5] * 500] * 20)))
         wrong: list[tuple[runner_pb2.EmbedRequest, type[PunaError], str]] = [
-            (embed_ids([5] * 511, truncate=False), PromptTooLong, TOO_LONG),
-            (embed_ids([5], [5] * 511, truncate=False), PromptTooLong, TOO_LONG),
+            (embed_ids([5] * 511, truncate=False), PromptTooLong, TOO_LONG.format(513)),
+            (embed_ids([5], [5] * 511, truncate=False), PromptTooLong, TOO_LONG.format(513)),
             (
                 embed("x", context_tokens=2),
                 InvalidRequest,
@@ -197,9 +197,10 @@ async def test_pairs_are_cut_at_the_document(zoo: Zoo, tmp_path: Path) -> None:
 
         with pytest.raises(PromptTooLong) as refused:
             await tokens()
-        assert refused.value.message == TOO_LONG
+        counted = len((await runner.client.tokenize(literal("bread " * 600))).ids)
         assert await tokens(truncate=True) == 512
         whole = 2 + len((await runner.client.tokenize(literal("bread"))).ids)
+        assert refused.value.message == TOO_LONG.format(whole + counted)
         assert await tokens(document_tokens_max=20) == whole + 20
         assert await tokens(truncate=True, context_tokens=50) == 50
 

@@ -1,4 +1,4 @@
-"""What every engine owes the server, asked of all of them through their one interface.
+"""Contract of every engine towards the server, tested through the one interface.
 
 Where engines may differ, `Kind` says so by name; everything else is the same for all.
 """
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadModelFile, InvalidRequest, PromptTooLong, PunaError, UnsupportedCapability
+from common.spec.sampling import Sampling
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
-from runner.core.sequence.requests import GenerationRequest
-from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.engine.pooled.engine import PooledLlamaEngine
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import Driver, Listener, driven
@@ -106,7 +106,7 @@ def test_no_token_at_all_may_be_wanted(driver: Driver) -> None:
 
 def test_an_end_token_ends_the_sequence(driver: Driver) -> None:
     end = min(driver.engine.vocabulary.end_tokens)
-    sampling = SamplingParameters(temperature=0.0, logit_bias={end: 90.0})
+    sampling = Sampling(temperature=0.0, logit_bias={end: 90.0})
     answer = driver.ask(PROMPT, max_tokens=12, ignore_eos=False, sampling=sampling)
     assert (answer.ids, answer.endings) == ([end], [END_TOKEN])
     over = driver.ask(PROMPT, max_tokens=3, ignore_eos=True, sampling=sampling)
@@ -269,20 +269,21 @@ def test_a_request_may_want_a_smaller_context(driver: Driver) -> None:
     assert len(prompt) + len(answer.ids) == 21
 
 
+ONE = TokenizedPrompt((1,))
 BAD_REQUESTS: dict[str, tuple[GenerationRequest, type[PunaError]]] = {
-    "nothing to continue": (GenerationRequest(prompt=()), InvalidRequest),
-    "a token that is not there": (GenerationRequest(prompt=(1, 1_000_000)), InvalidRequest),
-    "a resumed token that is not there": (GenerationRequest(prompt=(1,), resumed=(1_000_000,)), InvalidRequest),
-    "no number": (GenerationRequest(prompt=(1,), sampling=SamplingParameters(top_p=float("nan"))), InvalidRequest),
-    "too many alternatives": (GenerationRequest(prompt=(1,), top_logprobs=21), InvalidRequest),
+    "nothing to continue": (GenerationRequest(prompt=TokenizedPrompt(())), InvalidRequest),
+    "a token that is not there": (GenerationRequest(prompt=TokenizedPrompt((1, 1_000_000))), InvalidRequest),
+    "a resumed token that is not there": (GenerationRequest(prompt=ONE, resumed=(1_000_000,)), InvalidRequest),
+    "no number": (GenerationRequest(prompt=ONE, sampling=Sampling(top_p=float("nan"))), InvalidRequest),
+    "too many alternatives": (GenerationRequest(prompt=ONE, top_logprobs=21), InvalidRequest),
     "a chance above one": (
-        GenerationRequest(prompt=(1,), sampling=SamplingParameters(xtc_probability=1.5)),
+        GenerationRequest(prompt=ONE, sampling=Sampling(xtc_probability=1.5)),
         InvalidRequest,
     ),
-    "a base below one": (GenerationRequest(prompt=(1,), sampling=SamplingParameters(dry_base=0.9)), InvalidRequest),
-    "a context of nothing": (GenerationRequest(prompt=(1,), context_tokens=0), InvalidRequest),
+    "a base below one": (GenerationRequest(prompt=ONE, sampling=Sampling(dry_base=0.9)), InvalidRequest),
+    "a context of nothing": (GenerationRequest(prompt=ONE, context_tokens=0), InvalidRequest),
     "longer than the context": (
-        GenerationRequest(prompt=(1,) * (CONTEXT_TOKENS + 1), truncate=False),
+        GenerationRequest(prompt=TokenizedPrompt((1,) * (CONTEXT_TOKENS + 1)), truncate=False),
         PromptTooLong,
     ),
 }
@@ -308,5 +309,5 @@ def test_a_pooled_engine_refuses_to_generate_and_computes_vectors(zoo: Zoo) -> N
     engine = PooledLlamaEngine(ModelFiles(model=zoo("embed_mean")), layout(), Pooling.MEAN)
     with driven(engine):
         with pytest.raises(UnsupportedCapability):
-            engine.submit(1, GenerationRequest(prompt=(1,)))
+            engine.submit(1, GenerationRequest(prompt=ONE))
         assert engine.pooled_model.vector_length > 0

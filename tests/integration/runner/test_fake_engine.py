@@ -1,4 +1,4 @@
-"""What the fake engine does beyond the contract: answers, times and failures that are set."""
+"""The fake engine beyond the contract: answers, times and failures that are set."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import PunaError
+from common.spec.sampling import Sampling
 from runner.core.sequence.endings import END_TOKEN
-from runner.core.sequence.sampling import SamplingParameters
-from runner.engine.plain.fake import FakeEngine
-from runner.engine.plain.fake_options import FakeOptions, parse_fake_options
+from runner.engine.contract.fake_options import FakeOptions, parse_fake_options
+from tests.engines.fake import FakeEngine
 from tests.integration.runner.contract import driven
 from tests.integration.runner.engine_kinds import PROMPT, layout, no_file
 from tests.waiting import Stopwatch
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.behaviour("B-150", "B-151")
 
 
 def test_a_fake_answer_follows_from_seed_prompt_and_position_alone(tmp_path: Path) -> None:
-    def answer(seed: int, prompt: str, sampling: SamplingParameters) -> list[int]:
+    def answer(seed: int, prompt: str, sampling: Sampling) -> list[int]:
         with driven(FakeEngine(no_file(tmp_path), layout(), FakeOptions(seed=seed))) as driver:
             return driver.ask(prompt, max_tokens=20, sampling=sampling).ids
 
-    greedy = SamplingParameters(temperature=0.0)
+    greedy = Sampling(temperature=0.0)
     assert answer(1, PROMPT, greedy) == answer(1, PROMPT, greedy)
     assert len({tuple(answer(seed, PROMPT, greedy)) for seed in range(4)}) == 4
     assert answer(1, PROMPT, greedy) != answer(1, PROMPT + "!", greedy)
-    hot = [answer(1, PROMPT, SamplingParameters(temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
+    hot = [answer(1, PROMPT, Sampling(temperature=1.0, seed=seed)) for seed in (1, 1, 2)]
     assert hot[0] == hot[1] != hot[2]
 
 

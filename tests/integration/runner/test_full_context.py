@@ -1,4 +1,4 @@
-"""What happens when a context is full, on every kind of memory."""
+"""A full context, on every kind of memory."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from common.errors import QueueFull
-from runner.core.layout.layout import FlashAttention
+from common.spec.layout import FlashAttention
 from runner.core.sequence.context_shift import ContextShift, discarded_tokens, replay_context
 from runner.core.sequence.endings import EndReason
 from runner.engine.batched import engine as batched

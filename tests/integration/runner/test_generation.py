@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
+from common.spec.sampling import Sampling
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.endings import EndReason
-from runner.core.sequence.logprobs import log_softmax
-from runner.core.sequence.sampling import SamplingParameters
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.batched.loop import Loop
 from runner.engine.contract.engine import Sampled
 from runner.engine.llama import opened_context
 from runner.engine.llama.context import Context
+from tests.engines.formulas import log_softmax
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import driven
 from tests.integration.runner.harness import GREEDY, assert_equals_cold, running
@@ -68,7 +68,7 @@ async def test_one_context_serves_a_hundred_requests(zoo: Zoo, monkeypatch: pyte
 
 @pytest.mark.behaviour("B-110")
 async def test_log_probabilities_come_from_the_raw_logits(zoo: Zoo) -> None:
-    hot = SamplingParameters(temperature=1.5, seed=3, repeat_penalty=1.3, logit_bias={5: 3.0})
+    hot = Sampling(temperature=1.5, seed=3, repeat_penalty=1.3, logit_bias={5: 3.0})
     async with running(zoo("dense")) as engine:
         stream = engine.open("Hello", max_tokens=20, top_logprobs=20, sampling=hot, ignore_eos=True)
         answer = await engine.read(stream)
@@ -134,14 +134,14 @@ async def test_a_collector_that_runs_all_the_time_takes_no_buffer(zoo: Zoo, monk
 
 
 async def test_the_same_seed_draws_the_same_tokens_whatever_runs_beside(zoo: Zoo) -> None:
-    sampling = SamplingParameters(temperature=1.0, seed=7)
+    sampling = Sampling(temperature=1.0, seed=7)
     async with running(zoo("dense"), slots=4) as engine:
         alone = await engine.ask("Once upon a time", max_tokens=16, sampling=sampling, cache_prompt=False)
         again = await engine.ask("Once upon a time", max_tokens=16, sampling=sampling, cache_prompt=False)
         other = await engine.ask(
             "Once upon a time",
             max_tokens=16,
-            sampling=SamplingParameters(temperature=1.0, seed=8),
+            sampling=Sampling(temperature=1.0, seed=8),
             cache_prompt=False,
         )
     assert alone.ids == again.ids
@@ -150,8 +150,8 @@ async def test_the_same_seed_draws_the_same_tokens_whatever_runs_beside(zoo: Zoo
 
 @pytest.mark.parametrize("split", [1, 7, 15])
 async def test_a_resumed_sequence_draws_what_the_first_runner_would_have_drawn(zoo: Zoo, split: int) -> None:
-    sampling = SamplingParameters(temperature=1.0, seed=11, repeat_penalty=1.2)
-    async with running(zoo("dense")) as engine:
+    sampling = Sampling(temperature=1.0, seed=11, repeat_penalty=1.2)
+    async with running(zoo("dense"), slots=1, batch=1) as engine:
         whole = await engine.ask("Once upon a time", max_tokens=16, sampling=sampling, ignore_eos=True)
         rest = await engine.ask(
             "Once upon a time",
@@ -171,13 +171,13 @@ def test_overlap_changes_no_token(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> 
     arrivals = {1: (1, 2), 4: (3,), 5: (4, 5), 9: (6,), 30: (7,)}
 
     def run(overlap: bool) -> tuple[list[list[int]], int]:
-        layout = LaunchLayout(slots=4, context_tokens=512, batch_tokens=64, threads=1)
+        layout = Layout(slots=4, context_tokens=512, batch_tokens=64, threads=1)
         with driven(BatchedEngine(ModelFiles(model=zoo("dense")), layout, BatchedOptions(overlap=overlap))) as driver:
             started: dict[int, int] = {}
             calls = 0
 
             def submit(number: int) -> None:
-                sampling = SamplingParameters(temperature=1.0, seed=number)
+                sampling = Sampling(temperature=1.0, seed=number)
                 started[number] = driver.submit(PROMPTS[number] * 4, max_tokens=12 + number, sampling=sampling)
 
             step = Loop._step
@@ -250,7 +250,7 @@ async def test_a_limit_of_nothing_evaluates_the_prompt_and_ends(zoo: Zoo) -> Non
 async def test_an_end_token_ends_without_its_text(zoo: Zoo) -> None:
     async with running(zoo("dense")) as engine:
         end_token = min(engine.engine.vocabulary.end_tokens)
-        sampling = SamplingParameters(temperature=0.0, logit_bias={end_token: 1000.0})
+        sampling = Sampling(temperature=0.0, logit_bias={end_token: 1000.0})
         answer = await engine.ask("Hello", max_tokens=5, top_logprobs=1, sampling=sampling)
         assert answer.end.ending.reason is EndReason.END_TOKEN
         assert answer.tokens == []
@@ -263,7 +263,7 @@ async def test_an_end_token_ends_without_its_text(zoo: Zoo) -> None:
 async def test_a_looping_sequence_ends_with_a_final_message_that_says_why(zoo: Zoo) -> None:
     async with running(zoo("dense")) as engine:
         token = engine.tokens(" the")[0]
-        sampling = SamplingParameters(temperature=0.0, logit_bias={token: 1000.0})
+        sampling = Sampling(temperature=0.0, logit_bias={token: 1000.0})
         answer = await engine.ask("Hello", sampling=sampling)
         assert answer.ids == [token] * 31
         assert answer.end.ending.reason is EndReason.LENGTH
@@ -325,7 +325,7 @@ async def test_bad_values_are_refused_and_name_their_field(zoo: Zoo) -> None:
         for fields, param in (
             ({"top_logprobs": 21}, "top_logprobs"),
             ({"context_tokens": 0}, "context_tokens"),
-            ({"sampling": SamplingParameters(top_p=float("nan"))}, "top_p"),
+            ({"sampling": Sampling(top_p=float("nan"))}, "top_p"),
         ):
             with pytest.raises(InvalidRequest) as error:
                 engine.open("Hello", **fields)

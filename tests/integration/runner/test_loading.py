@@ -1,4 +1,4 @@
-"""How a model comes into memory, and how a load ends early."""
+"""Loading of a model, and early ends of a load."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadModelFile, PunaError
-from runner.core.layout.layout import LaunchLayout
+from common.spec.layout import Layout
 from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine
 from runner.engine.bindings.library import start_engine
@@ -15,7 +15,7 @@ from runner.engine.llama.model import Model, load_model
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import Harness
 
-LAYOUT = LaunchLayout(slots=1, context_tokens=64, batch_tokens=64, threads=1, cache_type_k="f16", cache_type_v="f16")
+LAYOUT = Layout(slots=1, context_tokens=64, batch_tokens=64, threads=1, cache_type_k="f16", cache_type_v="f16")
 
 
 def load(path: Path, on_progress: Callable[[float], bool]) -> Model:
@@ -85,7 +85,7 @@ async def test_stopping_an_engine_while_it_loads_ends_its_thread_without_an_erro
 async def test_a_report_says_what_the_cache_takes(zoo: Zoo, name: str) -> None:
     sizes = []
     for context in (1024, 2048):
-        layout = LaunchLayout(slots=2, context_tokens=context, batch_tokens=64, threads=1)
+        layout = Layout(slots=2, context_tokens=context, batch_tokens=64, threads=1)
         engine = BatchedEngine(ModelFiles(model=zoo(name)), layout)
         harness = Harness(engine, overlap=True)
         await harness.load()

@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from common.errors import InvalidRequest
+from common.spec.layout import DeviceLayers, Layout
 from protos import cluster_pb2
 from runner import measure as mode
-from runner.core.layout.layout import LaunchLayout, LayoutDevice
 from runner.core.model.model_files import ModelFiles
 from runner.engine.llama import accounting
 from runner.measure import measure
@@ -33,7 +33,7 @@ def no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "block_cache_bytes", lambda numbers, *_, **__: (0,) * numbers.block_count)
 
 
-def measured(files: ModelFiles, layout: LaunchLayout) -> tuple[cluster_pb2.MemoryReport, list[dict[str, Any]]]:
+def measured(files: ModelFiles, layout: Layout) -> tuple[cluster_pb2.MemoryReport, list[dict[str, Any]]]:
     with capture_logs() as lines:
         report = measure(files, layout)
     return report, [dict(line) for line in lines if line["event"] in EVENTS]
@@ -71,10 +71,8 @@ def test_a_layer_is_moved_and_has_what_the_engine_counts_for_it(
 
 @pytest.mark.usefixtures("no_formula")
 def test_a_pooled_model_is_counted_again_too(zoo: Zoo, devices: tuple[LimitedDevice, ...]) -> None:
-    lent = (LayoutDevice("gpu-a", 99, rpc_address=devices[0].address),)
-    found, events = measured(
-        ModelFiles(model=zoo("embed_last")), LaunchLayout(devices=lent, context_tokens=8192, threads=1)
-    )
+    lent = (DeviceLayers("gpu-a", 99, rpc_address=devices[0].address),)
+    found, events = measured(ModelFiles(model=zoo("embed_last")), Layout(devices=lent, context_tokens=8192, threads=1))
     (again,) = [event for event in events if event["event"] == EVENTS[1]]
     sizes = found.devices[0].layer_cache_bytes
     assert again["block"] == 0
@@ -90,7 +88,7 @@ def test_a_second_count_that_is_refused_leaves_the_first(
     load = mode._load_without_memory
 
     def load_once(launch: Any) -> Any:
-        loaded.append([device.layers for device in launch.layout.devices])
+        loaded.append([device.layer_count for device in launch.layout.devices])
         if len(loaded) > 1:
             raise InvalidRequest("not with this layout")
         return load(launch)
@@ -105,5 +103,5 @@ def test_a_second_count_that_is_refused_leaves_the_first(
 
 @pytest.mark.usefixtures("no_formula")
 def test_in_host_ram_alone_there_is_nothing_to_move(zoo: Zoo) -> None:
-    _, events = measured(ModelFiles(model=zoo("dense")), LaunchLayout(slots=2, context_tokens=8192, threads=1))
+    _, events = measured(ModelFiles(model=zoo("dense")), Layout(slots=2, context_tokens=8192, threads=1))
     assert [event["event"] for event in events] == [EVENTS[0]]

@@ -1,4 +1,4 @@
-"""What a measuring process takes in RAM, with the real engine: no more than the scheduler books for it."""
+"""RAM of a measuring process with the real engine: no more than the scheduler books for it."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from common.spec.layout import Layout
 from scheduler.core.sizes.measuring_bytes import CELLS_COUNTED_MAX, measuring_bytes
 from scheduler.core.values.facts import ModelFacts
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import MIB
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceKind, DeviceView, NodeView, Trust

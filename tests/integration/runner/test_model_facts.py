@@ -1,4 +1,4 @@
-"""What the header says about bytes, against what the engine counts."""
+"""Bytes by the header of a model, against the engine's count."""
 
 import json
 import subprocess
@@ -7,11 +7,11 @@ import sys
 import pytest
 from google.protobuf import json_format
 
+from common.spec.layout import Layout
 from protos import cluster_pb2
 from runner.inspect import describe_file
 from scheduler.converters import to_facts, to_report
 from scheduler.core.sizes.estimate import cache_bytes
-from scheduler.core.values.layouts import Layout
 from tests.integration.runner.conftest import Zoo
 
 LAYOUT = Layout(context_tokens=1024, slots=2, batch_tokens=128)

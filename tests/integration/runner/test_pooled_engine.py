@@ -1,7 +1,6 @@
 """The engine for pooled models, against llama.cpp's own high-level class and against itself."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 
 from common.errors import InternalError, UnsupportedCapability
-from runner.core.layout.layout import FlashAttention
-from runner.core.sequence.requests import GenerationRequest
+from common.spec.layout import FlashAttention
+from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.engine.contract.pooling import PooledReport
 from runner.engine.pooled.pooled_context import PooledContext
 from tests.integration.runner.conftest import Zoo
@@ -24,8 +23,6 @@ from tests.integration.runner.pooled_harness import (
     poison,
     pooled,
 )
-from tools.model_zoo import ZOO, build
-from tools.model_zoo.recipe import WeightType
 
 TEXTS = [f"Text number {index} is about trains and bread." for index in range(64)]
 
@@ -69,17 +66,6 @@ def test_64_short_inputs_are_one_call_and_equal_one_by_one(zoo: Zoo, model: str)
         distances = [cosine_distance(one, other) for one, other in zip(together, alone, strict=True)]
         assert max(distances) <= 1e-5
         assert min(cosine_distance(one, other) for one, other in pairwise(together)) > 100 * max(distances)
-
-
-@pytest.mark.behaviour("B-92")
-def test_without_rounding_to_half_precision_the_numbers_themselves_are_equal(tmp_path: Path) -> None:
-    recipe = replace(ZOO["embed_last"], name="embed_last_f32", weights=WeightType.F32)
-    with pooled(build(recipe, tmp_path), context=1024, flash_attention=FlashAttention.OFF) as engine:
-        inputs = [engine.tokens(text) for text in TEXTS]
-        together = engine.compute(inputs)
-        for tokens, vector in zip(inputs, together, strict=True):
-            (alone,) = engine.compute([tokens])
-            assert np.abs(vector - alone).max() <= 1e-5 * np.abs(alone).max()
 
 
 @pytest.mark.behaviour("B-92")
@@ -219,7 +205,7 @@ def test_an_invalid_number_is_an_error_and_spoils_no_neighbour(zoo: Zoo, tmp_pat
 
 def test_generation_is_refused(zoo: Zoo) -> None:
     with pooled(zoo("embed_mean")) as engine, pytest.raises(UnsupportedCapability) as refused:
-        engine.engine.submit(1, GenerationRequest(prompt=(1,)))
+        engine.engine.submit(1, GenerationRequest(prompt=TokenizedPrompt((1,))))
     assert refused.value.message == "this model does not support generation"
 
 

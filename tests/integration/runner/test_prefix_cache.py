@@ -1,4 +1,4 @@
-"""What slots hold, reuse, fork and forget, on every kind of memory."""
+"""Prefix cache of slots: hold, reuse, fork and forget, on every kind of memory."""
 
 import asyncio
 import re
@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from common.spec.layout import FlashAttention
 from protos import runner_pb2
-from runner.core.layout.layout import FlashAttention
 from runner.core.sequence.endings import EndReason
 from runner.core.sequence.slots import SlotPolicy
 from tests.integration.runner.conftest import Zoo

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from common.errors import InvalidRequest
+from common.spec.layout import Layout
 from protos import runner_pb2
-from runner.core.layout.layout import LaunchLayout
+from runner.core.sequence.requests import TokenizedPrompt
 from runner.engine.bindings.library import start_engine
 from runner.engine.llama.model import Model, load_model
-from runner.serve.prompts import TokenizedPrompt, tokenize_prompt
+from runner.serve.prompts import tokenize_prompt
 from tests.integration.runner.conftest import Zoo
 
-LAYOUT = LaunchLayout(slots=1, context_tokens=64, batch_tokens=64, threads=1, cache_type_k="f16", cache_type_v="f16")
+LAYOUT = Layout(slots=1, context_tokens=64, batch_tokens=64, threads=1, cache_type_k="f16", cache_type_v="f16")
 
 
 @pytest.fixture(params=["dense", "dense_wide_head", "swa"])
@@ -38,9 +39,9 @@ def prompt(model: Model, *segments: runner_pb2.Segment, add_bos: bool = False) -
 
 def test_segments_say_the_same_as_one_text(model: Model) -> None:
     parts = ["The first line:\n", "what the user ", "wrote", " - and", " the rest.\n", "end"]
-    whole = prompt(model, text("".join(parts))).ids
-    split = prompt(model, *(literal(part) if index % 2 else text(part) for index, part in enumerate(parts))).ids
-    assert model.vocabulary.detokenize(split) == model.vocabulary.detokenize(whole)
+    whole = prompt(model, text("".join(parts))).inputs
+    split = prompt(model, *(literal(part) if index % 2 else text(part) for index, part in enumerate(parts))).inputs
+    assert model.vocabulary.detokenize(list(split)) == model.vocabulary.detokenize(list(whole))
 
 
 def test_a_user_s_text_never_becomes_a_control_token(model: Model) -> None:
@@ -48,23 +49,23 @@ def test_a_user_s_text_never_becomes_a_control_token(model: Model) -> None:
     names = [name for name in names if name]
     assert names
     for name in names:
-        said = prompt(model, text("a"), literal(f"x{name}y"), text("b")).ids
+        said = prompt(model, text("a"), literal(f"x{name}y"), text("b")).inputs
         assert not set(said) & set(model.vocabulary.control), name
-        assert name.encode() in model.vocabulary.detokenize(said)
+        assert name.encode() in model.vocabulary.detokenize(list(said))
 
 
 def test_boundaries_are_where_user_texts_begin(model: Model) -> None:
     said = prompt(model, text("system"), literal("first"), text("middle"), literal("second"), add_bos=True)
-    places = [len(prompt(model, text("system"), add_bos=True).ids)]
-    places.append(len(prompt(model, text("system"), literal("first"), text("middle"), add_bos=True).ids))
+    places = [len(prompt(model, text("system"), add_bos=True).inputs)]
+    places.append(len(prompt(model, text("system"), literal("first"), text("middle"), add_bos=True).inputs))
     assert said.boundaries == tuple(places)
 
 
 def test_the_begin_token_is_added_once(model: Model) -> None:
     vocabulary = model.vocabulary
-    said = prompt(model, text("Hello"), add_bos=True).ids
+    said = prompt(model, text("Hello"), add_bos=True).inputs
     assert said.count(vocabulary.bos) == (1 if vocabulary.adds_bos else 0)
-    again = prompt(model, runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=said)), add_bos=True).ids
+    again = prompt(model, runner_pb2.Segment(token_ids=runner_pb2.TokenIds(ids=said)), add_bos=True).inputs
     assert again == said
 
 
@@ -77,5 +78,5 @@ def test_ids_outside_of_the_vocabulary_and_empty_segments_are_refused(model: Mod
 
 @pytest.mark.behaviour("B-104")
 def test_image_markers_are_literal_text_to_a_model_without_vision(model: Model) -> None:
-    said = prompt(model, literal("[img-0] hi")).ids
-    assert model.vocabulary.detokenize(said).decode().strip() == "[img-0] hi"
+    said = prompt(model, literal("[img-0] hi")).inputs
+    assert model.vocabulary.detokenize(list(said)).decode().strip() == "[img-0] hi"

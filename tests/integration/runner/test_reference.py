@@ -8,11 +8,11 @@ import pytest
 from llama_cpp import Llama
 from numpy.typing import NDArray
 
-from runner.core.layout.layout import FlashAttention, LaunchLayout
+from common.spec.layout import FlashAttention, Layout
 from runner.core.model.model_files import ModelFiles
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.bindings.library import engine_log
-from runner.engine.plain.reference import ReferenceEngine
+from tests.engines.reference import ReferenceEngine
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import driven
 from tests.integration.runner.harness import assert_equals_cold, running
@@ -28,7 +28,7 @@ WINDOW_TOKENS = 64  # of the zoo's windowed model
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far logits may be apart, as a share of the largest magnitude.
+    """Largest accepted difference of logits, as a share of the largest magnitude.
 
     Attributes:
         tolerance: other batch shapes take other kernels, and these round in other ways.
@@ -107,9 +107,9 @@ async def test_logits_of_prompts_that_share_batches_are_those_of_the_class(zoo: 
         assert_equals_cold(row, reference_logits(zoo(name), prompt), tolerance=agreement.tolerance)
 
 
-def layout() -> LaunchLayout:
+def layout() -> Layout:
     # Kernels that fuse attention round in another way, and the class's engine has none.
-    return LaunchLayout(
+    return Layout(
         slots=2,
         context_tokens=CONTEXT_TOKENS,
         batch_tokens=BATCH_TOKENS,

@@ -10,10 +10,12 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 import pytest
 
+from common.spec.sampling import Sampling
 from runner.core.grammar.json_schema_grammar import schema_to_grammar
 from runner.core.sequence.dry import Dry, find_breakers
-from runner.core.sequence.penalties import within_sigma, without_top
-from runner.core.sequence.sampling import SamplingParameters
+from runner.core.sequence.penalties import within_sigma
+from runner.engine.batched.sampler import create_chain
+from tests.engines.formulas import log_softmax, without_top
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.sampler_oracle import Oracle
 from tests.unit.runner.json_schemas import EXAMPLES
@@ -69,14 +71,14 @@ def test_dry_lowers_what_llama_cpp_lowers(seed: int, model: Path) -> None:
     random = np.random.default_rng(seed)
     said = random.choice(random.integers(3, vocabulary.size, 6), 300).tolist()
     texts = ["\n", ":", vocabulary.pieces[said[0]].decode(errors="ignore") or "x", "e t"]
-    parameters = SamplingParameters(
+    parameters = Sampling(
         dry_multiplier=0.8,
         dry_base=1.75,
         dry_allowed_length=1 + seed % 3,
         dry_penalty_last_n=(40, 1000)[seed % 2],
-        dry_breakers=find_breakers(
-            texts, pieces=vocabulary.pieces, tokenize=lambda text: vocabulary.tokenize(text, parse_special=False)
-        ),
+    )
+    found = find_breakers(
+        texts, pieces=vocabulary.pieces, tokenize=lambda text: vocabulary.tokenize(text, parse_special=False)
     )
     breakers = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
     judge = llama.llama_sampler_init_dry(
@@ -88,7 +90,7 @@ def test_dry_lowers_what_llama_cpp_lowers(seed: int, model: Path) -> None:
         breakers,
         len(texts),
     )
-    ours = Dry(parameters, context_tokens=1000, earlier=said[:100])
+    ours = Dry(parameters, found, context_tokens=1000, earlier=said[:100])
     for token_id in said[:100]:
         llama.llama_sampler_accept(judge, token_id)
     lowered = 0
@@ -116,3 +118,18 @@ def test_xtc_and_the_sigma_filter_keep_what_llama_cpp_keeps(seed: int, model: Pa
         judge = llama.llama_sampler_init_top_n_sigma(sigmas)
         np.testing.assert_array_equal(within_sigma(logits, sigmas), np.isfinite(oracle.apply(judge, logits)))
         llama.llama_sampler_free(judge)
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0, 30.0])
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+def test_a_dynamic_temperature_follows_the_entropy_of_the_row(spread: float, exponent: float, model: Path) -> None:
+    oracle = Oracle(model)
+    logits = (np.random.default_rng(1).standard_normal(oracle.vocabulary.size) * spread).astype(np.float32)
+    sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, dynatemp_range=0.6, dynatemp_exponent=exponent)
+    chain = ctypes.cast(create_chain(sampling, excludes=False), llama.llama_sampler_p_ctypes)
+    after = oracle.apply(chain, logits)
+    llama.llama_sampler_free(chain)
+    shares = log_softmax(logits)
+    entropy = -float((np.exp(shares) * shares).sum()) / np.log(logits.size)
+    temperature = 0.4 + (1.6 - 0.4) * entropy**exponent
+    np.testing.assert_allclose(after, logits / temperature, rtol=1e-3, atol=1e-4)

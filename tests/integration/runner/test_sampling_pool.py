@@ -8,11 +8,11 @@ import llama_cpp.llama_cpp as llama
 import pytest
 
 from common.errors import InvalidRequest
+from common.spec.sampling import Sampling
 from runner.core.grammar.token_grammar import GrammarCursor
-from runner.core.sequence.sampling import SamplingParameters
 from runner.engine.batched import sampling_pool
 from runner.engine.batched.sampler import Sampler
-from runner.engine.batched.sampling_pool import SamplingPool, Wanted
+from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.bindings.library import start_engine
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context
@@ -24,12 +24,13 @@ from tests.unit.runner.grammar_walks import grammar_of, matches
 
 ROWS = 8
 SAMPLINGS = (
-    SamplingParameters(temperature=1.0),
-    SamplingParameters(temperature=0.8, top_k=0, top_p=0.95),
-    SamplingParameters(temperature=1.2, repeat_penalty=1.2, presence_penalty=0.3),
-    SamplingParameters(temperature=1.0, top_k=0, typical_p=0.8),
-    SamplingParameters(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.01),
-    SamplingParameters(temperature=1.0, dry_multiplier=1.0, top_n_sigma=1.5, min_p=0.01),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.8, top_k=0, top_p=0.95),
+    Sampling(temperature=1.2, repeat_penalty=1.2, presence_penalty=0.3),
+    Sampling(temperature=1.0, top_k=0, typical_p=0.8),
+    Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.01),
+    Sampling(temperature=1.0, dry_multiplier=1.0, top_n_sigma=1.5, min_p=0.01),
+    Sampling(temperature=1.0, top_k=0, top_p=1.0, dynatemp_range=0.8, dynatemp_exponent=2.0),
 )
 
 
@@ -51,7 +52,7 @@ def decoded(zoo: Zoo) -> Iterator[tuple[Context, Vocabulary, list[int]]]:
     llama.llama_model_free(model)
 
 
-def samplers(sampling: SamplingParameters) -> list[Sampler]:
+def samplers(sampling: Sampling) -> list[Sampler]:
     return [
         Sampler(replace(sampling, seed=seed), suppressed=(), context_tokens=512, earlier=range(40))
         for seed in range(ROWS)
@@ -73,7 +74,7 @@ def test_several_threads_choose_what_one_chooses(
             context.logits(place)[:] = row
         pool = SamplingPool(context, vocabulary_size=1024, threads=threads)
         assert pool.threads == threads
-        wanted = [Wanted(one, place, 5) for one, place in zip(samplers(SAMPLINGS[index]), places, strict=True)]
+        wanted = [SamplingJob(one, place, 5) for one, place in zip(samplers(SAMPLINGS[index]), places, strict=True)]
         pool.choose_ahead(wanted)
         assert [pool.sample(one) for one in wanted] == alone
         pool.close()
@@ -83,7 +84,7 @@ def test_several_threads_choose_what_one_chooses(
 def test_little_work_stays_where_it_is(decoded: tuple[Context, Vocabulary, list[int]]) -> None:
     context, _, places = decoded
     pool = SamplingPool(context, vocabulary_size=1024, threads=1)
-    wanted = [Wanted(one, place, 0) for one, place in zip(samplers(SAMPLINGS[0]), places, strict=True)]
+    wanted = [SamplingJob(one, place, 0) for one, place in zip(samplers(SAMPLINGS[0]), places, strict=True)]
     pool.choose_ahead(wanted)
     assert pool._chosen == {}
     assert all(pool.sample(one) >= 0 for one in wanted)
@@ -102,7 +103,7 @@ def test_a_failure_in_a_thread_is_raised_for_its_sequence_alone(
     made[3] = Sampler(SAMPLINGS[0], suppressed=(), context_tokens=512, earlier=(), grammar=resumed)
     made[3].cost = made[0].cost
     pool = SamplingPool(context, vocabulary_size=1024, threads=1)
-    wanted = [Wanted(one, place, 0) for one, place in zip(made, places, strict=True)]
+    wanted = [SamplingJob(one, place, 0) for one, place in zip(made, places, strict=True)]
     pool.choose_ahead(wanted)
     with pytest.raises(InvalidRequest):
         pool.sample(wanted[3])

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadModelFile
-from runner.core.layout.layout import FlashAttention, LaunchLayout
+from common.spec.layout import FlashAttention, Layout
 from runner.core.model.model_files import AdapterFile, ModelFiles
 from runner.engine.batched.engine import BatchedEngine
-from runner.engine.plain.reference import ReferenceEngine
 from runner.inspect import describe_file
 from runner.measure import measure
+from tests.engines.reference import ReferenceEngine
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.contract import driven
 from tests.integration.runner.processes import collect, greedy, started
 from tests.integration.runner.split import split_gguf
 from tools.model_zoo import build_adapter
 
-LAYOUT = LaunchLayout(slots=1, context_tokens=256, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
+LAYOUT = Layout(slots=1, context_tokens=256, batch_tokens=64, threads=1, flash_attention=FlashAttention.OFF)
 PROMPT = "The weather is cold in the morning."
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.core.layout.layout import FlashAttention
+from common.spec.layout import FlashAttention
 from runner.core.layout.separate_caches import SCORES_BYTES_MAX
 from runner.engine.llama.context import DecodeResult
 from tests.integration.runner.conftest import Zoo

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.core.layout.layout import FlashAttention
-from runner.core.threads.rounding import SPLIT_CELLS_MIN
+from common.spec.layout import FlashAttention
+from runner.core.threads.kernels import SPLIT_CELLS_MIN
 from runner.engine.contract.engine import StepReport
 from runner.engine.llama.context import Context
 from runner.engine.threads import spinning
@@ -27,14 +27,14 @@ ANSWER_TOKENS = 24
 
 @dataclass
 class Calls:
-    """How many threads were set, for calls of one token and of several."""
+    """Numbers of threads that were set, for calls of one token and of several."""
 
     made: list[tuple[int, int]] = field(default_factory=list)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What every context is told from here on."""
+    """Record the numbers of threads that every later context is set to."""
     seen, real = Calls(), Context.set_threads
 
     def watched(context: Context, single: int, several: int) -> None:

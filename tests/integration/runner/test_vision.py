@@ -16,12 +16,12 @@ import pytest
 from numpy.typing import NDArray
 
 from common.errors import InvalidRequest, PromptTooLong, RequestCanceled, UnsupportedCapability
-from runner.core.layout.layout import FlashAttention, LaunchLayout
+from common.spec.layout import FlashAttention, Layout
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.embedding_shelf import KEPT_IMAGES
-from runner.core.sequence.media import EncodedImage, Image
+from runner.core.sequence.media import EncodedImage, PreparedImage
 from runner.measure import measure
-from tests.integration.model_zoo_engine import Eyes, loaded
+from tests.integration.model_zoo_engine import Vision, loaded
 from tests.integration.runner.harness import Harness, assert_equals_cold, refused, running
 from tests.integration.runner.pictures import image_file, picture
 from tools.model_zoo import build, build_pair
@@ -34,7 +34,7 @@ GENERATED = 6
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where models and their projectors are."""
+    """Return the directory of models and their projectors."""
     return tmp_path_factory.mktemp("pairs")
 
 
@@ -45,25 +45,25 @@ async def seeing(pairs: Path, name: str, **options: Any) -> AsyncIterator[Harnes
     async with running(model, projector=projector, **{"context": 1024, "slots": 2, **options}) as harness:
         yield harness
         await harness.idle()
-        assert harness.engine.eyes.shelf.live == 0
+        assert harness.engine.vision.shelf.live == 0
 
 
-def prompt(harness: Harness, *parts: str | Image) -> dict[str, Any]:
+def prompt(harness: Harness, *parts: str | PreparedImage) -> dict[str, Any]:
     """Arguments of `ask` for text and images in their order, begin token as the model wants it."""
     vocabulary = harness.engine.vocabulary
     inputs: list[int] = [vocabulary.bos] if vocabulary.adds_bos else []
     for part in parts:
-        inputs += part.inputs if isinstance(part, Image) else harness.tokens(part)
-    return {"prompt": inputs, "images": tuple(part for part in parts if isinstance(part, Image))}
+        inputs += part.inputs if isinstance(part, PreparedImage) else harness.tokens(part)
+    return {"prompt": inputs, "images": tuple(part for part in parts if isinstance(part, PreparedImage))}
 
 
 def reference(pairs: Path, name: str, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], list[int]]:
     """Logits behind the prompt and a greedy continuation, by mtmd's helper."""
     model_file, projector_file = build_pair(name, pairs)
     with loaded(model_file) as model:
-        eyes = Eyes(model, projector_file)
+        vision = Vision(model, projector_file)
         marker = mtmd.mtmd_default_marker().decode()
-        logits, _ = eyes.logits(eyes.chunks(f"{BEFORE}{marker}{AFTER}", pixels))
+        logits, _ = vision.logits(vision.chunks(f"{BEFORE}{marker}{AFTER}", pixels))
         ids = []
         row = logits
         for _ in range(GENERATED):
@@ -249,12 +249,12 @@ async def test_a_cancelled_request_gives_its_image_back_whenever_that_happens(pa
             image = harness.engine.read_image(image_file(picture(seed, width=320, height=240)))
             stream = harness.open(**prompt(harness, BEFORE, image, AFTER), max_tokens=200, ignore_eos=True)
             if seed % 3 == 1:
-                await harness.until(lambda: harness.engine.eyes.shelf.live > 0 or stream.freed)  # noqa: B023
+                await harness.until(lambda: harness.engine.vision.shelf.live > 0 or stream.freed)  # noqa: B023
             elif seed % 3 == 2:
                 await decoded(harness, harness.decode_calls + 1)
             harness.streams.close(stream)
             await harness.idle()
-            assert harness.engine.eyes.shelf.live == 0
+            assert harness.engine.vision.shelf.live == 0
         text = await harness.ask("And a text", max_tokens=3, ignore_eos=True)
         assert len(text.ids) == 3
 
@@ -273,11 +273,12 @@ async def test_two_hundred_images_leave_nothing_behind(pairs: Path) -> None:
         for seed in range(40, 240):
             await ask(seed)
         await harness.idle()
-        assert harness.engine.eyes.shelf.live == 0
+        assert harness.engine.vision.shelf.live == 0
         gc.collect()
         alive = gc.get_objects()
-        assert sum(isinstance(value, EncodedImage) for value in alive) == harness.engine.eyes.shelf.kept == KEPT_IMAGES
-        assert sum(isinstance(value, Image) for value in alive) <= 1
+        encoded = sum(isinstance(value, EncodedImage) for value in alive)
+        assert encoded == harness.engine.vision.shelf.kept == KEPT_IMAGES
+        assert sum(isinstance(value, PreparedImage) for value in alive) <= 1
         assert resident_bytes() - after_warm_up < 4 * 1024 * 1024
         assert harness.encoded == 240
 
@@ -320,19 +321,19 @@ def test_a_measurement_counts_the_projector_and_encodes_nothing(
 
     monkeypatch.setattr(mtmd, "mtmd_encode_chunk", encode)
     model, projector = build_pair(name, pairs)
-    layout = LaunchLayout(slots=2, context_tokens=1024, batch_tokens=128, threads=1)
-    with_eyes = measure(ModelFiles(model=model, projector=projector), layout)
+    layout = Layout(slots=2, context_tokens=1024, batch_tokens=128, threads=1)
+    with_projector = measure(ModelFiles(model=model, projector=projector), layout)
     without = measure(ModelFiles(model=model), layout)
-    assert with_eyes.host.projector_bytes > projector.stat().st_size * 0.9
+    assert with_projector.host.projector_bytes > projector.stat().st_size * 0.9
     assert without.host.projector_bytes == 0
-    assert with_eyes.host.weights_bytes == without.host.weights_bytes
+    assert with_projector.host.weights_bytes == without.host.weights_bytes
 
 
 @pytest.mark.behaviour("B-73", "B-65")
 @pytest.mark.parametrize("name", PAIRS)
 async def test_a_loaded_projector_holds_what_was_measured(pairs: Path, name: str) -> None:
     model, projector = build_pair(name, pairs)
-    layout = LaunchLayout(slots=2, context_tokens=1024, batch_tokens=128, threads=1)
+    layout = Layout(slots=2, context_tokens=1024, batch_tokens=128, threads=1)
     measured = measure(ModelFiles(model=model, projector=projector), layout)
     async with seeing(pairs, name, slots=2, context=1024, batch=128) as harness:
         assert harness.model is not None
@@ -354,7 +355,7 @@ async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pai
         async def client(number: int) -> None:
             for turn in range(6):
                 shown = [random.choice(images) for _ in range(random.choice((0, 1, 1, 2)))]
-                parts: list[str | Image] = [f"{number} {turn} ", *shown, "and a word " * random.randrange(12)]
+                parts: list[str | PreparedImage] = [f"{number} {turn} ", *shown, "and a word " * random.randrange(12)]
                 stream = harness.open(
                     **prompt(harness, *parts), max_tokens=random.choice((1, 20, 200)), ignore_eos=True
                 )
@@ -367,7 +368,7 @@ async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pai
 
         await asyncio.gather(*(client(number) for number in range(6)))
         await harness.idle()
-        assert harness.engine.eyes.shelf.live == 0
+        assert harness.engine.vision.shelf.live == 0
         image = images[0]
         warm = await harness.logits(**prompt(harness, BEFORE, image, AFTER))
         assert_equals_cold(warm, await harness.logits(**prompt(harness, BEFORE, image, AFTER), cache_prompt=False))
@@ -378,8 +379,8 @@ async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pai
 async def test_a_projector_changes_nothing_in_the_report_of_its_text_model(pairs: Path, name: str) -> None:
     model, projector = build_pair(name, pairs)
     reports = []
-    for eyes in (None, projector):
-        async with running(model, projector=eyes, flash_attention=FlashAttention.ON) as harness:
+    for vision in (None, projector):
+        async with running(model, projector=vision, flash_attention=FlashAttention.ON) as harness:
             assert harness.model is not None
             assert harness.model.memory is not None
             reports.append(harness.model.memory.host)

@@ -22,7 +22,7 @@ LAYOUT = '{"slots": 2, "contextTokens": 1024, "threads": 1}'
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where models and their projectors are."""
+    """Return the directory of models and their projectors."""
     return tmp_path_factory.mktemp("pairs")
 
 

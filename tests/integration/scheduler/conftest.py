@@ -39,8 +39,8 @@ async def node(directory: Path) -> AsyncIterator[NodeAndDiscovery]:
 async def running(directory: Path, redis: RedisServer, node: NodeAndDiscovery) -> AsyncIterator[Running]:
     """A scheduler that leads and knows its node."""
     async with scheduler(directory, redis.url, node) as running:
-        books = running.app.core.books
+        state = running.app.core.state
         await until(
-            lambda: books.leadership is not None and bool(books.observed.nodes), what="the scheduler leads and sees"
+            lambda: state.leadership is not None and bool(state.observed.nodes), what="the scheduler leads and sees"
         )
         yield running

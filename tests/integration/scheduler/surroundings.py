@@ -1,4 +1,4 @@
-"""What a scheduler lives among: a real Redis, and a node and a discovery that speak real gRPC and behave."""
+"""Surroundings of a scheduler: a real Redis, and a node and a discovery that speak real gRPC and behave."""
 
 import asyncio
 import shutil

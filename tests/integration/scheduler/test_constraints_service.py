@@ -14,12 +14,12 @@ from tests.redis_server import RedisServer
 from tests.waiting import Stopwatch, until
 
 
-def wish(name: str = "m", **fields: object) -> scheduler_pb2.ModelConstraints:
+def constraints(name: str = "m", **fields: object) -> scheduler_pb2.ModelConstraints:
     return scheduler_pb2.ModelConstraints(model_name=name, constraints=scheduler_pb2.Constraints(**fields))  # type: ignore[arg-type]
 
 
 async def leads(running: Running) -> None:
-    await until(lambda: running.app.core.books.leadership is not None, what="it leads")
+    await until(lambda: running.app.core.state.leadership is not None, what="it leads")
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def test_what_is_set_outlives_the_scheduler_that_was_told(
     running: Running, node: NodeAndDiscovery, redis: RedisServer, directory: Path
 ) -> None:
     await leads(running)
-    set_to = await running.client.put_constraints(wish(priority=3, keep_alive_ms=-1, max_bytes={"*": GIB}))
+    set_to = await running.client.put_constraints(constraints(priority=3, keep_alive_ms=-1, max_bytes={"*": GIB}))
     assert set_to.model_name == "m:latest"
     running.stop.set()
     async with successor(directory, redis, node) as other:
@@ -52,9 +52,9 @@ async def test_what_makes_no_sense_is_refused_with_its_name(running: Running) ->
     await running.ensure("m")  # the inventory is there
     for fields, name in (({"nodes": ["nowhere"]}, "nodes"), ({"max_shape": "tall"}, "max_shape")):
         with pytest.raises(InvalidRequest, match=name):
-            await running.client.put_constraints(wish(**fields))
+            await running.client.put_constraints(constraints(**fields))
     with pytest.raises(InvalidRequest, match="replicas_max"):
-        await running.client.put_constraints(wish(replicas_min=2, replicas_max=1))
+        await running.client.put_constraints(constraints(replicas_min=2, replicas_max=1))
     assert await running.client.list_constraints() == []
 
 
@@ -62,9 +62,9 @@ async def test_a_kept_model_is_loaded_unasked_and_again_when_its_runner_dies(
     running: Running, node: NodeAndDiscovery
 ) -> None:
     await leads(running)
-    await running.client.put_constraints(wish(replicas_min=1))
+    await running.client.put_constraints(constraints(replicas_min=1))
     await until(lambda: len(node.starts) == 1, what="it is loaded")
-    await until(lambda: len(running.app.core.books.memos) == 1, what="it runs")
+    await until(lambda: len(running.app.core.state.tracked) == 1, what="it runs")
     node.kill_runner()
     await until(lambda: len(node.starts) == 2, what="it is loaded again", deadline_s=15)
 
@@ -78,7 +78,7 @@ async def test_a_file_is_read_at_the_start_and_cannot_be_changed_by_commands(
         await leads(running)
         await until(lambda: len(node.starts) == 1, what="it is preloaded", deadline_s=15)
         with pytest.raises(InvalidRequest, match="PUNA_PLACEMENTS"):
-            await running.client.put_constraints(wish(pinned=True))
+            await running.client.put_constraints(constraints(pinned=True))
         (model,) = await running.client.list_constraints("m")
         assert model.from_file
 

@@ -27,7 +27,7 @@ async def test_a_drained_node_gets_nothing_from_this_leader_nor_from_the_next(
     async with successor(directory, redis, node) as other:
         (shown,) = (await other.client.list_nodes()).nodes
         assert shown.draining
-        observed = other.app.core.books.observed
+        observed = other.app.core.state.observed
         await until(lambda: observed.was_seen and not list(observed.replicas()), what="what ran there has ended")
         with pytest.raises(ModelUnavailable, match="drained"):
             await other.ensure("m")

@@ -1,4 +1,4 @@
-"""Who leads, what happens when the store or the leader goes, and that nothing which runs notices."""
+"""Leadership, the loss of the store or of the leader, and that running replicas do not notice either."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from common.errors import ModelUnavailable
 from common.grpc.client import open_channel
 from protos import scheduler_pb2
 from scheduler.client import SchedulerClient
-from scheduler.core.books.events import AliasesRead, LeadershipGained, LeadershipLost
+from scheduler.core.state.events import AliasesRead, LeadershipGained, LeadershipLost
 from scheduler.leadership import SELF_STOP_S, Leadership
 from scheduler.redis_store import RedisStore
 from tests.integration.scheduler.node_servicer import NodeAndDiscovery
@@ -51,12 +51,12 @@ async def test_without_a_store_at_the_start_the_process_lives_says_so_and_recove
     directory: Path, node: NodeAndDiscovery
 ) -> None:
     async with redis_server(directory, started=False) as redis, scheduler(directory, redis.url, node) as running:
-        await until(lambda: bool(running.app.core.books.observed.nodes), what="the inventory has arrived")
+        await until(lambda: bool(running.app.core.state.observed.nodes), what="the inventory has arrived")
         async with open_channel(running.app.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             answer = await stub.Check(health_pb2.HealthCheckRequest())  # type: ignore[attr-defined]
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        await until(lambda: "unreachable" in running.app.core.books.no_leader_why, what="the store was missed")
+        await until(lambda: "unreachable" in running.app.core.state.no_leader_why, what="the store was missed")
         watch = Stopwatch()
         with pytest.raises(ModelUnavailable, match="state store unreachable: ") as refused:
             await running.ensure("m")
@@ -72,7 +72,7 @@ async def test_a_store_that_goes_later_changes_nothing_for_what_is_warm(
 ) -> None:
     _, before = await running.ensure("m")
     await redis.kill()
-    await until(lambda: running.app.core.books.leadership is None, deadline_s=4, what="leadership is given up in time")
+    await until(lambda: running.app.core.state.leadership is None, deadline_s=4, what="leadership is given up in time")
     _, after = await running.ensure("m")
     assert after.replicas[0].placement == before.replicas[0].placement
     assert len(await running.placements("m")) == 1
@@ -120,8 +120,8 @@ async def test_a_standby_shows_routes_and_sends_commands_to_the_leader(
 ) -> None:
     await running.ensure("m")
     async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
-        books = standby.app.core.books
-        await until(lambda: "leads" in books.no_leader_why and bool(books.observed.nodes), what="it knows the leader")
+        state = standby.app.core.state
+        await until(lambda: "leads" in state.no_leader_why and bool(state.observed.nodes), what="it knows the leader")
         await standby.ensure("m")
         assert len(await standby.placements("m")) == 1
         with pytest.raises(ModelUnavailable, match=f"another scheduler leads: {running.app.address}"):
@@ -134,12 +134,12 @@ async def test_a_standby_shows_routes_and_sends_commands_to_the_leader(
 
 async def test_an_orderly_end_hands_over_at_once(directory: Path, node: NodeAndDiscovery, redis: RedisServer) -> None:
     async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as second:
-        books = second.app.core.books
-        await until(lambda: books.leadership is not None, what="it leads, nobody else is there")
+        state = second.app.core.state
+        await until(lambda: state.leadership is not None, what="it leads, nobody else is there")
         async with scheduler(directory, redis.url, node) as third:
-            await until(lambda: "leads" in third.app.core.books.no_leader_why, what="it is a standby")
+            await until(lambda: "leads" in third.app.core.state.no_leader_why, what="it is a standby")
             second.stop.set()
-            await until(lambda: third.app.core.books.leadership is not None, deadline_s=2, what="it leads at once")
+            await until(lambda: third.app.core.state.leadership is not None, deadline_s=2, what="it leads at once")
 
 
 @asynccontextmanager
@@ -174,8 +174,8 @@ async def test_when_the_leader_dies_or_hangs_the_standby_acts_within_seconds(
             await eventually_ready(client, "m", deadline_s=20)
         old = node.high
         async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as standby:
-            books = standby.app.core.books
-            await until(lambda: "leads" in books.no_leader_why and bool(books.observed.nodes), what="it is a standby")
+            state = standby.app.core.state
+            await until(lambda: "leads" in state.no_leader_why and bool(state.observed.nodes), what="it is a standby")
             leader.send_signal(signal_number)
             await eventually_ready(standby.client, "n", deadline_s=FAILOVER_S)
             assert node.high[0] > old[0]
@@ -231,13 +231,13 @@ async def test_a_load_that_changes_leaders_is_one_load(
 ) -> None:
     node.may_finish.clear()
     async with short_directory() as elsewhere, scheduler(elsewhere, redis.url, node) as first:
-        await until(lambda: first.app.core.books.leadership is not None, what="the first leads")
-        await until(lambda: bool(first.app.core.books.observed.nodes), what="and sees")
+        await until(lambda: first.app.core.state.leadership is not None, what="the first leads")
+        await until(lambda: bool(first.app.core.state.observed.nodes), what="and sees")
         load = asyncio.create_task(first.ensure("m"))
         await until(lambda: bool(node.starts), what="the load has begun")
         async with scheduler(directory, redis.url, node) as second:
             first.stop.set()
-            await until(lambda: second.app.core.books.leadership is not None, what="the second leads")
+            await until(lambda: second.app.core.state.leadership is not None, what="the second leads")
             with pytest.raises(ModelUnavailable):
                 await load
             await until(lambda: len(node.starts) == 2, what="the second takes the load up")

@@ -1,4 +1,4 @@
-"""What the scripts promise, on a real Redis."""
+"""Promises of the Redis scripts, on a real Redis."""
 
 import time
 from collections.abc import AsyncIterator
@@ -8,10 +8,10 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import StaleFence, StartupError
+from common.spec.layout import Layout
 from scheduler.core.sizes.margins import MarginKey, Margins
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.redis_store import RedisStore, StoreUnavailableError
 from tests.redis_server import RedisServer
@@ -134,7 +134,7 @@ async def test_a_leader_of_the_past_writes_and_removes_nothing(store: RedisStore
 async def test_a_record_that_somebody_else_changed_is_not_overwritten(store: RedisStore, other: RedisStore) -> None:
     lease = await store.acquire("one", high_water=0)
     await store.save(lease.fence, RECORD)
-    with pytest.raises(StaleFence, match="written by somebody else"):
+    with pytest.raises(StaleFence, match="written by another scheduler"):
         await other.save(lease.fence, RECORD)
 
 

@@ -23,7 +23,7 @@ from common.grpc.client import open_channel
 from common.grpc.server import GrpcServer, bind_server
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc, scheduler_pb2
 from scheduler.client import SchedulerClient
-from scheduler.core.books.observed import Observed
+from scheduler.core.state.observed import Observed
 from tests.integration.scheduler.node_servicer import GIB, NodeAndDiscovery
 from tests.integration.scheduler.surroundings import Running, scheduler
 from tests.redis_server import RedisServer
@@ -51,14 +51,14 @@ async def test_five_callers_share_one_load_and_the_first_may_leave(running: Runn
     first = asyncio.create_task(running.ensure("m"))
     await until(lambda: len(node.starts) == 1, what="the load has begun")
     others = [asyncio.create_task(running.ensure("m")) for _ in range(4)]
-    await until(lambda: running.app.core.books.waiters() == 5, what="everybody waits")
+    await until(lambda: running.app.core.state.waiters() == 5, what="everybody waits")
     first.cancel()
-    await until(lambda: running.app.core.books.waiters() == 4, what="the first one has left")
+    await until(lambda: running.app.core.state.waiters() == 4, what="the first one has left")
     node.may_finish.set()
     answers = await asyncio.gather(*others)
     assert len({route.replicas[0].placement.placement_id for _, route in answers}) == 1
     assert len(node.starts) == 1
-    assert running.app.core.books.waiters() == 0
+    assert running.app.core.state.waiters() == 0
 
 
 @pytest.mark.behaviour("B-133", "B-134")
@@ -109,8 +109,8 @@ async def test_routes_follow_what_the_host_reports(running: Running, node: NodeA
     await until(lambda: bool(tables), what="a table on connect")
     await running.ensure("m")
     await until(lambda: bool(replicas()), what="the replica is in the table")
-    books = running.app.core.books
-    await until(lambda: any(one.runners for one in books.observed.nodes.values()), what="the inventory shows it too")
+    state = running.app.core.state
+    await until(lambda: any(one.runners for one in state.observed.nodes.values()), what="the inventory shows it too")
     node.kill_runner()
     await until(lambda: not replicas(), deadline_s=2, what="a dead runner leaves the table at once")
     versions = [table.version for table in tables]
@@ -121,8 +121,8 @@ async def test_routes_follow_what_the_host_reports(running: Running, node: NodeA
 async def test_a_runner_that_died_is_followed_by_its_next_generation(running: Running, node: NodeAndDiscovery) -> None:
     await running.ensure("m")
     node.kill_runner()
-    books = running.app.core.books
-    await until(lambda: not any(True for _ in books.observed.replicas()), what="the death is known")
+    state = running.app.core.state
+    await until(lambda: not any(True for _ in state.observed.replicas()), what="the death is known")
     _, route = await running.ensure("m")
     assert [start.placement.generation for start in node.starts] == [1, 2]
     assert len({start.placement.placement_id for start in node.starts}) == 1
@@ -186,9 +186,9 @@ async def test_reflection_names_the_service(running: Running) -> None:
 async def test_a_host_that_has_seen_a_higher_fence_is_commanded_with_a_higher_one(
     running: Running, node: NodeAndDiscovery
 ) -> None:
-    books = running.app.core.books
-    assert books.leadership is not None
-    seen = books.leadership.fence + 1_000_000_000
+    state = running.app.core.state
+    assert state.leadership is not None
+    seen = state.leadership.fence + 1_000_000_000
     node.high = (seen, "somebody else")
     _, route = await running.ensure("m")
     assert node.stale_refusals >= 1
@@ -232,7 +232,7 @@ async def test_watchers_of_routes_reconnect_to_a_scheduler_that_was_restarted(
 
 
 async def test_a_slow_watcher_gets_the_newest_table_only(running: Running, node: NodeAndDiscovery) -> None:
-    board = running.app.core.books
+    board = running.app.core.state
     tables = running.client.watch_routes()
     first = await anext(tables)
     await running.ensure("m")
@@ -274,7 +274,7 @@ async def runner_at(address: str, placement: cluster_pb2.PlacementRef) -> AsyncI
 
 async def lose_host(running: Running, node: NodeAndDiscovery, address: str) -> Observed:
     """A model runs at `address`, and its host leaves the inventory."""
-    observed = running.app.core.books.observed
+    observed = running.app.core.state.observed
     observed.policy = replace(observed.policy, node_lost_s=2.0, runner_asked_s=0.3)
     await running.ensure("m")
     (runner,) = node.runners.values()

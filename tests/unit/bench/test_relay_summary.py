@@ -1,4 +1,4 @@
-"""What the figures of a relay come to."""
+"""The summary of a relay's figures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a command brings when it starts: nothing that another command needs. Times are not compared, modules are."""
+"""Imports of a command at its start: nothing that only another command needs. Modules are compared, not times."""
 
 import json
 import os

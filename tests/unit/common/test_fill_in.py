@@ -1,4 +1,4 @@
-"""Which vocabularies can fill in the middle of a text."""
+"""Vocabularies that can fill in the middle of a text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which build this is: read from a checkout as git has it, and kept in what is built."""
+"""The version of a build: read from git in a checkout, and kept in a package."""
 
 import importlib.util
 import shutil

@@ -3,8 +3,8 @@
 import pytest
 
 from common.errors import InvalidRequest
-from discovery.converters import ID_LENGTH_MAX, to_report
-from discovery.core.membership import Membership, Section, apply_report
+from discovery.converters import ID_LENGTH_MAX, Models, to_report
+from discovery.core.membership import Membership, NodeSection, apply_report
 from discovery.sending import Sending
 from protos import cluster_pb2, discovery_pb2
 
@@ -20,9 +20,9 @@ def host_report() -> discovery_pb2.HostReport:
 
 def test_an_empty_list_is_a_section_and_a_missing_one_is_not() -> None:
     message = host_report()
-    assert set(to_report(message, stream=1).sections) == set(Section)
+    assert set(to_report(message, stream=1).sections) == set(NodeSection)
     message.ClearField("models")
-    assert Section.MODELS not in to_report(message, stream=1).sections
+    assert NodeSection.MODELS not in to_report(message, stream=1).sections
 
 
 @pytest.mark.parametrize("field", ["node_id", "incarnation"])
@@ -64,3 +64,17 @@ def test_what_is_long_about_a_model_comes_once_to_each_watcher() -> None:
     assert templates(first) == ["{{ messages }}", ""]  # two nodes with one file
     assert templates(first) == ["", ""]
     assert templates(late) == ["{{ messages }}", ""]
+
+
+def test_a_model_whose_name_is_none_is_left_out_of_the_inventory_and_kept_for_the_log() -> None:
+    message = host_report()
+    names = ("good:latest", "my model (1):latest", "-lead:latest")
+    for name in names:
+        message.models.models.add(name=name, digest="d")
+    report = to_report(message, stream=1)
+    models = report.sections[NodeSection.MODELS]
+    assert isinstance(models, Models)
+    assert models.skipped == names[1:]
+    membership = apply_report(Membership(), report, now_s=10.0)
+    (node,) = Sending(changes_only=False, started_at_s=4.0).next(membership, 10.5).nodes
+    assert [model.name for model in node.models] == ["good:latest"]

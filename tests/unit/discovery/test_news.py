@@ -1,8 +1,8 @@
-"""What watchers hear at once, and what may wait a moment."""
+"""News for watchers at once, and changes that may wait a moment."""
 
 import pytest
 
-from discovery.core.membership import Section
+from discovery.core.membership import NodeSection
 from discovery.news import FREE_BYTES_MOVED, is_news
 from protos import cluster_pb2, discovery_pb2
 
@@ -22,28 +22,28 @@ def runners(*, idle_ms: int = 5, busy: int = 0) -> discovery_pb2.RunnerList:
 
 
 BEFORE = {
-    Section.FACTS: discovery_pb2.HostFacts(address="h:1"),
-    Section.DEVICES: devices(),
-    Section.RUNNERS: runners(),
+    NodeSection.FACTS: discovery_pb2.HostFacts(address="h:1"),
+    NodeSection.DEVICES: devices(),
+    NodeSection.RUNNERS: runners(),
 }
 
 
 @pytest.mark.parametrize(
     ("section", "content", "news"),
     [
-        (Section.DEVICES, devices(age_ms=900), False),
-        (Section.DEVICES, devices(free=FREE - FREE_BYTES_MOVED), False),
-        (Section.DEVICES, devices(free=FREE - FREE_BYTES_MOVED - 1), True),
-        (Section.DEVICES, devices(lost=True), True),
-        (Section.DEVICES, discovery_pb2.DeviceList(), True),
-        (Section.RUNNERS, runners(idle_ms=4000), False),
-        (Section.RUNNERS, runners(busy=1), True),
-        (Section.RUNNERS, discovery_pb2.RunnerList(), True),
-        (Section.FACTS, discovery_pb2.HostFacts(address="h:1"), False),
-        (Section.FACTS, discovery_pb2.HostFacts(address="h:2"), True),
+        (NodeSection.DEVICES, devices(age_ms=900), False),
+        (NodeSection.DEVICES, devices(free=FREE - FREE_BYTES_MOVED), False),
+        (NodeSection.DEVICES, devices(free=FREE - FREE_BYTES_MOVED - 1), True),
+        (NodeSection.DEVICES, devices(lost=True), True),
+        (NodeSection.DEVICES, discovery_pb2.DeviceList(), True),
+        (NodeSection.RUNNERS, runners(idle_ms=4000), False),
+        (NodeSection.RUNNERS, runners(busy=1), True),
+        (NodeSection.RUNNERS, discovery_pb2.RunnerList(), True),
+        (NodeSection.FACTS, discovery_pb2.HostFacts(address="h:1"), False),
+        (NodeSection.FACTS, discovery_pb2.HostFacts(address="h:2"), True),
     ],
 )
-def test_ages_and_small_movements_are_no_news(section: Section, content: object, news: bool) -> None:
+def test_ages_and_small_movements_are_no_news(section: NodeSection, content: object, news: bool) -> None:
     assert is_news(BEFORE, {section: content}) is news
 
 

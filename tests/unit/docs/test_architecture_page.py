@@ -1,10 +1,13 @@
-"""The page of the architecture names every package, and every module of the scheduler's core, and none that is gone."""
+"""The pages of the architecture name every package, and every module of the scheduler's core, and none that is gone."""
 
 import re
 from pathlib import Path
 
-from tools.architecture_tables import ARCHITECTURE, ROOT
+from tools.docs_markdown import ROOT
 
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+# A map fits on one printed page; details are in the pages of the services.
+MAP_LINES_MAX = 90
 CORE = ROOT / "scheduler" / "core"
 
 
@@ -12,8 +15,17 @@ def modules(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
 
+def pages() -> str:
+    parts = [ARCHITECTURE, *sorted((ROOT / "docs" / "architecture").glob("*.md"))]
+    return "\n".join(part.read_text(encoding="utf-8") for part in parts)
+
+
+def test_the_map_is_one_page() -> None:
+    assert len(ARCHITECTURE.read_text(encoding="utf-8").splitlines()) <= MAP_LINES_MAX
+
+
 def test_every_package_of_gateway_runner_and_scheduler_is_named() -> None:
-    text = ARCHITECTURE.read_text(encoding="utf-8")
+    text = pages()
     packages = [
         path.parent
         for service in ("gateway", "runner", "scheduler")
@@ -31,7 +43,7 @@ def test_every_package_of_gateway_runner_and_scheduler_is_named() -> None:
 
 
 def test_the_modules_of_the_schedulers_core_are_those_of_the_table() -> None:
-    text = ARCHITECTURE.read_text(encoding="utf-8")
+    text = pages()
     rows = re.findall(r"^\| (?:`(\w+)/`|\(top\)) \| [^|]+ \| (.+) \|$", text, re.MULTILINE)
     told = {CORE / folder: set(re.findall(r"`(\w+)`", names)) for folder, names in rows if (CORE / folder).is_dir()}
     real = {folder: modules(folder) for folder in (CORE, *(path.parent for path in CORE.glob("*/__init__.py")))}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.core.devices.device_health import Condition
-from scheduler.core.books.load_jobs import LoadState
-from tools.architecture_tables import ARCHITECTURE, REFERENCE, TABLES, with_tables
+from scheduler.core.state.load_jobs import LoadState
+from tools.architecture_tables import REFERENCE, STATES, TABLES, with_tables
 from tools.docs_picture import files
 from tools.proto_tables import files as proto_files
 from tools.state_tables import state_tables
@@ -39,7 +39,7 @@ def test_the_states_are_those_that_the_code_takes() -> None:
 
 def test_a_page_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the markers"):
-        with_tables(ARCHITECTURE, "no markers")
+        with_tables(STATES, "no markers")
 
 
 def test_the_pictures_are_drawn_by_their_script() -> None:

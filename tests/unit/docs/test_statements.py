@@ -1,4 +1,4 @@
-"""What the documents name exists: settings, metrics, commands and options, make targets, files, routes, scopes."""
+"""Names in the documents exist: settings, metrics, commands and options, make targets, files, routes, scopes."""
 
 import re
 import shlex
@@ -113,7 +113,7 @@ def test_the_routes_that_need_no_key_are_named() -> None:
 
 
 def _is_command(code: str) -> bool:
-    """Whether the words name a command, and each option is one of its."""
+    """Return True if the words name a command, and each option is one of that command's."""
     try:
         words = shlex.split(code.replace("…", "X"))[1:]
     except ValueError:

@@ -6,7 +6,7 @@ import numpy as np
 
 from runner.core.sequence.image_file import ImageFormat, ImageHeader
 from runner.core.sequence.inputs import MediaUnit, join_pieces, unit_key
-from runner.core.sequence.media import EncodedImage, EncodedUnit, Image
+from runner.core.sequence.media import EncodedImage, EncodedUnit, PreparedImage
 
 BEGIN, END = 50, 51  # token ids of the markers
 ROW_VALUE = 100  # what a row carries, so that a call shows it
@@ -14,7 +14,7 @@ ROW_VALUE = 100  # what a row carries, so that a call shows it
 
 def image(
     name: str, *, rows: int = 5, positions: int | None = None, markers: bool = True, whole: bool = False
-) -> Image:
+) -> PreparedImage:
     """An image of one part: begin marker, rows, end marker."""
     content = hashlib.sha256(name.encode()).digest()
     unit = MediaUnit(
@@ -22,10 +22,10 @@ def image(
     )
     units, inputs = join_pieces([[BEGIN], unit, [END]] if markers else [unit])
     header = ImageHeader(format=ImageFormat.PNG, width=8, height=8)
-    return Image(hash=content, data=name.encode(), header=header, inputs=inputs, units=units)
+    return PreparedImage(hash=content, data=name.encode(), header=header, inputs=inputs, units=units)
 
 
-def encoded(picture: Image) -> EncodedImage:
+def encoded(picture: PreparedImage) -> EncodedImage:
     """Rows that all carry ROW_VALUE, at consecutive positions."""
     return EncodedImage(
         units=tuple(

@@ -45,7 +45,7 @@ def random_text(grammar: Grammar, seed: int, *, short_after: int = 200) -> bytes
 
 
 def matches(grammar: Grammar, text: str | bytes) -> bool:
-    """Whether a whole text belongs to the grammar."""
+    """Return True if a whole text belongs to the grammar."""
     data = text.encode() if isinstance(text, str) else text
     state = grammar.advance(grammar.start(budget()), data, budget())
     return state != DEAD and grammar.may_end(state)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core.sequence.requests import GenerationRequest, prepare_prompt
-from runner.core.sequence.sampling import SamplingParameters
+from common.spec.sampling import Sampling
+from runner.core.sequence.media import PreparedImage
+from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt, prepare_prompt
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
-from runner.engine.batched.commands import Stop, Submit
+from runner.engine.batched.commands import StopEngine, Submit
 from runner.engine.batched.loop import Loop, LoopOptions
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sequence import Sequence
@@ -164,10 +165,10 @@ class Simulation:
         self.loop = Loop(context, self.table, listener, options, self.media)
         self._ids = 0
 
-    def submit(self, prompt: list[int], **fields: Any) -> int:
+    def submit(self, inputs: list[int], *, images: tuple[PreparedImage, ...] = (), **fields: Any) -> int:
         self._ids += 1
-        fields = {"sampling": SamplingParameters(temperature=0.0), "ignore_eos": True, **fields}
-        request = GenerationRequest(prompt=tuple(prompt), **fields)
+        fields = {"sampling": Sampling(temperature=0.0), "ignore_eos": True, **fields}
+        request = GenerationRequest(prompt=TokenizedPrompt(tuple(inputs), images=images), **fields)
         prepared = prepare_prompt(request, slot_context_tokens=self.slot_tokens, adds_bos=False)
         nothing: frozenset[int] = frozenset()
         sequence = Sequence(self._ids, request, prepared, end_tokens=nothing, suppressed=nothing, repeats_max=0)
@@ -185,5 +186,5 @@ class Simulation:
         raise AssertionError("the loop does not come to rest")
 
     def stop(self) -> None:
-        self.loop.post(Stop())
+        self.loop.post(StopEngine())
         self.loop.run()

@@ -1,4 +1,4 @@
-"""How many cores a runner computes on, from fake trees of the kernel."""
+"""Number of cores that a runner computes on, from fake trees of the kernel."""
 
 from dataclasses import dataclass
 from pathlib import Path

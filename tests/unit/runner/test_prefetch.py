@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner import prefetch
-from runner.core.host.filesystems import kind_of_device
-from runner.prefetch import CHUNK_BYTES, Prefetch, PrefetchMode, wanted_files
+from runner.prefetch import CHUNK_BYTES, Prefetch, PrefetchMode, kind_of_device, wanted_files
 
 MOUNTINFO = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

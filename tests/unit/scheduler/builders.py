@@ -1,7 +1,7 @@
 """Short ways to write nodes, devices, models and reports in tests of the scheduler's core."""
 
+from common.spec.layout import Layout
 from scheduler.core.sizes.estimate import layer_ranges
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import GIB, MIB, DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.view import DeviceKind, DeviceView, ModelFile, NodeView, RunnerState, RunnerView, Trust
 
@@ -99,7 +99,7 @@ def report(
 
 
 def counted(layout: Layout, *, weights: int, cache: int = 0, graph: int = 0) -> MemoryReport:
-    """What an engine counts whose layers are all of one size: the model's 31 blocks and its output."""
+    """Return the count of an engine whose layers are all of one size: the model's 31 blocks and its output."""
     parts = [_share(weights, layer) for layer in range(LAYERS)]
     cells = [_share(cache, layer) for layer in range(LAYERS)]
     devices, taken = [], set[int]()

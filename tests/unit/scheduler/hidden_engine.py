@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from common.spec.layout import DeviceLayers, Layout
 from scheduler.core.planning.candidates import (
     ClusterView,
     MeasureFirst,
@@ -17,7 +18,6 @@ from scheduler.core.planning.placement import plan_placement
 from scheduler.core.sizes.estimate import estimate_report, sizes_by_facts
 from scheduler.core.values.facts import ModelFacts
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import DeviceLayers, Layout
 from scheduler.core.values.memory import MIB, MemoryOrigin, MemoryReport
 from scheduler.core.values.policy import Policy
 
@@ -37,7 +37,7 @@ class HiddenEngine:
     device_mib: Mapping[str, int] = field(default_factory=dict)  # more on devices of another kind
 
     def count(self, layout: Layout) -> MemoryReport:
-        """What really is allocated."""
+        """Return the bytes that are really allocated."""
         report = estimate_report(sizes_by_facts(self.facts, layout), 0, layout)
         last = len(layout.devices) - 1
         taken = sum(part.layer_count for part in layout.devices)
@@ -56,7 +56,7 @@ class HiddenEngine:
         return mib * MIB, self.output_mib * MIB if output else 0
 
     def more_on(self, device_id: str) -> int:
-        """How much more a graph takes on this device, whatever the layout."""
+        """Return the bytes that a graph takes more on this device, whatever the layout."""
         return self.device_mib.get(device_id, 0) * MIB
 
 

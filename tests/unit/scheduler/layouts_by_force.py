@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from common.spec.layout import DeviceLayers, Layout
 from scheduler.core.values.constraints import Shape
-from scheduler.core.values.layouts import DeviceLayers, Layout
 
 ORDER = list(Shape)
 Rank = tuple[int, int, int]  # lower is better: the shape, then devices or missing blocks, then a missing output
@@ -41,7 +41,7 @@ def rank_of(layout: Layout, layers: int) -> Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Force:
-    """What is to be laid out, and where."""
+    """A problem of layout: layers, devices and their rooms."""
 
     sizes: Sequence[int]  # bytes of each layer on a device, the output last
     layer_s: Mapping[str, Sequence[float]]  # seconds for each layer, by device

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from common.spec.layout import Layout
 from scheduler.core.planning.candidates import (
     ClusterView,
     MeasureFirst,
@@ -16,7 +17,6 @@ from scheduler.core.sizes.eviction import Evictable
 from scheduler.core.sizes.ledger import Promise
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import GIB, MIB, MemoryReport
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceView, NodeView

@@ -3,11 +3,11 @@
 import random
 from dataclasses import dataclass, replace
 
+from common.spec.layout import Layout
 from scheduler.core.planning.candidates import ClusterView, Placement, PlacementRequest, Refusal
 from scheduler.core.sizes.estimate import sizes_by_facts
 from scheduler.core.sizes.ledger import Kept, needs_of
 from scheduler.core.sizes.rooms import Rooms
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import GIB, MIB
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import NodeView
@@ -67,7 +67,8 @@ class Case:
         ).best(self.engine.graph_bytes)
 
     def _room(self, device_id: str) -> int:
-        """What the layers of a model and their graph may take: what is free, less what the ledger keeps."""
+        """Return the bytes for the layers of a model and their graph: the free ones, less those that the ledger
+        keeps."""
         layout = BASE.on(device_id, self.layers)
         needs = needs_of(self.node, layout, self.engine.count(layout), Kept(policy=POLICY))
         assert needs is not None

@@ -1,10 +1,13 @@
-"""What the scheduler's core lives among, on a clock of its own: nodes, runners, a store; and what it wanted of them."""
+"""Surroundings of the scheduler's core on a clock of its own: nodes, runners, a store; and the core's commands to
+them."""
 
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from scheduler.core.books.effects import (
+from common.spec.layout import Layout
+from scheduler.core.sizes.margins import NO_MARGINS, Margins
+from scheduler.core.state.effects import (
     AnswerAlias,
     AnswerConstraints,
     AnswerDrain,
@@ -23,6 +26,7 @@ from scheduler.core.books.effects import (
     Note,
     PublishRoutes,
     RemoveDesired,
+    Save,
     SaveAlias,
     SaveConstraints,
     SaveDesired,
@@ -31,24 +35,16 @@ from scheduler.core.books.effects import (
     StartRunner,
     StopRunner,
 )
-from scheduler.core.books.events import (
-    AliasSaved,
-    AliasSaveFailed,
-    ConstraintsSaved,
-    ConstraintsSaveFailed,
-    DesiredSaved,
-    DesiredSaveFailed,
-    DrainSaved,
-    DrainSaveFailed,
+from scheduler.core.state.events import (
     Event,
     RunnerAnswered,
+    Saved,
+    SaveFailed,
 )
-from scheduler.core.sizes.margins import NO_MARGINS, Margins
-from scheduler.core.state import SchedulerCore
+from scheduler.core.state_machine import SchedulerCore
 from scheduler.core.values.constraints import Constraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import STALE_FENCE, Fault
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.memory import GIB, MemoryReport
 from scheduler.core.values.model_alias import ModelAlias
 from scheduler.core.values.policy import Policy
@@ -75,7 +71,7 @@ class FakeRunner:
     view: RunnerView
     ready_at_s: float | None = None
     idle_since_s: float = 0.0
-    counts_wishes: bool = True  # False: a build that does not
+    counts_keep_alive: bool = True  # False: a build that does not
 
 
 @dataclass(slots=True)
@@ -231,7 +227,7 @@ class Surroundings:
         return total + (PROCESS_BYTES if total else 0)
 
     def bytes_of(self, placement_id: str) -> dict[tuple[str, str], int]:
-        """What a process really holds, and the processes that lend to it: by node and device."""
+        """Return the bytes that a process really holds, and the processes that lend to it: by node and device."""
         one = self.runners[placement_id]
         report = self.count(one.view.model_digest, one.view.layout)
         held = {
@@ -241,7 +237,7 @@ class Surroundings:
         return held
 
     def held(self) -> Counter[tuple[str, str]]:
-        """What all processes really hold, whoever knows of it."""
+        """Return the bytes that all processes really hold, known to the core or not."""
         held: Counter[tuple[str, str]] = Counter()
         for placement_id in self.runners:
             held.update(self.bytes_of(placement_id))
@@ -273,22 +269,19 @@ class Surroundings:
                 self.stored_margins = self.stored_margins.with_all(effect.margins)
                 continue
             record = effect.record
-            names = {"placement_id": record.placement_id, "generation": record.generation, "phase": record.phase}
             if effect.fence != self.fence:
                 fault = Fault(reason=STALE_FENCE, message=f"the state store is at fence {self.fence}")
-                self.send(DesiredSaveFailed(fault=fault, **names))  # type: ignore[arg-type]
+                self.send(SaveFailed(save=effect, fault=fault))
                 continue
             self.store[record.placement_id] = record
-            self.send(DesiredSaved(**names))  # type: ignore[arg-type]
+            self.send(Saved(save=effect))
 
     def _constraints_done(self, effect: SaveConstraints) -> None:
         if effect.constraints is None:
             self.stored_constraints.pop(effect.model_name, None)
         else:
             self.stored_constraints[effect.model_name] = effect.constraints
-        self.send(
-            ConstraintsSaved(caller_id=effect.caller_id, model_name=effect.model_name, constraints=effect.constraints)
-        )
+        self.send(Saved(save=effect))
 
     def _alias_done(self, effect: SaveAlias) -> None:
         self.stored_aliases = self.stored_aliases or {}
@@ -296,30 +289,18 @@ class Surroundings:
             self.stored_aliases.pop(effect.key, None)
         else:
             self.stored_aliases[effect.key] = effect.alias
-        self.send(AliasSaved(caller_id=effect.caller_id, key=effect.key, alias=effect.alias))
+        self.send(Saved(save=effect))
 
     def _drain_done(self, effect: SaveDrain) -> None:
         if effect.budget_s is None:
             self.stored_drains.pop(effect.node_id, None)
         else:
             self.stored_drains[effect.node_id] = effect.budget_s
-        self.send(DrainSaved(caller_id=effect.caller_id, node_id=effect.node_id, budget_s=effect.budget_s))
+        self.send(Saved(save=effect))
 
     def writes_fail(self, fault: Fault) -> None:
         """The store is away."""
         while self.writes:
             effect = self.writes.pop(0)
-            if isinstance(effect, SaveDrain):
-                self.send(DrainSaveFailed(caller_id=effect.caller_id, node_id=effect.node_id, fault=fault))
-            if isinstance(effect, SaveAlias):
-                names = {"caller_id": effect.caller_id, "key": effect.key, "alias": effect.alias}
-                self.send(AliasSaveFailed(fault=fault, **names))  # type: ignore[arg-type]
-            if isinstance(effect, SaveConstraints):
-                self.send(ConstraintsSaveFailed(caller_id=effect.caller_id, model_name=effect.model_name, fault=fault))
-            if isinstance(effect, SaveDesired):
-                record = effect.record
-                self.send(
-                    DesiredSaveFailed(
-                        placement_id=record.placement_id, generation=record.generation, phase=record.phase, fault=fault
-                    )
-                )
+            if isinstance(effect, Save):
+                self.send(SaveFailed(save=effect, fault=fault))

@@ -1,12 +1,16 @@
-"""When the core wakes although nothing happens: at each moment at which time alone changes something."""
+"""Wake-ups of the core without an event: at each moment at which time alone changes something."""
 
 from dataclasses import replace
 
 import pytest
 
-from scheduler.core.books.events import QueuesReported
 from scheduler.core.check_time import RETRY_S
+from scheduler.core.keeping.keeping import SCALE_UP_AFTER_S
 from scheduler.core.loading.starting import load_deadline_s
+from scheduler.core.lost_devices import DEVICE_LOST_S
+from scheduler.core.reconcile import NODE_FORGOTTEN_S
+from scheduler.core.state.events import QueuesReported
+from scheduler.core.stopping.stopping import RECOVERY_S, STOP_RETRY_S
 from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
@@ -63,7 +67,7 @@ def test_a_record_of_an_unknown_node_is_forgotten() -> None:
     world.writes_done()
     world.store["old"] = replace(world.store["p1"], placement_id="old", node_id="gone")
     world.lead()
-    assert world.policy.node_forgotten_s in moments(world)
+    assert NODE_FORGOTTEN_S in moments(world)
 
 
 def test_a_drain_is_over() -> None:
@@ -79,14 +83,14 @@ def test_a_lost_device_is_gone() -> None:
     first, *others = world.nodes["a"].devices
     world.nodes["a"] = replace(world.nodes["a"], devices=(replace(first, lost=True, usable=False), *others))
     world.report()
-    assert world.policy.device_lost_s in moments(world)
+    assert DEVICE_LOST_S in moments(world)
 
 
 def test_a_stop_is_tried_again() -> None:
     world = served()
     world.unload("u", "m")
     world.writes_fail(UNAVAILABLE)
-    assert world.policy.stop_retry_s in moments(world)
+    assert STOP_RETRY_S in moments(world)
 
 
 def test_memory_that_is_not_back_is_waited_for_no_longer() -> None:
@@ -94,36 +98,36 @@ def test_memory_that_is_not_back_is_waited_for_no_longer() -> None:
     world.unload("u", "m")
     world.writes_done()
     world.stops_done()
-    assert world.policy.recovery_s in moments(world)
+    assert RECOVERY_S in moments(world)
 
 
 def test_requests_have_waited_long_enough_for_another_replica() -> None:
     world = served()
     world.send(QueuesReported(gateway_id="g", waits_s={"m:latest": 60.0}))
-    assert world.policy.scale_up_after_s in moments(world)
+    assert SCALE_UP_AFTER_S in moments(world)
 
 
 def test_a_load_stands_still_or_takes_too_long() -> None:
     world = begun()
-    (job,) = world.core.books.jobs.values()
+    (job,) = world.core.state.jobs.values()
     assert moments(world) == [
         world.policy.load_stall_s,
-        pytest.approx(load_deadline_s(world.core.books, job) - world.now_s),
+        pytest.approx(load_deadline_s(job) - world.now_s),
     ]
 
 
 def test_an_unanswered_start_is_sent_again() -> None:
     world = begun()
     world.start_fails(world.starts.pop().record, UNAVAILABLE)
-    (job,) = world.core.books.jobs.values()
-    assert job.resend_at_s is not None
-    assert pytest.approx(job.resend_at_s - world.now_s) in moments(world)
+    (job,) = world.core.state.jobs.values()
+    assert job.attempt.resend_at_s is not None
+    assert pytest.approx(job.attempt.resend_at_s - world.now_s) in moments(world)
 
 
 def test_a_load_looks_again_after_its_pause() -> None:
     world = begun()
     world.start_fails(world.starts.pop().record, Fault(reason="device_memory_exhausted", message="words"))
-    (job,) = world.core.books.jobs.values()
+    (job,) = world.core.state.jobs.values()
     assert job.not_before_s > world.now_s
     assert pytest.approx(job.not_before_s - world.now_s) in moments(world)
 
@@ -134,6 +138,6 @@ def test_a_load_that_waits_for_memory_of_busy_ones_looks_again_every_second() ->
     world.report()
     world.ensure("d", "n")
     world.measure_all()
-    (job,) = world.core.books.jobs.values()
+    (job,) = world.core.state.jobs.values()
     assert job.busy_since_s is not None
     assert world.core.wake_at_s(world.now_s) == world.now_s + RETRY_S

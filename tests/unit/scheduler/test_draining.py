@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.books.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDesired
-from scheduler.core.books.events import DrainAsked, DrainSaved, TimePassed
-from scheduler.core.books.load_jobs import LoadState
+from scheduler.core.draining import NODE_DRAIN_S
 from scheduler.core.planning.candidates import Verdict
+from scheduler.core.state.effects import AnswerDrain, AnswerFailed, CheckLeadership, SaveDesired, SaveDrain
+from scheduler.core.state.events import DrainAsked, Saved, TimePassed
+from scheduler.core.state.load_jobs import LoadState
 from scheduler.core.values.desired import Phase
 from scheduler.core.values.faults import STALE_FENCE, Fault
 from scheduler.core.values.view import ModelFile
@@ -157,7 +158,7 @@ def test_a_store_that_forgot_it_is_told_again_by_the_leader_who_knows() -> None:
     world.stored_drains.clear()
     world.lead()
     world.writes_done()
-    assert world.stored_drains == {"near": world.policy.node_drain_s}
+    assert world.stored_drains == {"near": NODE_DRAIN_S}
 
 
 def test_a_start_that_a_former_leader_wrote_is_not_begun_on_a_drained_node() -> None:
@@ -200,7 +201,7 @@ def test_what_cannot_be_written_down_does_not_count(drain: bool) -> None:
     world.send(DrainAsked(caller_id="operator", node_id="near", drain=drain))
     world.writes_fail(Fault(reason="model_unavailable", message="state store unreachable"))
     assert isinstance(world.answers["operator"][-1], AnswerFailed)
-    assert ("near" in world.core.books.drains) is not drain
+    assert ("near" in world.core.state.drains) is not drain
 
 
 def test_a_leader_that_rises_again_does_not_begin_the_budget_anew() -> None:
@@ -238,10 +239,10 @@ def test_a_node_that_is_gone_can_be_undrained() -> None:
     world.cut_off.add("near")
     del world.nodes["near"]
     world.pass_time(world.policy.node_lost_s + 1)
-    assert world.core.books.node("near") is None
+    assert world.core.state.node("near") is None
     world.drain("near", drain=False)
     assert world.answers["operator"][-1] == AnswerDrain(caller_id="operator", node_id="near", drains=False, replicas=0)
-    assert world.core.books.drains == {}
+    assert world.core.state.drains == {}
     assert world.stored_drains == {}
 
 
@@ -275,13 +276,13 @@ def test_the_budget_is_over_at_its_moment_also_while_a_replica_elsewhere_is_bein
     world.work(placement_id, busy=1)
     world.report()
     world.drain("near", budget_s=10)
-    assert world.core.books.jobs, "one elsewhere is on its way"
+    assert world.core.state.jobs, "one elsewhere is on its way"
     world.now_s += 9.99
     world.send(TimePassed())
-    assert placement_id not in world.core.books.stops
+    assert placement_id not in world.core.state.stops
     world.now_s += 0.01
     world.send(TimePassed())
-    assert world.core.books.stops[placement_id].forced
+    assert world.core.state.stops[placement_id].forced
 
 
 def borrowed() -> tuple[World, str, str]:
@@ -384,6 +385,6 @@ def test_a_drain_leaves_loads_on_other_nodes_alone() -> None:
     world.measure_all()
     (written,) = [one for one in world.writes if isinstance(one, SaveDesired)]
     assert written.record.node_id == "near"
-    world.send(DrainSaved(caller_id="operator", node_id="far", budget_s=60.0))
-    (job,) = world.core.books.jobs.values()
+    world.send(Saved(save=SaveDrain(fence=1, caller_id="operator", node_id="far", budget_s=60.0)))
+    (job,) = world.core.state.jobs.values()
     assert (job.state, job.record) == (LoadState.PLANNED, written.record)

@@ -1,10 +1,10 @@
-"""What lies on a device that is gone goes elsewhere, and nothing else is touched."""
+"""Replicas on a lost device are placed elsewhere, and nothing else is touched."""
 
 from dataclasses import replace
 
 import pytest
 
-from scheduler.core.books.promises import promises
+from scheduler.core.state.promises import promises
 from scheduler.core.values.view import NodeView
 from tests.unit.scheduler.builders import cpu, gpu, node
 from tests.unit.scheduler.world import World, models, world_with
@@ -101,7 +101,7 @@ def test_a_load_on_a_device_that_is_gone_is_planned_again_and_the_old_one_stays_
     world.nodes["a"] = lose(world.nodes["a"], "gpu-0")
     world.pass_time(LOST_S + 1)
     world.measure_all()
-    held = {one.placement_id: set(one.device_bytes) for one in promises(world.core.books)}
+    held = {one.placement_id: set(one.device_bytes) for one in promises(world.core.state)}
     assert "gpu-0" in held["p1"]
     world.settle()
     assert world.is_ready("c")

@@ -1,14 +1,19 @@
-"""What the scheduler shows of the inventory."""
+"""Inventory as the scheduler's gauges show it."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from common.clock import SystemClock
 from common.model_details import KeptDetails, name_details, without_details
 from common.seen_inventory import Laid
 from protos import cluster_pb2, discovery_pb2
-from scheduler.core.books.effects import PublishRoutes
+from scheduler import metrics
+from scheduler.converters import to_nodes
+from scheduler.core.state.effects import PublishRoutes
+from scheduler.core.values.crash_rows import CrashRow
 from scheduler.core.values.routing_table import ModelRoute
 from scheduler.core.values.view import ModelFile, SpeedSource
+from scheduler.known_nodes import KnownNodes
 from scheduler.routes import RouteBoard
 
 
@@ -33,6 +38,26 @@ def test_devices_are_shown_with_what_is_promised_on_them_and_ages_as_of_now() ->
     assert (node.devices[0].promised_bytes, node.devices[0].reserve_bytes) == (40, 7)
     # Decisions are made on what was received, and that stays as it came.
     assert received.nodes[0].devices[0] == device
+
+
+def test_crashes_in_a_row_are_shown_at_their_node_at_moments_of_the_wall_clock() -> None:
+    clock = MovedClock()
+    board = RouteBoard(clock, KeptDetails())
+    nodes = [cluster_pb2.Node(id=name) for name in ("n", "other")]
+    board.see_inventory(Laid().take(discovery_pb2.Inventory(nodes=nodes)))
+    row = CrashRow(
+        model_name="m:latest", node_id="n", crashes=3, first_s=1.0, last_s=9.0, retry_at_s=11.0, excluded_until_s=None,
+        error="signal 9",
+    )  # fmt: skip
+    board.read_crash_rows(lambda: [row])
+    before_s = clock.wall_unix_s()
+    crashed, other = board.inventory().nodes
+    (shown,) = crashed.crash_rows
+    assert not other.crash_rows
+    assert (shown.model_name, shown.node_id, shown.crashes, shown.error) == ("m:latest", "n", 3, "signal 9")
+    assert shown.last_at_unix_ms / 1000 == pytest.approx(before_s - 1, abs=1)
+    assert shown.retry_at_unix_ms - shown.last_at_unix_ms == 2000
+    assert not shown.HasField("excluded_until_unix_ms")
 
 
 def described(template: str) -> cluster_pb2.Model:
@@ -81,3 +106,19 @@ def test_devices_are_shown_with_the_speed_that_ranks_them_and_where_it_comes_fro
         (550, cluster_pb2.SPEED_SOURCE_LIKE_DEVICES, 900),
         (0, cluster_pb2.SPEED_SOURCE_UNSPECIFIED, 800),
     ]
+
+
+def test_a_model_whose_name_is_none_is_skipped_and_named_once_for_each_node() -> None:
+    board, laid, known = RouteBoard(MovedClock(), KeptDetails()), Laid(), KnownNodes()
+    before = metrics.SKIPPED_ROWS.labels(table="models")._value.get()
+    with capture_logs() as logs:
+        for _ in range(2):
+            models = [cluster_pb2.Model(name=name, digest="d") for name in ("m:latest", "my model (1):latest")]
+            seen = laid.take(discovery_pb2.Inventory(nodes=[cluster_pb2.Node(id="n", models=models)]))
+            board.see_inventory(seen)
+            ((node,), _) = to_nodes(seen, known)
+    assert [model.name for model in node.models] == ["m:latest"]
+    assert [(line["event"], line["node"], line["name"]) for line in logs] == [
+        ("row.skipped", "n", "my model (1):latest")
+    ]
+    assert metrics.SKIPPED_ROWS.labels(table="models")._value.get() == before + 1

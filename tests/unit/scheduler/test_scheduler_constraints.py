@@ -1,15 +1,15 @@
-"""What operators want of models, through the whole core: kept, pinned, preloaded, placed, and told why."""
+"""Constraints of operators through the whole core: keep, pin, preload, place, and explain."""
 
 import pytest
 
-from scheduler.core.books.effects import AnswerExplained
-from scheduler.core.books.events import ExplainAsked
-from scheduler.core.values.asked import LoadOptions
+from common.spec.load_options import LoadOptions
+from scheduler.core.state.effects import AnswerExplained
+from scheduler.core.state.events import ExplainAsked
 from scheduler.core.values.constraint_fields import parse_constraints
 from scheduler.core.values.faults import Fault
 from tests.unit.scheduler.builders import cpu, node
-from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
-from tests.unit.scheduler.wishes import TWO_GPUS, put, refusal, told
+from tests.unit.scheduler.constraint_commands import TWO_GPUS, put, refusal, told
+from tests.unit.scheduler.keeping.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.world import World, models, world_with
 
 
@@ -178,7 +178,7 @@ def test_a_gpu_that_no_node_has_asks_for_nothing_of_a_model_over_several() -> No
     assert len(served.view.layout.devices) == 2
 
 
-def test_a_gpu_that_the_models_wishes_rule_out_asks_for_nothing_either() -> None:
+def test_a_gpu_that_the_models_constraints_rule_out_asks_for_nothing_either() -> None:
     world = world_with(node(devices=TWO_GPUS))
     world.want("m", devices=["gpu-1"])
     for caller in ("first", "again"):

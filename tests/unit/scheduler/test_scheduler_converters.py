@@ -1,9 +1,11 @@
-"""What crosses the border comes back as it was, and what is unknown does no harm."""
+"""Values cross the border unchanged, and unknown ones do no harm."""
 
+import orjson
 import pytest
 
 from common.errors import InternalError, ModelUnavailable, error_types
 from common.seen_inventory import Laid
+from common.spec.layout import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from protos import cluster_pb2, discovery_pb2
 from scheduler.converters import (
     error_of,
@@ -17,7 +19,6 @@ from scheduler.converters import (
 )
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
-from scheduler.core.values.layouts import Adapter, DeviceLayers, FlashAttention, Layout, SplitMode
 from scheduler.core.values.memory import DeviceBytes, MemoryOrigin, MemoryReport
 from scheduler.core.values.view import DeviceKind, NodeView, RunnerState, Trust
 from scheduler.known_nodes import KnownNodes
@@ -43,7 +44,7 @@ SPREAD_OUT = Layout(
     slots=2,
     batch_tokens=512,
     projector_digest="p" * 64,
-    adapters=(Adapter(digest="a" * 64, scale=0.5), Adapter(digest="b" * 64)),
+    adapters=(Adapter(digest="a" * 64, scale=0.5), Adapter(digest="b" * 64, scale=1.0)),
     pipeline=True,
     output_on_host=True,
     experts_on_host=5,
@@ -100,6 +101,41 @@ def test_a_record_is_stored_unchanged(layout: Layout, phase: Phase, planned: Mem
     assert decode(encode(record)) == record
 
 
+def test_a_record_of_the_version_before_is_read() -> None:
+    record = DesiredPlacement(
+        placement_id="p",
+        generation=7,
+        phase=Phase.RUNNING,
+        node_id="a",
+        model_name="m:latest",
+        model_digest="d",
+        layout=SPREAD_OUT,
+    )
+    fields = orjson.loads(encode(record))
+    for device in fields["layout"]["devices"]:  # as the value had them, written field by field
+        del device["rpc_address"], device["rpc_device"]
+    assert decode(orjson.dumps(fields)) == record
+    old = {"devices": [{"device_id": "g", "layer_count": 3}], "context_tokens": 8, "slots": 1, "batch_tokens": 2}
+    expected = Layout(devices=(DeviceLayers("g", 3),), context_tokens=8, slots=1, batch_tokens=2)
+    assert decode(orjson.dumps({**fields, "layout": old})).layout == expected
+
+
+@pytest.mark.parametrize("missing", ["devices", "context_tokens", "slots", "batch_tokens"])
+def test_a_record_whose_layout_lacks_what_every_version_wrote_is_none(missing: str) -> None:
+    layout = {"devices": [], "context_tokens": 8, "slots": 1, "batch_tokens": 2}
+    names = ("placement_id", "phase", "node_id", "model_name", "model_digest")
+    fields = {**dict.fromkeys(names, "running"), "generation": 1, "layout": layout}
+    assert decode(orjson.dumps(fields)).layout.slots == 1
+    del layout[missing]
+    with pytest.raises(ValueError, match="not a placement record"):
+        decode(orjson.dumps(fields))
+
+
+def test_addresses_of_lent_devices_stay_with_the_host() -> None:
+    device = cluster_pb2.DeviceLayers(device_id="g", layer_count=3, node_id="b", rpc_address="h:1", rpc_device=2)
+    assert to_layout(cluster_pb2.Layout(devices=[device])).devices == (DeviceLayers("g", 3, node_id="b"),)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"placement_id": 1}', '"x"'])
 def test_what_is_no_record_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # orjson's own text differs by case
@@ -135,7 +171,7 @@ def test_enum_values_of_a_newer_build_become_the_harmless_one() -> None:
 def test_a_runner_without_optional_parts_has_none_of_them() -> None:
     runner = to_runner(cluster_pb2.RunnerRecord())
     assert (runner.keep_alive_ms, runner.memory, runner.fault) == (None, None, None)
-    assert runner.keep_alive_wishes == 0
+    assert runner.keep_alive_requests == 0
 
 
 def test_a_runners_error_keeps_its_reason_and_the_sizes_that_failed() -> None:

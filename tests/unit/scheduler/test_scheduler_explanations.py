@@ -1,22 +1,22 @@
-"""What the scheduler says of a placement that is, was or would be, and of defaults for every model."""
+"""Explanations of past, present and possible placements, and defaults for every model."""
 
 from dataclasses import replace
 
 import pytest
 
+from common.spec.layout import FlashAttention
+from common.spec.load_options import LoadOptions
 from scheduler.constraint_converters import from_explanation
-from scheduler.core.books.effects import AnswerExplained
-from scheduler.core.books.events import ConstraintsAsked, ExplainAsked
 from scheduler.core.planning.candidates import Verdict
-from scheduler.core.values.asked import LoadOptions
+from scheduler.core.state.effects import AnswerExplained
+from scheduler.core.state.events import ConstraintsAsked, ExplainAsked
 from scheduler.core.values.constraints import Constraints, FillPolicy
-from scheduler.core.values.layouts import FlashAttention
 from scheduler.core.values.memory import GIB
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import DeviceView
 from tests.unit.scheduler.builders import cpu, gpu, node
-from tests.unit.scheduler.test_scheduler_keeping import ONE_GPU, loaded, use
-from tests.unit.scheduler.wishes import TWO_GPUS, told
+from tests.unit.scheduler.constraint_commands import TWO_GPUS, told
+from tests.unit.scheduler.keeping.test_scheduler_keeping import ONE_GPU, loaded, use
 from tests.unit.scheduler.world import World, models, world_with
 
 
@@ -42,7 +42,7 @@ def with_defaults(defaults: Constraints, *devices: DeviceView) -> World:
     return world
 
 
-def test_what_the_settings_say_of_every_model_holds_until_somebody_wishes_otherwise() -> None:
+def test_defaults_of_the_settings_hold_until_constraints_override_them() -> None:
     spread = Constraints(policy=FillPolicy.SPREAD, cache_type_k="q8_0", cache_type_v="q8_0")
     world = with_defaults(spread, *TWO_GPUS)
     world.ensure("a")
@@ -60,7 +60,7 @@ def test_what_the_settings_say_of_every_model_holds_until_somebody_wishes_otherw
     assert (layout.cache_type_k, layout.cache_type_v) == ("q8_0", "f16")
 
 
-def test_explain_and_the_list_tell_a_default_from_a_wish_and_from_what_a_request_asks() -> None:
+def test_explain_and_the_list_distinguish_defaults_constraints_and_request_options() -> None:
     defaults = Constraints(policy=FillPolicy.SPREAD, flash_attention=FlashAttention.OFF, backend="CUDA")
     world = with_defaults(defaults, *TWO_GPUS)
     world.want("m", flash_attention="on", priority=2)
@@ -74,8 +74,8 @@ def test_explain_and_the_list_tell_a_default_from_a_wish_and_from_what_a_request
         "policy": ("spread", "default"),
         "priority": ("2", "command"),
     }
-    wish = told(world).models[0]
-    assert wish.defaults == Constraints(policy=FillPolicy.SPREAD, backend="CUDA")
+    listed = told(world).models[0]
+    assert listed.defaults == Constraints(policy=FillPolicy.SPREAD, backend="CUDA")
 
 
 def test_a_backend_for_all_that_nobody_has_is_the_operators_mistake_and_named() -> None:
@@ -93,11 +93,11 @@ def test_explain_changes_nothing() -> None:
     world.ensure("c", "n")
     world.settle()
     world.pass_time(20)
-    before = (dict(world.core.books.jobs), dict(world.core.books.desired), dict(world.core.books.stops))
+    before = (dict(world.core.state.jobs), dict(world.core.state.desired), dict(world.core.state.stops))
     writes = list(world.writes)
     first = world.explain("m")
     assert world.explain("m") == first
-    assert (dict(world.core.books.jobs), dict(world.core.books.desired), dict(world.core.books.stops)) == before
+    assert (dict(world.core.state.jobs), dict(world.core.state.desired), dict(world.core.state.stops)) == before
     assert world.writes == writes
 
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from scheduler.core.books.load_jobs import UNPLACED
-from scheduler.core.books.promises import promises
 from scheduler.core.sizes.ledger import overhead_bytes
+from scheduler.core.state.load_jobs import UNPLACED
+from scheduler.core.state.promises import promises
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.policy import Policy
 from scheduler.core.values.view import SERVING_STATES, STARTING_STATES
@@ -167,23 +167,23 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def callers_without_an_answer_wait_for_a_load(self) -> None:
-        waiting = {one for job in self.world.core.books.jobs.values() for one in job.callers}
+        waiting = {one for job in self.world.core.state.jobs.values() for one in job.callers}
         unanswered = {one for one in self.world.asked if not self.world.finals(one) and one not in self.world.left}
         assert waiting == unanswered
 
     @invariant()
     def no_device_is_promised_more_than_it_has(self) -> None:
-        books = self.world.core.books
-        reserved = {f"load:{job.id}" for job in books.jobs.values() if job.state in UNPLACED}
+        state = self.world.core.state
+        reserved = {f"load:{job.id}" for job in state.jobs.values() if job.state in UNPLACED}
         promised: Counter[tuple[str, str]] = Counter()
-        for promise in promises(books):
+        for promise in promises(state):
             if promise.placement_id in reserved:
                 continue  # a claim on what is still to be freed
             for device_id, count in promise.device_bytes.items():
                 promised[promise.node_id, device_id] += count
-        for view in books.observed.nodes.values():
+        for view in state.observed.nodes.values():
             for device in view.devices:
-                room = device.total_bytes - overhead_bytes(device, books.policy)
+                room = device.total_bytes - overhead_bytes(device, state.policy)
                 assert promised[view.id, device.id] <= room, (view.id, device.id, promised[view.id, device.id], room)
 
     @invariant()
@@ -212,13 +212,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def routes_name_only_what_hosts_report(self) -> None:
-        seen = {runner.placement_id for _, runner in self.world.core.books.observed.replicas()}
+        seen = {runner.placement_id for _, runner in self.world.core.state.observed.replicas()}
         for route in self.world.routes:
             assert {replica.runner.placement_id for replica in route.replicas} <= seen
 
     @invariant()
     def the_queue_of_waiters_is_bounded(self) -> None:
-        assert self.world.core.books.waiters() <= self.world.policy.load_waiters_max
+        assert self.world.core.state.waiters() <= self.world.policy.load_waiters_max
 
     def teardown(self) -> None:
         """Once everybody behaves again, everybody gets an answer."""
@@ -235,7 +235,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             world.pass_time(40)
         unanswered = [one for one in world.asked if not world.finals(one) and one not in world.left]
         assert unanswered == []
-        assert world.core.books.waiters() == 0
+        assert world.core.state.waiters() == 0
 
 
 TestSchedulerMachine = pytest.mark.behaviour("B-135", "B-139")(SchedulerMachine.TestCase)

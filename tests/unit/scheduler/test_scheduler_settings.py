@@ -1,18 +1,13 @@
-"""What operators may write, and what becomes of it."""
+"""Settings of operators, and the policy that follows from them."""
 
 from math import inf
 
 import pytest
 
 from common.errors import StartupError
+from common.spec.layout import FlashAttention
 from scheduler.core.values.constraints import NO_CONSTRAINTS, Constraints, FillPolicy
-from scheduler.core.values.layouts import (
-    SLOTS_AUTO,
-    FlashAttention,
-    chosen_context_tokens,
-    slot_steps,
-    wanted_context_tokens,
-)
+from scheduler.core.values.layouts import SLOTS_AUTO, chosen_context_tokens, slot_steps, wanted_context_tokens
 from scheduler.settings import SchedulerSettings, parse_duration_ms
 
 

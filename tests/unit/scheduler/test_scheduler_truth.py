@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from scheduler.core.books.events import TimePassed
-from scheduler.core.books.promises import promises
+from common.spec.layout import Layout
+from scheduler.core.state.events import TimePassed
+from scheduler.core.state.promises import promises
 from scheduler.core.values.desired import DesiredPlacement, Phase
-from scheduler.core.values.layouts import Layout
 from scheduler.core.values.view import RunnerState
 from tests.unit.scheduler.builders import node, runner
 from tests.unit.scheduler.surroundings import FakeRunner
@@ -61,11 +61,11 @@ def test_what_was_just_loaded_stays_promised_while_no_inventory_comes() -> None:
     for _ in range(10):
         world.now_s += 1
         world.send(TimePassed())
-        assert [one.placement_id for one in promises(world.core.books)] == ["p1"]
+        assert [one.placement_id for one in promises(world.core.state)] == ["p1"]
         assert world.route() == ["p1"]
     world.lose_inventory()
     world.pass_time(30, reporting=False)
-    assert [one.placement_id for one in promises(world.core.books)] == ["p1"]
+    assert [one.placement_id for one in promises(world.core.state)] == ["p1"]
     del world.runners["p1"]
     world.report()
     assert world.route() == []
@@ -196,7 +196,7 @@ def test_an_adopted_replica_expires_like_any_other() -> None:
     assert world.runners == {}
 
 
-def test_a_wish_told_to_the_former_leader_is_known_to_the_next() -> None:
+def test_a_keep_alive_at_the_former_leader_is_known_to_the_next() -> None:
     world = world_with(node())
     world.ensure("c", keep_alive_ms=-1)
     world.settle()

@@ -1,12 +1,12 @@
-"""What is shown belongs to one moment, and stays what it was, whatever happens meanwhile."""
+"""Snapshots belong to one moment, and stay unchanged whatever happens meanwhile."""
 
 import copy
 from dataclasses import dataclass, field
 
 import pytest
 
-from scheduler.core.books.effects import AnswerExplained
-from scheduler.core.books.events import ExplainAsked
+from scheduler.core.state.effects import AnswerExplained
+from scheduler.core.state.events import ExplainAsked
 from scheduler.core.values.routing_table import SHOWN_STATES
 from tests.simulation.test_random_events import Chaos, CheckedWorld
 
@@ -38,8 +38,8 @@ class WatchedWorld(CheckedWorld):
 
     def check_routes(self) -> None:
         """Every replica once, as it is seen, and none that goes; a version for each table."""
-        books = self.core.books
-        seen = {runner.placement_id: (node_id, runner) for node_id, runner in books.observed.replicas()}
+        state = self.core.state
+        seen = {runner.placement_id: (node_id, runner) for node_id, runner in state.observed.replicas()}
         shown = [(route.model, replica) for route in self.routes for replica in route.replicas]
         where = f"seed {self.seed}, event {self.events}"
         for model, replica in shown:
@@ -50,10 +50,10 @@ class WatchedWorld(CheckedWorld):
             assert replica.runner.is_busy == runner.is_busy, where
             assert model.digest == runner.model_digest, where
             assert runner.state in SHOWN_STATES, where
-            assert runner.placement_id not in books.stops, where
+            assert runner.placement_id not in state.stops, where
         assert len({replica.runner.placement_id for _, replica in shown}) == len(shown), where
-        serving = {name for name, (_, one) in seen.items() if one.state in SHOWN_STATES and name not in books.stops}
-        known = {file.digest for node in books.observed.nodes.values() for file in node.models}
+        serving = {name for name, (_, one) in seen.items() if one.state in SHOWN_STATES and name not in state.stops}
+        known = {file.digest for node in state.observed.nodes.values() for file in node.models}
         here = {name for name in serving if seen[name][1].model_digest in known}
         assert here == {replica.runner.placement_id for _, replica in shown}, where
         assert self.routes_versions == sorted(set(self.routes_versions)), where

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.core.books.books import FORGOTTEN_MAX
-from scheduler.core.books.events import AliasPut, QueuesReported, TimePassed
-from scheduler.core.stopping.stopping import order_stop
+from scheduler.core.reconcile import NODE_FORGOTTEN_S
+from scheduler.core.state.cluster_state import FORGOTTEN_MAX
+from scheduler.core.state.events import AliasPut, QueuesReported, TimePassed
+from scheduler.core.stopping.stopping import RECOVERY_S, order_stop
 from scheduler.core.values.desired import DesiredPlacement, Phase
 from scheduler.core.values.faults import Fault
 from scheduler.core.values.policy import Policy
@@ -45,7 +46,7 @@ def change(world: World, **of_the_runner: object) -> None:
 
 
 def record(world: World) -> DesiredPlacement | None:
-    return world.core.books.desired.get("p1")
+    return world.core.state.desired.get("p1")
 
 
 def test_what_a_leader_has_forgotten_does_not_come_back_from_a_store_that_missed_it() -> None:
@@ -85,7 +86,7 @@ def test_before_an_inventory_was_seen_nothing_is_missing() -> None:
     world.restart_scheduler()
     world.lead()
     for _ in range(3):
-        world.now_s += Policy().node_forgotten_s
+        world.now_s += NODE_FORGOTTEN_S
         world.send(TimePassed())
     world.report()
     world.writes_done()
@@ -100,9 +101,9 @@ def test_a_frozen_view_forgets_no_record() -> None:
     world.store["old"] = replace(lost, placement_id="old", node_id="gone")
     next_leader(world)
     world.lose_inventory()
-    world.now_s += 3 * Policy().node_forgotten_s
+    world.now_s += 3 * NODE_FORGOTTEN_S
     world.send(TimePassed())
-    assert "old" in world.core.books.desired
+    assert "old" in world.core.state.desired
 
 
 def test_a_node_that_comes_and_goes_is_away_anew_each_time() -> None:
@@ -111,7 +112,7 @@ def test_a_node_that_comes_and_goes_is_away_anew_each_time() -> None:
     world.cut_off.add("a")
     for _ in range(2):
         del world.nodes["a"]
-        world.pass_time(Policy().node_forgotten_s - 10)
+        world.pass_time(NODE_FORGOTTEN_S - 10)
         assert record(world) is not None
         world.nodes["a"] = here
         world.pass_time(2)
@@ -125,10 +126,10 @@ def test_a_replica_that_is_on_its_way_out_is_not_lost_when_it_is_gone() -> None:
     world.unload("u", "m")
     world.runner_dies("p1")
     world.settle()
-    world.pass_time(Policy().recovery_s + 1)
+    world.pass_time(RECOVERY_S + 1)
     world.settle()
     assert world.noted("replica.lost") == []
-    assert world.core.books.stops == {}
+    assert world.core.state.stops == {}
     assert world.store == {}
 
 
@@ -166,8 +167,8 @@ def test_what_goes_is_not_adopted() -> None:
     world = served()
     world.work("p1", busy=1)
     world.report()
-    world.core.books.forget_desired("p1")
-    order_stop(world.core.books, "p1", reason="test", now_s=world.now_s)
+    world.core.state.forget_desired("p1")
+    order_stop(world.core.state, "p1", reason="test", now_s=world.now_s)
     world.report()
     assert world.noted("replica.adopted") == []
 
@@ -178,7 +179,7 @@ def test_a_process_without_a_placement_or_that_does_not_serve_is_not_adopted(of_
     change(world, **of_the_runner)
     world.store.clear()
     next_leader(world)
-    assert world.core.books.desired == {}
+    assert world.core.state.desired == {}
 
 
 @pytest.mark.parametrize("state", [RunnerState.ERROR, RunnerState.DRAINING])
@@ -225,7 +226,7 @@ def test_a_start_that_never_arrived_is_dropped_where_there_is_no_room_any_more()
     assert world.store == {}
 
 
-def test_the_wish_to_stay_of_a_load_that_another_leader_began_holds() -> None:
+def test_the_keep_alive_of_a_load_that_another_leader_began_holds() -> None:
     world = begun()
     next_leader(world)
     world.settle()
@@ -249,7 +250,7 @@ def test_a_start_that_borrows_from_a_drained_node_is_not_begun_again() -> None:
     world.stored_drains[lender] = 60.0
     sent = len(world.all_starts)
     next_leader(world)
-    assert world.core.books.desired == {}
+    assert world.core.state.desired == {}
     assert len(world.all_starts) == sent
 
 
@@ -297,7 +298,7 @@ def test_a_stop_whose_runner_has_failed_is_over() -> None:
     change(world, state=RunnerState.ERROR)
     next_leader(world)
     assert record(world) is None
-    assert world.core.books.stops == {}
+    assert world.core.state.stops == {}
 
 
 def test_who_does_not_lead_keeps_nothing_that_only_a_leader_may_act_on() -> None:
@@ -308,10 +309,10 @@ def test_who_does_not_lead_keeps_nothing_that_only_a_leader_may_act_on() -> None
     world.drain("b")
     world.work("p1", busy=1)
     world.report()
-    order_stop(world.core.books, "p1", reason="test", now_s=world.now_s)
+    order_stop(world.core.state, "p1", reason="test", now_s=world.now_s)
     lost = record(world)
     assert lost is not None
-    world.core.books.desired["old"] = replace(lost, placement_id="old", node_id="gone")
+    world.core.state.desired["old"] = replace(lost, placement_id="old", node_id="gone")
     world.ensure("d", "n")
     world.send(AliasPut(caller_id="operator", name="short", target="m:latest"))
     world.send(QueuesReported(gateway_id="g", waits_s={"m:latest": 60.0}))
@@ -319,9 +320,9 @@ def test_who_does_not_lead_keeps_nothing_that_only_a_leader_may_act_on() -> None
         "jobs", "stops", "measuring", "desired", "constraints", "drains", "pending_aliases", "queue_waits",
         "waits_since_s", "desired_unseen_since_s",
     )  # fmt: skip
-    assert [name for name in names if not getattr(world.core.books, name)] == []
+    assert [name for name in names if not getattr(world.core.state, name)] == []
     world.lose_leadership()
-    assert [name for name in names if getattr(world.core.books, name)] == []
+    assert [name for name in names if getattr(world.core.state, name)] == []
     assert world.route("m:latest") == ["p1"], "what nobody may stop serves"
 
 
@@ -343,13 +344,13 @@ def test_what_its_host_reports_ready_is_remembered_before_an_inventory_shows_it(
     world = begun()
     world.hosts_take_starts()
     world.load("p1", 1.0)
-    assert world.core.books.memos["p1"].generation == 1
+    assert world.core.state.tracked["p1"].generation == 1
 
 
 def test_of_what_was_forgotten_the_oldest_is_let_go_first() -> None:
-    books = served().core.books
+    state = served().core.state
     for number in range(FORGOTTEN_MAX + 1):
-        books.forget_desired(f"old-{number}")
-    assert len(books.forgotten) == FORGOTTEN_MAX
-    assert "old-0" not in books.forgotten
-    assert {"old-1", f"old-{FORGOTTEN_MAX}"} <= books.forgotten.keys()
+        state.forget_desired(f"old-{number}")
+    assert len(state.forgotten) == FORGOTTEN_MAX
+    assert "old-0" not in state.forgotten
+    assert {"old-1", f"old-{FORGOTTEN_MAX}"} <= state.forgotten.keys()

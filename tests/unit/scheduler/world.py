@@ -6,7 +6,9 @@ out.
 
 from dataclasses import dataclass, replace
 
-from scheduler.core.books.effects import (
+from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
+from scheduler.core.planning.explanation import Explanation
+from scheduler.core.state.effects import (
     AnswerExplained,
     AnswerFailed,
     AnswerLoading,
@@ -15,7 +17,7 @@ from scheduler.core.books.effects import (
     Effect,
     Note,
 )
-from scheduler.core.books.events import (
+from scheduler.core.state.events import (
     AliasPut,
     CallerLeft,
     ConstraintsPut,
@@ -24,9 +26,9 @@ from scheduler.core.books.events import (
     ExplainAsked,
     InventoryLost,
     InventorySeen,
+    LayoutMeasured,
     LeadershipGained,
     LeadershipLost,
-    Measured,
     MeasureFailed,
     RunnerReported,
     StartFailed,
@@ -35,8 +37,6 @@ from scheduler.core.books.events import (
     TimePassed,
     UnloadRequested,
 )
-from scheduler.core.planning.explanation import Explanation
-from scheduler.core.values.asked import NO_OPTIONS, LoadOptions
 from scheduler.core.values.constraint_fields import parse_constraints
 from scheduler.core.values.desired import DesiredPlacement
 from scheduler.core.values.faults import STALE_FENCE, Fault
@@ -84,8 +84,9 @@ class World(Surroundings):
         *,
         context_tokens: int | None = None,
         keep_alive_ms: int | None = None,
-        options: LoadOptions = NO_OPTIONS,
+        options: LoadOptions = NO_LOAD_OPTIONS,
         load_only: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.asked.add(caller)
         self.send(
@@ -96,6 +97,7 @@ class World(Surroundings):
                 keep_alive_ms=keep_alive_ms,
                 options=options,
                 load_only=load_only,
+                at_once=at_once,
             )
         )
 
@@ -121,7 +123,7 @@ class World(Surroundings):
         return self.answers["operator"]
 
     def explain(self, model_name: str = "m", *, last: bool = False, context_tokens: int | None = None) -> Explanation:
-        """What is answered at once."""
+        """Return the explanation that is answered at once."""
         asked = ExplainAsked(caller_id="why", model_name=model_name, last=last, context_tokens=context_tokens)
         (answer,) = [one for one in self.send(asked) if isinstance(one, AnswerExplained)]
         return answer.explanation
@@ -162,7 +164,7 @@ class World(Surroundings):
         while self.measures:
             effect = self.measures.pop(0)
             report = self.count(effect.key.model_digest, effect.layout)
-            self.send(Measured(node_id=effect.node_id, key=effect.key, report=report))
+            self.send(LayoutMeasured(node_id=effect.node_id, key=effect.key, report=report))
 
     def measure_fails(self, fault: Fault) -> None:
         effect = self.measures.pop(0)
@@ -244,7 +246,7 @@ class World(Surroundings):
             slots_busy=busy,
             requests_total=one.view.requests_total + grown,
             keep_alive_ms=one.view.keep_alive_ms if keep_alive_ms is None else keep_alive_ms,
-            keep_alive_wishes=one.view.keep_alive_wishes + (keep_alive_ms is not None and one.counts_wishes),
+            keep_alive_requests=one.view.keep_alive_requests + (keep_alive_ms is not None and one.counts_keep_alive),
         )
 
     def stops_done(self) -> None:

@@ -1,4 +1,4 @@
-"""How the grid judges a prediction."""
+"""Verdicts of the grid on a prediction."""
 
 import math
 from dataclasses import replace

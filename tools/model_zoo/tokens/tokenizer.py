@@ -1,4 +1,4 @@
-"""What every tokenizer of the zoo hands to a model file, and how a vocabulary grows beyond the corpus."""
+"""Parts that every tokenizer of the zoo contributes to a model file, and growth of a vocabulary beyond the corpus."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

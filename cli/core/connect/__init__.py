@@ -1,0 +1,1 @@
+"""The table of client programs, and the functions over it. Pure."""

@@ -1,0 +1,27 @@
+"""Paths as people have them: a file system allows names that no terminal shows, and files that never answer."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def printable(text: object) -> str:
+    r"""Return a path or a text with undecodable bytes and unprintable characters escaped, as `\xff` and `\n`."""
+    decoded = str(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in decoded)
+
+
+def open_regular(path: Path, flags: int = 0) -> int:
+    """Return a descriptor to read a regular file from, never waiting for the other end of a FIFO or for a device.
+
+    Raises:
+        OSError: it is not here, cannot be read, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(code, os.strerror(code) if stat.S_ISDIR(mode) else "not a regular file", str(path))

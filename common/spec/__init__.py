@@ -1,0 +1,1 @@
+"""Shared kernel: values that several services speak of, and the one codec that carries them between processes."""

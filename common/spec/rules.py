@@ -1,0 +1,31 @@
+"""Rules for values that users give: type and range, with the words of the error text. Pure."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OptionKind(StrEnum):
+    """Types, named as in the error text `option "x" must be of type …`."""
+
+    INTEGER = "integer"
+    FLOAT = "float32"
+    BOOLEAN = "boolean"
+    STRINGS = "array"
+    BIAS = "object"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Type and range of one value. `low_open`: the lower bound itself is excluded."""
+
+    kind: OptionKind
+    low: float = -math.inf
+    high: float = math.inf
+    range_text: str = ""
+    low_open: bool = False
+
+    def allows(self, number: float) -> bool:
+        """Return True if a number is in range; not a number counts as in range, as every comparison with it fails."""
+        too_low = number <= self.low if self.low_open else number < self.low
+        return not (too_low or number > self.high)

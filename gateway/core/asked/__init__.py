@@ -1,1 +1,0 @@
-"""What is asked and what comes back, in no dialect. Values and their limits."""

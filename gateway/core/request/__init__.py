@@ -1,0 +1,1 @@
+"""Requests and answers, in no dialect: values and their limits."""

@@ -1,0 +1,130 @@
+"""Answer formats: any JSON object, JSON of a schema, or text of a grammar."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from common.errors import InvalidRequest
+from gateway.core.request.schema_limits import check_schema
+
+SCHEMA_BYTES_MAX = 128 * 1024
+# Of a client. Grammars that are made of schemas and tools may be longer.
+GRAMMAR_BYTES_MAX = 64 * 1024
+_ANY_OBJECT = '{"type":"object"}'
+_FORMAT_TEXT = 'format must be "json" or a JSON schema'
+_RESPONSE_FORMAT_TEXT = "{} must be of type text, json_object or json_schema"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """One of the two texts is set. `field` is how the client's dialect calls it."""
+
+    field: str
+    json_schema: str = ""
+    grammar: str = ""
+
+
+def parse_format(value: object) -> AnswerFormat | None:
+    """Parse Ollama's `format`.
+
+    Raises:
+        InvalidRequest: neither "json" nor an object.
+    """
+    match value:
+        case None | "":
+            return None
+        case "json":
+            return AnswerFormat(field="format", json_schema=_ANY_OBJECT)
+        case dict():
+            return schema_format(value, "format")
+        case _:
+            raise InvalidRequest(_FORMAT_TEXT, param="format")
+
+
+def parse_response_format(value: object, field: str = "response_format") -> AnswerFormat | None:
+    """Parse OpenAI's `response_format`, or a field of the same form elsewhere.
+
+    Raises:
+        InvalidRequest: another type, or a schema that is not there.
+    """
+    match value:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object", "schema": dict() as schema}:  # llama-server's form
+            return schema_format(schema, field)
+        case {"type": "json_object"}:
+            return AnswerFormat(field=field, json_schema=_ANY_OBJECT)
+        case {"type": "json_schema", "json_schema": {"schema": dict() as schema}}:
+            return schema_format(schema, field)
+        case {"type": "json_schema"}:
+            raise InvalidRequest(f"{field} must have a schema that is an object", param=field)
+        case _:
+            raise InvalidRequest(_RESPONSE_FORMAT_TEXT.format(field), param=field)
+
+
+def parse_output_format(value: object, field: str) -> AnswerFormat | None:
+    """Return the form that Anthropic's `output_config.format` asks for.
+
+    Raises:
+        InvalidRequest: another type, or a schema that is not there.
+    """
+    match value:
+        case None:
+            return None
+        case {"type": "json_schema"}:
+            return parse_response_format({"type": "json_schema", "json_schema": value}, field)
+        case _:
+            raise InvalidRequest(f"{field} must be of type json_schema", param=field)
+
+
+def schema_format(schema: dict[str, Any], field: str) -> AnswerFormat:
+    """Return the format of JSON that a schema describes.
+
+    Raises:
+        InvalidRequest: the schema is beyond the limits.
+    """
+    return AnswerFormat(field=field, json_schema=_schema_text(schema, field))
+
+
+def parse_grammar_field(value: object, field: str = "grammar") -> AnswerFormat | None:
+    """Parse Puna's `grammar`: a text in llama.cpp's notation.
+
+    Raises:
+        InvalidRequest: not a text, or a long one.
+    """
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{field} must be a string", param=field)
+    if len(value.encode(errors="replace")) > GRAMMAR_BYTES_MAX:
+        raise InvalidRequest(f"{field} has more than {GRAMMAR_BYTES_MAX} bytes", param=field)
+    return AnswerFormat(field=field, grammar=value)
+
+
+def only_one(*formats: AnswerFormat | None) -> AnswerFormat | None:
+    """Return the one that is set, if any.
+
+    Raises:
+        InvalidRequest: more than one.
+    """
+    wanted = [one for one in formats if one is not None]
+    if len(wanted) > 1:
+        raise InvalidRequest(f"{wanted[0].field} and {wanted[1].field} exclude each other", param=wanted[1].field)
+    return wanted[0] if wanted else None
+
+
+def in_words_of_the_client(error: InvalidRequest, wanted: AnswerFormat | None) -> InvalidRequest:
+    """Rewrite the error: name the field as the client wrote it instead of as runners call it."""
+    if wanted is None or error.param not in ("json_schema", "grammar"):
+        return error
+    message = error.message.replace(error.param, wanted.field, 1)
+    return InvalidRequest(message, param=wanted.field)
+
+
+def _schema_text(schema: dict[str, Any], field: str) -> str:
+    text = orjson.dumps(schema)
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise InvalidRequest(f"the schema in {field} is longer than {SCHEMA_BYTES_MAX} bytes", param=field)
+    check_schema(schema, field)
+    return text.decode()

@@ -1,0 +1,121 @@
+"""Images in requests: as they come, where they stand in a text, and what they have to be. Pure."""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.errors import InvalidRequest
+from gateway.core.request.image_headers import image_size, is_animated
+
+IMAGES_MAX = 8  # of one request
+IMAGE_BYTES_MAX = 10 * 1024 * 1024
+PIXELS_MAX = 32 * 1024 * 1024  # by its header: a bomb is refused before it is decoded
+# Models that take one image are older than those that the engine runs; the check costs nothing.
+ONE_IMAGE_ARCHITECTURES = frozenset({"mllama"})
+URLS_REFUSED = "image URLs are not currently supported, please use base64 encoded data instead"
+_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_DATA_URI = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_MARKER = re.compile(r"\[img-(\d{1,9})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestImage:
+    """An image as a body brings it: base64, bare or as a data URI. Nothing of it was looked at."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image that stands before the character at `offset` of a text."""
+
+    image: RequestImage
+    offset: int
+
+
+def decode_image(image: RequestImage) -> bytes:
+    """Decode the base64 text to the file's bytes.
+
+    Raises:
+        InvalidRequest: a URL, no base64, too large, several frames, or nothing that looks like an image.
+    """
+    text = image.text
+    if text[:6].lower().startswith(("http:/", "https:")):
+        raise InvalidRequest(URLS_REFUSED, param="images")
+    uri = _DATA_URI.match(text)
+    encoded = text[uri.end() :] if uri is not None else text
+    if len(encoded) > (IMAGE_BYTES_MAX + 2) // 3 * 4:
+        raise InvalidRequest(f"an image has more than {IMAGE_BYTES_MAX} bytes", param="images")
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("an image is not valid base64", param="images") from None
+    if not (data.startswith(_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")):
+        raise InvalidRequest("an image is none of PNG, JPEG, BMP, GIF, WebP", param="images")
+    width, height = image_size(data) or (1, 1)
+    if width * height > PIXELS_MAX:
+        raise InvalidRequest(f"an image has more than {PIXELS_MAX} pixels", param="images")
+    if is_animated(data):
+        raise InvalidRequest("an image has more than one frame", param="images")
+    return data
+
+
+def check_images(count: int, *, architecture: str) -> None:
+    """Refuse more images than a request, or a model, can have.
+
+    Raises:
+        InvalidRequest: says how many there may be.
+    """
+    if count > 1 and architecture in ONE_IMAGE_ARCHITECTURES:
+        raise InvalidRequest("this model only supports one image while more than one image requested", param="images")
+    if count > IMAGES_MAX:
+        raise InvalidRequest(f"a request can have {IMAGES_MAX} images, this one has {count}", param="images")
+
+
+def before_text(images: Sequence[RequestImage]) -> tuple[PlacedImage, ...]:
+    """Place all images before a text, in order."""
+    return tuple(PlacedImage(image, 0) for image in images)
+
+
+def place_by_markers(text: str, images: Sequence[RequestImage]) -> tuple[str, tuple[PlacedImage, ...]]:
+    """Remove the `[img-N]` markers of a raw prompt and place the images there; the others stand before it.
+
+    Without images nothing in a prompt is a marker.
+
+    Raises:
+        InvalidRequest: a marker names an image that is not there.
+    """
+    if not images:
+        return text, ()
+    pieces: list[str] = []
+    placed: list[PlacedImage] = []
+    named: set[int] = set()
+    length = position = 0
+    for marker in _MARKER.finditer(text):
+        number = int(marker[1])
+        if number >= len(images):
+            raise InvalidRequest(f"invalid image index: {number}", param="prompt")
+        pieces.append(text[position : marker.start()])
+        length += len(pieces[-1])
+        placed.append(PlacedImage(images[number], length))
+        named.add(number)
+        position = marker.end()
+    pieces.append(text[position:])
+    unnamed = [image for number, image in enumerate(images) if number not in named]
+    return "".join(pieces), (*before_text(unnamed), *placed)
+
+
+def split_at_images(text: str, images: Sequence[PlacedImage]) -> list[str | RequestImage]:
+    """Split a text at its images, in order."""
+    pieces: list[str | RequestImage] = []
+    position = 0
+    for placed in sorted(images, key=lambda each: each.offset):  # stable: images at one place keep their order
+        if placed.offset > position:
+            pieces.append(text[position : placed.offset])
+            position = placed.offset
+        pieces.append(placed.image)
+    if position < len(text):
+        pieces.append(text[position:])
+    return pieces

@@ -1,0 +1,1 @@
+"""Files of models on disk: blobs, manifests and plain files, their digests and their inspection."""

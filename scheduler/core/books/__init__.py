@@ -1,1 +1,0 @@
-"""What the core remembers, and what happens to it: state, events, effects."""

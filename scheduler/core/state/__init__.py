@@ -1,0 +1,1 @@
+"""State of the core, and its changes: events in, effects out."""

@@ -1,0 +1,304 @@
+"""The core of the scheduler: one event in, its effects out. One owner, no clock, no waiting.
+
+1. take in what happened
+2. reconcile what is wanted with what is reported
+3. take stops, idle replicas and loads as far as they come now
+4. publish the routes if they have changed; that comes first among the effects, answers rely on it
+"""
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from scheduler.core import draining, explaining, reconcile
+from scheduler.core.check_time import wake_at_s
+from scheduler.core.device_clearing import clear_device
+from scheduler.core.keeping import keeping, moving, new_projectors
+from scheduler.core.loading import requests, starting
+from scheduler.core.loading.answers import end_served, fail
+from scheduler.core.loading.crashes import blame_request
+from scheduler.core.loading.loading import pump
+from scheduler.core.loading.measuring import take_outcome
+from scheduler.core.lost_devices import leave_lost, see_lost
+from scheduler.core.room.keep_cost import see_requests
+from scheduler.core.state import aliases, model_constraints
+from scheduler.core.state.cluster_state import ClusterState, LeaderTerm
+from scheduler.core.state.effects import (
+    CheckLeadership,
+    DropLeadership,
+    Effect,
+    PublishRoutes,
+    Save,
+    SaveAlias,
+    SaveConstraints,
+    SaveDesired,
+    SaveDrain,
+)
+from scheduler.core.state.events import (
+    AliasesRead,
+    AliasPut,
+    CallerLeft,
+    ConstraintsAsked,
+    ConstraintsPut,
+    CrashesBlamed,
+    DeviceClearAsked,
+    DrainAsked,
+    EnsureRequested,
+    Event,
+    ExplainAsked,
+    InventoryLost,
+    InventorySeen,
+    LayoutMeasured,
+    LeadershipGained,
+    LeadershipLost,
+    LendFailed,
+    MeasureFailed,
+    QueuesReported,
+    RunnerAnswered,
+    RunnerReported,
+    Saved,
+    SaveFailed,
+    StartFailed,
+    StopDone,
+    StopFailed,
+    TimePassed,
+    UnloadRequested,
+)
+from scheduler.core.state.observed import Observed
+from scheduler.core.stopping import stopping
+from scheduler.core.values.constraints import Constraints
+from scheduler.core.values.faults import STALE_FENCE, Fault, unavailable
+from scheduler.core.values.policy import Policy
+from scheduler.core.values.routing_table import KnownTable, build_routes, is_same_table
+from scheduler.core.values.view import SERVING_STATES, RunnerState
+
+# Frequent events that do not change the wanted number of replicas.
+MESSAGES = (RunnerReported, RunnerAnswered, CallerLeft, ExplainAsked, ConstraintsAsked)
+# Events that may end the wait of an explanation.
+NEWS = (LayoutMeasured, MeasureFailed, InventorySeen, LeadershipLost, TimePassed)
+NOTHING_SET: Mapping[str, Constraints] = {}
+
+
+class SchedulerCore:
+    """Event handler and sole owner of the cluster state. Not thread-safe: one loop calls it."""
+
+    def __init__(
+        self, policy: Policy, new_id: Callable[[], str], file_constraints: Mapping[str, Constraints] = NOTHING_SET
+    ) -> None:
+        """`new_id` makes placement ids; `file_constraints` are the operator's, by model name with tag."""
+        self.state = ClusterState(
+            policy=policy, new_id=new_id, observed=Observed(policy=policy), file_constraints=file_constraints
+        )
+        self._table = KnownTable()
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take in an event; return what is to be done about it, in order."""
+        state = self.state
+        state.effects = []
+        state.observed.expire(now_s)
+        self._take_in(event, now_s)
+        reconcile.ask_runners(state, now_s)
+        reconcile.reconcile(state, now_s)
+        if isinstance(event, InventorySeen):
+            reconcile.forget_gone(state)
+        reconcile.advance_stops(state, now_s)
+        if state.leadership is not None:
+            starting.check_loads(state, now_s)
+            leave_lost(state, now_s)
+            draining.advance_drains(state, now_s)
+            end_served(state, now_s)
+            reconcile.expire_idle(state, now_s)
+            if not isinstance(event, MESSAGES):
+                keeping.follow_queues(state, now_s)
+                keeping.keep_replicas(state, now_s)
+                moving.move_misplaced(state, now_s)
+                new_projectors.follow_projectors(state, now_s)
+            requests.drop_deserted(state, now_s)
+            pump(state, now_s)
+        if isinstance(event, NEWS):
+            explaining.answer_questions(state, now_s)
+        publish = self._publish()
+        return [*publish, *state.effects]
+
+    def wake_at_s(self, now_s: float) -> float | None:
+        """Return the next moment after `now_s` for `TimePassed` without any event before, or None."""
+        return wake_at_s(self.state, now_s)
+
+    def _take_in(self, event: Event, now_s: float) -> None:
+        state = self.state
+        match event:
+            case InventorySeen():
+                state.observed.see_inventory(event.nodes, event.uptime_s, now_s, silent=event.silent)
+                reconcile.see_replicas(state, now_s)
+                see_requests(state, now_s)
+                reconcile.follow_loads(state, now_s)
+                see_lost(state, now_s)
+            case InventoryLost():
+                state.observed.lose_inventory(now_s)
+            case LeadershipGained() | LeadershipLost():
+                self._take_leadership(event, now_s)
+            case TimePassed():
+                pass
+            case EnsureRequested() | UnloadRequested() | CallerLeft() | ExplainAsked() | DeviceClearAsked():
+                self._take_call(event, now_s)
+            case ConstraintsAsked() | ConstraintsPut() | DrainAsked() | AliasPut() | AliasesRead():
+                self._take_command(event)
+            case QueuesReported() | CrashesBlamed():
+                self._take_report(event, now_s)
+            case _:
+                self._take_outcome(event, now_s)
+
+    def _take_leadership(self, event: LeadershipGained | LeadershipLost, now_s: float) -> None:
+        match event:
+            case LeadershipGained():
+                reconcile.gain(self.state, event, now_s)
+                self.state.leadership = LeaderTerm(fence=event.fence, leader_id=event.leader_id)
+            case LeadershipLost():
+                self._lose(event.why, now_s)
+
+    def _take_call(
+        self, event: EnsureRequested | UnloadRequested | CallerLeft | ExplainAsked | DeviceClearAsked, now_s: float
+    ) -> None:
+        match event:
+            case EnsureRequested():
+                requests.ensure(self.state, event, now_s)
+            case UnloadRequested():
+                requests.unload(self.state, event, now_s)
+            case CallerLeft():
+                requests.leave(self.state, event.caller_id)
+            case ExplainAsked():
+                explaining.explain(self.state, event, now_s)
+            case DeviceClearAsked():
+                clear_device(self.state, event)
+
+    def _take_command(self, event: ConstraintsAsked | ConstraintsPut | DrainAsked | AliasPut | AliasesRead) -> None:
+        match event:
+            case ConstraintsAsked():
+                model_constraints.tell(self.state, event)
+            case ConstraintsPut():
+                model_constraints.put(self.state, event)
+            case DrainAsked():
+                draining.ask(self.state, event)
+            case AliasPut():
+                aliases.put(self.state, event)
+            case AliasesRead():
+                aliases.read(self.state, event)
+
+    def _take_report(self, event: QueuesReported | CrashesBlamed, now_s: float) -> None:
+        match event:
+            case QueuesReported():
+                keeping.see_queues(self.state, event.gateway_id, event.waits_s, now_s)
+            case CrashesBlamed():
+                blame_request(self.state, event)
+
+    def _take_outcome(
+        self,
+        event: RunnerAnswered
+        | LayoutMeasured
+        | MeasureFailed
+        | Saved
+        | SaveFailed
+        | RunnerReported
+        | StartFailed
+        | LendFailed
+        | StopDone
+        | StopFailed,
+        now_s: float,
+    ) -> None:
+        state = self.state
+        match event:
+            case LayoutMeasured() | MeasureFailed():
+                take_outcome(state, event, now_s)
+            case Saved():
+                self._take_saved(event.save, now_s)
+            case SaveFailed():
+                self._take_not_saved(event.save, event.fault, now_s)
+            case RunnerAnswered():
+                state.observed.hear(event.placement_id, event.generation, now_s)
+            case RunnerReported():
+                self._runner_reported(event, now_s)
+            case StartFailed() | LendFailed():
+                starting.on_not_started(state, event, now_s)
+            case StopDone():
+                stopping.on_stop_done(state, event, now_s)
+            case StopFailed():
+                if event.fault.reason == STALE_FENCE:
+                    state.emit(DropLeadership(high_water=starting.high_water(event.fault)))
+                stopping.on_stop_failed(state, event, now_s)
+            case _:
+                assert_never(event)
+
+    def _take_saved(self, save: Save, now_s: float) -> None:
+        match save:
+            case SaveDesired():
+                starting.on_saved(self.state, save.record, now_s)
+                stopping.on_saved(self.state, save.record)
+            case SaveConstraints():
+                model_constraints.on_saved(self.state, save)
+            case SaveDrain():
+                draining.on_saved(self.state, save, now_s)
+            case SaveAlias():
+                aliases.on_saved(self.state, save)
+
+    def _take_not_saved(self, save: Save, fault: Fault, now_s: float) -> None:
+        """Undo what waits for a save, and refuse its caller."""
+        if fault.reason == STALE_FENCE:
+            self.state.emit(CheckLeadership())
+        match save:
+            case SaveDesired():
+                starting.on_save_failed(self.state, save.record, fault, now_s)
+                stopping.on_save_failed(self.state, save.record, now_s)
+            case SaveConstraints() | SaveDrain():
+                self.state.refuse(save.caller_id, fault)
+            case SaveAlias():
+                aliases.on_save_failed(self.state, save, fault)
+
+    def _runner_reported(self, event: RunnerReported, now_s: float) -> None:
+        state, runner = self.state, event.runner
+        if runner.state is RunnerState.ERROR:
+            failed = StartFailed(
+                placement_id=runner.placement_id, generation=runner.generation, fault=runner.fault or reconcile.GONE
+            )
+            starting.on_start_failed(state, failed, now_s)
+            return
+        state.observed.see_start(event.node_id, runner, now_s)
+        if runner.state in SERVING_STATES:
+            reconcile.see_replica(state, runner, now_s)
+        job = state.job_of(runner.placement_id, runner.generation)
+        if job is not None:
+            starting.take_report(state, job, runner, now_s)
+
+    def _lose(self, why: str, now_s: float) -> None:
+        """Command nothing from here on. What runs goes on; the next leader finds everything in the store."""
+        state = self.state
+        state.leadership = None
+        state.no_leader_why = why
+        for job in state.jobs_by_age():
+            fail(state, job, unavailable(why), now_s)
+        state.stops.clear()
+        state.measuring.clear()
+        state.desired.clear()
+        state.constraints.clear()
+        state.drains.clear()
+        state.pending_aliases.clear()
+        state.queue_waits.clear()
+        state.waits_since_s.clear()
+        state.desired_unseen_since_s.clear()
+        state.lost_since_s.clear()
+
+    def _publish(self) -> list[Effect]:
+        state = self.state
+        replicas = list(state.observed.replicas())
+        routes = build_routes(
+            state.observed.nodes,
+            replicas,
+            hidden=state.stops.keys(),
+            expiries={runner.placement_id: reconcile.expiry_of(state, runner) for _, runner in replicas},
+            known=self._table,
+        )
+        named = None if state.aliases is None else tuple(alias for _, alias in sorted(state.aliases.items()))
+        is_known = state.routes_version and named == state.routes_aliases and is_same_table(state.routes, routes)
+        if not state.observed.was_seen or is_known:
+            return []
+        state.routes, state.routes_aliases = routes, named
+        state.routes_version += 1
+        return [PublishRoutes(version=state.routes_version, routes=routes, aliases=named)]

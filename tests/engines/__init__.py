@@ -1,0 +1,1 @@
+"""The engines that only tests use: the oracle and the fake."""

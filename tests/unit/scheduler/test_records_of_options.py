@@ -1,0 +1,67 @@
+"""Options of a replica are kept, and readable by the version before and the next."""
+
+import orjson
+import pytest
+
+from common.spec.layout import Layout
+from common.spec.load_options import LoadOptions
+from protos import cluster_pb2
+from scheduler.converters import from_asked, to_asked, to_runner
+from scheduler.core.values.asked import NOTHING_ASKED, Asked
+from scheduler.core.values.desired import DesiredPlacement, Phase
+from scheduler.records import decode, encode
+
+EVERYTHING = Asked(
+    context_tokens=768,
+    options=LoadOptions(require_gpu=True, num_gpu=3, main_gpu=1, batch_tokens=64, threads=2, use_mmap=False),
+)
+# None is not 0: "no layers on devices" and "the first GPU" are options.
+ZEROES = Asked(options=LoadOptions(num_gpu=0, main_gpu=0, use_mmap=True))
+
+
+def record(asked: Asked) -> DesiredPlacement:
+    return DesiredPlacement(
+        placement_id="p",
+        generation=1,
+        phase=Phase.RUNNING,
+        node_id="a",
+        model_name="m:latest",
+        model_digest="d",
+        layout=Layout(context_tokens=768, slots=1, batch_tokens=64),
+        asked=asked,
+    )
+
+
+@pytest.mark.parametrize("asked", [NOTHING_ASKED, EVERYTHING, ZEROES])
+def test_what_was_asked_is_stored_and_crosses_unchanged(asked: Asked) -> None:
+    assert decode(encode(record(asked))) == record(asked)
+    assert to_asked(from_asked(asked)) == asked
+    assert to_runner(cluster_pb2.RunnerRecord(asked=from_asked(asked))).asked == asked
+
+
+@pytest.mark.parametrize("written", [None, {}, {"context_tokens": None, "options": None}])
+def test_a_record_of_the_version_before_asks_for_nothing(written: object) -> None:
+    fields = orjson.loads(encode(record(EVERYTHING)))
+    del fields["asked"]
+    if written is not None:
+        fields["asked"] = written
+    assert decode(orjson.dumps(fields)) == record(NOTHING_ASKED)
+
+
+def test_the_version_before_finds_its_fields_as_they_were() -> None:
+    fields = orjson.loads(encode(record(EVERYTHING)))
+    before = orjson.loads(encode(record(NOTHING_ASKED)))
+    assert {name for name in fields if fields[name] != before[name]} == {"asked"}
+    assert fields["spec_digest"] == before["spec_digest"]
+
+
+def test_what_a_later_version_adds_is_ignored() -> None:
+    fields = orjson.loads(encode(record(EVERYTHING)))
+    fields["asked"]["later"] = 1
+    fields["asked"]["options"]["later"] = {"more": 2}
+    fields["later"] = 3
+    assert decode(orjson.dumps(fields)) == record(EVERYTHING)
+
+
+def test_a_runner_of_an_older_host_has_no_options() -> None:
+    assert to_runner(cluster_pb2.RunnerRecord()).asked == NOTHING_ASKED

@@ -1,0 +1,1 @@
+"""Real clients against a whole cluster without a network; writes its part of docs/compatibility.md."""
