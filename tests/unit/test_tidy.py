@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUBJECTS_SINCE = "a7c13b8"
 SUBJECT_LENGTH_MAX = 72
 # A module holds one idea; a longer one hides a second.
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 # A folder can be taken in at a glance; a fuller one hides an order.
 MODULES_MAX = 32
 
