@@ -52,6 +52,8 @@ class Context:
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._memory = llama.llama_get_memory(pointer)
         self.shares_cells: bool = bool(parameters.kv_unified)
+        # Both ends of copies between caches, which llama.cpp makes at the start of its next decode.
+        self._copying: set[int] = set()
         self.can_shift: bool = bool(self._memory) and llama.llama_memory_can_shift(self._memory)
 
     def close(self) -> None:
@@ -71,6 +73,7 @@ class Context:
         result: int = library.decode(self.pointer, batch.struct)
         if result not in (DecodeResult.DONE, DecodeResult.NO_CELLS):
             raise EngineFailure(f"llama_decode returned {result}")
+        self._copying.clear()
         return result
 
     def set_causal(self, causal: bool) -> None:
@@ -115,6 +118,7 @@ class Context:
             return
         # Between caches only everything can be copied: llama.cpp aborts otherwise.
         library.sequence_copy(self._memory, source_id, target_id, -1, -1)
+        self._copying |= {source_id, target_id}
         self.erase(target_id, stop)
 
     def move(self, slot_id: int, start: int, stop: int, distance: int) -> None:
@@ -152,11 +156,11 @@ class Context:
         return self._size(slot_id, _ALL)
 
     def save_all(self, slot_id: int) -> NDArray[np.uint8]:
-        """Return a copy of everything in a slot's cells. Empty if it could not be taken."""
+        """Return a copy of everything in a slot's cells. Empty if it could not be taken, as while it is copied."""
         return self._read(slot_id, _ALL)
 
     def restore_all(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
-        """Fill an empty slot from a copy that this context made; False leaves it empty."""
+        """Fill an empty slot from a copy that this context made; False, as while it is copied, leaves it empty."""
         return self._write(slot_id, data, _ALL)
 
     def _size(self, slot_id: int, flags: int) -> int:
@@ -165,6 +169,8 @@ class Context:
         return size
 
     def _read(self, slot_id: int, flags: int) -> NDArray[np.uint8]:
+        if slot_id in self._copying:
+            return np.empty(0, np.uint8)
         size = self._size(slot_id, flags)
         data = np.empty(size, np.uint8)
         copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, flags)
@@ -172,6 +178,8 @@ class Context:
 
     def _write(self, slot_id: int, data: NDArray[np.uint8], flags: int) -> bool:
         self._check(slot_id)
+        if slot_id in self._copying:
+            return False
         read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, flags)
         return bool(read == data.size)
 

@@ -250,6 +250,29 @@ async def test_idle_prompts_leave_the_cache_and_come_back(zoo: Zoo) -> None:
         await equals_cold(engine, [*ids(51, 300), 7, 8], cached=300)
 
 
+async def test_a_prompt_comes_back_to_a_slot_that_is_copied_in_the_same_step(zoo: Zoo) -> None:
+    """llama.cpp copies between caches at its next call: until then neither side may be read or overwritten."""
+    async with running(zoo("dense"), slots=3, context=1024) as engine:
+        assert not engine.shares_cells
+        parked, held = ids(56, 600), ids(57, 600)
+        await engine.ask(parked, max_tokens=4, ignore_eos=True)
+        await engine.ask(held, max_tokens=4, ignore_eos=True)
+        await engine.until(lambda: held_cells(engine) <= 1024)
+        calls, goes_on = engine.decode_calls, stand_at(engine, call=2)
+        running_on = engine.open(ids(58, 8), max_tokens=8, ignore_eos=True)
+        await engine.until(lambda: engine.decode_calls > calls)
+        # The first is copied out of the slot that the second one gets.
+        prompts = [[*held[:400], 5], [*parked, 5]]
+        streams = [engine.open(prompt, max_tokens=1, top_logprobs=0) for prompt in prompts]
+        goes_on.set()
+        answers = [await engine.read(stream) for stream in (*streams, running_on)]
+        assert [answer.cached_tokens for answer in answers[:2]] == [400, 0], "the second one is computed anew"
+        assert answers[0].slot_id != answers[1].slot_id
+        for prompt, stream in zip(prompts, streams, strict=True):
+            cold = await engine.logits(prompt, cache_prompt=False)
+            assert_equals_cold(engine.rows.pop(stream.id)[0], cold)
+
+
 async def test_prompts_that_left_the_cache_are_told_by_name_until_they_come_back(zoo: Zoo) -> None:
     async with running(zoo("dense"), slots=4, context=1024) as engine:
         held = engine.streams.held
