@@ -59,10 +59,10 @@ class Cluster:
         nodes = answers[-1].json()["nodes"]
         return [runner for node in nodes for runner in node.get("runners", [])]
 
-    def runner_metrics(self) -> str:
-        """The Prometheus pages of all runners."""
-        pages = [httpx.get(f"http://{r['metrics_address']}/metrics", timeout=60).text for r in self.runners()]
-        return "\n".join(pages)
+    def runner_metrics(self, model: str = "demo") -> str:
+        """The Prometheus pages of a model's runners; those of other models may be leaving."""
+        addresses = [one["metrics_address"] for one in self.runners() if one["model"] == f"{model}:latest"]
+        return "\n".join(httpx.get(f"http://{address}/metrics", timeout=60).text for address in addresses)
 
     def slots_busy(self) -> float:
         return metric_sum(self.runner_metrics(), "puna_runner_slots_busy")
