@@ -15,20 +15,15 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from common.telemetry.spans import Headers, Span, SpanKind, Value, reason_of, use
+from common.telemetry.tracing import Headers, Span, SpanKind, Value, reason_of, use
 from common.version import puna_version
 
 # A collector that is away must not hold up the end of a process.
 FLUSH_S = 2.0
-_KINDS = {
-    SpanKind.INTERNAL: trace.SpanKind.INTERNAL,
-    SpanKind.SERVER: trace.SpanKind.SERVER,
-    SpanKind.CLIENT: trace.SpanKind.CLIENT,
-}
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
-class OtlpSpan:
+class OtlpSpan(Span):
     """A span of ours, or the caller's as it came with a call."""
 
     __slots__ = ("_before", "_ended", "_span", "_tracer")
@@ -97,9 +92,9 @@ class OtlpBackend:
     def begin(self, name: str, *, parent: Span, kind: SpanKind, attributes: Mapping[str, Value]) -> Span:
         """Begin a span."""
         context = parent.context if isinstance(parent, OtlpSpan) else Context()
-        return OtlpSpan(
-            self._tracer.start_span(name, context=context, kind=_KINDS[kind], attributes=attributes), self._tracer
-        )
+        our_kind = trace.SpanKind[kind.name]
+        span = self._tracer.start_span(name, context=context, kind=our_kind, attributes=attributes)
+        return OtlpSpan(span, self._tracer)
 
     def remote(self, headers: Iterable[tuple[str, str]]) -> Span:
         """Return the caller's span; one without effect if the headers name none."""
