@@ -1,4 +1,7 @@
-"""The life of a service process: start, run until a signal, stop; failures to start in one line."""
+"""The life of a service process: start, run until a signal, stop; failures to start in one line.
+
+The lag of its event loop is measured all the while: a delay of a tenth of a second delays every stream.
+"""
 
 import asyncio
 import os
@@ -13,10 +16,13 @@ from common.errors import StartupError
 from common.ollama_environment import without_meaning
 from common.settings import PunaSettings
 from common.telemetry.logs import configure_logs, get_logger
-from common.telemetry.loop_lag import watch_loop
+from common.telemetry.metrics import LOOP_LAG
 from common.telemetry.tracing import start_tracing, stop_tracing
 
 log = get_logger()
+
+# Short against what people notice, long against what it costs.
+LOOK_INTERVAL_S = 0.2
 
 S = TypeVar("S", bound=PunaSettings)
 
@@ -68,3 +74,12 @@ async def _until_stopped(serve: Callable[[S, asyncio.Event], Awaitable[None]], s
     finally:
         watching.cancel()
     log.info("service.stopped")
+
+
+async def watch_loop(interval_s: float = LOOK_INTERVAL_S) -> None:
+    """Measure the running loop; runs for ever."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + interval_s
+        await asyncio.sleep(interval_s)
+        LOOP_LAG.observe(max(0.0, loop.time() - due_s))

@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import REGISTRY
 
-from common.telemetry.loop_lag import watch_loop
+from common.service import watch_loop
 
 
 def seen_s() -> float:
