@@ -193,98 +193,82 @@ class InternalError(PunaError, reason="internal_error"):
     """A bug of ours."""
 
 
-_INVALID = "invalid_request_error"
-_SERVER = "server_error"
+# OpenAI's code is the reason, but for these.
+_OPENAI_CODES = {
+    "embeddings_unsupported": "unsupported_capability",
+    "stale_fence": "model_unavailable",
+    "placement_mismatch": "model_unavailable",
+    "device_memory_exhausted": "insufficient_memory",
+}
 
 
-def _row(  # one column each; the table below is read as a table
+def _row(
+    reason: str,
     grpc: StatusCode,
-    openai: tuple[int, str, str],
+    openai: tuple[int, str],
     anthropic: tuple[int, str],
     ollama: int,
     retry: Retry = Retry.UNSAID,
-) -> ErrorRow:
-    status, kind, code = openai
-    return ErrorRow(
+) -> tuple[str, ErrorRow]:
+    """Return an entry of the table below, whose pairs are of a status and a type."""
+    row = ErrorRow(
         grpc=grpc,
-        openai_status=status,
-        openai_type=kind,
-        openai_code=code,
+        openai_status=openai[0],
+        openai_type=openai[1],
+        openai_code=_OPENAI_CODES.get(reason, reason),
         anthropic_status=anthropic[0],
         anthropic_type=anthropic[1],
         ollama_status=ollama,
         retry=retry,
     )
-
-
-def _bad_request(code: str, retry: Retry = Retry.UNSAID) -> ErrorRow:
-    return _row(StatusCode.INVALID_ARGUMENT, (400, _INVALID, code), (400, _INVALID), 400, retry)
+    return reason, row
 
 
 _S = StatusCode
-ERROR_TABLE: dict[str, ErrorRow] = {
-    "invalid_value": _bad_request("invalid_value"),
-    "context_length_exceeded": _bad_request("context_length_exceeded"),
-    "unsupported_capability": _bad_request("unsupported_capability"),
-    "embeddings_unsupported": _row(
-        _S.UNIMPLEMENTED, (400, _INVALID, "unsupported_capability"), (400, _INVALID), 501, Retry.NEVER
-    ),
-    "template_error": _bad_request("template_error", Retry.NEVER),
-    "invalid_api_key": _row(_S.UNAUTHENTICATED, (401, _INVALID, "invalid_api_key"), (401, "authentication_error"), 401),
-    "permission_denied": _row(
-        _S.PERMISSION_DENIED, (403, "permission_error", "permission_denied"), (403, "permission_error"), 403
-    ),
-    "model_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "model_not_found"), (404, "not_found_error"), 404),
-    "key_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "key_not_found"), (404, "not_found_error"), 404),
-    "unknown_url": _row(_S.UNIMPLEMENTED, (404, _INVALID, "unknown_url"), (404, "not_found_error"), 404),
-    "method_not_allowed": _row(_S.UNIMPLEMENTED, (405, _INVALID, "method_not_allowed"), (405, _INVALID), 405),
-    "unsupported_media_type": _row(_S.UNIMPLEMENTED, (415, _INVALID, "unsupported_media_type"), (415, _INVALID), 415),
-    "request_too_large": _row(
-        _S.RESOURCE_EXHAUSTED, (413, _INVALID, "request_too_large"), (413, "request_too_large"), 413
-    ),
-    "rate_limit_exceeded": _row(
-        _S.RESOURCE_EXHAUSTED,
-        (429, "rate_limit_error", "rate_limit_exceeded"),
-        (429, "rate_limit_error"),
-        429,
-        Retry.LATER,
-    ),
-    "queue_full": _row(
-        _S.RESOURCE_EXHAUSTED, (429, "rate_limit_error", "queue_full"), (529, "overloaded_error"), 503, Retry.LATER
-    ),
-    "model_unavailable": _row(
-        _S.UNAVAILABLE, (503, _SERVER, "model_unavailable"), (529, "overloaded_error"), 503, Retry.LATER
-    ),
-    "model_loading": _row(_S.UNAVAILABLE, (503, _SERVER, "model_loading"), (529, "overloaded_error"), 503, Retry.LATER),
-    "shutting_down": _row(_S.UNAVAILABLE, (503, _SERVER, "shutting_down"), (529, "overloaded_error"), 503, Retry.LATER),
-    "insufficient_memory": _row(
-        _S.FAILED_PRECONDITION, (503, _SERVER, "insufficient_memory"), (503, "api_error"), 500, Retry.NEVER
-    ),
-    "runner_lost": _row(_S.UNAVAILABLE, (503, _SERVER, "runner_lost"), (500, "api_error"), 500, Retry.LATER),
-    "device_lost": _row(_S.UNAVAILABLE, (503, _SERVER, "device_lost"), (500, "api_error"), 500, Retry.LATER),
-    "device_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "device_not_found"), (404, "not_found_error"), 404),
-    "node_not_found": _row(_S.NOT_FOUND, (404, _INVALID, "node_not_found"), (404, "not_found_error"), 404),
-    "request_quarantined": _row(
-        _S.FAILED_PRECONDITION, (500, _SERVER, "request_quarantined"), (500, "api_error"), 500, Retry.NEVER
-    ),
-    "request_timeout": _row(
-        _S.DEADLINE_EXCEEDED, (504, "timeout_error", "request_timeout"), (504, "timeout_error"), 504
-    ),
-    "request_canceled": _row(_S.CANCELLED, (499, _INVALID, "request_canceled"), (499, "api_error"), 499),
-    "not_supported": _row(_S.UNIMPLEMENTED, (501, _INVALID, "not_supported"), (501, "api_error"), 501, Retry.NEVER),
-    "registry_failed": _row(_S.UNAVAILABLE, (502, _SERVER, "registry_failed"), (502, "api_error"), 502),
-    "digest_mismatch": _row(_S.DATA_LOSS, (502, _SERVER, "digest_mismatch"), (502, "api_error"), 502),
-    "disk_full": _row(_S.RESOURCE_EXHAUSTED, (507, _SERVER, "disk_full"), (507, "api_error"), 507),
-    "bad_model_file": _row(_S.DATA_LOSS, (500, _SERVER, "bad_model_file"), (500, "api_error"), 500, Retry.NEVER),
-    "stale_fence": _row(_S.FAILED_PRECONDITION, (503, _SERVER, "model_unavailable"), (529, "overloaded_error"), 503),
-    "placement_mismatch": _row(
-        _S.FAILED_PRECONDITION, (503, _SERVER, "model_unavailable"), (529, "overloaded_error"), 503
-    ),
-    "device_memory_exhausted": _row(
-        _S.RESOURCE_EXHAUSTED, (503, _SERVER, "insufficient_memory"), (503, "api_error"), 500
-    ),
-    "internal_error": _row(_S.INTERNAL, (500, _SERVER, "internal_error"), (500, "api_error"), 500),
-}
+_INVALID, _SERVER, _API = "invalid_request_error", "server_error", "api_error"
+_BAD_REQUEST, _MISSING, _NO_ROUTE = (400, _INVALID), (404, _INVALID), (404, "not_found_error")
+_DENIED, _LIMITED, _TIMEOUT = (403, "permission_error"), (429, "rate_limit_error"), (504, "timeout_error")
+_BROKEN, _AWAY, _OVERLOADED = (500, _SERVER), (503, _SERVER), (529, "overloaded_error")
+# Reason, gRPC, OpenAI, Anthropic, Ollama, advice.
+ERROR_TABLE: dict[str, ErrorRow] = dict(
+    (
+        _row("invalid_value", _S.INVALID_ARGUMENT, _BAD_REQUEST, _BAD_REQUEST, 400),
+        _row("context_length_exceeded", _S.INVALID_ARGUMENT, _BAD_REQUEST, _BAD_REQUEST, 400),
+        _row("unsupported_capability", _S.INVALID_ARGUMENT, _BAD_REQUEST, _BAD_REQUEST, 400),
+        _row("embeddings_unsupported", _S.UNIMPLEMENTED, _BAD_REQUEST, _BAD_REQUEST, 501, Retry.NEVER),
+        _row("template_error", _S.INVALID_ARGUMENT, _BAD_REQUEST, _BAD_REQUEST, 400, Retry.NEVER),
+        _row("invalid_api_key", _S.UNAUTHENTICATED, (401, _INVALID), (401, "authentication_error"), 401),
+        _row("permission_denied", _S.PERMISSION_DENIED, _DENIED, _DENIED, 403),
+        _row("model_not_found", _S.NOT_FOUND, _MISSING, _NO_ROUTE, 404),
+        _row("key_not_found", _S.NOT_FOUND, _MISSING, _NO_ROUTE, 404),
+        _row("unknown_url", _S.UNIMPLEMENTED, _MISSING, _NO_ROUTE, 404),
+        _row("method_not_allowed", _S.UNIMPLEMENTED, (405, _INVALID), (405, _INVALID), 405),
+        _row("unsupported_media_type", _S.UNIMPLEMENTED, (415, _INVALID), (415, _INVALID), 415),
+        _row("request_too_large", _S.RESOURCE_EXHAUSTED, (413, _INVALID), (413, "request_too_large"), 413),
+        _row("rate_limit_exceeded", _S.RESOURCE_EXHAUSTED, _LIMITED, _LIMITED, 429, Retry.LATER),
+        _row("queue_full", _S.RESOURCE_EXHAUSTED, _LIMITED, _OVERLOADED, 503, Retry.LATER),
+        _row("model_unavailable", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
+        _row("model_loading", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
+        _row("shutting_down", _S.UNAVAILABLE, _AWAY, _OVERLOADED, 503, Retry.LATER),
+        _row("insufficient_memory", _S.FAILED_PRECONDITION, _AWAY, (503, _API), 500, Retry.NEVER),
+        _row("runner_lost", _S.UNAVAILABLE, _AWAY, (500, _API), 500, Retry.LATER),
+        _row("device_lost", _S.UNAVAILABLE, _AWAY, (500, _API), 500, Retry.LATER),
+        _row("device_not_found", _S.NOT_FOUND, _MISSING, _NO_ROUTE, 404),
+        _row("node_not_found", _S.NOT_FOUND, _MISSING, _NO_ROUTE, 404),
+        _row("request_quarantined", _S.FAILED_PRECONDITION, _BROKEN, (500, _API), 500, Retry.NEVER),
+        _row("request_timeout", _S.DEADLINE_EXCEEDED, _TIMEOUT, _TIMEOUT, 504),
+        _row("request_canceled", _S.CANCELLED, (499, _INVALID), (499, _API), 499),
+        _row("not_supported", _S.UNIMPLEMENTED, (501, _INVALID), (501, _API), 501, Retry.NEVER),
+        _row("registry_failed", _S.UNAVAILABLE, (502, _SERVER), (502, _API), 502),
+        _row("digest_mismatch", _S.DATA_LOSS, (502, _SERVER), (502, _API), 502),
+        _row("disk_full", _S.RESOURCE_EXHAUSTED, (507, _SERVER), (507, _API), 507),
+        _row("bad_model_file", _S.DATA_LOSS, _BROKEN, (500, _API), 500, Retry.NEVER),
+        _row("stale_fence", _S.FAILED_PRECONDITION, _AWAY, _OVERLOADED, 503),
+        _row("placement_mismatch", _S.FAILED_PRECONDITION, _AWAY, _OVERLOADED, 503),
+        _row("device_memory_exhausted", _S.RESOURCE_EXHAUSTED, _AWAY, (503, _API), 500),
+        _row("internal_error", _S.INTERNAL, _BROKEN, (500, _API), 500),
+    )
+)
 
 
 def error_types() -> dict[str, type[PunaError]]:
