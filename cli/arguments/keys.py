@@ -72,10 +72,7 @@ def create_key(  # noqa: PLR0913, PLR0917  # every argument is an option of the 
         context_tokens=context,
         expires=expires,
     )
-    if via_api:
-        commands.create_at_gateway(options, as_json=as_json)
-    else:
-        commands.create(options, file, as_json=as_json)
+    commands.create(options, file, via_api=via_api, as_json=as_json)
 
 
 @app.command("list")
@@ -83,10 +80,7 @@ def list_keys(file: KeysFile = None, via_api: ViaApi = False, as_json: Json = Fa
     """List every key, revoked ones too."""
     from cli.commands import keys as commands
 
-    if via_api:
-        commands.show_all_of_gateway(as_json=as_json)
-    else:
-        commands.show_all(file, as_json=as_json)
+    commands.show_all(file, via_api=via_api, as_json=as_json)
 
 
 @app.command("show")
@@ -94,10 +88,7 @@ def show_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_json
     """Show what a key may do; its secret is not kept."""
     from cli.commands import keys as commands
 
-    if via_api:
-        commands.show_at_gateway(key, as_json=as_json)
-    else:
-        commands.show(key, file, as_json=as_json)
+    commands.show(key, file, via_api=via_api, as_json=as_json)
 
 
 @app.command("revoke")
@@ -105,7 +96,4 @@ def revoke_key(key: KeyId, file: KeysFile = None, via_api: ViaApi = False, as_js
     """Make a key useless. Within five seconds on every gateway that knows it; it stays as a tombstone."""
     from cli.commands import keys as commands
 
-    if via_api:
-        commands.revoke_at_gateway(key, as_json=as_json)
-    else:
-        commands.revoke(key, file, as_json=as_json)
+    commands.revoke(key, file, via_api=via_api, as_json=as_json)

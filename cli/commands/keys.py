@@ -28,10 +28,16 @@ from gateway.keys.key_store import PEPPER_BYTES, pepper_path, read_private, writ
 DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)
 _FILE_NAME = "keys.json"
 _PATH = "/puna/v1/keys"
-# What a gateway says of a key beside what a file has, and what it keeps for itself.
-_SHOWN_BY_GATEWAYS = frozenset({"key", "state", "source", "last_used"})
-_NO_DIGEST = "0" * 64
+_LIMITS = {
+    "requests_per_minute": "rpm",
+    "tokens_per_minute": "tpm",
+    "concurrency": "at once",
+    "tokens_per_day": "tokens a day",
+    "context_tokens": "tokens of context",
+}
 _HEADINGS = ("ID", "OWNER", "TENANT", "SCOPES", "MODELS", "BAND", "LIMITS", "EXPIRES", "STATE")
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,51 +59,43 @@ class KeyOptions:
     expires: str | None = None
 
 
-def create_at_gateway(options: KeyOptions, *, as_json: bool) -> None:
-    """Have a gateway make a key."""
-    body = {name: value for name, value in asdict(options).items() if value not in (None, ())}
-    made = Server.of().send("POST", _PATH, body)
-    text = f"{made['key']}\nkept by the gateways as {made['id']}; the key itself is shown this once"
+def create(options: KeyOptions, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
+    """Make a key; its text is printed and kept nowhere."""
+    made, place = _made_at_gateway(options) if via_api else _made_in_file(options, _path(file))
+    text = f"{made['key']}\nkept {place} as {made['id']}; the key itself is shown this once"
     print_answer(made, text, as_json=as_json)
 
 
-def show_all_of_gateway(*, as_json: bool) -> None:
-    """Every key that a gateway knows, those of its file included."""
-    _print_fields(Server.of().get(_PATH)["keys"], as_json=as_json)
+def show_all(file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
+    """Print every key; a gateway knows those of its file, too."""
+    keys = Server.of().get(_PATH)["keys"] if via_api else [_shown(key) for key in _read(_path(file))]
+    if as_json:
+        print_json({"keys": keys})
+    else:
+        _print_table(keys, via_api=via_api)
 
 
-def show_at_gateway(key_id: str, *, as_json: bool) -> None:
-    """One key as a gateway knows it."""
-    fields = Server.of().get(f"{_PATH}/{quote(key_id, safe='')}")
+def show(key_id: str, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
+    """Print one key."""
+    fields = Server.of().get(_path_at_gateway(key_id)) if via_api else _shown(_found(_read(_path(file)), key_id))
     if as_json:
         print_json(fields)
     else:
-        _print_fields([fields], as_json=False)
+        _print_table([fields], via_api=via_api)
 
 
-def revoke_at_gateway(key_id: str, *, as_json: bool) -> None:
-    """Have a gateway refuse a key, and tell the others."""
-    fields = Server.of().send("DELETE", f"{_PATH}/{quote(key_id, safe='')}")
+def revoke(key_id: str, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
+    """Put a tombstone in a key's place; a gateway refuses it then, and the others follow."""
+    fields = Server.of().send("DELETE", _path_at_gateway(key_id)) if via_api else _shown(_revoked(_path(file), key_id))
     print_answer(fields, f"{fields['id']} is revoked", as_json=as_json)
 
 
-def _print_fields(keys: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"keys": list(keys)})
-        return
-    rows = []
-    for fields in keys:
-        entry = {name: value for name, value in fields.items() if name not in _SHOWN_BY_GATEWAYS}
-        key = read_key({**entry, "digest": _NO_DIGEST}, "a key of the gateway")
-        last_used = fields.get("last_used")
-        used = "" if last_used is None else f"{datetime.fromtimestamp(last_used, UTC):%Y-%m-%d %H:%MZ}"
-        rows.append([*_row(key)[:-1], fields["state"], fields["source"], used])
-    print_table((*_HEADINGS, "SOURCE", "LAST USED"), rows)
+def _made_at_gateway(options: KeyOptions) -> tuple[Json, str]:
+    body = {name: value for name, value in asdict(options).items() if value not in (None, ())}
+    return Server.of().send("POST", _PATH, body), "by the gateways"
 
 
-def create(options: KeyOptions, file: Path | None, *, as_json: bool) -> None:
-    """Make a key; its text is printed and kept nowhere."""
-    path = _path(file)
+def _made_in_file(options: KeyOptions, path: Path) -> tuple[Json, str]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     key_id, secret, now_unix_s = random_id("", ID_LENGTH), random_id("", SECRET_LENGTH), int(time.time())
     with _locked(path):
@@ -109,32 +107,10 @@ def create(options: KeyOptions, file: Path | None, *, as_json: bool) -> None:
             raise CommandFailed(f"{options.owner} has two keys that are good, {ids}; revoke one first")
         key = _new_key(options, key_id, digest_of(pepper, secret), now_unix_s)
         _write(path, [*keys, key])
-    text = key_text(key_id, secret)
-    words = f"{text}\nkept in {path} as {key_id}; the key itself is shown this once"
-    print_answer({"key": text, **_shown(key)}, words, as_json=as_json)
+    return {"key": key_text(key_id, secret), **_shown(key)}, f"in {path}"
 
 
-def show_all(file: Path | None, *, as_json: bool) -> None:
-    """Every key."""
-    keys = _read(_path(file))
-    if as_json:
-        print_json({"keys": [_shown(key) for key in keys]})
-    else:
-        print_table(_HEADINGS, [_row(key) for key in keys])
-
-
-def show(key_id: str, file: Path | None, *, as_json: bool) -> None:
-    """One key."""
-    key = _found(_read(_path(file)), key_id)
-    if as_json:
-        print_json(_shown(key))
-    else:
-        print_table(_HEADINGS, [_row(key)])
-
-
-def revoke(key_id: str, file: Path | None, *, as_json: bool) -> None:
-    """Put a tombstone in a key's place."""
-    path = _path(file)
+def _revoked(path: Path, key_id: str) -> Key:
     with _locked(path):
         keys = _read(path)
         key = _found(keys, key_id)
@@ -142,7 +118,7 @@ def revoke(key_id: str, file: Path | None, *, as_json: bool) -> None:
             revoked = replace(key, revoked_unix_s=int(time.time()))
             _write(path, [revoked if one is key else one for one in keys])
             key = revoked
-    print_answer(_shown(key), f"{key.id} is revoked", as_json=as_json)
+    return key
 
 
 def _new_key(options: KeyOptions, key_id: str, digest: str, now_unix_s: int) -> Key:
@@ -219,31 +195,39 @@ def _found(keys: Sequence[Key], key_id: str) -> Key:
     raise CommandFailed(f"there is no key {key_id}")
 
 
-def _shown(key: Key) -> dict[str, object]:
+def _shown(key: Key) -> Json:
+    """Return what is shown of a key, as a gateway shows it: its fields and its state, but not its digest."""
     fields = key_fields(key)
     del fields["digest"]
-    return {**fields, "state": _state(key)}
+    active = "active" if key.is_active(time.time()) else "expired"
+    return {**fields, "state": active if key.revoked_unix_s is None else "revoked"}
 
 
-def _state(key: Key) -> str:
-    if key.revoked_unix_s is not None:
-        return "revoked"
-    return "active" if key.is_active(time.time()) else "expired"
+def _path_at_gateway(key_id: str) -> str:
+    return f"{_PATH}/{quote(key_id, safe='')}"
 
 
-def _row(key: Key) -> list[str]:
-    quota = key.quota
-    limits = {"rpm": quota.requests_per_minute, "tpm": quota.tokens_per_minute, "at once": quota.concurrency}
-    limits |= {"tokens a day": quota.tokens_per_day, "tokens of context": key.context_tokens}
-    expires = "" if key.expires_unix_s is None else f"{datetime.fromtimestamp(key.expires_unix_s, UTC):%Y-%m-%d %H:%MZ}"
+def _print_table(keys: Sequence[Json], *, via_api: bool) -> None:
+    if via_api:
+        rows = [[*_row(fields), fields["source"], _minute(fields.get("last_used"))] for fields in keys]
+        print_table((*_HEADINGS, "SOURCE", "LAST USED"), rows)
+    else:
+        print_table(_HEADINGS, [_row(fields) for fields in keys])
+
+
+def _row(fields: Json) -> list[str]:
     return [
-        key.id,
-        key.owner,
-        key.tenant,
-        " ".join(sorted(key.scopes)),
-        " ".join(key.models),
-        key.band.name.lower(),
-        ", ".join(f"{value} {name}" for name, value in limits.items() if value is not None),
-        expires,
-        _state(key),
+        fields["id"],
+        fields["owner"],
+        fields["tenant"],
+        " ".join(fields["scopes"]),
+        " ".join(fields["models"]),
+        fields["band"],
+        ", ".join(f"{fields[name]} {text}" for name, text in _LIMITS.items() if fields.get(name) is not None),
+        _minute(fields.get("expires")),
+        fields["state"],
     ]
+
+
+def _minute(unix_s: float | None) -> str:
+    return "" if unix_s is None else f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%MZ}"
