@@ -11,7 +11,7 @@ from cli.core.modelfile import ModelfileInvalid, create_body, parse_modelfile
 from cli.core.shown_model import sections
 from cli.errors import CommandFailed
 from cli.output import print_json, print_sections
-from cli.progress import ProgressReporter, progress_reporter
+from cli.progress import Report, store_reporter
 from cli.server import Server
 from cli.uploads import send_file
 from common.modelfile import Modelfile
@@ -28,9 +28,9 @@ def pull(name: str, *, insecure: bool, as_json: bool) -> None:
     """Fetch a model."""
     news = Server.of().stream("/api/pull", {"model": name, "insecure": insecure})
     try:
-        with closing(news), progress_reporter(as_json=as_json) as reporter:
+        with closing(news), store_reporter(as_json=as_json) as report:
             for one in news:
-                reporter.report(one)
+                report(one)
     except KeyboardInterrupt:
         text = f"stopped; what has come stays, and `puna pull {name}` goes on from there"
         raise CommandFailed(text, ExitCode.INTERRUPTED) from None
@@ -53,10 +53,10 @@ def create(name: str, path: Path, *, as_json: bool) -> None:
     except ModelfileInvalid as error:
         raise CommandFailed(f"{path}: {error}") from error
     try:
-        with progress_reporter(as_json=as_json) as reporter:
-            body |= _origin(server, modelfile, path.parent, reporter)
+        with store_reporter(as_json=as_json) as report:
+            body |= _origin(server, modelfile, path.parent, report)
             for one in server.stream("/api/create", body):
-                reporter.report(one)
+                report(one)
     except KeyboardInterrupt:
         text = "stopped; files that were sent whole stay for the next try"
         raise CommandFailed(text, ExitCode.INTERRUPTED) from None
@@ -109,7 +109,7 @@ def copy(source: str, destination: str) -> None:
     print(f"copied {source} to {destination}")
 
 
-def _origin(server: Server, modelfile: Modelfile, directory: Path, reporter: ProgressReporter) -> dict[str, Any]:
+def _origin(server: Server, modelfile: Modelfile, directory: Path, report: Report) -> dict[str, Any]:
     """`from`, or `files` and `adapters`, which the server has then."""
     files: dict[str, Path] = {}
     names: list[str] = []
@@ -128,9 +128,9 @@ def _origin(server: Server, modelfile: Modelfile, directory: Path, reporter: Pro
         adapters |= found
     body: dict[str, Any] = {"from": names[0]} if names else {}
     if files:
-        body["files"] = {name: send_file(server, path, reporter) for name, path in files.items()}
+        body["files"] = {name: send_file(server, path, report) for name, path in files.items()}
     if adapters:
-        body["adapters"] = {name: send_file(server, path, reporter) for name, path in adapters.items()}
+        body["adapters"] = {name: send_file(server, path, report) for name, path in adapters.items()}
     return body
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cli.core.formatting import crash_text, format_bytes, format_since, format_until, lent_text
-from cli.core.store_news import short_digest
+from cli.core.news import short_digest
 
 LOADED_HEADINGS = ("NAME", "DIGEST", "SIZE", "DEVICES", "CONTEXT", "SLOTS", "NODE", "STATE", "UNTIL")
 DEVICE_HEADINGS = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.core.load_news import load_text
+from cli.core.news import load_text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from cli.core.model_sources import looks_like_path, models_in, with_other_parts
 from cli.core.shown_model import sections
-from cli.core.store_news import PlainNews, bar_of
+from cli.core.news import PlainNews, bar_of
 
 DIGEST = "sha256:" + "ab" * 32
 
