@@ -11,7 +11,7 @@ from cli.access import api_key_of, trust_of
 from cli.cluster.home import real_home
 from cli.cluster.lock import is_locked
 from cli.cluster.state_file import read_record
-from cli.core.event_stream import event_objects
+from cli.core.cluster_view import event_objects
 from cli.core.exit_codes import ExitCode, code_of_reason, code_of_status
 from cli.core.server_address import DEFAULT_PORT, connect_url, is_loopback_url
 from cli.errors import CommandFailed

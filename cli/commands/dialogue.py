@@ -12,10 +12,22 @@ from cli.commands.models import TEXTS
 from cli.commands.question_files import read_attachment, read_format
 from cli.commands.talk import Talk
 from cli.core.conversation import Conversation
-from cli.core.dialogue_lines import Command, Interrupts, Question, command_of
-from cli.core.dialogue_settings import SET_TEXT, changed, setting_rows, split_setting, switch
+from cli.core.dialogue import (
+    SET_TEXT,
+    Command,
+    Interrupts,
+    Question,
+    changed,
+    command_of,
+    from_text,
+    is_file_name,
+    model_body,
+    setting_rows,
+    split_setting,
+    switch,
+    to_text,
+)
 from cli.core.exit_codes import ExitCode
-from cli.core.saved_dialogue import from_text, is_file_name, model_body, to_text
 from cli.core.shown_model import sections
 from cli.errors import CommandFailed
 from cli.output import print_sections

@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from cli.core.exit_codes import ExitCode
-from cli.core.model_sources import looks_like_path, models_in, with_other_parts
-from cli.core.modelfile import ModelfileInvalid, create_body, parse_modelfile
+from cli.core.modelfile import (
+    ModelfileInvalid,
+    create_body,
+    looks_like_path,
+    models_in,
+    parse_modelfile,
+    with_other_parts,
+)
 from cli.core.shown_model import sections
 from cli.errors import CommandFailed
 from cli.output import print_json, print_sections

@@ -1,10 +1,27 @@
-"""The state that GET /puna/v1/events streams: a snapshot, and then changes to it. Pure."""
+"""The state that GET /puna/v1/events streams: its events, a snapshot, and then changes to it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 Item = Mapping[str, Any]
+
+
+def event_objects(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Name and data of each event; comments, and events without data, are left out."""
+    name, data = "", list[str]()
+    for line in lines:
+        if not line:
+            if data:
+                yield name or "message", "\n".join(data)
+            name, data = "", []
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            data.append(value)
 
 
 @dataclass(slots=True)

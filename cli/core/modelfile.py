@@ -1,15 +1,22 @@
-"""Read Modelfiles. Pure."""
+"""Read Modelfiles, and find the files that FROM and ADAPTER name. Pure: the paths that exist are an argument."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from cli.core.parameter_values import parameter_values
 from common.modelfile import Modelfile, unquoted
 
+SUFFIX = ".gguf"
+_SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ROLES = frozenset({"system", "user", "assistant"})
 _INSTRUCTION = re.compile(r"\s*(?P<name>\S+)[ \t]*(?P<rest>.*)", re.DOTALL)
 _WORD = re.compile(r"(?P<word>\S+)[ \t]*(?P<rest>.*)", re.DOTALL)
+_LISTS = frozenset({"FROM", "ADAPTER", "LICENSE"})
+_TEXTS = frozenset({"TEMPLATE", "SYSTEM", "RENDERER", "PARSER"})
+_PAIRS = frozenset({"PARAMETER", "MESSAGE"})
+_IGNORED = frozenset({"REQUIRES"})  # the version of another program
 
 
 class ModelfileInvalid(ValueError):
@@ -21,12 +28,6 @@ class _Draft:
     lists: dict[str, list[str]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-
-
-_LISTS = frozenset({"FROM", "ADAPTER", "LICENSE"})
-_TEXTS = frozenset({"TEMPLATE", "SYSTEM", "RENDERER", "PARSER"})
-_PAIRS = frozenset({"PARAMETER", "MESSAGE"})
-_IGNORED = frozenset({"REQUIRES"})  # the version of another program
 
 
 def parse_modelfile(text: str) -> Modelfile:
@@ -129,3 +130,31 @@ def _pair(number: int, name: str, rest: str) -> tuple[str, str]:
     if word.lower() not in _ROLES:
         raise ModelfileInvalid(f"line {number}: the role of a message is system, user or assistant, not {word[:40]}")
     return word.lower(), value
+
+
+def with_other_parts(name: str, there: Collection[str]) -> list[str]:
+    """Return a file and, if it is one of several parts, the others in order.
+
+    Raises:
+        ValueError: a part is not there.
+    """
+    found = _SPLIT.fullmatch(name)
+    if found is None:
+        return [name]
+    count = int(found["count"])
+    ending = name[len(name) - len(SUFFIX) :]
+    parts = [f"{found['stem']}-{number:05d}-of-{found['count']}{ending}" for number in range(1, count + 1)]
+    for part in parts:
+        if part not in there:
+            raise ValueError(f"{part} is missing: {name} is one of {count} parts")
+    return parts
+
+
+def models_in(names: Collection[str]) -> list[str]:
+    """List the GGUF files of a directory."""
+    return sorted(name for name in names if PurePath(name).suffix.lower() == SUFFIX)
+
+
+def looks_like_path(source: str) -> bool:
+    """Return True for a path or a file name, which is no model name."""
+    return source.startswith(("/", "./", "../", "~")) or source.lower().endswith((SUFFIX, ".safetensors", ".bin"))

@@ -7,6 +7,7 @@ from typing import Any
 from cli.core.formatting import format_bytes, format_span
 
 DONE = frozenset({"ready"})
+_DIGEST_DIGITS = 12
 
 
 def load_text(news: Mapping[str, Any]) -> str:
@@ -25,9 +26,6 @@ def _expected(news: Mapping[str, Any]) -> str:
     first = f", for {news['waits_for']}" if news.get("waits_for") else ""
     eta_s = news.get("eta_s")
     return f"{first}, about {format_span(float(eta_s))} left" if eta_s is not None and eta_s >= 1 else first
-
-
-_DIGEST_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

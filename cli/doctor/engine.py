@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.cluster.demo import shipped_demo
+from cli.core.doctor.assessments import AMX_FLAG, TriedDevice, assess_devices, assess_engine, assess_unused_cards
 from cli.core.doctor.findings import Finding, fail, skip
-from cli.core.doctor.machine import AMX_FLAG, TriedDevice, assess_devices, assess_engine, assess_unused_cards
 from cli.doctor.children import run_runner
 from common.startup_error import StartupError
 from runner.core.devices.device_settings import DeviceSettings

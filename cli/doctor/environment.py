@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.core.doctor.environment import assess_ollama, assess_unknown
+from cli.core.doctor.assessments import assess_ollama, assess_unknown
 from cli.core.doctor.findings import Finding, fail, ok
 from cli.settings import CliSettings
 from common.effective_settings import EffectiveSetting, Source, effective_settings

@@ -6,8 +6,8 @@ from pathlib import Path
 from cli.cluster.home import real_home
 from cli.cluster.lock import is_locked
 from cli.cluster.state_file import ClusterRecord, read_record
+from cli.core.doctor.assessments import assess_models
 from cli.core.doctor.findings import Finding, fail, ok
-from cli.core.doctor.models import assess_models
 from cli.doctor.engine import inspect_devices, inspect_engine
 from cli.doctor.environment import inspect_environment
 from cli.doctor.files import check_models, inspect_disks, inspect_limits

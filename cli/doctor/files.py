@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from cli.core.doctor.assessments import CheckedModels, assess_disk, assess_open_files
 from cli.core.doctor.findings import Finding
-from cli.core.doctor.machine import assess_disk, assess_open_files
-from cli.core.doctor.models import CheckedModels
 from cli.doctor.children import run_runner
 from common.errors import BadModelFile
 from runner.core.model.file_names import is_own_name

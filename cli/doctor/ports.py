@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 
 from cli.cluster.state_file import ClusterRecord
+from cli.core.doctor.assessments import assess_port
 from cli.core.doctor.findings import Finding, fail, skip
-from cli.core.doctor.machine import assess_port
 from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.settings import CliSettings
 from common.network import is_taken, split_host_port

@@ -10,9 +10,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from cli.cluster.plan import embedded_redis_server
+from cli.core.doctor.assessments import SentinelAnswer, assess_redis, assess_sentinels, assess_skew
 from cli.core.doctor.findings import Finding, fail, ok
-from cli.core.doctor.machine import assess_skew
-from cli.core.doctor.redis import SentinelAnswer, assess_redis, assess_sentinels
 from common.network import join_host_port, split_host_port
 from common.redis_client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis
 from common.startup_error import StartupError

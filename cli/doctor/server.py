@@ -7,10 +7,15 @@ from typing import Any
 
 import httpx
 
+from cli.core.doctor.assessments import (
+    assess_crashes,
+    assess_listed,
+    assess_nodes,
+    assess_readiness,
+    assess_skew,
+    assess_version,
+)
 from cli.core.doctor.findings import Finding, fail, skip
-from cli.core.doctor.machine import assess_skew
-from cli.core.doctor.models import assess_listed
-from cli.core.doctor.server import assess_crashes, assess_nodes, assess_readiness, assess_version
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 from cli.server import Server

@@ -7,7 +7,7 @@ import pytest
 
 from cli.core.constraint_words import constraints_of_words
 from cli.core.conversation import RunOptions
-from cli.core.dialogue_settings import changed
+from cli.core.dialogue import changed
 from cli.core.parameter_values import option_values
 from common.errors import InvalidRequest
 from common.nearest import did_you_mean

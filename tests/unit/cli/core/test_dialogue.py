@@ -3,9 +3,20 @@ import json
 import pytest
 
 from cli.core.conversation import ChatAnswer, Conversation, RunOptions, chat_body
-from cli.core.dialogue_lines import Command, Interrupts, Question, command_of
-from cli.core.dialogue_settings import changed, setting_rows, split_setting, switch
-from cli.core.saved_dialogue import from_text, is_file_name, model_body, to_text
+from cli.core.dialogue import (
+    Command,
+    Interrupts,
+    Question,
+    changed,
+    command_of,
+    from_text,
+    is_file_name,
+    model_body,
+    setting_rows,
+    split_setting,
+    switch,
+    to_text,
+)
 
 
 def test_a_line_is_a_question() -> None:

@@ -1,4 +1,4 @@
-from cli.core.event_stream import event_objects
+from cli.core.cluster_view import event_objects
 
 
 def test_events_have_names_and_data() -> None:

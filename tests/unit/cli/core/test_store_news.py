@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cli.core.model_sources import looks_like_path, models_in, with_other_parts
-from cli.core.shown_model import sections
+from cli.core.modelfile import looks_like_path, models_in, with_other_parts
 from cli.core.news import PlainNews, bar_of
+from cli.core.shown_model import sections
 
 DIGEST = "sha256:" + "ab" * 32
 

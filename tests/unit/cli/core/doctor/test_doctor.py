@@ -3,22 +3,30 @@ from typing import Any
 
 import pytest
 
-from cli.core.doctor.environment import assess_ollama, assess_unknown
-from cli.core.doctor.findings import Finding, Level, has_failed, ok, skip, summary, warn
-from cli.core.doctor.machine import (
+from cli.core.doctor.assessments import (
     GIB,
+    CheckedModels,
+    SentinelAnswer,
     TriedDevice,
+    assess_crashes,
     assess_devices,
     assess_disk,
     assess_engine,
+    assess_listed,
+    assess_models,
+    assess_nodes,
+    assess_ollama,
     assess_open_files,
     assess_port,
+    assess_readiness,
+    assess_redis,
+    assess_sentinels,
     assess_skew,
+    assess_unknown,
     assess_unused_cards,
+    assess_version,
 )
-from cli.core.doctor.models import CheckedModels, assess_listed, assess_models
-from cli.core.doctor.redis import SentinelAnswer, assess_redis, assess_sentinels
-from cli.core.doctor.server import assess_crashes, assess_nodes, assess_readiness, assess_version
+from cli.core.doctor.findings import Finding, Level, has_failed, ok, skip, summary, warn
 from cli.doctor.ports import listening_inodes
 from common.settings import KNOWN_NAMES
 from runner.core.devices.device_settings import IntegratedGpus
