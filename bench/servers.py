@@ -18,7 +18,7 @@ import httpx
 from google.protobuf import json_format
 
 from bench.machine import ROOT, shown_command
-from cli.cluster.free_port import FreePort
+from cli.cluster.plan import FreePort
 from protos import runner_pb2, runner_pb2_grpc
 
 _READY_WITHIN_S = 120.0

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.core.connect.client import Setting
-from cli.core.connect.line_merging import Unmergeable
-from cli.core.connect.merging import changes, merged
+from cli.core.connect.merging import Unmergeable, changes, merged
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
 

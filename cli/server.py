@@ -8,9 +8,7 @@ from typing import Any
 import httpx
 
 from cli.access import api_key_of, trust_of
-from cli.cluster.home import real_home
-from cli.cluster.lock import is_locked
-from cli.cluster.state_file import read_record
+from cli.cluster.home import is_locked, read_record, real_home
 from cli.core.cluster_view import event_objects
 from cli.core.exit_codes import ExitCode, code_of_reason, code_of_status
 from cli.core.server_address import DEFAULT_PORT, connect_url, is_loopback_url

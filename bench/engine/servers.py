@@ -23,7 +23,7 @@ from bench.engine.processes import host_cpu_s
 from bench.engine.runner_client import RunnerConnection
 from bench.engine.streams import Ask, TokenStream, Vectors
 from bench.machine import ROOT, shown_command
-from cli.cluster.free_port import FreePort
+from cli.cluster.plan import FreePort
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner.core.host.environment import child_environment
 from runner.engine.threads.engine_thread import ENGINE_THREAD

@@ -29,7 +29,7 @@ from bench.gateway.summary import of_peer, percentiles, summary
 from bench.gateway.table import table
 from bench.machine import ROOT, describe_commit, describe_machine, load_average
 from bench.servers import wait_until
-from cli.cluster.free_port import FreePort
+from cli.cluster.plan import FreePort
 
 # LiteLLM ends a stream that repeats one chunk a hundred times.
 _PEER_TOKENS = 90

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.machine import ROOT
 from bench.servers import wait_for
-from cli.cluster.free_port import FreePort
+from cli.cluster.plan import FreePort
 
 # Quiet, nothing fetched from elsewhere, and no keys, as with our gateway.
 _ENVIRONMENT = {

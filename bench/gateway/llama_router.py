@@ -18,7 +18,7 @@ import orjson
 from bench.gateway.clients import HttpClient
 from bench.machine import ROOT
 from bench.servers import wait_until
-from cli.cluster.free_port import FreePort
+from cli.cluster.plan import FreePort
 
 _MODELS = ROOT / "models"
 _MODEL = "demo"

@@ -1,16 +1,25 @@
-"""The directory of a one-machine cluster, and the path under which its sockets are dialled."""
+"""The directory of a one-machine cluster: its paths, the lock of its supervisor, and run/puna.json.
 
+Sockets are dialled under a path of their own. The file says what runs here and where, for other commands and the next
+start.
+"""
+
+import fcntl
+import json
 import os
 import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cli.core.server_address import connect_url
 from common.startup_error import StartupError
 
+_NAME = "puna.json"
 PRIVATE_MODE = 0o700
 # sockaddr_un holds 107 bytes and a zero. The longest name is a runner's, in the host's own directory.
 SOCKET_PATH_BYTES_MAX = 107
@@ -145,3 +154,94 @@ def _make_alias(real: Path) -> Path:
             return alias
         alias.parent.rmdir()
     raise StartupError(f"the path {real} is too long for sockets, and no temporary directory has a short one")
+
+
+class HomeInUse(Exception):
+    """Another supervisor has the home."""
+
+
+@contextmanager
+def home_lock(home: Path) -> Iterator[None]:
+    """Hold the home for as long as the block runs; the kernel releases it when the process dies, however it dies.
+
+    Raises:
+        HomeInUse: another process holds it.
+    """
+    with (home / "run" / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HomeInUse from error
+        yield
+
+
+def is_locked(home: Path) -> bool:
+    """Return True while a supervisor has the home."""
+    if not (home / "run" / "lock").exists():
+        return False
+    try:
+        with home_lock(home):
+            return False
+    except HomeInUse:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRecord:
+    """One supervised process. `pid` is None while it waits to be started again."""
+
+    state: str
+    pid: int | None
+    # Start time of the process in clock ticks since boot: with the pid it names one process for ever.
+    start_ticks: int | None
+    restarts: int
+    metrics_address: str | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRecord:
+    """A supervisor and its services."""
+
+    pid: int
+    start_ticks: int
+    version: str
+    started_at_unix_s: float
+    http_address: str
+    grpc_address: str
+    discovery_address: str
+    scheduler_address: str
+    redis_url: str
+    home: str
+    run: str
+    ready: bool = False
+    tls: bool = False  # the gateway serves HTTPS
+    services: dict[str, ServiceRecord] = field(default_factory=dict)
+
+    @property
+    def http_url(self) -> str:
+        """The URL for HTTP clients."""
+        return connect_url(self.http_address, tls=self.tls)
+
+
+def write_record(home: Path, record: ClusterRecord) -> None:
+    """Replace the file in one step: a reader sees the old or the new one."""
+    path = home / "run" / _NAME
+    temporary = path.with_suffix(".json.new")
+    temporary.write_text(json.dumps(asdict(record), indent=1))
+    temporary.replace(path)
+
+
+def read_record(home: Path) -> ClusterRecord | None:
+    """Read the record; None if there is none, or none that this version can read."""
+    try:
+        fields = json.loads((home / "run" / _NAME).read_text())
+        services = {name: ServiceRecord(**record) for name, record in fields.pop("services").items()}
+        return ClusterRecord(**fields, services=services)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def remove_record(home: Path) -> None:
+    """Remove the file: nothing runs."""
+    (home / "run" / _NAME).unlink(missing_ok=True)

@@ -2,21 +2,22 @@
 
 import importlib.util
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.cluster.free_port import FreePort
 from cli.cluster.home import Home
 from cli.cluster.joining import DISCOVERY_PORT, NODE_PORT, node_is_registered
 from cli.cluster.process_table import OWNER_VARIABLE
 from cli.cluster.readiness import gateway_admits, grpc_serves, redis_answers
 from cli.cluster.service import ServiceSpec
 from cli.core.server_address import connect_url
-from common.network import join_host_port
+from common.network import is_taken, join_host_port
 from common.startup_error import StartupError
 
+_LOOPBACK = "127.0.0.1"
 # Starting means importing; a host also lists its devices, which initialises GPU drivers.
 _REDIS_READY_WITHIN_S = 30.0  # reads its whole append-only file first
 _READY_WITHIN_S = 90.0  # a second where nothing else runs
@@ -217,3 +218,24 @@ def _with_metrics_port(shared: Mapping[str, str], host: str) -> Callable[[], Map
     """Return the environment of each start, with the last metrics port if it is still free: scrapers then find it."""
     port = FreePort(host) if host else FreePort()
     return lambda: {**shared, "PUNA_METRICS_LISTEN": port.address()}
+
+
+class FreePort:
+    """Gives the same port again for as long as it is free.
+
+    Between the choice and the bind another process may take it; then the process does not start, and its next try
+    gets another port.
+    """
+
+    def __init__(self, host: str = _LOOPBACK) -> None:
+        """Nothing is chosen yet."""
+        self._host = host
+        self._port = 0
+
+    def address(self) -> str:
+        """`host:port` that is free now."""
+        if self._port == 0 or is_taken(join_host_port(self._host, self._port)):
+            with socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET) as probe:
+                probe.bind((self._host, 0))
+                self._port = probe.getsockname()[1]
+        return join_host_port(self._host, self._port)

@@ -1,4 +1,4 @@
-"""`puna up`: bring a cluster up in a home, keep it up, take it down."""
+"""`puna up` and `puna down`: bring a cluster up in a home, keep it up, and take it down from another terminal."""
 
 import asyncio
 import os
@@ -6,25 +6,49 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from cli.cluster.banner import joined_banner, ready_banner
 from cli.cluster.demo import MODEL, install_demo
-from cli.cluster.home import Home, prepare_home, remove_short_path, sockets, with_short_path
+from cli.cluster.home import (
+    ClusterRecord,
+    Home,
+    HomeInUse,
+    ServiceRecord,
+    home_lock,
+    is_locked,
+    prepare_home,
+    read_record,
+    real_home,
+    remove_record,
+    remove_short_path,
+    sockets,
+    with_short_path,
+    write_record,
+)
 from cli.cluster.joining import check_own_address, wait_for_discovery
-from cli.cluster.leftovers import end_descendants, end_services_of
-from cli.cluster.lock import HomeInUse, home_lock
 from cli.cluster.log_files import keep_logs_short, rotate_log
 from cli.cluster.plan import Addresses, UpRequest, plan_addresses, plan_services
-from cli.cluster.process_table import become_subreaper, read_process, reap_orphans
+from cli.cluster.process_table import (
+    ProcessEntry,
+    become_subreaper,
+    end_descendants,
+    end_processes_of,
+    end_services_of,
+    read_process,
+    reap_orphans,
+    send_signal,
+)
 from cli.cluster.readiness import model_is_listed
-from cli.cluster.service import ServiceDied
-from cli.cluster.state_file import ClusterRecord, ServiceRecord, read_record, remove_record, write_record
-from cli.cluster.supervisor import Supervisor
+from cli.cluster.service import ServiceDied, Supervisor
 from cli.errors import CommandFailed
 from common.network import is_taken
 from common.version import puna_version
 
+# The sum of what the services may take, and what is left behind after them.
+_STOPPED_WITHIN_S = 70.0
+_LOOK_INTERVAL_S = 0.1
+_QUESTION = '{"model": "demo", "stream": false, "messages": [{"role": "user", "content": "What is Puna?"}]}'
 _MODEL_LISTED_WITHIN_S = 30.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -182,3 +206,72 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
             for name, service in supervisor.services.items()
         },
     )
+
+
+def ready_banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
+    """Return the banner of a machine with a gateway; `demo`: the demo model can be asked."""
+    url = addresses.base_url
+    body = f" -d '{_QUESTION}'" if demo else ""
+    lines = [
+        "",
+        f"Puna {puna_version()} is ready",
+        f"  Ollama     {url}",
+        f"  OpenAI     {url}/v1",
+        f"  Anthropic  {url}",
+        f"  gRPC       {addresses.grpc}  (puna.v1.Inference)",
+        f"  page       {url}/ui",
+        f"  models     {models}/*.gguf",
+        *([f"  join       puna up --join {addresses.opened}  (on another machine)"] if addresses.opened else []),
+        "",
+        f"Try      curl {url}/api/{'chat' if demo else 'tags'}{body}",
+        "Connect  puna connect claude-code  (all clients: puna connect)",
+        "",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n".join(lines)
+
+
+def joined_banner(addresses: Addresses) -> str:
+    """Return the banner of a machine that only runs a host."""
+    return "\n".join(
+        [
+            "",
+            f"Puna {puna_version()}: this machine is a node of the cluster at {addresses.discovery}",
+            f"  host  {addresses.node}",
+            "",
+            "Ctrl-C takes it out again.",
+        ]
+    )
+
+
+def take_down(home_directory: Path, *, say: Callable[[str], None]) -> None:
+    """Stop the supervisor; without one, end what a killed one may have left.
+
+    Raises:
+        CommandFailed: it does not stop.
+    """
+    real = real_home(home_directory)
+    home = Home(real=real, path=real)
+    if not (real / "run").is_dir():
+        say(f"nothing runs in {real}")
+        return
+    if is_locked(real):
+        _stop_supervisor(home)
+        say(f"stopped the cluster in {real}")
+        return
+    ended = asyncio.run(end_processes_of(home))
+    _tidy(home)
+    say(f"ended {ended} processes that were left in {real}" if ended else f"nothing runs in {real}")
+
+
+def _stop_supervisor(home: Home) -> None:
+    record = read_record(home.real)
+    if record is None:
+        raise CommandFailed(f"{home.real} is in use, but does not say by whom; try again in a moment")
+    supervisor = ProcessEntry(pid=record.pid, parent_pid=0, start_ticks=record.start_ticks, zombie=False)
+    send_signal(supervisor, signal.SIGTERM)
+    deadline_s = time.monotonic() + _STOPPED_WITHIN_S
+    while is_locked(home.real):
+        if time.monotonic() > deadline_s:
+            raise CommandFailed(f"the cluster in {home.real} (pid {record.pid}) does not stop")
+        time.sleep(_LOOK_INTERVAL_S)

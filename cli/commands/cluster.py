@@ -12,9 +12,9 @@ from common.network import split_host_port
 
 def up(*, port: int | None, grpc_port: int | None, home: Path | None, address: str = "", join: str = "") -> None:
     """Start the cluster of a home, or join another machine's, and stay until it is stopped."""
-    from cli.cluster.free_port import FreePort  # noqa: PLC0415  # other commands start without what only this one needs
+    # Other commands start without what only this one needs.
     from cli.cluster.joining import discovery_of, own_address_towards  # noqa: PLC0415
-    from cli.cluster.plan import UpRequest  # noqa: PLC0415
+    from cli.cluster.plan import FreePort, UpRequest  # noqa: PLC0415
     from cli.cluster.up import bring_up  # noqa: PLC0415
 
     settings = CliSettings.load()
@@ -43,7 +43,7 @@ def up(*, port: int | None, grpc_port: int | None, home: Path | None, address: s
 
 def down(*, home: Path | None) -> None:
     """Stop the cluster of a home."""
-    from cli.cluster.down import take_down  # noqa: PLC0415
+    from cli.cluster.up import take_down  # noqa: PLC0415
 
     take_down(home or CliSettings.load().home, say=_say)
 

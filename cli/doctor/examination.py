@@ -3,17 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.cluster.home import real_home
-from cli.cluster.lock import is_locked
-from cli.cluster.state_file import ClusterRecord, read_record
+from cli.cluster.home import ClusterRecord, is_locked, read_record, real_home
 from cli.core.doctor.assessments import assess_models
 from cli.core.doctor.findings import Finding, fail, ok
-from cli.doctor.engine import inspect_devices, inspect_engine
 from cli.doctor.environment import inspect_environment
-from cli.doctor.files import check_models, inspect_disks, inspect_limits
-from cli.doctor.ports import inspect_ports
-from cli.doctor.redis import inspect_redis
-from cli.doctor.server import inspect_server
+from cli.doctor.machine import (
+    check_models,
+    inspect_devices,
+    inspect_disks,
+    inspect_engine,
+    inspect_limits,
+    inspect_ports,
+)
+from cli.doctor.server import inspect_redis, inspect_server
 from cli.errors import CommandFailed
 from cli.server import Server
 from cli.settings import CliSettings

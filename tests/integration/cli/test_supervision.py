@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.cluster.home import Home
-from cli.cluster.leftovers import end_processes_of
-from cli.cluster.process_table import OWNER_VARIABLE, is_running, read_process
-from cli.cluster.service import ServiceDied, ServiceState
-from cli.cluster.supervisor import Supervisor
+from cli.cluster.process_table import OWNER_VARIABLE, end_processes_of, is_running, read_process
+from cli.cluster.service import ServiceDied, ServiceState, Supervisor
 from tests.integration.cli.supervised import BROKEN, DEADLINE_S, OBEDIENT, STUBBORN, marks, spec, until
 from tests.waiting import Stopwatch
 

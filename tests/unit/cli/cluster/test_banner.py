@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.cluster.banner import joined_banner, ready_banner
 from cli.cluster.home import Home
 from cli.cluster.plan import Addresses, UpRequest, plan_addresses
+from cli.cluster.up import joined_banner, ready_banner
 
 MODELS = Path("/srv/models")
 

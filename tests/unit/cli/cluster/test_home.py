@@ -6,11 +6,13 @@ import pytest
 from cli.cluster.home import (
     SOCKET_NAME_BYTES_MAX,
     SOCKET_PATH_BYTES_MAX,
+    HomeInUse,
+    home_lock,
+    is_locked,
     prepare_home,
     remove_short_path,
     with_short_path,
 )
-from cli.cluster.lock import HomeInUse, home_lock, is_locked
 from cli.cluster.log_files import KEPT_RUNS, last_line, rotate_log, shorten_log
 from common.errors import StartupError
 

@@ -1,6 +1,6 @@
 import pytest
 
-from cli.cluster.supervisor import plan_start_waves
+from cli.cluster.service import plan_start_waves
 
 NOTHING: frozenset[str] = frozenset()
 

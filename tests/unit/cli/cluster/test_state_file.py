@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from cli.cluster.state_file import ClusterRecord, ServiceRecord, read_record, remove_record, write_record
+from cli.cluster.home import ClusterRecord, ServiceRecord, read_record, remove_record, write_record
 
 RECORD = ClusterRecord(
     pid=1,

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from cli.commands.top_screen import draw
+from cli.commands.top import draw
 from cli.core.cluster_view import ClusterItems
 
 

@@ -10,8 +10,7 @@ import yaml
 
 from cli.core.connect.client import ConnectClient, Format, Setting, Values, filled
 from cli.core.connect.clients import CLIENTS
-from cli.core.connect.line_merging import Unmergeable
-from cli.core.connect.merging import changes, merged
+from cli.core.connect.merging import Unmergeable, changes, merged
 
 VALUES = Values(url="http://127.0.0.1:11434", model="qwen3:8b", context=65536, output=8192)
 OTHER = Values(url="https://puna.example", model="demo", context=32768, output=4096, key="puna_k")
