@@ -33,7 +33,7 @@ def format_until(timestamp: str | None, *, now_unix_s: float) -> str:
     """Format an RFC 3339 time relative to now; absent and far-off times read "forever"."""
     if not timestamp:
         return "forever"
-    distance_s = datetime.fromisoformat(_whole_microseconds(timestamp)).timestamp() - now_unix_s
+    distance_s = datetime.fromisoformat(timestamp).timestamp() - now_unix_s
     if distance_s > 10 * 365 * 86400:  # servers write a date beyond every life for "never"
         return "forever"
     return "now" if distance_s < 1 else f"in {format_span(distance_s)}"
@@ -41,7 +41,7 @@ def format_until(timestamp: str | None, *, now_unix_s: float) -> str:
 
 def format_since(timestamp: str, *, now_unix_s: float) -> str:
     """Format the age of an RFC 3339 time."""
-    distance_s = now_unix_s - datetime.fromisoformat(_whole_microseconds(timestamp)).timestamp()
+    distance_s = now_unix_s - datetime.fromisoformat(timestamp).timestamp()
     return "now" if distance_s < 1 else f"{format_span(distance_s)} ago"
 
 
@@ -50,15 +50,6 @@ def crash_text(row: Mapping[str, Any], *, now_unix_s: float) -> str:
     wait_s = float(row.get("retry_at_unix_ms") or 0) / 1000 - now_unix_s
     when = f"in {format_span(wait_s)}" if wait_s >= 1 else "with the next request"
     return f"crashed {row.get('crashes')} times in a row, next try {when}"
-
-
-def _whole_microseconds(timestamp: str) -> str:
-    """Nanoseconds cut to the six digits that every supported Python parses."""
-    head, dot, rest = timestamp.partition(".")
-    if not dot:
-        return timestamp
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    return f"{head}.{rest[:digits][:6]}{rest[digits:]}"
 
 
 def lent_text(borrower: Mapping[str, Any]) -> str:
