@@ -5,9 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 _COLUMN_GAP = "  "
 
 
@@ -25,8 +22,21 @@ def print_answer(answer: Any, text: str, *, as_json: bool) -> None:
         print(text, flush=True)
 
 
+def print_listing(
+    answer: Any, headings: Sequence[str], rows: Sequence[Sequence[str]], *, as_json: bool, spare: Sequence[str] = ()
+) -> None:
+    """Print what the server answered: as JSON, or its rows."""
+    if as_json:
+        print_json(answer)
+    else:
+        print_table(headings, rows, spare=spare)
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()) -> None:
     """Rows under their headings. A terminal that is too narrow goes without the `spare` columns, the first first."""
+    from rich.console import Console  # noqa: PLC0415  # not every command prints a table
+    from rich.table import Table  # noqa: PLC0415
+
     console = Console(markup=False)  # names of files have brackets
     if not console.is_terminal:
         sys.stdout.writelines(line + "\n" for line in plain_lines(headings, rows))
@@ -67,6 +77,8 @@ def plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 def print_sections(found: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
     """Titles with rows of a label and a value; a section without a title is only rows."""
+    from rich.console import Console  # noqa: PLC0415  # as above
+
     console = Console(highlight=False, soft_wrap=True)
     for position, (title, rows) in enumerate(found):
         if position:

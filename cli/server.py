@@ -83,10 +83,6 @@ class Server:
         """Send a command; return the JSON object of the answer."""
         return _object(self.ask(method, path, body, answer_within_s=answer_within_s).text)
 
-    def order(self, method: str, path: str, body: dict[str, Any]) -> None:
-        """Send a command whose answer is its status alone."""
-        self.ask(method, path, body)
-
     def ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
     ) -> httpx.Response:

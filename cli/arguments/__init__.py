@@ -1,4 +1,5 @@
-"""The command lines of all commands: their arguments, options and help. What they do is in `cli/commands/`.
+"""The command lines of all commands: arguments, options, help, and what one exchange with the server does.
 
-Each function imports what it calls: `puna --help` and the completions of a shell do without HTTP, settings and tables.
+What takes more than that is in `cli/commands/`, and is imported by the function that calls it: `puna --help` and the
+completions of a shell do without HTTP, settings and tables.
 """

@@ -1,13 +1,21 @@
 """`puna up`, `down`, `nodes`, `drain`, `undrain` and `version`."""
 
-from typing import Annotated
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from cli.arguments.common import Home, Json, Node
+from cli.arguments.common import Home, Json, Node, server
+from cli.core.listing_rows import DEVICE_HEADINGS, DEVICE_SPARE, device_rows
+from cli.errors import CommandFailed
+from cli.output import print_answer, print_json, print_listing
 
 app = typer.Typer()
 
+_LOOK_S = 1.0
+_NODES = "/puna/v1/nodes"
 Port = typer.Option(min=0, max=65535, metavar="PORT", show_default=False)
 
 
@@ -44,9 +52,9 @@ def down(home: Home = None) -> None:
 @app.command()
 def nodes(as_json: Json = False) -> None:
     """List machines, their devices and what is free there."""
-    from cli.commands import listings
-
-    listings.nodes(as_json=as_json)
+    answer = server().get(_NODES)
+    rows = device_rows(answer.get("nodes") or [], now_unix_s=time.time())
+    print_listing(answer, DEVICE_HEADINGS, rows, as_json=as_json, spare=DEVICE_SPARE)
 
 
 @app.command()
@@ -59,22 +67,54 @@ def drain(
     as_json: Json = False,
 ) -> None:
     """Take a node out of use. Nothing new is placed there, and what runs there moves elsewhere or ends."""
-    from cli.commands import nodes as commands
+    answer = _drain(node, wait=wait, budget_s=budget, say=(lambda _: None) if as_json else _say)
+    if as_json:
+        print_json(answer)
 
-    commands.drain(node, wait=wait, budget_s=budget, as_json=as_json)
+
+def _drain(node: str, *, wait: bool, budget_s: int | None, say: Callable[[str], None]) -> dict[str, Any]:
+    gateway = server()
+    query = "" if budget_s is None else f"?budget_s={budget_s}"
+    answer = gateway.send("POST", f"{_NODES}/{quote(node, safe='')}/drain{query}", {})
+    reported = _progress(answer)
+    say(reported)
+    while wait and answer.get("state") == "draining":
+        time.sleep(_LOOK_S)
+        nodes = gateway.get(_NODES).get("nodes") or []
+        found = next((one for one in nodes if one.get("id") == node), None)
+        if found is None:
+            say(f"{node} is gone")
+            return {"node": node, "state": "gone", "draining_replicas": 0}
+        if found.get("state") not in ("draining", "drained", "suspect"):
+            raise CommandFailed(f"{node} is not drained any more")
+        answer = {"node": node, "state": found.get("state"), "draining_replicas": found.get("draining_replicas") or 0}
+        if _progress(answer) != reported:
+            reported = _progress(answer)
+            say(reported)
+    return answer
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _progress(answer: dict[str, Any]) -> str:
+    name, left = answer.get("node") or answer.get("id"), answer.get("draining_replicas") or 0
+    if answer.get("state") == "drained":
+        return f"{name} is drained"
+    return f"{name} is draining, {left} replica{'' if left == 1 else 's'} left"
 
 
 @app.command()
 def undrain(node: Node, as_json: Json = False) -> None:
     """Put a drained node into use again."""
-    from cli.commands import nodes as commands
-
-    commands.undrain(node, as_json=as_json)
+    answer = server().send("POST", f"{_NODES}/{quote(node, safe='')}/undrain", {})
+    print_answer(answer, f"{node} is in use again", as_json=as_json)
 
 
 @app.command()
 def version(as_json: Json = False) -> None:
     """Print the versions of command, server and engines."""
-    from cli.commands import listings
+    from cli.commands import version as command
 
-    listings.version(as_json=as_json)
+    command.version(as_json=as_json)

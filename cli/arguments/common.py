@@ -1,11 +1,14 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands have, and the server that they ask."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.completion import complete_loaded, complete_model, complete_node
+
+if TYPE_CHECKING:
+    from cli.server import Server
 
 Home = Annotated[
     Path | None,
@@ -20,3 +23,14 @@ KeepAlive = Annotated[
     str | None, typer.Option(metavar="TIME", help='How long the model stays loaded: "10m", -1 for ever.')
 ]
 NumCtx = Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Context of a slot.")]
+
+
+def server() -> "Server":
+    """Return the gateway of the environment's settings; HTTP is loaded when it is asked for.
+
+    Raises:
+        CommandFailed: PUNA_HOST is no address, or the key or the certificates cannot be read.
+    """
+    from cli.server import Server
+
+    return Server.of()

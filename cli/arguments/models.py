@@ -1,22 +1,35 @@
 """`puna models`, `pull`, `create`, `show`, `rm` and `cp`."""
 
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.arguments.common import Json, JsonNews, Model
+from cli.arguments.common import Json, JsonNews, Model, server
 from cli.completion import complete_model
+from cli.core.exit_codes import ExitCode
+from cli.core.listing_rows import MODEL_SPARE, model_table
+from cli.core.shown_model import TEXTS, sections
+from cli.errors import CommandFailed
+from cli.output import print_json, print_listing, print_sections
 
 app = typer.Typer()
+
+_FORBIDDEN_TEXT = (
+    "forbidden: no node may fetch from that registry like this (PUNA_REGISTRIES of the nodes; plain HTTP needs"
+    " --insecure), or the key lacks the scope models:write"
+)
 
 
 @app.command()
 def models(as_json: Json = False) -> None:
     """List the models that can be used."""
-    from cli.commands import listings
-
-    listings.models(as_json=as_json)
+    answer = server().get("/api/tags")
+    headings, rows = model_table(answer.get("models") or [], now_unix_s=time.time())
+    print_listing(answer, headings, rows, as_json=as_json, spare=MODEL_SPARE)
 
 
 @app.command()
@@ -26,9 +39,21 @@ def pull(
     as_json: JsonNews = False,
 ) -> None:
     """Fetch a model from its registry. Ctrl-C stops; the next pull goes on from there."""
-    from cli.commands import models as commands
+    from cli.progress import store_reporter
 
-    commands.pull(name, insecure=insecure, as_json=as_json)
+    news = server().stream("/api/pull", {"model": name, "insecure": insecure})
+    try:
+        with closing(news), store_reporter(as_json=as_json) as report:
+            for one in news:
+                report(one)
+    except KeyboardInterrupt:
+        text = f"stopped; what has come stays, and `puna pull {name}` goes on from there"
+        raise CommandFailed(text, ExitCode.INTERRUPTED) from None
+    except CommandFailed as error:
+        if error.code is not ExitCode.REFUSED or str(error) != "forbidden":
+            raise
+        # The dialect has only that word, for every cause.
+        raise CommandFailed(_FORBIDDEN_TEXT, ExitCode.REFUSED) from error
 
 
 @app.command()
@@ -38,9 +63,9 @@ def create(
     as_json: JsonNews = False,
 ) -> None:
     """Make a model from a Modelfile. It names another model, or GGUF files of this machine, which are sent."""
-    from cli.commands import models as commands
+    from cli.commands import create as command
 
-    commands.create(name, file, as_json=as_json)
+    command.create(name, file, as_json=as_json)
 
 
 @app.command()
@@ -55,13 +80,18 @@ def show(  # every argument is an option of the command line
     as_json: Json = False,
 ) -> None:
     """Show what a model is and what it says of itself."""
-    from cli.commands import models as commands
-
     wanted = (modelfile, parameters, template, system, licence)
     if sum(wanted) > 1:
         raise typer.BadParameter("only one of the texts can be shown at a time")
-    only = next((text for text, is_wanted in zip(commands.TEXTS, wanted, strict=True) if is_wanted), None)
-    commands.show(model, only=only, verbose=verbose, as_json=as_json)
+    shown = server().send("POST", "/api/show", {"model": model, "verbose": verbose})
+    only = next((text for text, is_wanted in zip(TEXTS, wanted, strict=True) if is_wanted), None)
+    if as_json:
+        print_json(shown)
+    elif only is not None:
+        text = str(shown.get(only) or "")
+        sys.stdout.write(text if text.endswith("\n") or not text else text + "\n")
+    else:
+        print_sections(sections(model, shown))
 
 
 @app.command("rm")
@@ -70,14 +100,31 @@ def remove(
     as_json: Annotated[bool, typer.Option("--json", help="Print which are deleted as JSON.")] = False,
 ) -> None:
     """Delete models. What they share with others stays; replicas that are busy finish first."""
-    from cli.commands import models as commands
-
-    commands.remove(models, as_json=as_json)
+    gateway = server()
+    deleted: list[str] = []
+    first: CommandFailed | None = None
+    for name in models:
+        try:
+            gateway.ask("DELETE", "/api/delete", {"model": name})
+        except CommandFailed as error:
+            if error.code is ExitCode.UNREACHABLE:
+                raise
+            if first is None:
+                first = error
+            else:
+                print(f"puna: {error}", file=sys.stderr)
+            continue
+        deleted.append(name)
+        if not as_json:
+            print(f"deleted {name}", flush=True)
+    if as_json:
+        print_json({"deleted": deleted})
+    if first is not None:
+        raise first
 
 
 @app.command("cp")
 def copy(source: Model, destination: Annotated[str, typer.Argument(help="Its second name.")]) -> None:
     """Give a model a second name."""
-    from cli.commands import models as commands
-
-    commands.copy(source, destination)
+    server().ask("POST", "/api/copy", {"source": source, "destination": destination})
+    print(f"copied {source} to {destination}")

@@ -1,11 +1,28 @@
 """`puna ps`, `placements`, `load`, `unload`, `explain` and `devices`."""
 
-from typing import Annotated
+import time
+from contextlib import closing
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
 import typer
 
-from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx
+from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx, server
 from cli.completion import complete_model
+from cli.core.constraint_words import WORDS_TEXT, constraints_of_words
+from cli.core.conversation import number_if_one
+from cli.core.exit_codes import ExitCode
+from cli.core.explain_text import explain_lines
+from cli.core.listing_rows import (
+    CONSTRAINT_HEADINGS,
+    LOADED_HEADINGS,
+    LOADED_SPARE,
+    constraint_rows,
+    crashed_rows,
+    loaded_rows,
+)
+from cli.errors import CommandFailed
+from cli.output import print_answer, print_json, print_listing
 
 app = typer.Typer()
 devices = typer.Typer(
@@ -13,13 +30,28 @@ devices = typer.Typer(
 )
 app.add_typer(devices)
 
+_CRASHES_WITHIN_S = 1.0
+# A test of a device has 30 s, and may wait for the one before it.
+_TEST_WITHIN_S = 75.0
+_PATH = "/puna/v1/placements"
+
 
 @app.command()
 def ps(as_json: Json = False) -> None:
     """List the models that are loaded, and where."""
-    from cli.commands import listings
+    answer, crashes, now_unix_s = server().get("/api/ps"), _crash_rows(), time.time()
+    loaded = loaded_rows(answer.get("models") or [], now_unix_s=now_unix_s)
+    rows = [*loaded, *crashed_rows(crashes, now_unix_s=now_unix_s)]
+    print_listing({**answer, "crash_rows": crashes}, LOADED_HEADINGS, rows, as_json=as_json, spare=LOADED_SPARE)
 
-    listings.ps(as_json=as_json)
+
+def _crash_rows() -> list[dict[str, Any]]:
+    """Of all nodes; none where the server has no such page, or no scheduler answers soon: what is loaded is known."""
+    try:
+        nodes = server().get("/puna/v1/nodes", answer_within_s=_CRASHES_WITHIN_S).get("nodes") or []
+    except CommandFailed:
+        return []
+    return [row for node in nodes for row in node.get("crash_rows") or []]
 
 
 @app.command()
@@ -40,14 +72,28 @@ def placements(
 
     puna placements llama3:8b replicas_min=1 pinned devices=node-a/GPU-0
     """
-    from cli.commands import placements as commands
-
+    path = _PATH if model is None else f"{_PATH}/{quote(model, safe='')}"
     if model is not None and forget:
-        commands.forget(model, as_json=as_json)
-    elif model is not None and (words or replace):
-        commands.change(model, words or [], replaces=replace, as_json=as_json)
+        answer = server().send("DELETE", path)
+        print_answer(answer, "forgotten" if answer.get("was_set") else "nothing was set", as_json=as_json)
+        return
+    if model is not None and (words or replace):
+        answer = _changed(path, words or [], replaces=replace)
     else:
-        commands.show(model, as_json=as_json)
+        answer = server().get(path)
+    models = answer.get("models") if model is None else [answer]
+    print_listing(answer, CONSTRAINT_HEADINGS, constraint_rows(models or []), as_json=as_json)
+
+
+def _changed(path: str, words: list[str], *, replaces: bool) -> dict[str, Any]:
+    """Set what is wanted of a model; what is not named stays, unless everything is replaced."""
+    gateway = server()
+    try:
+        wanted = constraints_of_words(words)
+    except ValueError as error:
+        raise CommandFailed(f"{error} ({WORDS_TEXT})", ExitCode.USAGE) from error
+    before: dict[str, Any] = {} if replaces else dict(gateway.get(path).get("constraints") or {})
+    return gateway.send("PUT", path, {name: value for name, value in {**before, **wanted}.items() if value is not None})
 
 
 @app.command()
@@ -61,17 +107,25 @@ def load(
     as_json: JsonNews = False,
 ) -> None:
     """Load a model, and say how that goes. At once, also after crashes that other loads wait for."""
-    from cli.commands import placements as commands
+    from cli.progress import load_reporter
 
-    commands.load(model, num_ctx=num_ctx, keep_alive=keep_alive, require_gpu=require_gpu, as_json=as_json)
+    options: dict[str, Any] = {"num_ctx": num_ctx, "require_gpu": require_gpu or None}
+    alive = None if keep_alive is None else number_if_one(keep_alive)
+    news = server().stream("/puna/v1/load", {"model": model, "keep_alive": alive, "options": options})
+    try:
+        with closing(news), load_reporter(model, as_json=as_json) as report:
+            for one in news:
+                report(one)
+    except KeyboardInterrupt:
+        raise CommandFailed("not waited for any more; the load goes on", ExitCode.INTERRUPTED) from None
 
 
 @app.command()
 def unload(model: Loaded, as_json: Json = False) -> None:
     """Stop the replicas of a model once they are idle. Those that `puna placements` keeps stay."""
-    from cli.commands import placements as commands
-
-    commands.unload(model, as_json=as_json)
+    answer = server().send("POST", "/puna/v1/unload", {"model": model})
+    count = answer.get("replicas", 0)
+    print_answer(answer, f"{count} replica{'' if count == 1 else 's'} will stop once idle", as_json=as_json)
 
 
 @app.command()
@@ -85,9 +139,14 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say why a model lies where it does, or where it would go. With every figure."""
-    from cli.commands import placements as commands
-
-    commands.explain(model, num_ctx=num_ctx, require_gpu=require_gpu, last=last, as_json=as_json)
+    options = {"num_ctx": num_ctx, "require_gpu": int(require_gpu), "last": int(last)}
+    query = urlencode({"model": model, **{name: value for name, value in options.items() if value}})
+    answer = server().get(f"/puna/v1/explain?{query}")
+    if as_json:
+        print_json(answer)
+        return
+    for line in explain_lines(answer, now_unix_s=time.time()):
+        print(line)
 
 
 @devices.command()
@@ -96,6 +155,7 @@ def clear(
     as_json: Json = False,
 ) -> None:
     """Have an excluded device tested again. What passes gets new placements. For models that crash: `puna load`."""
-    from cli.commands import placements as commands
-
-    commands.clear_device(device, as_json=as_json)
+    answer = server().send("POST", "/puna/v1/devices/clear", {"device": device}, answer_within_s=_TEST_WITHIN_S)
+    reason = answer.get("state_reason")
+    text = f"{answer.get('node')}/{answer.get('name')}: {answer.get('state')}" + (f", {reason}" if reason else "")
+    print_answer(answer, text, as_json=as_json)

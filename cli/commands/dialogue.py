@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.cluster.home import real_home
-from cli.commands.models import TEXTS
 from cli.commands.question_files import read_attachment, read_format
 from cli.commands.talk import Talk
 from cli.core.conversation import Conversation
@@ -28,7 +27,7 @@ from cli.core.dialogue import (
     to_text,
 )
 from cli.core.exit_codes import ExitCode
-from cli.core.shown_model import sections
+from cli.core.shown_model import TEXTS, sections
 from cli.errors import CommandFailed
 from cli.output import print_sections
 from cli.settings import CliSettings

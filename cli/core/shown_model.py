@@ -7,6 +7,8 @@ from cli.core.formatting import format_bytes
 
 Rows = list[tuple[str, str]]
 _TEXT_LINES_MAX = 8
+# Texts of POST /api/show that can be printed alone.
+TEXTS = ("modelfile", "parameters", "template", "system", "license")
 
 
 def sections(name: str, shown: Mapping[str, Any]) -> list[tuple[str, Rows]]:
