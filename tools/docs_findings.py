@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cli/core/doctor", "cli/doctor")
+FOLDERS = ("cli/core/doctor", "cli/commands", "cli/doctor")
 OPEN = "…"  # where the code puts a name or a figure
 _LEVELS = ("fail", "warn")
 

@@ -1,7 +1,10 @@
 """`puna up`, `down`, `nodes`, `drain`, `undrain` and `version`."""
 
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -9,8 +12,10 @@ import typer
 
 from cli.arguments.common import Home, Json, Node, server
 from cli.core.listing_rows import DEVICE_HEADINGS, DEVICE_SPARE, device_rows
+from cli.core.server_address import DEFAULT_GRPC_PORT, DEFAULT_PORT, listen_address
 from cli.errors import CommandFailed
 from cli.output import print_answer, print_json, print_listing
+from common.network import split_host_port
 
 app = typer.Typer()
 
@@ -36,17 +41,53 @@ def up(
     Listens on 127.0.0.1:11434 (HTTP) and 127.0.0.1:11435 (gRPC) unless PUNA_HOST, PUNA_GRPC_HOST, --port or
     --grpc-port say otherwise; port 0 takes any free one.
     """
-    from cli.commands import cluster
+    from cli.cluster.joining import discovery_of, own_address_towards
+    from cli.cluster.plan import FreePort, UpRequest
+    from cli.cluster.up import bring_up
+    from cli.settings import CliSettings
 
-    cluster.up(port=port, grpc_port=grpc_port, home=home, address=address, join=join)
+    settings = CliSettings.load()
+    try:
+        http = listen_address(settings.host, port=port, default_port=DEFAULT_PORT)
+        grpc = listen_address(settings.grpc_host, port=grpc_port, default_port=DEFAULT_GRPC_PORT)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+    if split_host_port(http)[1] == 0:
+        http = FreePort().address()
+    if split_host_port(grpc)[1] == 0:
+        grpc = FreePort().address()
+    joined = discovery_of(join) if join else ""
+    request = UpRequest(
+        home=home or settings.home,
+        http=http,
+        grpc=grpc,
+        models=settings.models.expanduser().resolve() if settings.models else None,
+        redis_url=settings.redis_url,
+        tls=settings.tls_cert is not None,
+        opened=address or (own_address_towards(joined) if joined else ""),
+        joined=joined,
+    )
+    bring_up(request, say=_say, warn=_warn)
 
 
 @app.command()
 def down(home: Home = None) -> None:
     """Stop what `puna up` runs in a home."""
-    from cli.commands import cluster
+    from cli.cluster.up import take_down
+    from cli.settings import CliSettings
 
-    cluster.down(home=home)
+    take_down(home or CliSettings.load().home, say=_say)
+
+
+# A closed terminal takes no output; the cluster must stop in order all the same.
+def _say(text: str) -> None:
+    with suppress(OSError):
+        print(text, flush=True)
+
+
+def _warn(text: str) -> None:
+    with suppress(OSError):
+        print(f"puna: {text}", file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -67,7 +108,7 @@ def drain(
     as_json: Json = False,
 ) -> None:
     """Take a node out of use. Nothing new is placed there, and what runs there moves elsewhere or ends."""
-    answer = _drain(node, wait=wait, budget_s=budget, say=(lambda _: None) if as_json else _say)
+    answer = _drain(node, wait=wait, budget_s=budget, say=(lambda _: None) if as_json else partial(print, flush=True))
     if as_json:
         print_json(answer)
 
@@ -92,10 +133,6 @@ def _drain(node: str, *, wait: bool, budget_s: int | None, say: Callable[[str], 
             reported = _progress(answer)
             say(reported)
     return answer
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def _progress(answer: dict[str, Any]) -> str:
