@@ -78,13 +78,5 @@ class KeptDetails:
 
 
 def _details_of(model: cluster_pb2.Model) -> cluster_pb2.Model:
-    return cluster_pb2.Model(
-        template=model.template,
-        licenses=model.licenses,
-        messages_json=model.messages_json,
-        description=cluster_pb2.ModelDescription(
-            chat_template=model.description.chat_template,
-            special_tokens=model.description.special_tokens,
-            metadata_json=model.description.metadata_json,
-        ),
-    )
+    description = cluster_pb2.ModelDescription(**{field: getattr(model.description, field) for field in _FIELDS})
+    return cluster_pb2.Model(description=description, **{field: getattr(model, field) for field in _MODEL_FIELDS})

@@ -9,7 +9,7 @@ import socket
 from grpc import aio
 
 from common.clock import Clock, SystemClock
-from common.grpc.client import open_channel
+from common.grpc.client import ChannelBook
 from common.network import UNIX_PREFIX, is_private_listener, join_host_port, split_host_port
 
 # How long an answer of the name service is believed.
@@ -41,13 +41,13 @@ async def _resolve_one(address: str) -> list[str]:
     return [join_host_port(str(one), port) for one in old or new] or [address]
 
 
-class Channels:
+class Channels(ChannelBook):
     """A channel to each process behind a list of addresses, opened when first asked for. Lives on the event loop."""
 
     def __init__(self, addresses: str, clock: Clock | None = None) -> None:
+        super().__init__()
         self._addresses = addresses
         self._clock = clock or SystemClock()
-        self._open: dict[str, aio.Channel] = {}
         self._current: list[str] = []
         self._resolved_at_s = float("-inf")
         self._gone_at_s: dict[str, float] = {}
@@ -58,24 +58,14 @@ class Channels:
         if now_s >= self._resolved_at_s + RESOLVE_S:
             self._resolved_at_s = now_s
             self._current = await resolve(self._addresses)
-            await self._forget(now_s)
-        return [self._channel(address) for address in self._current]
+            await self._forget_gone(now_s)
+        return [self.channel(address) for address in self._current]
 
-    async def close(self) -> None:
-        """Close all of them; running calls end."""
-        await asyncio.gather(*(channel.close() for channel in self._open.values()))
-        self._open.clear()
-
-    def _channel(self, address: str) -> aio.Channel:
-        if address not in self._open:
-            self._open[address] = open_channel(address)
-        return self._open[address]
-
-    async def _forget(self, now_s: float) -> None:
-        for address in self._open:
+    async def _forget_gone(self, now_s: float) -> None:
+        for address in self._channels:
             self._gone_at_s.setdefault(address, now_s)
         for address in self._current:
             self._gone_at_s.pop(address, None)
         for address in [one for one, at_s in self._gone_at_s.items() if now_s >= at_s + FORGET_S]:
             del self._gone_at_s[address]
-            await self._open.pop(address).close()
+            await self.forget(address)

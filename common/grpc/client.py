@@ -49,7 +49,7 @@ class ChannelBook:
             await channel.close()
 
     async def close(self) -> None:
-        """Close every channel."""
+        """Close every channel; running calls end."""
         await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
 
 
