@@ -50,15 +50,14 @@ class Server:
             CommandFailed: the file of certificates that counts has none.
         """
         self.url = url
-        self.verify = trust_of(url, served_with=served_with)
         # A proxy of the environment cannot reach this machine's loopback.
-        self._client = httpx.Client(
-            base_url=url,
-            headers={"authorization": f"Bearer {api_key}"} if api_key else None,
-            trust_env=not is_loopback_url(url),
-            verify=self.verify,
-            timeout=httpx.Timeout(_ANSWER_WITHIN_S, connect=_CONNECT_WITHIN_S),
-        )
+        self.http_options: dict[str, Any] = {
+            "base_url": url,
+            "headers": {"authorization": f"Bearer {api_key}"} if api_key else None,
+            "trust_env": not is_loopback_url(url),
+            "verify": trust_of(url, served_with=served_with),
+        }
+        self._client = httpx.Client(**self.http_options, timeout=_timeout(_ANSWER_WITHIN_S))
 
     @classmethod
     def of(cls, settings: CliSettings | None = None) -> "Server":

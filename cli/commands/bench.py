@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import ssl
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,14 +11,11 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from cli.access import api_key_of
 from cli.core.bench_figures import HEADINGS, Answered, ConcurrencyLevel, bench_prompt, level_of, level_row, prompt_words
 from cli.core.exit_codes import ExitCode
-from cli.core.server_address import is_loopback_url
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
 from cli.server import Server, refusal, unreachable
-from cli.settings import CliSettings
 
 _CONNECT_WITHIN_S = 5.0
 _SAMPLE_WORDS = 64
@@ -44,10 +40,8 @@ def bench(options: BenchOptions, *, as_json: bool) -> None:
     Raises:
         CommandFailed: stopped, or no request was answered.
     """
-    settings = CliSettings.load()
     console = Console(stderr=True, highlight=False)
-    server = Server.of(settings)
-    run = _Bench(options, server.url, api_key_of(settings), server.verify, _say_on(console))
+    run = _Bench(options, Server.of(), _say_on(console))
     stopped = False
     try:
         with console.status(f"measuring {options.model}") if console.is_terminal else nullcontext():
@@ -66,14 +60,14 @@ def _say_on(console: Console) -> Callable[[str], None]:
 
 
 def _print(run: "_Bench", *, stopped: bool, as_json: bool) -> None:
-    options = run.options
+    options, url = run.options, run.server.url
     if as_json:
         did = {name: value for name, value in asdict(options).items() if name != "model"}
         levels = [asdict(level) for level in run.levels]
-        print_json({"model": options.model, "url": run.url, "asked": did, "interrupted": stopped, "levels": levels})
+        print_json({"model": options.model, "url": url, "asked": did, "interrupted": stopped, "levels": levels})
         return
     print(
-        f"{options.model} at {run.url}: POST /api/generate without a template, about {options.prompt_tokens} prompt"
+        f"{options.model} at {url}: POST /api/generate without a template, about {options.prompt_tokens} prompt"
         f" tokens ({options.shared:.0%} shared), at most {options.answer_tokens} answer tokens; one request before,"
         " not counted."
     )
@@ -85,9 +79,7 @@ def _print(run: "_Bench", *, stopped: bool, as_json: bool) -> None:
 @dataclass(slots=True)
 class _Bench:
     options: BenchOptions
-    url: str
-    api_key: str | None
-    verify: ssl.SSLContext | bool
+    server: Server
     say: Callable[[str], None]
     levels: list[ConcurrencyLevel] = field(default_factory=list)
     trouble: str = ""  # why the last request that failed did
@@ -102,10 +94,7 @@ class _Bench:
         """
         widest = max(self.options.concurrency)
         async with httpx.AsyncClient(
-            base_url=self.url,
-            headers={"authorization": f"Bearer {self.api_key}"} if self.api_key else None,
-            trust_env=not is_loopback_url(self.url),
-            verify=self.verify,
+            **self.server.http_options,
             timeout=httpx.Timeout(None, connect=_CONNECT_WITHIN_S),
             limits=httpx.Limits(max_connections=widest, max_keepalive_connections=widest),
         ) as client:
@@ -180,7 +169,7 @@ class _Bench:
                     if first_s is None and (last.get("response") or last.get("done")):
                         first_s = time.perf_counter()
         except httpx.HTTPError as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.server.url, error) from error
         except ValueError as error:
             raise CommandFailed("the server's answer is not JSON; is it Puna?") from error
         if first_s is None or not last.get("done"):

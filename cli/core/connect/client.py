@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 NO_KEY = "unused"  # most clients refuse an empty key, and a gateway without keys ignores this one
@@ -118,11 +118,5 @@ def filled(text: str, values: Values) -> str:
 
 def _words(values: Values) -> Mapping[str, str]:
     return {
-        "url": values.url,
-        "model": values.model,
-        "context": str(values.context),
-        "output": str(values.output),
-        "key": values.key,
-        "tools": "true" if values.tools else "false",
-        "images": "true" if values.images else "false",
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in asdict(values).items()
     }
