@@ -40,4 +40,4 @@ def connect(
             raise typer.BadParameter("name a client", param_hint="CLIENT")
         command.list_clients(as_json=as_json)
         return
-    command.connect(command.ConnectArguments(client=client, model=model, write=write, fix=fix, as_json=as_json))
+    command.connect(client, chosen=model, write=write, fix=fix, as_json=as_json)

@@ -39,17 +39,6 @@ _VISION = "vision"
 _SHOWN_KEY = "your-key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectArguments:
-    """Arguments of the command."""
-
-    client: str
-    model: str | None
-    write: bool
-    fix: bool
-    as_json: bool
-
-
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A setting's text, and what becomes of its file; no change: it is not a file, or is not to be written."""
@@ -79,33 +68,33 @@ def list_clients(*, as_json: bool) -> None:
     print_table(_HEADINGS, rows, spare=("SPEAKS", "TOOLS"))
 
 
-def connect(options: ConnectArguments) -> None:
+def connect(name: str, *, chosen: str | None, write: bool, fix: bool, as_json: bool) -> None:
     """Print what to set in a client, or write it, and what stands in its way.
 
     Raises:
         CommandFailed: the client or the model is unknown, a file cannot be changed, or a check fails.
     """
     try:
-        client = client_named(options.client)
+        client = client_named(name)
     except ValueError as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from error
     settings = CliSettings.load()
     server, key = Server.of(settings), api_key_of(settings)
     whoami = who_am_i(server)
     sees = _READ_SCOPE in (whoami.get("scopes") or ())
-    model = options.model or _chosen_model(server, client, sees=sees)
+    model = chosen or _chosen_model(server, client, sees=sees)
     findings = [*check_trust(server.url, _authorities(settings)), *check_key(whoami, has_key=bool(key))]
-    facts, fit = _inspected(server, client, model, options) if sees else (None, None)
+    facts, fit = _inspected(server, client, model, fix=fix, as_json=as_json) if sees else (None, None)
     if facts is None:
         findings.append(unseen(model))
     else:
         findings += [*check_model(client, facts), *check_context(client, facts, fit)]
     secret = (key or "") if whoami.get("keys") else ""
-    texts = _texts(client, _values(client, server.url, model, facts, fit, secret), secret, write=options.write)
-    if options.as_json:
+    texts = _texts(client, _values(client, server.url, model, facts, fit, secret), secret, write=write)
+    if as_json:
         _print_as_json(client, server.url, model, findings, texts)
     else:
-        _print(client, options, model, findings, texts)
+        _print(client, model, findings, texts, is_chosen=bool(chosen), wrote=write)
     if trouble := "; ".join(one.trouble for one in texts if one.trouble):
         raise CommandFailed(trouble, ExitCode.FAILED)
     if has_failed(findings):
@@ -113,17 +102,17 @@ def connect(options: ConnectArguments) -> None:
 
 
 def _inspected(
-    server: Server, client: ConnectClient, model: str, options: ConnectArguments
+    server: Server, client: ConnectClient, model: str, *, fix: bool, as_json: bool
 ) -> tuple[ServedModel, Fit | None]:
     """Return the model's facts, and what the cluster can hold if that is too little; with `fix`, after the change."""
     facts = inspect_model(server, model)
     if not needs_more(client, facts) or facts.own:
         return facts, None
     fit = largest_fit(server, client, facts)
-    if not options.fix or fit.tokens <= facts.context:
+    if not fix or fit.tokens <= facts.context:
         return facts, fit
-    for line in set_context(server, facts, fit.tokens, as_json=options.as_json):
-        if not options.as_json:
+    for line in set_context(server, facts, fit.tokens, as_json=as_json):
+        if not as_json:
             print(line)
     return inspect_model(server, model), None
 
@@ -185,19 +174,25 @@ def _prepared(setting: Setting, values: Values, secret: str, *, write: bool) -> 
 
 
 def _print(
-    client: ConnectClient, options: ConnectArguments, model: str, findings: list[Finding], texts: list[_Written]
+    client: ConnectClient,
+    model: str,
+    findings: list[Finding],
+    texts: list[_Written],
+    *,
+    is_chosen: bool,
+    wrote: bool,
 ) -> None:
-    chosen = "" if options.model else "; --model names another"
-    print(f"{client.name} with {model}{chosen}\n")
+    hint = "" if is_chosen else "; --model names another"
+    print(f"{client.name} with {model}{hint}\n")
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
         print_finding(console, finding)
     for one in texts:
-        for line in _lines(one, wrote=options.write):
+        for line in _lines(one, wrote=wrote):
             print(line)
     if client.start:
         print(f"\nstart it with `{client.start}`")
-    if not options.write and any(one.setting.file for one in texts):
+    if not wrote and any(one.setting.file for one in texts):
         print(f"`puna connect {client.key} --write` writes the files, and keeps what else they say")
 
 
