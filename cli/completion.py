@@ -1,5 +1,6 @@
 """Shell completions: names that the server knows, or nothing. Completion never fails, and never takes long."""
 
+from collections.abc import Callable, Collection
 from urllib.parse import quote
 
 from cli.errors import CommandFailed
@@ -9,47 +10,35 @@ from common.startup_error import StartupError
 ANSWER_WITHIN_S = 1.0
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """Complete models that can be used. The tag that is meant when none is written is left out."""
-    return _beginning(incomplete, _names("/api/tags", "models", "name"))
-
-
-def complete_loaded(incomplete: str) -> list[str]:
-    """Complete models that are loaded."""
-    return _beginning(incomplete, _names("/api/ps", "models", "name"))
-
-
-def complete_alias(incomplete: str) -> list[str]:
-    """Complete second names of models."""
-    return _beginning(incomplete, _names("/puna/v1/aliases", "aliases", "alias"))
-
-
-def complete_node(incomplete: str) -> list[str]:
-    """Complete ids of nodes."""
-    return _beginning(incomplete, _names("/puna/v1/nodes", "nodes", "id"))
-
-
-def complete_key(incomplete: str) -> list[str]:
-    """Complete ids of keys that a gateway knows."""
-    return _beginning(incomplete, _names("/puna/v1/keys", "keys", "id"))
-
-
 def complete_client(incomplete: str) -> list[str]:
     """Complete programs that `puna connect` knows."""
     from cli.core.connect.clients import CLIENTS  # noqa: PLC0415  # see _names
 
-    return _beginning(incomplete, list(CLIENTS))
+    return _beginning(incomplete, CLIENTS)
 
 
-def _beginning(incomplete: str, names: list[str]) -> list[str]:
+def _beginning(incomplete: str, names: Collection[str]) -> list[str]:
     return sorted({name for name in names if name.startswith(incomplete)})
 
 
-def _names(path: str, collection: str, field: str) -> list[str]:
-    from cli.server import Server  # noqa: PLC0415  # every command line names its completions, few are asked for one
+def _names(path: str, collection: str, field: str) -> Callable[[str], list[str]]:
+    """Return a completion of the names on a page of the server, without the tag that is meant when none is written."""
 
-    try:
-        answer = Server.of().get(quote(path), answer_within_s=ANSWER_WITHIN_S)
-        return [str(item[field]).removesuffix(":latest") for item in answer.get(collection) or [] if field in item]
-    except (CommandFailed, StartupError):
-        return []
+    def complete(incomplete: str) -> list[str]:
+        from cli.server import Server  # noqa: PLC0415  # every command line names its completions, few are asked for one
+
+        try:
+            items = Server.of().get(quote(path), answer_within_s=ANSWER_WITHIN_S).get(collection) or []
+        except (CommandFailed, StartupError):
+            return []
+        names = [str(item[field]).removesuffix(":latest") for item in items if field in item]
+        return _beginning(incomplete, names)
+
+    return complete
+
+
+complete_model = _names("/api/tags", "models", "name")  # those that can be used
+complete_loaded = _names("/api/ps", "models", "name")
+complete_alias = _names("/puna/v1/aliases", "aliases", "alias")
+complete_node = _names("/puna/v1/nodes", "nodes", "id")
+complete_key = _names("/puna/v1/keys", "keys", "id")  # those that a gateway knows
