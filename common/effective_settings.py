@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,15 +36,12 @@ class EffectiveSetting:
     text: str
 
 
-def effective_settings(
-    settings: PunaSettings, environment: Mapping[str, str] | None = None
-) -> Iterator[EffectiveSetting]:
-    """By name. `environment` is what the settings were read from; None: that of this process."""
-    environment = os.environ if environment is None else environment
+def effective_settings(settings: PunaSettings) -> Iterator[EffectiveSetting]:
+    """Yield the settings by name; they were read from the environment of this process."""
     taken_over = settings.taken_over()
     for field, info in sorted(type(settings).model_fields.items()):
         name = PREFIX + field.upper()
-        if name in environment:
+        if name in os.environ:
             source, variable = Source.ENVIRONMENT, name
         elif name in taken_over:
             source, variable = Source.OLLAMA, OLLAMA + EQUIVALENTS[field.upper()][0]

@@ -1,8 +1,8 @@
 """Read Modelfiles, and find the files that FROM and ADAPTER name. Pure: the paths that exist are an argument."""
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from cli.core.parameter_values import parameter_values
@@ -23,41 +23,36 @@ class ModelfileInvalid(ValueError):
     """It is no Modelfile; the text names the line and what is wrong with it."""
 
 
-@dataclass(slots=True)
-class _Draft:
-    lists: dict[str, list[str]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    pairs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-
-
 def parse_modelfile(text: str) -> Modelfile:
     """Parse a Modelfile.
 
     Raises:
         ModelfileInvalid: an unknown instruction, an open quote, a value that is missing, no FROM.
     """
-    draft = _Draft()
+    lists: dict[str, list[str]] = defaultdict(list)
+    texts: dict[str, str] = {}
+    pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for number, name, rest in _instructions(text):
         if name in _LISTS:
-            draft.lists.setdefault(name, []).append(_value(number, name, rest, empty=name == "LICENSE"))
+            lists[name].append(_value(number, name, rest, empty=name == "LICENSE"))
         elif name in _TEXTS:
-            draft.texts[name] = _value(number, name, rest, empty=True)
+            texts[name] = _value(number, name, rest, empty=True)
         elif name in _PAIRS:
-            draft.pairs.setdefault(name, []).append(_pair(number, name, rest))
+            pairs[name].append(_pair(number, name, rest))
         elif name not in _IGNORED:
             raise ModelfileInvalid(f"line {number}: there is no instruction {name[:40]}")
-    if not draft.lists.get("FROM"):
+    if not lists["FROM"]:
         raise ModelfileInvalid("there is no FROM")
     return Modelfile(
-        sources=tuple(draft.lists["FROM"]),
-        adapters=tuple(draft.lists.get("ADAPTER", ())),
-        template=draft.texts.get("TEMPLATE"),
-        system=draft.texts.get("SYSTEM"),
-        parameters=tuple(draft.pairs.get("PARAMETER", ())),
-        messages=tuple(draft.pairs.get("MESSAGE", ())),
-        licenses=tuple(draft.lists.get("LICENSE", ())),
-        renderer=draft.texts.get("RENDERER"),
-        parser=draft.texts.get("PARSER"),
+        sources=tuple(lists["FROM"]),
+        adapters=tuple(lists["ADAPTER"]),
+        template=texts.get("TEMPLATE"),
+        system=texts.get("SYSTEM"),
+        parameters=tuple(pairs["PARAMETER"]),
+        messages=tuple(pairs["MESSAGE"]),
+        licenses=tuple(lists["LICENSE"]),
+        renderer=texts.get("RENDERER"),
+        parser=texts.get("PARSER"),
     )
 
 

@@ -9,7 +9,6 @@ from cli.core.doctor.findings import Finding, fail, ok, skip, warn
 
 _INFER = "infer"
 _TOOLS = "tools"
-_THINKING = "thinking"
 _COMPLETION = "completion"
 
 
@@ -98,8 +97,6 @@ def check_model(client: ConnectClient, facts: ServedModel) -> Iterator[Finding]:
         yield fail("model", f"{facts.name} takes no tools, and {client.name} works with tools", advice)
     else:
         yield ok("model", f"{facts.name} can do what {client.name} needs")
-    if client.needs_thinking and _THINKING not in facts.capabilities:
-        yield warn("model", f"{facts.name} does not think", f"{client.name} works better with a model that does")
     if facts.flaw:
         yield warn("model", f"its template is flawed: {facts.flaw}", "write a better one in a Modelfile (TEMPLATE)")
 

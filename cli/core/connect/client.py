@@ -78,7 +78,6 @@ class ConnectClient:
     context: int = 0  # for work without constant summaries
     output: int = 4096  # longest answer that is worth allowing
     needs_tools: bool = False
-    needs_thinking: bool = False
     start: str = ""  # the command that starts it afterwards
     limits: tuple[str, ...] = ()
 
