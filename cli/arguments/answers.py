@@ -1,13 +1,18 @@
 """`puna run` and `puna chat`."""
 
+import os
+import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.common import KeepAlive, Model
-from cli.core.conversation import RunOptions
+from cli.arguments.common import KeepAlive, Model, server
+from cli.core.conversation import RunOptions, join_question
+from cli.core.exit_codes import ExitCode
+from cli.errors import CommandFailed
 
 app = typer.Typer()
 
@@ -54,11 +59,26 @@ def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command
     ] = False,
 ) -> None:
     """Ask a model, and stream its answer."""
-    from cli.commands import run as commands
+    from cli.commands.dialogue import Dialogue
+    from cli.commands.question_files import read_attachment
+    from cli.commands.talk import Talk
 
     named = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
     options = _run_options(answer_format, option, named, system=system, keep_alive=keep_alive, think=think)
-    commands.run(model, question or [], file or [], options, verbose=verbose, as_json=as_json)
+    attached = [read_attachment(path) for path in file or []]
+    images = [one.image for one in attached if one.image is not None]
+    texts = [one.text for one in attached if one.text is not None]
+    talk = Talk(server(), model, options, verbose=verbose, as_json=as_json)
+    try:
+        asked = join_question(question or [], [*texts, *(() if (piped := _piped()) is None else (piped,))])
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+    if asked is None:
+        if as_json:
+            raise CommandFailed("--json needs a question", ExitCode.USAGE)
+        Dialogue(talk, images).run()
+    elif not talk.ask(asked, images):
+        raise CommandFailed("the answer was stopped", ExitCode.INTERRUPTED)
 
 
 @app.command()
@@ -75,11 +95,21 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
     verbose: Verbose = False,
 ) -> None:
     """Talk to a model. /help lists what can be said beside questions; lines of a pipe are read likewise."""
-    from cli.commands import run as commands
+    from cli.commands.dialogue import Dialogue
+    from cli.commands.talk import Talk
 
     named = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
     options = _run_options(answer_format, option, named, system=system, keep_alive=keep_alive, think=think)
-    commands.chat(model, options, verbose=verbose)
+    Dialogue(Talk(server(), model, options, verbose=verbose)).run()
+
+
+def _piped() -> str | None:
+    """Read the standard input if it is a pipe or a file; None for a terminal, a closed input and /dev/null."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return None
+    return sys.stdin.read() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else None
 
 
 def _run_options(

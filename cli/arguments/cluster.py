@@ -152,6 +152,29 @@ def undrain(node: Node, as_json: Json = False) -> None:
 @app.command()
 def version(as_json: Json = False) -> None:
     """Print the versions of command, server and engines."""
-    from cli.commands import version as command
+    from importlib import metadata
 
-    command.version(as_json=as_json)
+    from common.version import puna_version
+
+    gateway, own = server(), puna_version()
+    answer: dict[str, Any] = {}
+    builds: dict[str, str] = {}
+    trouble: CommandFailed | None = None
+    try:
+        answer = gateway.get("/api/version")
+        builds = {str(node["id"]): str(node.get("build") or "") for node in gateway.get("/puna/v1/nodes")["nodes"]}
+    except CommandFailed as error:
+        trouble = error
+    engine: str | None = None
+    with suppress(metadata.PackageNotFoundError):
+        engine = metadata.version("llama-cpp-python")  # the binding that is installed beside this command
+    if as_json:
+        fields = {"client": own, "server": answer.get("puna"), "url": gateway.url, "engine": engine}
+        print_json({**fields, "ollama": answer.get("version"), "nodes": builds})
+        return
+    print(f"puna {own}, engine {f'llama-cpp-python {engine}' if engine else 'not installed'}")
+    print(f"server {answer.get('puna', 'of another kind')} at {gateway.url}" if answer else f"no server: {trouble}")
+    if answer and trouble is not None:
+        print(f"nodes not shown: {trouble}")
+    for node, build in builds.items():
+        print(f"node {node}, engine {build}")

@@ -51,10 +51,9 @@ HELP = (
 class Dialogue:
     """Reads lines until the user leaves."""
 
-    def __init__(self, talk: Talk, settings: CliSettings, images: Sequence[str] = ()) -> None:
+    def __init__(self, talk: Talk, images: Sequence[str] = ()) -> None:
         """`images` belong to the first question."""
         self._talk = talk
-        self._home = Path(settings.home)
         self._images = list(images)
         self._texts: list[str] = []
         self._interrupts = Interrupts()
@@ -224,7 +223,7 @@ class Dialogue:
             import readline  # noqa: PLC0415  # some builds lack it
         except ImportError:
             return None
-        path = real_home(self._home) / "history"
+        path = real_home(Path(CliSettings.load().home)) / "history"
         with suppress(OSError):
             readline.read_history_file(path)
         readline.set_history_length(_HISTORY_LINES)
