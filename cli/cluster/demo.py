@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from cli.cluster.child_process import PACKAGES
+from cli.cluster.service import PACKAGES
 
 MODEL = "demo"
 # The repository has it beside the packages, a wheel inside this one.

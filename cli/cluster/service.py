@@ -4,7 +4,10 @@ They start in the order of their needs, and stop in reverse.
 """
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,10 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from cli.cluster.child_process import ChildProcess
 from cli.cluster.log_files import last_line
+from cli.cluster.process_table import ProcessEntry, read_process
 from cli.core.restart import RestartState, after_death
+from runner.host.processes.process import ProcessHandle
 
+# Where the packages lie: a directory named like one of them in the user's current directory must not be run instead.
+PACKAGES = Path(__file__).resolve().parents[2]
 # After SIGKILL only a process that hangs in the kernel is still there.
 _KILLED_WITHIN_S = 5.0
 
@@ -57,7 +63,8 @@ class ServiceProcess:
         self.state = ServiceState.WAITING
         self.restarts = RestartState()
         self.environment: Mapping[str, str] = {}
-        self.child: ChildProcess | None = None
+        self.child: ProcessHandle | None = None
+        self.entry: ProcessEntry | None = None  # of the last child
         self._say = say
         self._changed = changed
         self._stopping = asyncio.Event()
@@ -96,7 +103,7 @@ class ServiceProcess:
         if self._task is None:
             return
         if self.child is not None:
-            self.child.terminate()
+            self.child.signal(signal.SIGTERM)  # to it alone: it knows how to stop what it started
             await _first_of(self._task, hurry, timeout_s=self.spec.stop_within_s)
             if self.child is not None:
                 if not hurry.is_set():
@@ -113,8 +120,9 @@ class ServiceProcess:
         while True:
             assert self.child is not None
             started_s = time.monotonic()
-            status = await self.child.wait()
-            self.child = None
+            await self.child.exited.wait()
+            status, self.child = self.child.exit_code, None
+            assert status is not None, "it was a child"
             if self._stopping.is_set() or self.state is ServiceState.STARTING:
                 return
             self.restarts = after_death(self.restarts, uptime_s=time.monotonic() - started_s)
@@ -131,13 +139,36 @@ class ServiceProcess:
 
     def _launch(self) -> None:
         self.environment = self.spec.environment()
-        self.child = ChildProcess.start(self.spec.command, environment=self.environment, log=self.spec.log)
+        self.child = start_child(self.spec.command, environment=self.environment, log=self.spec.log)
+        self.entry = read_process(self.child.pid)
         if self.state is ServiceState.WAITING:
             self._enter(ServiceState.STARTING)
 
     def _enter(self, state: ServiceState) -> None:
         self.state = state
         self._changed()
+
+
+def start_child(command: tuple[str, ...], *, environment: Mapping[str, str], log: Path) -> ProcessHandle:
+    """Start a command in a session of its own; it reads nothing, and what it writes is appended to the log.
+
+    It is started through `cli.child`, so that it gets SIGTERM when this process dies.
+    """
+    shim = [sys.executable, "-m", "cli.child", str(os.getpid()), "--"]
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            [*shim, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd=PACKAGES,
+            # A Ctrl-C of the terminal goes to the foreground group; the supervisor alone shall get it.
+            start_new_session=True,
+        )
+    process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
+    child.returncode = 0  # the handle reaps; without this Popen would try, too, when it is collected
+    return process
 
 
 def describe_exit(status: int) -> str:

@@ -198,7 +198,7 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
             name: ServiceRecord(
                 state=service.state,
                 pid=service.child.pid if service.child else None,
-                start_ticks=service.child.entry.start_ticks if service.child else None,
+                start_ticks=service.entry.start_ticks if service.child and service.entry else None,
                 restarts=service.restarts.deaths_total,
                 metrics_address=service.environment.get("PUNA_METRICS_LISTEN"),
                 log=str(service.spec.log),

@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 
-from cli.cluster.child_process import PACKAGES
 from cli.cluster.demo import shipped_demo
 from cli.cluster.home import ClusterRecord
+from cli.cluster.service import PACKAGES
 from cli.core.doctor.assessments import (
     AMX_FLAG,
     CheckedModels,
