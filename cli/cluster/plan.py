@@ -21,7 +21,6 @@ _LOOPBACK = "127.0.0.1"
 # Starting means importing; a host also lists its devices, which initialises GPU drivers.
 _REDIS_READY_WITHIN_S = 30.0  # reads its whole append-only file first
 _READY_WITHIN_S = 90.0  # a second where nothing else runs
-_HOST_READY_WITHIN_S = 90.0
 _STOP_WITHIN_S = 5.0
 _REDIS_STOP_WITHIN_S = 10.0  # writes its file
 _HOST_STOP_WITHIN_S = 20.0  # drains and stops its runners
@@ -121,7 +120,6 @@ def plan_services(
         more: Mapping[str, str] | None = None,
         metrics_host: str = "",
         needs: frozenset[str] = frozenset(),
-        ready_within_s: float = _READY_WITHIN_S,
         stop_within_s: float = _STOP_WITHIN_S,
     ) -> ServiceSpec:
         return ServiceSpec(
@@ -130,7 +128,7 @@ def plan_services(
             environment=_with_metrics_port({**shared, **(more or {})}, metrics_host),
             log=home.logs / f"{name}.log",
             ready=ready,
-            ready_within_s=ready_within_s,
+            ready_within_s=_READY_WITHIN_S,
             stop_within_s=stop_within_s,
             needs=needs,
         )
@@ -147,7 +145,6 @@ def plan_services(
         more=opened,
         metrics_host=addresses.opened,
         needs=frozenset() if addresses.joins else frozenset({"discovery"}),
-        ready_within_s=_HOST_READY_WITHIN_S,
         stop_within_s=_HOST_STOP_WITHIN_S,
     )
     if addresses.joins:
@@ -216,7 +213,7 @@ def embedded_redis_server() -> Path:
 
 def _with_metrics_port(shared: Mapping[str, str], host: str) -> Callable[[], Mapping[str, str]]:
     """Return the environment of each start, with the last metrics port if it is still free: scrapers then find it."""
-    port = FreePort(host) if host else FreePort()
+    port = FreePort(host or _LOOPBACK)
     return lambda: {**shared, "PUNA_METRICS_LISTEN": port.address()}
 
 

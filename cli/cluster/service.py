@@ -104,7 +104,7 @@ class ServiceProcess:
             return
         if self.child is not None:
             self.child.signal(signal.SIGTERM)  # to it alone: it knows how to stop what it started
-            await _first_of(self._task, hurry, timeout_s=self.spec.stop_within_s)
+            await first_of(self._task, hurry, timeout_s=self.spec.stop_within_s)
             if self.child is not None:
                 if not hurry.is_set():
                     self._say(f"{self.spec.name} did not stop within {self.spec.stop_within_s:.0f} s and is killed")
@@ -178,7 +178,7 @@ def describe_exit(status: int) -> str:
     return f"ended with status {status}"
 
 
-async def _first_of(task: asyncio.Task[None], event: asyncio.Event, *, timeout_s: float) -> None:
+async def first_of(task: asyncio.Task[None], event: asyncio.Event, *, timeout_s: float | None = None) -> None:
     """Wait for the task, the event or the time, whichever comes first."""
     waiting = asyncio.create_task(event.wait())
     try:

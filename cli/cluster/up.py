@@ -40,7 +40,7 @@ from cli.cluster.process_table import (
     send_signal,
 )
 from cli.cluster.readiness import model_is_listed
-from cli.cluster.service import ServiceDied, Supervisor
+from cli.cluster.service import ServiceDied, Supervisor, first_of
 from cli.errors import CommandFailed
 from common.network import is_taken
 from common.version import puna_version
@@ -143,14 +143,13 @@ def _listen_to_signals(stop: asyncio.Event, hurry: asyncio.Event, say: Callable[
 
 async def _finished_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Do the work unless asked to stop first. True if it was done; its errors pass."""
-    task, stopping = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    task = asyncio.create_task(work)
     try:
-        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await first_of(task, stop)
         if task.done():
             task.result()
         return task.done()
     finally:
-        stopping.cancel()
         task.cancel()
         await asyncio.wait({task})
 
