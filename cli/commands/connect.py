@@ -1,16 +1,20 @@
-"""`puna connect`: set other programs up for this server, and check that their model is good enough."""
+"""`puna connect`: set other programs up for this server, and check that their model is good enough.
+
+The server's answers decide if a client can work with a model; `--fix` has it loaded so that it can.
+"""
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from rich.console import Console
 
 from cli.access import api_key_of
 from cli.client_files import FileChange, file_path, planned_change, write_change
 from cli.commands.doctor import print_finding
-from cli.connecting import inspect_model, largest_fit, set_context, suitable_model, who_am_i
 from cli.core.connect.checks import (
     Fit,
     ServedModel,
@@ -18,7 +22,10 @@ from cli.core.connect.checks import (
     check_key,
     check_model,
     check_trust,
+    model_facts,
     needs_more,
+    placed_where,
+    trial_contexts,
     unseen,
     wanted_context,
 )
@@ -29,9 +36,13 @@ from cli.core.exit_codes import ExitCode
 from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
 from cli.output import print_json, print_table
+from cli.progress import load_reporter
 from cli.server import Server
 from cli.settings import CliSettings
+from common.nearest import did_you_mean
 
+# A model that was never measured is measured in several rounds, and each explanation waits for one.
+_EXPLAIN_ROUNDS_MAX = 6
 _HEADINGS = ("CLIENT", "NAME", "SPEAKS", "CONTEXT", "TOOLS", "SETTINGS")
 _READ_SCOPE = "models:read"
 _VISION = "vision"
@@ -80,7 +91,7 @@ def connect(name: str, *, chosen: str | None, write: bool, fix: bool, as_json: b
         raise CommandFailed(str(error), ExitCode.USAGE) from error
     settings = CliSettings.load()
     server, key = Server.of(settings), api_key_of(settings)
-    whoami = who_am_i(server)
+    whoami = _who_am_i(server)
     sees = _READ_SCOPE in (whoami.get("scopes") or ())
     model = chosen or _chosen_model(server, client, sees=sees)
     findings = [*check_trust(server.url, _authorities(settings)), *check_key(whoami, has_key=bool(key))]
@@ -105,16 +116,16 @@ def _inspected(
     server: Server, client: ConnectClient, model: str, *, fix: bool, as_json: bool
 ) -> tuple[ServedModel, Fit | None]:
     """Return the model's facts, and what the cluster can hold if that is too little; with `fix`, after the change."""
-    facts = inspect_model(server, model)
+    facts = _inspect_model(server, model)
     if not needs_more(client, facts) or facts.own:
         return facts, None
-    fit = largest_fit(server, client, facts)
+    fit = _largest_fit(server, client, facts)
     if not fix or fit.tokens <= facts.context:
         return facts, fit
-    for line in set_context(server, facts, fit.tokens, as_json=as_json):
+    for line in _set_context(server, facts, fit.tokens, as_json=as_json):
         if not as_json:
             print(line)
-    return inspect_model(server, model), None
+    return _inspect_model(server, model), None
 
 
 def _texts(client: ConnectClient, values: Values, secret: str, *, write: bool) -> list[_Written]:
@@ -131,7 +142,7 @@ def _texts(client: ConnectClient, values: Values, secret: str, *, write: bool) -
 def _chosen_model(server: Server, client: ConnectClient, *, sees: bool) -> str:
     if not sees:
         raise CommandFailed(f"name a model with --model: the key lacks the scope {_READ_SCOPE}", ExitCode.USAGE)
-    return suitable_model(server, client)
+    return _suitable_model(server, client)
 
 
 def _authorities(settings: CliSettings) -> str:
@@ -245,3 +256,99 @@ def _row(client: ConnectClient) -> dict[str, Any]:
         "needs_tools": client.needs_tools,
         "files": [setting.path for setting in client.settings if setting.path],
     }
+
+
+def _who_am_i(server: Server) -> dict[str, Any]:
+    """Return what the key is good for.
+
+    Raises:
+        CommandFailed: the server is not there, is no Puna, or the key is missing or wrong.
+    """
+    try:
+        return server.get("/puna/v1/whoami")
+    except CommandFailed as error:
+        if error.code is ExitCode.NOT_FOUND:
+            raise CommandFailed(f"something else than Puna answers at {server.url}; set PUNA_HOST") from error
+        raise
+
+
+def _suitable_model(server: Server, client: ConnectClient) -> str:
+    """Return the first model that the client can work with, loaded ones first; else the first that answers.
+
+    Raises:
+        CommandFailed: there is none that answers.
+    """
+    models = [one for one in server.get("/v1/models").get("data") or [] if _answers(one)]
+    if not models:
+        raise CommandFailed("there is no model that answers; `puna pull` fetches one", ExitCode.NOT_FOUND)
+    return str(min(models, key=lambda one: (not _suits(one, client), one["puna"].get("state") != "ready"))["id"])
+
+
+def _inspect_model(server: Server, name: str) -> ServedModel:
+    """Return what the server says of a model.
+
+    Raises:
+        CommandFailed: there is no such model, or its file is broken.
+    """
+    try:
+        shown = server.send("POST", "/api/show", {"model": name})
+    except CommandFailed as error:
+        if error.code is not ExitCode.NOT_FOUND:
+            raise
+        names = [str(one["name"]).removesuffix(":latest") for one in server.get("/api/tags").get("models") or []]
+        text = f"{error}{did_you_mean(name, names, else_say='`puna models` lists them')}"
+        raise CommandFailed(text, ExitCode.NOT_FOUND) from error
+    placements = server.get(f"/puna/v1/placements?{urlencode({'model': name})}").get("placements") or []
+    return model_facts(shown, placements, _explain(server, name), name=name)
+
+
+def _explain(server: Server, model: str, *, num_ctx: int | None = None) -> dict[str, Any]:
+    """Return where a replica would go, once the model is measured."""
+    query = urlencode({"model": model, **({} if num_ctx is None else {"num_ctx": num_ctx})})
+    answer: dict[str, Any] = {}
+    for _ in range(_EXPLAIN_ROUNDS_MAX):
+        answer = server.get(f"/puna/v1/explain?{query}")
+        if answer.get("outcome") != "measuring":
+            break
+    return answer
+
+
+def _largest_fit(server: Server, client: ConnectClient, facts: ServedModel) -> Fit:
+    """Return the largest context that the cluster can hold, up to the one that the client wants."""
+    for tokens in trial_contexts(wanted_context(client, facts), facts.context):
+        answer = _explain(server, facts.name, num_ctx=tokens)
+        if answer.get("outcome") == "placed":
+            return Fit(tokens=tokens, where=placed_where(answer))
+    return Fit(tokens=0, where="")
+
+
+def _set_context(server: Server, facts: ServedModel, tokens: int, *, as_json: bool) -> Iterator[str]:
+    """Have replicas of a model loaded with a context, and a larger one in place of those that are smaller.
+
+    Yields what is done. What else is set for the model stays.
+    """
+    path = f"/puna/v1/placements/{quote(facts.name, safe='')}"
+    before = dict(server.get(path).get("constraints") or {})
+    server.send("PUT", path, {**before, "num_ctx": tokens})
+    yield f"replicas of {facts.name} are loaded with num_ctx {tokens} from now on"
+    if not any(one < tokens for one in facts.replicas):
+        return
+    news = server.stream("/puna/v1/load", {"model": facts.name, "options": {"num_ctx": tokens}})
+    if as_json:
+        for _ in news:
+            pass
+    else:
+        with closing(news), load_reporter(facts.name, as_json=False) as report:
+            for one in news:
+                report(one)
+    yield f"a replica with {tokens} tokens is loaded"
+
+
+def _answers(model: dict[str, Any]) -> bool:
+    return "completion" in ((model.get("puna") or {}).get("capabilities") or ())
+
+
+def _suits(model: dict[str, Any], client: ConnectClient) -> bool:
+    puna = model["puna"]
+    has_tools = not client.needs_tools or "tools" in puna["capabilities"]
+    return has_tools and int(puna.get("context_length") or 0) >= client.context_min
