@@ -35,7 +35,7 @@ from cli.core.doctor.findings import Finding, has_failed, summary
 from cli.core.exit_codes import ExitCode
 from cli.core.server_address import CA_VARIABLE
 from cli.errors import CommandFailed
-from cli.output import print_json, print_table
+from cli.output import print_json, print_listing
 from cli.progress import load_reporter
 from cli.server import Server
 from cli.settings import CliSettings
@@ -62,9 +62,6 @@ class _Written:
 
 def list_clients(*, as_json: bool) -> None:
     """Print the table of clients."""
-    if as_json:
-        print_json({"clients": [_row(client) for client in CLIENTS.values()]})
-        return
     rows = [
         (
             client.key,
@@ -76,7 +73,8 @@ def list_clients(*, as_json: bool) -> None:
         )
         for client in CLIENTS.values()
     ]
-    print_table(_HEADINGS, rows, spare=("SPEAKS", "TOOLS"))
+    answer = {"clients": [_row(client) for client in CLIENTS.values()]}
+    print_listing(answer, _HEADINGS, rows, as_json=as_json, spare=("SPEAKS", "TOOLS"))
 
 
 def connect(name: str, *, chosen: str | None, write: bool, fix: bool, as_json: bool) -> None:

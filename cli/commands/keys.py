@@ -15,7 +15,7 @@ from urllib.parse import quote
 from cli.cluster.home import real_home
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
-from cli.output import print_answer, print_json, print_table
+from cli.output import print_answer, print_listing
 from cli.server import Server
 from cli.settings import CliSettings
 from common.durations import parse_go_duration_ms
@@ -69,19 +69,13 @@ def create(options: KeyOptions, file: Path | None, *, via_api: bool = False, as_
 def show_all(file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
     """Print every key; a gateway knows those of its file, too."""
     keys = Server.of().get(_PATH)["keys"] if via_api else [_shown(key) for key in _read(_path(file))]
-    if as_json:
-        print_json({"keys": keys})
-    else:
-        _print_table(keys, via_api=via_api)
+    _print({"keys": keys}, keys, via_api=via_api, as_json=as_json)
 
 
 def show(key_id: str, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
     """Print one key."""
     fields = Server.of().get(_path_at_gateway(key_id)) if via_api else _shown(_found(_read(_path(file)), key_id))
-    if as_json:
-        print_json(fields)
-    else:
-        _print_table([fields], via_api=via_api)
+    _print(fields, [fields], via_api=via_api, as_json=as_json)
 
 
 def revoke(key_id: str, file: Path | None, *, via_api: bool = False, as_json: bool) -> None:
@@ -207,12 +201,13 @@ def _path_at_gateway(key_id: str) -> str:
     return f"{_PATH}/{quote(key_id, safe='')}"
 
 
-def _print_table(keys: Sequence[Json], *, via_api: bool) -> None:
+def _print(answer: Json, keys: Sequence[Json], *, via_api: bool, as_json: bool) -> None:
+    headings: tuple[str, ...] = _HEADINGS
+    rows = [_row(fields) for fields in keys]
     if via_api:
+        headings = (*_HEADINGS, "SOURCE", "LAST USED")
         rows = [[*_row(fields), fields["source"], _minute(fields.get("last_used"))] for fields in keys]
-        print_table((*_HEADINGS, "SOURCE", "LAST USED"), rows)
-    else:
-        print_table(_HEADINGS, [_row(fields) for fields in keys])
+    print_listing(answer, headings, rows, as_json=as_json)
 
 
 def _row(fields: Json) -> list[str]:
