@@ -1,9 +1,7 @@
 """The files that other programs read their settings from: found, merged and written."""
 
-import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +10,10 @@ from cli.core.connect.client import Setting
 from cli.core.connect.merging import Unmergeable, changes, merged
 from cli.core.exit_codes import ExitCode
 from cli.errors import CommandFailed
+from common.paths import PRIVATE_MODE, replace_file
 
 BACKUP_SUFFIX = ".bak-puna"
 _FILE_BYTES_MAX = 4 << 20  # settings are typed by people
-_PRIVATE_MODE = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +74,14 @@ def write_change(change: FileChange, *, secret: str) -> None:
     private = bool(secret) and secret in change.after
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = _PRIVATE_MODE if private else 0o666 & ~_umask()
+        mode = PRIVATE_MODE if private else 0o666 & ~_umask()
         if change.before is not None:
             mode = stat.S_IMODE(path.stat().st_mode)
             if not mode & 0o222 or not os.access(path, os.W_OK):
                 raise CommandFailed(f"{change.path} is read-only; nothing is changed")
-            _replace(Path(os.path.realpath(change.backup)), change.before, mode & _PRIVATE_MODE)
-            mode = mode & _PRIVATE_MODE if private else mode
-        _replace(path, change.after, mode)
+            replace_file(Path(os.path.realpath(change.backup)), change.before.encode(), mode=mode & PRIVATE_MODE)
+            mode = mode & PRIVATE_MODE if private else mode
+        replace_file(path, change.after.encode(), mode=mode)
     except OSError as error:
         raise CommandFailed(f"{error.filename or change.path} cannot be written: {error.strerror}") from error
 
@@ -104,21 +102,6 @@ def _read(path: Path) -> str | None:
         return content.decode()
     except UnicodeDecodeError as error:
         raise CommandFailed(f"{path} is no text in UTF-8; nothing is changed") from error
-
-
-def _replace(path: Path, text: str, mode: int) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def _umask() -> int:

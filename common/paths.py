@@ -1,9 +1,13 @@
-"""Paths as people have them: a file system allows names that no terminal shows, and files that never answer."""
+"""Paths as people have them, with names that no terminal shows and files that never answer; files in one step."""
 
+import contextlib
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
+
+PRIVATE_MODE = 0o600
 
 
 def printable(text: object) -> str:
@@ -25,3 +29,23 @@ def open_regular(path: Path, flags: int = 0) -> int:
     os.close(descriptor)
     code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
     raise OSError(code, os.strerror(code) if stat.S_ISDIR(mode) else "not a regular file", str(path))
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = PRIVATE_MODE) -> None:
+    """Replace a file as a whole, so that no reader sees half of it; private while it is written.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

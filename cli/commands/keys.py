@@ -20,10 +20,11 @@ from cli.server import Server
 from cli.settings import CliSettings
 from common.durations import parse_go_duration_ms
 from common.ids import random_id
+from common.paths import replace_file
 from gateway.core.keys.key_file import key_fields, read_key, read_keys, write_keys
 from gateway.core.keys.key_rules import ACTIVE_PER_OWNER
 from gateway.core.keys.keys import ID_LENGTH, SECRET_LENGTH, Key, Scope, digest_of, key_text
-from gateway.keys.key_store import PEPPER_BYTES, pepper_path, read_private, write_private
+from gateway.keys.key_store import PEPPER_BYTES, pepper_path, read_private
 
 DEFAULT_SCOPES = (Scope.INFER, Scope.EMBED, Scope.MODELS_READ)
 _FILE_NAME = "keys.json"
@@ -177,7 +178,7 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
 
 def _write_private(path: Path, content: bytes) -> None:
     try:
-        write_private(path, content)
+        replace_file(path, content)
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}") from error
 

@@ -8,12 +8,12 @@ import asyncio
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import StartupError
+from common.paths import replace_file
 from common.telemetry.logs import get_logger
 from gateway.core.keys.key_file import read_keys
 from gateway.core.keys.key_records import KeyRecords, read_cache, write_cache
@@ -53,24 +53,6 @@ def read_private(path: Path) -> bytes:
         if status.st_size > _FILE_BYTES_MAX:
             raise ValueError(f"{path} has more than {_FILE_BYTES_MAX} bytes")
         return file.read()
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole, so that no reader sees half of it; mode 0600 from its first byte.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def read_ring(path: Path) -> KeyRing:
@@ -218,7 +200,7 @@ def _write_cache(path: Path, made: Sealed, revoked: Sealed) -> tuple[Sealed, Sea
             there = _read_cache(path)
         except ValueError:  # broken: what is known here is better than nothing
             there = ({}, {})
-        write_private(path, write_cache(there[0] | made, there[1] | revoked).encode())
+        replace_file(path, write_cache(there[0] | made, there[1] | revoked).encode())
     finally:
         os.close(descriptor)
     return there
