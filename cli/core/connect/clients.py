@@ -4,8 +4,13 @@ Checked against Claude Code 2.1.197, Codex 0.169.0, opencode 1.18.33, aider 0.86
 Cline 3.0.65 and the documentation of Roo Code and Zed.
 """
 
+from functools import partial
+
 from cli.core.connect.client import EXPORTED_KEY, ClientApi, ConnectClient, Format, Setting
 from common.nearest import nearest
+
+# What most coding agents need.
+_agent = partial(ConnectClient, context_min=32768, context=65536, output=8192, needs_tools=True)
 
 # Each kind of work of the client has a variable of its own for its model.
 _CLAUDE_CODE = """\
@@ -117,7 +122,7 @@ _QWEN_CODE = """\
 """
 
 TERMINAL_AGENTS = (
-    ConnectClient(
+    _agent(
         key="claude-code",
         name="Claude Code",
         dialect=ClientApi.ANTHROPIC,
@@ -131,9 +136,6 @@ TERMINAL_AGENTS = (
             ),
         ),
         context_min=49152,
-        context=65536,
-        output=8192,
-        needs_tools=True,
         start="claude",
         limits=(
             "A model whose name begins with `claude-` ignores `CLAUDE_CODE_MAX_CONTEXT_TOKENS`; give it another name.",
@@ -142,7 +144,7 @@ TERMINAL_AGENTS = (
             "Web search is a server tool of Anthropic, and is not there.",
         ),
     ),
-    ConnectClient(
+    _agent(
         key="codex",
         name="Codex",
         dialect=ClientApi.RESPONSES,
@@ -156,17 +158,13 @@ TERMINAL_AGENTS = (
             ),
             EXPORTED_KEY,
         ),
-        context_min=32768,
-        context=65536,
-        output=8192,
-        needs_tools=True,
         start="codex",
         limits=(
             "Codex warns that it has no metadata for the model; `model_context_window` gives it what counts.",
             "Hosted tools such as web search are not there; Puna names them in `x-puna-ignored`.",
         ),
     ),
-    ConnectClient(
+    _agent(
         key="opencode",
         name="opencode",
         settings=(
@@ -180,10 +178,6 @@ TERMINAL_AGENTS = (
             ),
             EXPORTED_KEY,
         ),
-        context_min=32768,
-        context=65536,
-        output=8192,
-        needs_tools=True,
         start="opencode",
         limits=(
             "An `opencode.jsonc` in the same folder, or an `opencode.json` of the project, is read later and wins.",
@@ -207,7 +201,7 @@ TERMINAL_AGENTS = (
         start="aider",
         limits=("A `.aider.conf.yml` of the project or the working directory is read later and wins.",),
     ),
-    ConnectClient(
+    _agent(
         key="qwen-code",
         name="Qwen Code",
         settings=(
@@ -219,10 +213,6 @@ TERMINAL_AGENTS = (
                 moved_by=(("QWEN_HOME", ""),),
             ),
         ),
-        context_min=32768,
-        context=65536,
-        output=8192,
-        needs_tools=True,
         start="qwen",
         limits=("A `PUNA_API_KEY` of the environment wins over the one in the file.",),
     ),
@@ -324,31 +314,23 @@ EDITOR_AGENTS = (
         start="cn",
         limits=("Choose the model *Puna …* in the panel; agent mode needs a model with tools.",),
     ),
-    ConnectClient(
+    _agent(
         key="cline",
         name="Cline",
         settings=(
             Setting(label="VS Code", format=Format.STEPS, text=_CLINE),
             Setting(label="command line", format=Format.SHELL, text=_CLINE_SHELL),
         ),
-        context_min=32768,
-        context=65536,
-        output=8192,
-        needs_tools=True,
         start="cline",
         limits=("The extension keeps its settings inside VS Code: there is no file to write.",),
     ),
-    ConnectClient(
+    _agent(
         key="roo-code",
         name="Roo Code",
         settings=(Setting(label="VS Code", format=Format.STEPS, text=_ROO),),
-        context_min=32768,
-        context=65536,
-        output=8192,
-        needs_tools=True,
         limits=("The extension keeps its settings inside VS Code: there is no file to write.",),
     ),
-    ConnectClient(
+    _agent(
         key="zed",
         name="Zed",
         settings=(
@@ -363,8 +345,6 @@ EDITOR_AGENTS = (
         ),
         context_min=16384,
         context=32768,
-        output=8192,
-        needs_tools=True,
         start="zed",
         limits=(
             "Zed needs a key even where the gateway asks for none: `PUNA_API_KEY`, or its settings page.",
