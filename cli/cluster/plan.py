@@ -43,28 +43,18 @@ class UpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Addresses that the parts of one cluster listen on.
+    """Addresses that the parts of one cluster listen on, beside those that are asked for."""
 
-    Attributes:
-        opened: this machine's address for other machines: hosts there may register, and reach its host; empty: none.
-        joins: only a host runs here, and `discovery` is another machine's.
-    """
-
-    http: str  # host:port
-    grpc: str  # host:port
-    discovery: str
+    request: UpRequest
+    discovery: str  # of another machine where a cluster is joined
     scheduler: str
     node: str
     redis_url: str
-    embedded_redis: bool
-    tls: bool  # the gateway serves HTTPS
-    opened: str
-    joins: bool
 
     @property
     def base_url(self) -> str:
         """The URL for HTTP clients."""
-        return connect_url(self.http, tls=self.tls)
+        return connect_url(self.request.http, tls=self.request.tls)
 
 
 def plan_addresses(home: Home, request: UpRequest) -> Addresses:
@@ -72,16 +62,11 @@ def plan_addresses(home: Home, request: UpRequest) -> Addresses:
     opened = request.opened
     discovery = join_host_port(opened, DISCOVERY_PORT) if opened else f"unix:{home.socket('discovery')}"
     return Addresses(
-        http=request.http,
-        grpc=request.grpc,
+        request=request,
         discovery=request.joined or discovery,
         scheduler=f"unix:{home.socket('scheduler')}",
         node=join_host_port(opened, NODE_PORT) if opened else f"unix:{home.socket('host')}",
         redis_url=request.redis_url or f"unix://{home.socket('redis')}",
-        embedded_redis=request.redis_url is None,
-        tls=request.tls,
-        opened=opened,
-        joins=request.joined != "",
     )
 
 
@@ -93,13 +78,14 @@ def plan_services(
     Raises:
         StartupError: the embedded Redis is not installed.
     """
+    request = addresses.request
     shared = {
         **inherited,
         OWNER_VARIABLE: str(home.real),
         "PUNA_HOME": str(home.path),
         "PUNA_MODELS": str(models),
-        "PUNA_HOST": addresses.http,
-        "PUNA_GRPC_HOST": addresses.grpc,
+        "PUNA_HOST": request.http,
+        "PUNA_GRPC_HOST": request.grpc,
         "PUNA_REDIS_URL": addresses.redis_url,
         "PUNA_DISCOVERY_LISTEN": addresses.discovery,
         "PUNA_DISCOVERY_ADDRESS": addresses.discovery,
@@ -107,10 +93,10 @@ def plan_services(
         "PUNA_SCHEDULER_ADDRESS": addresses.scheduler,
         "PUNA_NODE_LISTEN": addresses.node,
         "PUNA_NODE_ADVERTISE": addresses.node,
-        "PUNA_RUNNER_LISTEN": join_host_port(addresses.opened, 0) if addresses.opened else "unix:",
+        "PUNA_RUNNER_LISTEN": join_host_port(request.opened, 0) if request.opened else "unix:",
     }
     # What only these two listen on may be open without TLS; the gateway still asks for consent of its own.
-    opened = {"PUNA_INSECURE": "1"} if addresses.opened else {}
+    opened = {"PUNA_INSECURE": "1"} if request.opened else {}
 
     def service(  # one line per service below
         name: str,
@@ -135,7 +121,7 @@ def plan_services(
 
     async def host_is_ready() -> None:
         await grpc_serves(addresses.node)
-        if addresses.joins:
+        if request.joined:
             await node_is_registered(addresses.discovery, addresses.node)
 
     host = service(
@@ -143,11 +129,11 @@ def plan_services(
         ("runner", "host"),
         host_is_ready,
         more=opened,
-        metrics_host=addresses.opened,
-        needs=frozenset() if addresses.joins else frozenset({"discovery"}),
+        metrics_host=request.opened,
+        needs=frozenset() if request.joined else frozenset({"discovery"}),
         stop_within_s=_HOST_STOP_WITHIN_S,
     )
-    if addresses.joins:
+    if request.joined:
         return (host,)
     services = [
         service("discovery", ("discovery",), lambda: grpc_serves(addresses.discovery), more=opened),
@@ -156,7 +142,7 @@ def plan_services(
             "scheduler",
             ("scheduler",),
             lambda: grpc_serves(addresses.scheduler),
-            needs=frozenset({"discovery", *(("redis",) if addresses.embedded_redis else ())}),
+            needs=frozenset({"discovery", *(("redis",) if request.redis_url is None else ())}),
         ),
         service(
             "gateway",
@@ -167,7 +153,7 @@ def plan_services(
             stop_within_s=_GATEWAY_STOP_WITHIN_S,
         ),
     ]
-    if addresses.embedded_redis:
+    if request.redis_url is None:
         services.insert(0, _plan_redis(home, addresses.redis_url, shared))
     return tuple(services)
 

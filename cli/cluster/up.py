@@ -116,7 +116,7 @@ async def _run(home: Home, request: UpRequest, say: Callable[[str], None], warn:
             write_record(home.real, _with_services(record, supervisor))
             listed = has_demo and await _is_listed(addresses, stop)
             if not stop.is_set():
-                say(joined_banner(addresses) if addresses.joins else ready_banner(models, addresses, demo=listed))
+                say(joined_banner(addresses) if request.joined else ready_banner(models, addresses, demo=listed))
                 await stop.wait()
     except ServiceDied as error:
         raise CommandFailed(str(error)) from None
@@ -179,14 +179,14 @@ def _new_record(home: Home, addresses: Addresses) -> ClusterRecord:
         start_ticks=me.start_ticks,
         version=puna_version(),
         started_at_unix_s=time.time(),
-        http_address="" if addresses.joins else addresses.http,
-        grpc_address=addresses.grpc,
+        http_address="" if addresses.request.joined else addresses.request.http,
+        grpc_address=addresses.request.grpc,
         discovery_address=addresses.discovery,
         scheduler_address=addresses.scheduler,
         redis_url=addresses.redis_url,
         home=str(home.real),
         run=str(home.run),
-        tls=addresses.tls,
+        tls=addresses.request.tls,
     )
 
 
@@ -209,7 +209,7 @@ def _with_services(record: ClusterRecord, supervisor: Supervisor) -> ClusterReco
 
 def ready_banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
     """Return the banner of a machine with a gateway; `demo`: the demo model can be asked."""
-    url = addresses.base_url
+    url, opened = addresses.base_url, addresses.request.opened
     body = f" -d '{_QUESTION}'" if demo else ""
     lines = [
         "",
@@ -217,10 +217,10 @@ def ready_banner(models: Path, addresses: Addresses, *, demo: bool) -> str:
         f"  Ollama     {url}",
         f"  OpenAI     {url}/v1",
         f"  Anthropic  {url}",
-        f"  gRPC       {addresses.grpc}  (puna.v1.Inference)",
+        f"  gRPC       {addresses.request.grpc}  (puna.v1.Inference)",
         f"  page       {url}/ui",
         f"  models     {models}/*.gguf",
-        *([f"  join       puna up --join {addresses.opened}  (on another machine)"] if addresses.opened else []),
+        *([f"  join       puna up --join {opened}  (on another machine)"] if opened else []),
         "",
         f"Try      curl {url}/api/{'chat' if demo else 'tags'}{body}",
         "Connect  puna connect claude-code  (all clients: puna connect)",
