@@ -4,9 +4,8 @@ import os
 import ssl
 from pathlib import Path
 
-from cli.core.exit_codes import ExitCode
 from cli.core.server_address import CA_VARIABLE
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.settings import CliSettings
 
 _CERTIFICATE_BEGIN = "-----BEGIN CERTIFICATE-----"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cli.core.connect.client import Setting
 from cli.core.connect.merging import Unmergeable, changes, merged
-from cli.core.exit_codes import ExitCode
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from common.paths import PRIVATE_MODE, replace_file
 
 BACKUP_SUFFIX = ".bak-puna"

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from cli.arguments import aliases, answers, cluster, connect, keys, models, placements, watching
-from cli.core.exit_codes import MEANINGS, ExitCode
 from cli.core.server_address import CA_VARIABLE
-from cli.errors import CommandFailed
+from cli.errors import MEANINGS, CommandFailed, ExitCode
 from common.startup_error import StartupError
 
 _PROGRAM = "puna"

@@ -10,9 +10,8 @@ import httpx
 from cli.access import api_key_of, trust_of
 from cli.cluster.home import is_locked, read_record, real_home
 from cli.core.cluster_view import event_objects
-from cli.core.exit_codes import ExitCode, code_of_reason, code_of_status
 from cli.core.server_address import DEFAULT_PORT, connect_url, is_loopback_url
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode, code_of_reason, code_of_status
 from cli.settings import CliSettings
 
 _CONNECT_WITHIN_S = 5.0

@@ -7,9 +7,8 @@ import typer
 
 from cli.arguments.common import Json, Model, server
 from cli.completion import complete_alias
-from cli.core.exit_codes import ExitCode
 from cli.core.listing_rows import ALIAS_HEADINGS, alias_rows
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_answer, print_listing
 
 app = typer.Typer(name="alias", help="Second names of models, which requests may use as well.", no_args_is_help=True)

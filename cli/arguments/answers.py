@@ -11,8 +11,7 @@ import typer
 
 from cli.arguments.common import KeepAlive, Model, server
 from cli.core.conversation import RunOptions, join_question
-from cli.core.exit_codes import ExitCode
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 
 app = typer.Typer()
 

@@ -10,10 +10,9 @@ import typer
 
 from cli.arguments.common import Json, JsonNews, Model, server
 from cli.completion import complete_model
-from cli.core.exit_codes import ExitCode
 from cli.core.listing_rows import MODEL_SPARE, model_table
 from cli.core.shown_model import TEXTS, sections
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_json, print_listing, print_sections
 
 app = typer.Typer()

@@ -11,7 +11,6 @@ from cli.arguments.common import Json, JsonNews, Loaded, Model, NumCtx, server
 from cli.completion import complete_model
 from cli.core.constraint_words import WORDS_TEXT, constraints_of_words
 from cli.core.conversation import number_if_one
-from cli.core.exit_codes import ExitCode
 from cli.core.explain_text import explain_lines
 from cli.core.listing_rows import (
     CONSTRAINT_HEADINGS,
@@ -21,7 +20,7 @@ from cli.core.listing_rows import (
     crashed_rows,
     loaded_rows,
 )
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_answer, print_json, print_listing
 
 app = typer.Typer()

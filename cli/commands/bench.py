@@ -12,8 +12,7 @@ import httpx
 from rich.console import Console
 
 from cli.core.bench_figures import HEADINGS, Answered, ConcurrencyLevel, bench_prompt, level_of, level_row, prompt_words
-from cli.core.exit_codes import ExitCode
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_json, print_table
 from cli.server import Server, refusal, unreachable
 

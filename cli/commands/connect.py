@@ -32,9 +32,8 @@ from cli.core.connect.checks import (
 from cli.core.connect.client import ConnectClient, Setting, Values, filled, output_tokens
 from cli.core.connect.clients import CLIENTS, client_named
 from cli.core.doctor.findings import Finding, has_failed, summary
-from cli.core.exit_codes import ExitCode
 from cli.core.server_address import CA_VARIABLE
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_json, print_listing
 from cli.progress import load_reporter
 from cli.server import Server

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cli.core.exit_codes import ExitCode
 from cli.core.modelfile import (
     ModelfileInvalid,
     create_body,
@@ -15,7 +14,7 @@ from cli.core.modelfile import (
     with_other_parts,
 )
 from cli.core.news import short_digest
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.progress import Report, store_reporter
 from cli.server import Server
 from common.modelfile import Modelfile

@@ -26,9 +26,8 @@ from cli.core.dialogue import (
     switch,
     to_text,
 )
-from cli.core.exit_codes import ExitCode
 from cli.core.shown_model import TEXTS, sections
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_sections
 from cli.settings import CliSettings
 

@@ -10,7 +10,6 @@ from rich.text import Text
 from cli.cluster.home import ClusterRecord, is_locked, read_record, real_home
 from cli.core.doctor.assessments import assess_models
 from cli.core.doctor.findings import Finding, Level, fail, has_failed, ok, summary
-from cli.core.exit_codes import ExitCode
 from cli.doctor.environment import all_settings, inspect_environment, unknown_names, without
 from cli.doctor.machine import (
     check_models,
@@ -21,7 +20,7 @@ from cli.doctor.machine import (
     inspect_ports,
 )
 from cli.doctor.server import inspect_redis, inspect_server
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_json, print_table
 from cli.server import Server
 from cli.settings import CliSettings

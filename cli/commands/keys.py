@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cli.cluster.home import real_home
-from cli.core.exit_codes import ExitCode
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_answer, print_listing
 from cli.server import Server
 from cli.settings import CliSettings

@@ -21,7 +21,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.core.cluster_view import ClusterItems
-from cli.core.exit_codes import ExitCode
 from cli.core.formatting import format_bytes
 from cli.core.top_rows import (
     DEVICE_HEADINGS,
@@ -35,7 +34,7 @@ from cli.core.top_rows import (
     request_rows,
     spark_line,
 )
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.output import print_json, print_table
 from cli.server import Server
 

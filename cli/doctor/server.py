@@ -24,8 +24,7 @@ from cli.core.doctor.assessments import (
     assess_version,
 )
 from cli.core.doctor.findings import Finding, fail, ok, skip
-from cli.core.exit_codes import ExitCode
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.server import Server
 from common.network import join_host_port, split_host_port
 from common.redis_client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis

@@ -13,7 +13,7 @@ import yaml
 
 from cli.core.connect.client import Format
 from cli.core.connect.clients import CLIENTS
-from cli.core.exit_codes import ExitCode
+from cli.errors import ExitCode
 from tests.integration.cli.place import Place
 from tests.waiting import wait_until
 from tools.model_zoo import build

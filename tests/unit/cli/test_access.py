@@ -5,9 +5,8 @@ import httpx
 import pytest
 
 from cli.access import api_key_of, trust_of
-from cli.core.exit_codes import ExitCode
 from cli.core.server_address import CA_VARIABLE, connect_url
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 from cli.server import refusal, unreachable
 from cli.settings import CliSettings
 

@@ -10,8 +10,7 @@ import pytest
 from cli.client_files import file_path, planned_change, write_change
 from cli.core.connect.client import Setting, Values, filled
 from cli.core.connect.clients import CLIENTS
-from cli.core.exit_codes import ExitCode
-from cli.errors import CommandFailed
+from cli.errors import CommandFailed, ExitCode
 
 CLAUDE = CLIENTS["claude-code"].settings[0]
 VALUES = Values(url="http://127.0.0.1:11434", model="demo", context=65536, output=8192)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cli.core.exit_codes import ExitCode
+from cli.errors import ExitCode
 
 # Prints which modules are loaded when the command is over, whatever its exit status.
 _RUN = """

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.core.exit_codes import MEANINGS, ExitCode, code_of_reason, code_of_status
+from cli.errors import MEANINGS, ExitCode, code_of_reason, code_of_status
 from common.errors import ERROR_TABLE
 
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "commands.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "commands.md"
 
 
 @pytest.mark.parametrize(
