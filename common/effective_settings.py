@@ -13,7 +13,7 @@ from common.settings import PREFIX, PunaSettings
 # The end of a name whose value is secret.
 _SECRET = ("_key", "_token", "_password", "_secret")
 _NOT_SECRET = frozenset({"tls_key"})  # a path
-_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
 HIDDEN = "(hidden)"
 
 
@@ -63,4 +63,9 @@ def _shown(field: str, value: object) -> str:
         return HIDDEN
     if isinstance(value, bool):
         return "1" if value else "0"
-    return _CREDENTIALS.sub(f"{HIDDEN}@", str(value))
+    return without_credentials(str(value))
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL as it may be shown."""
+    return _CREDENTIALS.sub(f"{HIDDEN}@", url)

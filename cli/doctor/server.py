@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import httpx
 from redis.asyncio import Redis
@@ -26,6 +26,7 @@ from cli.core.doctor.assessments import (
 from cli.core.doctor.findings import Finding, fail, ok, skip
 from cli.errors import CommandFailed, ExitCode
 from cli.server import Server
+from common.effective_settings import without_credentials
 from common.network import join_host_port, split_host_port
 from common.redis_client import SENTINEL_PORT, SENTINEL_SCHEMES, open_redis
 from common.startup_error import StartupError
@@ -49,7 +50,7 @@ def inspect_redis(url: str | None) -> Iterator[Finding]:
 
 async def _ask(url: str) -> list[Finding]:
     findings: list[Finding] = []
-    shown = without_password(url)
+    shown = without_credentials(url)
     try:
         async with asyncio.timeout(_REDIS_ALL_WITHIN_S):
             if urlsplit(url).scheme in SENTINEL_SCHEMES:
@@ -111,13 +112,6 @@ async def _ask_sentinel(host: str, port: int, set_name: str, *, is_tls: bool) ->
 
 def _set_name(url: str) -> str:
     return urlsplit(url).path.strip("/").partition("/")[0]
-
-
-def without_password(url: str) -> str:
-    """As it may be shown."""
-    parts = urlsplit(url)
-    _, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"(hidden){at}{host}" if at else host))
 
 
 def inspect_server(server: Server, *, expected: bool, named: frozenset[str] = frozenset()) -> Iterator[Finding]:
