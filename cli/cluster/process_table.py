@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,23 +82,16 @@ def processes_of_home(home: Path) -> list[ProcessEntry]:
     return found
 
 
-def send_signal(process: ProcessEntry, number: signal.Signals) -> bool:
-    """Signal exactly this process, not another one that got its pid. False if it is gone."""
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except OSError:
-        return False
-    try:
-        # The descriptor holds the process fast; what is read now is what will be signalled.
-        now = read_process(process.pid)
-        if now is None or now.zombie or now.start_ticks != process.start_ticks:
-            return False
-        signal.pidfd_send_signal(pidfd, number)
-    except OSError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
+def send_signal(pid: int, start_ticks: int, number: signal.Signals) -> None:
+    """Signal exactly this process, not another one that got its pid; nothing if it is gone."""
+    with suppress(OSError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            # The descriptor holds the process fast; what is read now is what will be signalled.
+            if is_running(pid, start_ticks):
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
 
 
 def is_running(pid: int, start_ticks: int) -> bool:
@@ -121,33 +114,34 @@ async def end_descendants(hurry: asyncio.Event) -> None:
 
     def left() -> list[ProcessEntry]:
         reap_orphans(frozenset())
-        return [entry for entry in descendants(os.getpid()) if not entry.zombie]
+        return descendants(os.getpid())
 
     await _end(left, hurry)
 
 
 async def end_services_of(record: ClusterRecord) -> None:
     """End the services of a supervisor that died; SIGTERM was on its way to them when it did."""
-    known = [
-        ProcessEntry(pid=service.pid, parent_pid=0, start_ticks=service.start_ticks, zombie=False)
-        for service in record.services.values()
-        if service.pid is not None and service.start_ticks is not None
-    ]
-    await _end(lambda: _still_running(known), asyncio.Event())
+    known = {service.pid: service.start_ticks for service in record.services.values() if service.pid is not None}
+
+    def left() -> list[ProcessEntry]:
+        found = [read_process(pid) for pid in known]
+        return [entry for entry in found if entry is not None and entry.start_ticks == known[entry.pid]]
+
+    await _end(left, asyncio.Event())
 
 
 async def end_processes_of(home: Home) -> int:
     """End every process that was ever started for this home, and return how many there were."""
-    first = [entry for entry in processes_of_home(home.real) if not entry.zombie]
-    await _end(lambda: [entry for entry in processes_of_home(home.real) if not entry.zombie], asyncio.Event())
-    return len(first)
+    count = sum(not entry.zombie for entry in processes_of_home(home.real))
+    await _end(lambda: processes_of_home(home.real), asyncio.Event())
+    return count
 
 
 async def _end(left: Callable[[], list[ProcessEntry]], hurry: asyncio.Event) -> None:
     """SIGTERM once each, SIGKILL when the time is up, until none is left or killing does not help."""
     started_s = time.monotonic()
     asked: set[tuple[int, int]] = set()
-    while entries := left():
+    while entries := [entry for entry in left() if not entry.zombie]:
         waited_s = time.monotonic() - started_s
         if waited_s > TERMINATED_WITHIN_S + _KILLED_WITHIN_S:
             return
@@ -156,10 +150,6 @@ async def _end(left: Callable[[], list[ProcessEntry]], hurry: asyncio.Event) -> 
             name = (entry.pid, entry.start_ticks)
             # A second SIGTERM would cut the orderly end short that the first one began.
             if killing or name not in asked:
-                send_signal(entry, signal.SIGKILL if killing else signal.SIGTERM)
+                send_signal(*name, signal.SIGKILL if killing else signal.SIGTERM)
                 asked.add(name)
         await asyncio.sleep(_LOOK_INTERVAL_S)
-
-
-def _still_running(entries: Iterable[ProcessEntry]) -> list[ProcessEntry]:
-    return [entry for entry in entries if is_running(entry.pid, entry.start_ticks)]

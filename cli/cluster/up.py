@@ -30,7 +30,6 @@ from cli.cluster.joining import check_own_address, wait_for_discovery
 from cli.cluster.log_files import keep_logs_short, rotate_log
 from cli.cluster.plan import Addresses, UpRequest, plan_addresses, plan_services
 from cli.cluster.process_table import (
-    ProcessEntry,
     become_subreaper,
     end_descendants,
     end_processes_of,
@@ -267,8 +266,7 @@ def _stop_supervisor(home: Home) -> None:
     record = read_record(home.real)
     if record is None:
         raise CommandFailed(f"{home.real} is in use, but does not say by whom; try again in a moment")
-    supervisor = ProcessEntry(pid=record.pid, parent_pid=0, start_ticks=record.start_ticks, zombie=False)
-    send_signal(supervisor, signal.SIGTERM)
+    send_signal(record.pid, record.start_ticks, signal.SIGTERM)
     deadline_s = time.monotonic() + _STOPPED_WITHIN_S
     while is_locked(home.real):
         if time.monotonic() > deadline_s:
