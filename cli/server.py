@@ -85,21 +85,21 @@ class Server:
         self, method: str, path: str, body: dict[str, Any] | None = None, *, answer_within_s: float = _ANSWER_WITHIN_S
     ) -> httpx.Response:
         """Send a request; return a successful answer, read completely."""
-        response = self._answer(method, path, json=body, timeout=_timeout(answer_within_s))
+        response = self.answer(method, path, json=body, timeout=_timeout(answer_within_s))
         if not response.is_success:
             raise refusal(response)
         return response
 
-    def try_get(self, path: str, *, answer_within_s: float) -> httpx.Response | CommandFailed:
-        """Any answer, also one that is no success; what failed where there is none."""
+    def answer(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Send a request; return any answer, also one that is no success."""
         try:
-            return self._answer("GET", path, timeout=_timeout(answer_within_s))
-        except CommandFailed as error:
-            return error
+            return self._client.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise unreachable(self.url, error) from error
 
     def has_blob(self, digest: str) -> bool:
         """Return True if the server has the blob."""
-        response = self._answer("HEAD", f"/api/blobs/{digest}")
+        response = self.answer("HEAD", f"/api/blobs/{digest}")
         if response.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
             raise refusal(response)
         return response.is_success
@@ -108,7 +108,7 @@ class Server:
         """Send a file, however long that takes."""
         headers = {"content-length": str(size_bytes), "content-type": "application/octet-stream"}
         path = f"/api/blobs/{digest}"
-        response = self._answer("POST", path, content=content, headers=headers, timeout=_timeout(None))
+        response = self.answer("POST", path, content=content, headers=headers, timeout=_timeout(None))
         if not response.is_success:
             raise refusal(response)
 
@@ -130,12 +130,6 @@ class Server:
                     response.read()
                     raise refusal(response)
                 yield from response.iter_lines()
-        except httpx.HTTPError as error:
-            raise unreachable(self.url, error) from error
-
-    def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
-            return self._client.request(method, path, **more)
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
 

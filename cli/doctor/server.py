@@ -158,9 +158,10 @@ def _clock(response: httpx.Response, middle_s: float) -> Iterator[Finding]:
 
 
 def _readiness(server: Server) -> Iterator[Finding]:
-    response = server.try_get("/readyz", answer_within_s=_ANSWER_WITHIN_S)
-    if isinstance(response, CommandFailed):
-        yield fail("server", str(response), "look at its log")
+    try:
+        response = server.answer("GET", "/readyz", timeout=_ANSWER_WITHIN_S)
+    except CommandFailed as error:
+        yield fail("server", str(error), "look at its log")
         return
     yield assess_readiness(response.status_code, _object(response))
 
