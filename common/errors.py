@@ -20,18 +20,18 @@ class Retry(StrEnum):
     LATER = "later"  # send Retry-After
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ErrorRow:
     """Statuses of one error in each dialect. `anthropic_type` and `openai_code` may repeat over rows."""
 
     grpc: StatusCode
     openai_status: int
     openai_type: str
-    openai_code: str
     anthropic_status: int
     anthropic_type: str
     ollama_status: int
-    retry: Retry = Retry.UNSAID
+    retry: Retry
+    openai_code: str
 
 
 class PunaError(Exception):
@@ -211,17 +211,7 @@ def _row(
     retry: Retry = Retry.UNSAID,
 ) -> tuple[str, ErrorRow]:
     """Return an entry of the table below, whose pairs are of a status and a type."""
-    row = ErrorRow(
-        grpc=grpc,
-        openai_status=openai[0],
-        openai_type=openai[1],
-        openai_code=_OPENAI_CODES.get(reason, reason),
-        anthropic_status=anthropic[0],
-        anthropic_type=anthropic[1],
-        ollama_status=ollama,
-        retry=retry,
-    )
-    return reason, row
+    return reason, ErrorRow(grpc, *openai, *anthropic, ollama, retry, _OPENAI_CODES.get(reason, reason))
 
 
 _S = StatusCode
