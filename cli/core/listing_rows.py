@@ -58,23 +58,7 @@ def crashed_rows(rows: Iterable[Json], *, now_unix_s: float) -> list[tuple[str, 
 
 def device_rows(nodes: Sequence[Json], *, now_unix_s: float) -> list[tuple[str, ...]]:
     """One row per device of GET /puna/v1/nodes, and one per model that crashes; a node without devices has one row."""
-    return [*_device_rows(nodes), *_node_crashes(nodes, now_unix_s)]
-
-
-def _node_crashes(nodes: Sequence[Json], now_unix_s: float) -> list[tuple[str, ...]]:
-    empty = ("",) * (len(DEVICE_HEADINGS) - 3)
-    return [
-        (
-            *(str(node.get("id", "")), str(node.get("state", "")), *empty),
-            f"{row.get('model')} {crash_text(row, now_unix_s=now_unix_s)}: {row.get('error')}",
-        )
-        for node in nodes
-        for row in node.get("crash_rows") or []
-    ]
-
-
-def _device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
-    return [
+    devices = [
         (
             str(node.get("id", "")),
             str(node.get("state", "")),
@@ -96,6 +80,16 @@ def _device_rows(nodes: Iterable[Json]) -> list[tuple[str, ...]]:
         for node in nodes
         for device in node.get("devices") or [{}]
     ]
+    empty = ("",) * (len(DEVICE_HEADINGS) - 3)
+    crashes = [
+        (
+            *(str(node.get("id", "")), str(node.get("state", "")), *empty),
+            f"{row.get('model')} {crash_text(row, now_unix_s=now_unix_s)}: {row.get('error')}",
+        )
+        for node in nodes
+        for row in node.get("crash_rows") or []
+    ]
+    return [*devices, *crashes]
 
 
 def model_table(models: Sequence[Json], *, now_unix_s: float) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
