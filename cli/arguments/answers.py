@@ -58,9 +58,8 @@ def run(  # noqa: PLR0913, PLR0917  # every argument is an option of the command
     ] = False,
 ) -> None:
     """Ask a model, and stream its answer."""
-    from cli.commands.dialogue import Dialogue
+    from cli.commands.dialogue import Dialogue, Talk
     from cli.commands.question_files import read_attachment
-    from cli.commands.talk import Talk
 
     named = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
     options = _run_options(answer_format, option, named, system=system, keep_alive=keep_alive, think=think)
@@ -94,8 +93,7 @@ def chat(  # noqa: PLR0913, PLR0917  # every argument is an option of the comman
     verbose: Verbose = False,
 ) -> None:
     """Talk to a model. /help lists what can be said beside questions; lines of a pipe are read likewise."""
-    from cli.commands.dialogue import Dialogue
-    from cli.commands.talk import Talk
+    from cli.commands.dialogue import Dialogue, Talk
 
     named = {"temperature": temperature, "seed": seed, "num_predict": max_tokens}
     options = _run_options(answer_format, option, named, system=system, keep_alive=keep_alive, think=think)

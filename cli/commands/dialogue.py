@@ -1,16 +1,17 @@
-"""The dialogue of `puna chat`, and of `puna run` without a question."""
+"""A conversation with one model, as `puna run` has it for one question, and the dialogue of `puna chat`."""
 
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+
 from cli.cluster.home import real_home
 from cli.commands.question_files import read_attachment, read_format
-from cli.commands.talk import Talk
-from cli.core.conversation import Conversation
+from cli.core.conversation import ChatAnswer, Conversation, RunOptions, chat_body, timing_line
 from cli.core.dialogue import (
     SET_TEXT,
     Command,
@@ -28,7 +29,8 @@ from cli.core.dialogue import (
 )
 from cli.core.shown_model import TEXTS, sections
 from cli.errors import CommandFailed, ExitCode
-from cli.output import print_sections
+from cli.output import print_json, print_sections
+from cli.server import Server
 from cli.settings import CliSettings
 
 _PROMPT, _MORE = ">>> ", "... "
@@ -45,6 +47,78 @@ HELP = (
     ("/bye", "leave; Ctrl-D does, too, and Ctrl-C twice"),
     ('"""', "begins and ends a question of several lines"),
 )
+
+
+class Talk:
+    """A conversation, and the options of its next answer."""
+
+    def __init__(
+        self, server: Server, model: str, options: RunOptions, *, verbose: bool, as_json: bool = False
+    ) -> None:
+        """Nothing is asked yet."""
+        self.server = server
+        self.model = model
+        self.options = options
+        self.verbose = verbose
+        self.conversation = Conversation()
+        self.err = Console(stderr=True, highlight=False)
+        self._out = Console(highlight=False, soft_wrap=True)
+        self._as_json = as_json
+
+    def ask(self, question: str, images: Sequence[str] = ()) -> bool:
+        """Stream one answer. False if the user stopped it; it is not remembered then.
+
+        Raises:
+            CommandFailed: the server refuses, or breaks off.
+        """
+        conversation = self.conversation.asked(question, images)
+        objects = self.server.stream("/api/chat", chat_body(self.model, conversation, self.options))
+        answer = ChatAnswer()
+        # A first answer may wait for the model to load; nothing of the stream says how far that is.
+        waiting = self.err.status(f"waiting for {self.model}") if self.err.is_terminal else nullcontext()
+        try:
+            with closing(objects):
+                with waiting:
+                    chunk = next(objects, None)
+                thinks = False
+                while chunk is not None:
+                    thinks = self._show(*answer.add_chunk(chunk), thinks=thinks)
+                    chunk = next(objects, None)
+        except KeyboardInterrupt:
+            self._end_line()
+            return False
+        except CommandFailed:
+            if answer.text:
+                self._end_line()
+            raise
+        if answer.last is None:
+            self._end_line()
+            raise CommandFailed("the answer broke off")
+        if self._as_json:
+            print_json(answer.whole())
+        self._end_line()
+        if self.verbose:
+            self.err.print(timing_line(answer.last), style="dim")
+        self.conversation = conversation.answered(answer.text)
+        return True
+
+    def _show(self, thinking: str, content: str, *, thinks: bool) -> bool:
+        """Print a piece of the answer; True while the model thinks, which is shown on a terminal only, and dimmed."""
+        if self._as_json:
+            return False
+        if thinking and self._out.is_terminal:
+            self._out.print(thinking, style="dim", end="", markup=False)
+            thinks = True
+        if content:
+            sys.stdout.write(f"\n\n{content.lstrip()}" if thinks else content)
+            sys.stdout.flush()
+            thinks = False
+        return thinks
+
+    def _end_line(self) -> None:
+        if not self._as_json:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 class Dialogue:
