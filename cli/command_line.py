@@ -57,12 +57,6 @@ def run() -> None:
     """Run the command line; a failure is one line, and the status says which kind it is."""
     try:
         app(prog_name=_PROGRAM)
-    except CommandFailed as error:
-        _end(str(error), error.code)
-    except StartupError as error:
-        _end(str(error), ExitCode.FAILED)
-
-
-def _end(text: str, code: ExitCode) -> None:
-    print(f"{_PROGRAM}: {text}", file=sys.stderr)
-    sys.exit(code)
+    except (CommandFailed, StartupError) as error:
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
+        sys.exit(error.code if isinstance(error, CommandFailed) else ExitCode.FAILED)
