@@ -1,30 +1,13 @@
 """Constraints as words on a command line: `replicas_min=2 devices=GPU-1,GPU-2 require_gpu`. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cli.core.conversation import number_if_one
 from common.byte_sizes import parse_byte_size
 from common.nearest import did_you_mean
 
-_LISTS = frozenset({"nodes", "devices"})
-_NUMBER_LISTS = frozenset({"tensor_split"})
-_TEXTS = frozenset({"backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention"})
 _SWITCHES = frozenset({"require_gpu", "pinned", "preload", "use_mmap"})
-_NUMBERS = frozenset(
-    {
-        "num_gpu",
-        "main_gpu",
-        "replicas_min",
-        "replicas_max",
-        "priority",
-        "slots",
-        "num_ctx",
-        "num_batch",
-        "num_thread",
-    }
-)
-_NAMES = _LISTS | _NUMBER_LISTS | _TEXTS | _SWITCHES | _NUMBERS | {"keep_alive", "max_bytes"}
 _YES_NO = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _SHARE_MAX = 1_000_000
 WORDS_TEXT = "write NAME=VALUE, NAME for a switch, NAME= to forget one"
@@ -48,25 +31,19 @@ def _field(word: str) -> tuple[str, Any]:
         if text.lower() not in _YES_NO:
             raise ValueError(f"{name} is true or false, not {text!r}")
         return name, _YES_NO[text.lower()]
-    if name not in _NAMES:
-        raise ValueError(f"{name!r} is no constraint{did_you_mean(name, _NAMES)}")
+    if name not in _READS:
+        raise ValueError(f"{name!r} is no constraint{did_you_mean(name, _SWITCHES | _READS.keys())}")
     if not equals:
         raise ValueError(f"{name} needs a value")
-    return name, _value(name, text) if text else None
+    return name, _READS[name](name, text) if text else None
 
 
-def _value(name: str, text: str) -> Any:
-    if name in _LISTS:
-        return [part for part in text.split(",") if part]
-    if name in _TEXTS:
-        return text
-    if name in _NUMBER_LISTS:
-        return _shares(name, text)
-    if name in _NUMBERS:
-        return _whole(name, text)
-    if name == "max_bytes":
-        return dict(_cap(part) for part in text.split(",") if part)
-    return number_if_one(text)  # keep_alive
+def _parts(_: str, text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def _caps(name: str, text: str) -> dict[str, int]:
+    return dict(_cap(part) for part in _parts(name, text))
 
 
 def _cap(part: str) -> tuple[str, int]:
@@ -79,7 +56,7 @@ def _cap(part: str) -> tuple[str, int]:
 
 
 def _shares(name: str, text: str) -> list[float]:
-    parts = [part for part in text.split(",") if part]
+    parts = _parts(name, text)
     try:
         shares = [float(part) for part in parts]
     except ValueError as error:
@@ -97,3 +74,17 @@ def _whole(name: str, text: str) -> int:
         return int(text)
     except ValueError as error:
         raise ValueError(f"{name} is a whole number, not {text[:64]!r}") from error
+
+
+_TEXTS = ("backend", "max_shape", "policy", "cache_type_k", "cache_type_v", "flash_attention")
+_MODEL_NUMBERS = ("num_gpu", "main_gpu", "num_ctx", "num_batch", "num_thread")
+_REPLICA_NUMBERS = ("replicas_min", "replicas_max", "priority", "slots")
+# How the text of each name is read, beside the switches.
+_READS: dict[str, Callable[[str, str], Any]] = {
+    **dict.fromkeys(("nodes", "devices"), _parts),
+    **dict.fromkeys(_TEXTS, lambda _, text: text),
+    **dict.fromkeys((*_MODEL_NUMBERS, *_REPLICA_NUMBERS), _whole),
+    "tensor_split": _shares,
+    "max_bytes": _caps,
+    "keep_alive": lambda _, text: number_if_one(text),
+}
