@@ -86,15 +86,8 @@ def _candidate_lines(candidate: Json) -> Iterator[str]:
 def _figures(device: Json, *, estimated: bool) -> str:
     need, have = int(device.get("need_bytes") or 0), int(device.get("available_bytes") or 0)
     classes = " + ".join(
-        f"{name} {format_bytes(int(device.get(f'{field}_bytes') or 0))}"
-        for name, field in (
-            ("weights", "weights"),
-            ("kv", "cache"),
-            ("graph", "graph"),
-            ("projector", "projector"),
-            ("reserve", "reserve"),
-            ("margin", "margin"),
-        )
+        f"{'kv' if name == 'cache' else name} {format_bytes(int(device.get(f'{name}_bytes') or 0))}"
+        for name in ("weights", "cache", "graph", "projector", "reserve", "margin")
         if name != "projector" or device.get("projector_bytes")
     )
     origin = "estimated" if estimated else "measured"

@@ -45,11 +45,7 @@ def _model_rows(name: str, shown: Mapping[str, Any]) -> Rows:
 
 
 def _parameter_rows(text: str) -> Rows:
-    rows: Rows = []
-    for line in text.splitlines():
-        label, _, value = line.partition(" ")
-        rows.append((label, value.strip()))
-    return rows
+    return [(label, value.strip()) for label, _, value in (line.partition(" ") for line in text.splitlines())]
 
 
 def _projector_rows(info: Mapping[str, Any]) -> Rows:
