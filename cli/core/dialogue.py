@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cli.core.conversation import ChatMessage, Conversation, RunOptions
-from cli.core.parameter_values import parameter_values
+from cli.core.parameter_values import RULES, parameter_values
 from common.nearest import did_you_mean
-from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES
 
 SUFFIX = ".json"
 _ROLES = frozenset({"user", "assistant"})
@@ -108,8 +107,8 @@ def changed(options: RunOptions, name: str, value: str) -> RunOptions:
             return replace(options, keep_alive=value or None)
         case "think":
             return replace(options, think=_thinking(value))
-    if name not in SAMPLING_RULES and name not in PLACEMENT_RULES:
-        known = {*SAMPLING_RULES, *PLACEMENT_RULES, "system", "keep_alive", "think", "format", "verbose"}
+    if name not in RULES:
+        known = {*RULES, "system", "keep_alive", "think", "format", "verbose"}
         raise ValueError(f"there is no setting {name[:40]!r}{did_you_mean(name, known, else_say=SET_TEXT)}")
     others = {key: one for key, one in options.options.items() if key != name}
     return replace(options, options=others | (parameter_values([(name, value)]) if value else {}))

@@ -7,6 +7,7 @@ from common.nearest import did_you_mean
 from common.spec.rules import OptionKind
 from gateway.core.request.option_table import PLACEMENT_RULES, SAMPLING_RULES
 
+RULES = {**SAMPLING_RULES, **PLACEMENT_RULES}
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
 
@@ -18,8 +19,7 @@ def parameter_values(parameters: Iterable[tuple[str, str]]) -> dict[str, object]
     """
     values: dict[str, object] = {}
     for name, text in parameters:
-        rule = SAMPLING_RULES.get(name) or PLACEMENT_RULES.get(name)
-        kind = rule.kind if rule is not None else None
+        kind = RULES[name].kind if name in RULES else None
         if kind is OptionKind.STRINGS:
             earlier = values.get(name)
             values[name] = [*(earlier if isinstance(earlier, list) else []), text]
@@ -35,10 +35,9 @@ def option_values(pairs: Iterable[tuple[str, str]]) -> dict[str, object]:
         ValueError: there is no such option, or the text is not of its type.
     """
     found = list(pairs)
-    known = {**SAMPLING_RULES, **PLACEMENT_RULES}
     for name, _ in found:
-        if name not in known:
-            raise ValueError(f"there is no option {name[:40]}{did_you_mean(name, known)}")
+        if name not in RULES:
+            raise ValueError(f"there is no option {name[:40]}{did_you_mean(name, RULES)}")
     return parameter_values(found)
 
 
