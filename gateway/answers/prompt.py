@@ -12,7 +12,7 @@ from gateway.converters.generation import tokenize_request
 from gateway.core.models.routes import ModelInfo
 from gateway.core.prepare.literals import Literal, Picture, Segment, Text, TokenIds
 from gateway.core.prepare.prompt import Prompt, prompt_of
-from gateway.core.prepare.truncation import DropSearch, droppable_indices, without_oldest
+from gateway.core.prepare.turns import DropSearch, droppable_indices, without_oldest
 from gateway.core.request.answers import AnswerRequest, Chat, RawPrompt
 from gateway.core.request.images import RequestImage, decode_image, split_at_images
 from gateway.ports import RunnerPort

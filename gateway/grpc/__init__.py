@@ -1,1 +1,1 @@
-"""The typed face: the servicers of `puna.v1.Inference`, keys of its calls, and what is recorded of them."""
+"""The typed face: the servicer of `puna.v1.Inference`, and keys of its calls."""

@@ -1,13 +1,15 @@
 """puna.v1.Inference: the same answers as over HTTP, typed."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 from grpc import aio
 
-from common.errors import InvalidRequest
+from common.errors import InvalidRequest, PunaError, RequestCanceled
+from gateway.answers.model_access import check_visible
 from gateway.answers.record import RequestRecord
 from gateway.converters import generation as converters
 from gateway.converters.chats import (
@@ -19,6 +21,8 @@ from gateway.converters.chats import (
     think_from_proto,
 )
 from gateway.converters.load_progress import loading_to_proto, queued_to_proto
+from gateway.core.models.creation import new_name
+from gateway.core.prepare.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
 from gateway.core.request.answer_format import AnswerFormat, parse_grammar_field
 from gateway.core.request.answers import (
     AnswerEvent,
@@ -36,9 +40,8 @@ from gateway.core.request.answers import (
 )
 from gateway.core.request.logprobs import check_top_logprobs
 from gateway.core.request.option_table import OptionValue, check_options
-from gateway.grpc.model_servicer import ModelServicer, checked_model
-from gateway.grpc.recorded import recorded
-from protos import inference_pb2, runner_pb2
+from gateway.http.endpoint.service import Service
+from protos import inference_pb2, inference_pb2_grpc, runner_pb2, scheduler_pb2, store_pb2
 
 SERVICE_NAME = "puna.v1.Inference"
 RESUME_KEY = "x-puna-resume"
@@ -60,8 +63,11 @@ _REASONS = {
 }
 
 
-class InferenceServicer(ModelServicer):
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     """Translates; errors are raised as domain errors and become statuses in the interceptor."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
 
     async def Chat(
         self, request: inference_pb2.ChatRequest, context: Context
@@ -100,14 +106,14 @@ class InferenceServicer(ModelServicer):
         by_text = request.WhichOneof("input") != "messages"
         chat = Chat(messages=messages_from_proto(request.messages.messages))
         prompt = RawPrompt(text=request.text) if by_text else chat
-        ids = await self._service.inference.models.tokenize(checked_model(request.model), prompt)
+        ids = await self._service.inference.models.tokenize(_checked_model(request.model), prompt)
         return inference_pb2.TokenizeTextResponse(ids=ids)
 
     async def Detokenize(
         self, request: inference_pb2.DetokenizeIdsRequest, context: Context
     ) -> inference_pb2.DetokenizeIdsResponse:
         """Translate token ids to text."""
-        text = await self._service.inference.models.detokenize(checked_model(request.model), list(request.ids))
+        text = await self._service.inference.models.detokenize(_checked_model(request.model), list(request.ids))
         return inference_pb2.DetokenizeIdsResponse(text=text.decode(errors="replace"))
 
     async def CountTokens(
@@ -115,8 +121,67 @@ class InferenceServicer(ModelServicer):
     ) -> inference_pb2.CountTokensResponse:
         """Count the tokens that an answer would read."""
         chat, think = counted_from_proto(request), think_from_proto(request)
-        count = await self._service.inference.models.count(checked_model(request.model), chat, think)
+        count = await self._service.inference.models.count(_checked_model(request.model), chat, think)
         return inference_pb2.CountTokensResponse(tokens=count)
+
+    async def Embed(
+        self, request: inference_pb2.EmbedTextsRequest, context: Context
+    ) -> inference_pb2.EmbedTextsResponse:
+        """Embed: return one vector for each text."""
+        _check(request.model, list(request.texts), "texts")
+        if any(not text for text in request.texts):
+            raise InvalidRequest("texts must not be empty", param="texts")
+        if request.HasField("dimensions") and request.dimensions < 1:
+            raise InvalidRequest("dimensions must be at least 1", param="dimensions")
+        question = EmbedQuestion(
+            dialect=Dialect.GRPC,
+            model=request.model,
+            inputs=tuple(request.texts),
+            truncate=request.truncate if request.HasField("truncate") else True,
+            normalize=request.normalize if request.HasField("normalize") else True,
+            dimensions=request.dimensions if request.HasField("dimensions") else None,
+            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+            keep_alive_ms=self._keep_alive_ms(request),
+        )
+        with _recorded("Embed") as record:
+            answer = await self._service.embed(question, record)
+        return inference_pb2.EmbedTextsResponse(
+            embeddings=[
+                runner_pb2.Embedding(vector=vector, prompt_tokens=tokens)
+                for vector, tokens in zip(answer.vectors, answer.prompt_tokens, strict=True)
+            ],
+            total_duration_ns=answer.counts.total_duration_ns,
+            load_duration_ns=answer.counts.load_duration_ns,
+            prompt_duration_ns=answer.counts.prompt_duration_ns,
+        )
+
+    async def Rerank(
+        self, request: inference_pb2.RerankTextsRequest, context: Context
+    ) -> inference_pb2.RerankTextsResponse:
+        """Rerank: return one score for each document."""
+        _check(request.model, list(request.documents), "documents")
+        if not request.query:
+            raise InvalidRequest("query is required", param="query")
+        question = RerankQuestion(
+            dialect=Dialect.GRPC,
+            model=request.model,
+            query=request.query,
+            documents=tuple(request.documents),
+            truncate=request.truncate if request.HasField("truncate") else True,
+            normalize=request.normalize if request.HasField("normalize") else True,
+            document_tokens_max=request.document_tokens_max if request.HasField("document_tokens_max") else None,
+            context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
+            keep_alive_ms=self._keep_alive_ms(request),
+        )
+        with _recorded("Rerank") as record:
+            answer = await self._service.rerank(question, record)
+        return inference_pb2.RerankTextsResponse(
+            scores=answer.scores,
+            prompt_tokens=answer.counts.prompt_tokens,
+            total_duration_ns=answer.counts.total_duration_ns,
+            load_duration_ns=answer.counts.load_duration_ns,
+            prompt_duration_ns=answer.counts.prompt_duration_ns,
+        )
 
     async def LoadModel(
         self, request: inference_pb2.LoadModelRequest, context: Context
@@ -126,17 +191,60 @@ class InferenceServicer(ModelServicer):
         record = RequestRecord(dialect=Dialect.GRPC, route="LoadModel", method="grpc")
         record.begin_trace()
         load = self._service.inference.models.load(
-            checked_model(request.model),
+            _checked_model(request.model),
             keep_alive_ms=request.keep_alive_ms if request.HasField("keep_alive_ms") else None,
             context_tokens=request.context_tokens if request.HasField("context_tokens") else None,
             record=record,
             at_once=True,
         )
-        async for progress in recorded(load, record):
-            yield _event(progress)
+        with recording(record):
+            async for progress in load:
+                yield _event(progress)
         duration_ns = time.monotonic_ns() - started_ns
         done = inference_pb2.Done(total_duration_ns=duration_ns, load_duration_ns=duration_ns)
         yield inference_pb2.InferenceEvent(done=done)
+
+    async def ListModels(
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        """List every model, newest first."""
+        models = self._service.inference.models
+        return inference_pb2.ListModelsResponse(
+            models=[models.routes.proto_of(route) for route in models.visible()],
+            aliases=[
+                scheduler_pb2.Alias(name=one.name, target=one.alias_of) for one in models.listed() if one.alias_of
+            ],
+        )
+
+    async def ShowModel(self, request: inference_pb2.ShowModelRequest, context: Context) -> scheduler_pb2.ModelRoute:
+        """Show one model."""
+        route = self._service.inference.models.known_route(_checked_model(request.model))
+        return self._service.inference.models.routes.proto_of(route)
+
+    async def UnloadModel(
+        self, request: scheduler_pb2.UnloadModelRequest, context: Context
+    ) -> scheduler_pb2.UnloadModelResponse:
+        """Stop a model's replicas once they are idle."""
+        route = self._service.inference.models.known_route(_checked_model(request.model_name))
+        return scheduler_pb2.UnloadModelResponse(replicas=await self._service.unload(route.model.name))
+
+    async def PullModel(
+        self, request: inference_pb2.PullModelRequest, context: Context
+    ) -> AsyncIterator[store_pb2.StoreProgress]:
+        """Fetch a model from its registry; ends when it can be used."""
+        name = new_name(request.model)
+        check_visible(name)
+        record = RequestRecord(dialect=Dialect.GRPC, route="PullModel", method="grpc", stream=True)
+        async with self._service.work_feed(self._service.stores.pull(name, insecure=request.insecure), record) as feed:
+            with recording(record):
+                async for step in feed:
+                    yield step
+
+    def _keep_alive_ms(
+        self, request: inference_pb2.AnswerOptions | inference_pb2.EmbedTextsRequest | inference_pb2.RerankTextsRequest
+    ) -> int | None:
+        """Limit a keep_alive to the maximum of the caller."""
+        return self._service.clamped_keep_alive_ms(request.keep_alive_ms if request.HasField("keep_alive_ms") else None)
 
     async def _answer(
         self, request: AnswerRequest, method: str, context: Context
@@ -145,8 +253,9 @@ class InferenceServicer(ModelServicer):
         record.begin_trace()
         record.may_resume = (RESUME_KEY, "0") not in (context.invocation_metadata() or ())
         async with self._service.feed(request, record) as feed:
-            async for event in recorded(aiter(feed), record):
-                yield _event(event)
+            with recording(record):
+                async for event in feed:
+                    yield _event(event)
 
     def _request(
         self,
@@ -159,7 +268,7 @@ class InferenceServicer(ModelServicer):
         remaining_s = context.time_remaining()
         return AnswerRequest(
             dialect=Dialect.GRPC,
-            model=checked_model(model),
+            model=_checked_model(model),
             prompt=prompt,
             options=_options(options),
             keep_alive_ms=self._keep_alive_ms(options),
@@ -170,6 +279,51 @@ class InferenceServicer(ModelServicer):
             format=_format(options),
             deadline_s=None if remaining_s is None else time.monotonic() + remaining_s,
         )
+
+
+def _checked_model(model: str) -> str:
+    """Return the name that a request gives.
+
+    Raises:
+        InvalidRequest: it gives none.
+    """
+    if not model:
+        raise InvalidRequest("model is required", param="model")
+    return model
+
+
+def _check(model: str, texts: list[str], param: str) -> None:
+    _checked_model(model)
+    if not 1 <= len(texts) <= INPUTS_MAX:
+        raise InvalidRequest(f"{param} must have 1 to {INPUTS_MAX} items", param=param)
+
+
+@contextmanager
+def _recorded(route: str) -> Iterator[RequestRecord]:
+    """Make a record of its own for a unary answer."""
+    record = RequestRecord(dialect=Dialect.GRPC, route=route, method="grpc")
+    record.begin_trace()
+    with recording(record):
+        yield record
+
+
+@contextmanager
+def recording(record: RequestRecord) -> Iterator[None]:
+    """Finish the record with what came of the work inside."""
+    status = "CANCELLED"
+    try:
+        yield
+        status = "OK"
+    except RequestCanceled:
+        raise
+    except PunaError as error:
+        record.error = status = error.reason
+        raise
+    except Exception:
+        record.error = status = "internal_error"
+        raise
+    finally:
+        record.finish(status)
 
 
 def _options(options: inference_pb2.AnswerOptions) -> dict[str, OptionValue]:

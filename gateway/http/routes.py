@@ -31,8 +31,7 @@ from gateway.http.ollama.models import OllamaModels
 from gateway.http.openai.absent_routes import absent_routes
 from gateway.http.openai.answers import OpenAiAnswers
 from gateway.http.openai.bodies import ChatCompletionAnswer, ChatCompletionBody, CompletionAnswer, CompletionBody
-from gateway.http.openai.model_bodies import AnyModel, AnyModelList
-from gateway.http.openai.models import OpenAiModels
+from gateway.http.openai.models import AnyModel, AnyModelList, OpenAiModels
 from gateway.http.openai.responses_answers import ResponsesAnswers
 from gateway.http.openai.responses_bodies import (
     CompactBody,
@@ -42,16 +41,14 @@ from gateway.http.openai.responses_bodies import (
     ResponseObject,
     ResponsesBody,
 )
-from gateway.http.openai.vector_bodies import EmbeddingsAnswer, EmbeddingsBody, RerankAnswer, RerankBody
-from gateway.http.openai.vectors import OpenAiVectors
+from gateway.http.openai.vectors import EmbeddingsAnswer, EmbeddingsBody, OpenAiVectors, RerankAnswer, RerankBody
 from gateway.http.openapi import openapi_document
 from gateway.http.puna.aliases import alias_routes
 from gateway.http.puna.keys import key_routes
-from gateway.http.puna.nodes import node_routes
-from gateway.http.puna.operations import operation_routes
+from gateway.http.puna.operations import node_routes, operation_routes
 from gateway.http.puna.page_routes import page_routes
 from gateway.http.puna.placements import placement_routes
-from gateway.http.puna.puna_routes import puna_routes
+from gateway.http.puna.tokens import puna_routes
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"

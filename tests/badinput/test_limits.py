@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.http.endpoint.json_body import BODY_BYTES_MAX, DEPTH_MAX, NODES_MAX, TEXT_BODY_BYTES_MAX
+from gateway.http.endpoint.exchange import BODY_BYTES_MAX, DEPTH_MAX, NODES_MAX, TEXT_BODY_BYTES_MAX
 from tests.badinput.catalogue import ANTHROPIC, OLLAMA, OPENAI, chat, nested, png, said, with_image
 from tests.gateway_process import GatewayProcess, gateway_process
 

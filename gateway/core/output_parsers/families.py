@@ -5,10 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.core.output_parsers.events import Content, Event, Reasoning
-from gateway.core.output_parsers.gemma_call import gemma_call
 from gateway.core.output_parsers.json_call import HELD_CHARS_MAX
-from gateway.core.output_parsers.parameters import ParametersReader
-from gateway.core.output_parsers.python_call import python_call, python_calls
 from gateway.core.output_parsers.readers import (
     ArgumentsReader,
     Beginning,
@@ -18,11 +15,13 @@ from gateway.core.output_parsers.readers import (
     HeaderReader,
     Next,
     OutputReader,
+    ParametersReader,
     Prose,
     PutBack,
     Say,
 )
 from gateway.core.output_parsers.syntax import HERMES_TAGS, CallFamily, OutputSyntax, Tags
+from gateway.core.output_parsers.written_calls import gemma_call, python_call, python_calls
 
 _FUNCTION_TO = re.compile(r"to=functions\.([A-Za-z0-9_.-]{1,256})")
 _KIMI_NAME = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?")

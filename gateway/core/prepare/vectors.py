@@ -127,3 +127,9 @@ def relevance(raw: float, *, normalize: bool) -> float:
 def best_first(scores: tuple[float, ...], top: int | None) -> list[int]:
     """Sort indices by falling score, ties by index."""
     return sorted(range(len(scores)), key=lambda index: (-scores[index], index))[:top]
+
+
+def check_input_count(count: int, *, param: str) -> None:
+    """Check that a request has no more inputs than allowed; raises InvalidRequest."""
+    if count > INPUTS_MAX:
+        raise InvalidRequest(f"{param} has {count} items, at most {INPUTS_MAX} are allowed", param=param)

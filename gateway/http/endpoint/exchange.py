@@ -1,23 +1,123 @@
-"""One HTTP request and its response, as endpoints see them."""
+"""One HTTP request and its response, as endpoints see them.
+
+JSON bodies come from strangers: they are read strictly, within bounds, and off the event loop when large.
+"""
 
 import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
+from common.durations import go_duration_text
 from common.errors import InvalidRequest, RequestCanceled, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.answers.record import RequestRecord
+from gateway.core.keys.quotas import BucketLevel
 from gateway.core.request.answers import Dialect
-from gateway.http.endpoint.json_body import BODY_BYTES_MAX, parse_json
-from gateway.http.endpoint.rate_headers import rate_headers
 from gateway.keys.visits import current_visit
 from gateway.pressure.pressure import PRESSURE
+
+BODY_BYTES_MAX = 32 * 1024 * 1024
+# A body without images has no reason to be larger; one that is, is refused once it is known to have none.
+TEXT_BODY_BYTES_MAX = 10 * 1024 * 1024
+OFF_LOOP_BYTES = 1024 * 1024
+DEPTH_MAX = 64
+NODES_MAX = 200_000
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+])-?[0-9]{20,}(?![0-9.eE])")
+_IMAGE_FIELDS = frozenset({"images", "image_url"})
+
+
+async def parse_json(raw: bytes) -> Any:
+    """Parse the value of a body.
+
+    Raises:
+        InvalidRequest: no valid JSON, or one of the limits is exceeded.
+        RequestTooLarge: larger than a body without images may be.
+    """
+    if len(raw) > OFF_LOOP_BYTES:
+        return await asyncio.to_thread(_parsed, raw)
+    return _parsed(raw)
+
+
+def _parsed(raw: bytes) -> Any:
+    if not raw.strip():
+        raise InvalidRequest("missing request body")
+    try:
+        value = orjson.loads(raw)  # refuses NaN, infinity, lone surrogates, anything but UTF-8
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"invalid JSON in request body: {error}") from error
+    keys, has_images = _measured(value)
+    # The rest of valid JSON without its strings shows what parsers hide: one colon per key, and every digit.
+    bare = _STRING.sub(b"", raw)
+    if bare.count(b":") != keys:
+        raise InvalidRequest("invalid JSON in request body: duplicate key")
+    if _LONG_INTEGER.search(bare):
+        raise InvalidRequest("invalid JSON in request body: integer with more than 19 digits")
+    if len(raw) > TEXT_BODY_BYTES_MAX and not has_images:
+        raise RequestTooLarge(f"request body without images exceeds {TEXT_BODY_BYTES_MAX} bytes")
+    return value
+
+
+def _measured(value: Any) -> tuple[int, bool]:
+    """Count the keys, look for images, hold depth and size to their limits."""
+    keys, nodes, depth, has_images = 0, 0, 0, False
+    level = [value]
+    while level:
+        nodes += len(level)
+        if nodes > NODES_MAX:
+            raise InvalidRequest(f"request body has more than {NODES_MAX} values")
+        below: list[Any] = []
+        containers = [node for node in level if isinstance(node, dict | list)]
+        if containers and depth == DEPTH_MAX:
+            raise InvalidRequest(f"request body is nested deeper than {DEPTH_MAX} levels")
+        for node in containers:
+            if isinstance(node, dict):
+                keys += len(node)
+                has_images = has_images or not _IMAGE_FIELDS.isdisjoint(node)
+                below.extend(node.values())
+            else:
+                below.extend(node)
+        level, depth = below, depth + 1
+    return keys, has_images
+
+
+def rate_headers(levels: Mapping[str, BucketLevel], dialect: Dialect, *, wall_unix_s: float) -> dict[str, str]:
+    """Build the headers of a dialect; Ollama has none."""
+    headers: dict[str, str] = {}
+    for name, level in levels.items():
+        match dialect:
+            case Dialect.OPENAI:
+                headers |= _openai(name, level)
+            case Dialect.ANTHROPIC:
+                headers |= _anthropic(name, level, wall_unix_s)
+    return headers
+
+
+def _openai(name: str, level: BucketLevel) -> dict[str, str]:
+    return {
+        f"x-ratelimit-limit-{name}": str(level.limit),
+        f"x-ratelimit-remaining-{name}": str(level.remaining),
+        f"x-ratelimit-reset-{name}": go_duration_text(level.full_in_s),
+    }
+
+
+def _anthropic(name: str, level: BucketLevel, wall_unix_s: float) -> dict[str, str]:
+    # Whole seconds, up: who comes at the time that is named is not too early.
+    full_at = datetime.fromtimestamp(wall_unix_s, UTC) + timedelta(seconds=level.full_in_s + 0.999999)
+    return {
+        f"anthropic-ratelimit-{name}-limit": str(level.limit),
+        f"anthropic-ratelimit-{name}-remaining": str(level.remaining),
+        f"anthropic-ratelimit-{name}-reset": f"{full_at:%Y-%m-%dT%H:%M:%SZ}",
+    }
+
 
 # A body that takes longer is a client that drips.
 BODY_READ_S_MAX = 60.0

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import InvalidRequest
-from gateway.core.prepare.vectors import Embedded, EmbedQuestion, check_embeds
+from gateway.core.prepare.vectors import Embedded, EmbedQuestion, check_embeds, check_input_count
 from gateway.core.request.answers import Dialect
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, checked_options
-from gateway.http.endpoint.vector_inputs import check_input_count
 from gateway.http.ollama.bodies import EmbedBody, LegacyEmbeddingBody
 
 

@@ -13,13 +13,13 @@ from gateway.core.models.aliases import ListedModel
 from gateway.core.models.chat_template import TemplateChoice
 from gateway.core.models.model_card import (
     measured_reports,
+    model_details,
     model_info,
     modelfile_of,
     parameters_text,
     tensor_rows,
     with_overrides,
 )
-from gateway.core.models.model_text import model_details
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.prepare.capabilities import check_usable
 from gateway.core.request.model_names import parse_model_name

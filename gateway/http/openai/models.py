@@ -1,14 +1,76 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's dialect, and in Anthropic's for its clients."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, RootModel
 
 from common.clock import NS_PER_S, rfc3339_ns
-from gateway.core.models.model_text import model_id
+from gateway.core.models.model_card import model_id
 from gateway.core.models.routes import ReplicaState, RouteInfo
 from gateway.core.prepare.capabilities import THINKING, VISION
 from gateway.http.endpoint.exchange import Exchange
+from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.service import Service
+
+
+class ModelPuna(ResponseModel):
+    """Beyond what OpenAI says."""
+
+    state: str = Field(description="ready, loading, unloaded or broken")
+    context_length: int
+    capabilities: list[str]
+    alias_of: str | None = Field(description="The model that this name points to; null: it is the model's own")
+    template_flaw: str | None = Field(description="Fault of its template; null: none was found")
+
+
+class ModelObject(ResponseModel):
+    """A model as OpenAI lists it."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    puna: ModelPuna
+
+
+class ModelList(ResponseModel):
+    """GET /v1/models."""
+
+    object: str
+    data: list[ModelObject]
+
+
+class AnthropicModel(ResponseModel):
+    """A model as Anthropic lists it."""
+
+    type: str
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: str
+    max_input_tokens: int | None = Field(description="Prompt and answer share it; null: not known")
+    max_tokens: int | None
+    capabilities: dict[str, Any]
+
+
+class AnthropicModelList(ResponseModel):
+    """GET /v1/models with the header `anthropic-version`."""
+
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class AnyModel(RootModel[ModelObject | AnthropicModel]):
+    """A model; with the header `anthropic-version` as Anthropic has it."""
+
+
+class AnyModelList(RootModel[ModelList | AnthropicModelList]):
+    """Every model; with the header `anthropic-version` as Anthropic has it."""
+
 
 # A client that sends this header reads the same routes in Anthropic's form.
 ANTHROPIC_VERSION = "anthropic-version"

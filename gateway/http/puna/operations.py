@@ -1,29 +1,145 @@
-"""Health, metrics, scrape targets, settings and nodes."""
+"""Health, metrics, scrape targets, settings, queues, the caller's rights, and nodes."""
 
 from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from common.errors import ModelUnavailable
+from common.effective_settings import EffectiveSetting
+from common.errors import InvalidRequest, ModelUnavailable
 from gateway.converters.inventory import inventory_nodes
 from gateway.core.keys.hidden_names import texts_shown
-from gateway.core.keys.keys import Scope
+from gateway.core.keys.keys import ALL_SCOPES, Scope
 from gateway.http.endpoint.exchange import Exchange
-from gateway.http.endpoint.route_errors import OF_THE_CLUSTER
+from gateway.http.endpoint.fields import check_names
+from gateway.http.endpoint.route_errors import OF_NODES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
-from gateway.http.puna.gateway_state import GatewayState
 from gateway.http.puna.operation_bodies import (
     ConfigAnswer,
+    DrainedNode,
     HealthAnswer,
     NodeList,
     Readiness,
     ScrapeTargets,
 )
-from gateway.keys.visits import may_use
+from gateway.http.puna.placements import scheduler_answer
+from gateway.keys.visits import current_visit, may_use
 from gateway.models.first_nodes import FirstNodes
 from gateway.models.scrape_targets import scrape_targets
 from gateway.ports import for_clients
+
+NODE_LENGTH_MAX = 128
+BUDGET_S_MAX = 86_400
+
+
+def node_routes(service: Service) -> list[Route]:
+    """Build the routes that take nodes out of use and back."""
+    nodes = Nodes(service)
+    return [
+        Route(
+            "POST",
+            f"/puna/v1/nodes/{{node}}/{name}",
+            endpoint,
+            summary,
+            scope=Scope.ADMIN_CLUSTER,
+            response=DrainedNode,
+            errors=OF_NODES,
+        )
+        for name, endpoint, summary in (
+            ("drain", nodes.drain, "Take a node out of use"),
+            ("undrain", nodes.undrain, "Put a node into use again"),
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """For operators. The list of nodes is one of the operations."""
+
+    service: Service
+
+    async def drain(self, exchange: Exchange) -> None:
+        """POST /puna/v1/nodes/{node}/drain[?budget_s=…]: nothing new there, what runs there moves or ends.
+
+        Answered once it is written down.
+        """
+        node = exchange.path_value[:NODE_LENGTH_MAX]
+        check_names(exchange.query, ("budget_s",), "parameter")
+        budget_s = _budget_s(exchange.query.get("budget_s"))
+        replicas = await scheduler_answer(self.service.scheduler.drain(node, budget_s=budget_s))
+        await exchange.respond_json(
+            {"node": node, "state": "draining" if replicas else "drained", "draining_replicas": replicas}
+        )
+
+    async def undrain(self, exchange: Exchange) -> None:
+        """POST /puna/v1/nodes/{node}/undrain: in use again."""
+        node = exchange.path_value[:NODE_LENGTH_MAX]
+        await scheduler_answer(self.service.scheduler.undrain(node))
+        await exchange.respond_json({"node": node, "state": "ready"})
+
+
+def _budget_s(written: str | None) -> float | None:
+    if written is None:
+        return None
+    if not written.isdecimal() or int(written[:6]) > BUDGET_S_MAX:
+        raise InvalidRequest(f"budget_s must be a whole number from 0 to {BUDGET_S_MAX}", param="budget_s")
+    return float(written[:6])
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """Endpoints that need no other service."""
+
+    service: Service
+
+    async def config(self, exchange: Exchange) -> None:
+        """GET /puna/v1/config: the settings in effect, without secrets."""
+        rows = [_row(setting) for setting in self.service.settings]
+        await exchange.respond_json({"process": "gateway", "version": self.service.version, "settings": rows})
+
+    async def queues(self, exchange: Exchange) -> None:
+        """GET /puna/v1/queue: for every model its waiting requests, their longest wait, and the rate of ends."""
+        reports = self.service.inference.dispatcher.queue_reports()
+        await exchange.respond_json(
+            {
+                "models": [
+                    {
+                        "model": report.model_name,
+                        "depth": report.waiting,
+                        "oldest_wait_s": report.oldest_wait_s,
+                        "drain_rate": report.ends_per_s,
+                    }
+                    for report in reports
+                    if may_use(report.model_name)
+                ]
+            }
+        )
+
+    async def whoami(self, exchange: Exchange) -> None:
+        """GET /puna/v1/whoami: the rights of the caller's key, so that a page offers nothing that would be refused."""
+        visit = current_visit()
+        key = visit.key if visit is not None else None
+        await exchange.respond_json(
+            {
+                "keys": key is not None,
+                "key": key.id if key is not None else None,
+                "owner": key.owner if key is not None else None,
+                "scopes": sorted(str(scope) for scope in (key.scopes if key is not None else ALL_SCOPES)),
+                "models": list(key.models) if key is not None and key.models else None,
+                "version": self.service.version,
+            }
+        )
+
+
+def _row(setting: EffectiveSetting) -> dict[str, str]:
+    return {
+        "name": setting.name,
+        "value": setting.value,
+        "source": str(setting.source),
+        "variable": setting.variable,
+        "effect": setting.text,
+    }
+
 
 # Clients of llama-server and vLLM, and benchmarks, look at the other two before they ask.
 _HEALTH_PATHS = ("/healthz", "/health", "/v1/health")

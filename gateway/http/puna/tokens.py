@@ -1,15 +1,119 @@
-"""POST /puna/v1/tokenize and /puna/v1/detokenize."""
+"""/puna/v1/tokenize and /puna/v1/detokenize."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from common.errors import InvalidRequest
+from gateway.core.keys.keys import Scope
 from gateway.core.request.answers import Chat, RawPrompt
+from gateway.core.request.conversation import MESSAGES_MAX, TOOLS_MAX
 from gateway.core.request.thinking import parse_think
 from gateway.http.endpoint.exchange import Exchange
-from gateway.http.endpoint.fields import validated
+from gateway.http.endpoint.fields import Between, OwnBody, validated
+from gateway.http.endpoint.response_model import ResponseModel
+from gateway.http.endpoint.route_errors import OF_ANSWERS, OF_MODEL_NAMES, OF_THE_CLUSTER
+from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
+from gateway.http.ollama.bodies import OllamaMessage
 from gateway.http.ollama.requests import message_of
-from gateway.http.puna.token_bodies import DetokenizeBody, TokenizeBody
+from gateway.http.puna.operation_bodies import QueueList
+from gateway.http.puna.operations import GatewayState
+from gateway.http.puna.placement_answers import ConstraintsAndPlacements, ConstraintsAnswer
+from gateway.http.puna.placement_bodies import ConstraintsBody
+from gateway.http.puna.placements import Placements
+
+_POLICY = "/puna/v1/models/{model}/policy"
+
+
+def puna_routes(service: Service) -> list[Route]:
+    """List the routes of tokens, queues and policies."""
+    tokens, placements = Tokens(service), Placements(service)
+    return [
+        Route(
+            "POST",
+            "/puna/v1/tokenize",
+            tokens.tokenize,
+            "Tokens of a text or of messages",
+            scope=Scope.MODELS_READ,
+            body=TokenizeBody,
+            response=TokenizeAnswer,
+            errors=OF_ANSWERS,
+        ),
+        Route(
+            "POST",
+            "/puna/v1/detokenize",
+            tokens.detokenize,
+            "The text of tokens",
+            scope=Scope.MODELS_READ,
+            body=DetokenizeBody,
+            response=DetokenizeAnswer,
+            errors=OF_ANSWERS,
+        ),
+        Route(
+            "GET",
+            "/puna/v1/queue",
+            GatewayState(service).queues,
+            "Requests that wait at this gateway",
+            scope=Scope.MODELS_READ,
+            response=QueueList,
+            quiet=True,
+        ),
+        Route(
+            "GET",
+            _POLICY,
+            placements.get,
+            "Constraints of a model, and its replicas",
+            scope=Scope.ADMIN_CLUSTER,
+            response=ConstraintsAndPlacements,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+        Route(
+            "PUT",
+            _POLICY,
+            placements.put,
+            "Set the constraints of a model",
+            scope=Scope.ADMIN_CLUSTER,
+            body=ConstraintsBody,
+            response=ConstraintsAnswer,
+            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        ),
+    ]
+
+
+_TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
+TOKENS_MAX = 200_000
+
+
+class TokenizeBody(OwnBody):
+    """POST /puna/v1/tokenize: a text as it is, or messages as an answer would read them."""
+
+    model: str = Field(min_length=1)
+    text: str | None = None
+    messages: list[OllamaMessage] | None = Field(default=None, max_length=MESSAGES_MAX)
+    tools: list[dict[str, Any]] = Field(default_factory=list, description="Beside messages", max_length=TOOLS_MAX)
+    think: Any = Field(default=None, description="Beside messages")
+
+
+class TokenizeAnswer(ResponseModel):
+    """The answer of /puna/v1/tokenize."""
+
+    tokens: list[int]
+    count: int
+
+
+class DetokenizeBody(OwnBody):
+    """POST /puna/v1/detokenize."""
+
+    model: str = Field(min_length=1)
+    tokens: list[_TokenId] = Field(max_length=TOKENS_MAX)
+
+
+class DetokenizeAnswer(ResponseModel):
+    """The answer of /puna/v1/detokenize. Bytes that are not UTF-8 became U+FFFD."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

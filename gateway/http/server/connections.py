@@ -1,4 +1,8 @@
-"""HTTP connections whose requests have to begin in time: a client that drips its headers holds nothing for long."""
+"""HTTP connections whose requests have to begin in time, counted.
+
+A client that drips its headers holds nothing for long; beyond the limits of `core.dispatch.shedding` a new connection
+gets an error and is closed.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +11,16 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from gateway.core.dispatch.shedding import RETRY_AFTER_S, Connections
 from gateway.http.server.response_bytes import ResponseBytes
+from gateway.pressure.pressure import PRESSURE
+
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n"
+    b"retry-after: %d\r\n\r\n" % RETRY_AFTER_S
+)
+CONNECTIONS = Connections()
+
 
 # From the first byte of a request, or from the connection, to the end of its headers.
 HEAD_S_MAX = 10.0
@@ -38,23 +51,33 @@ class ClientConnection:
         return self._cycle.more_body
 
 
-class TimedProtocol(H11Protocol):
-    """Uvicorn's protocol; between requests its own timeout of idle connections holds."""
+class LimitedProtocol(H11Protocol):
+    """Uvicorn's protocol, counted as long as it lasts; between requests its own timeout of idle connections holds."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _client: ClientConnection | None = None
+    _counted: str | None = None  # the address; None: refused
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._application, self.app = self.app, self._serve
 
     def connection_made(self, transport: Any) -> None:
-        """Note a new client, which has to send a request in time."""
+        """Count a new client, which has to send a request in time, or refuse it."""
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
         super().connection_made(transport)
         self._wait_for_head()
+        if CONNECTIONS.admit(address, PRESSURE):
+            self._counted = address
+            return
+        transport.write(_REFUSAL)
+        transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Note received bytes: a whole head, or a part of one."""
+        """Note received bytes: a whole head, or a part of one; those of a refused client are ignored."""
+        if self._counted is None:
+            return
         super().data_received(data)
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering or self.transport.is_closing():
@@ -66,6 +89,9 @@ class TimedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the client left."""
+        if self._counted is not None:
+            CONNECTIONS.leave(self._counted)
+            self._counted = None
         self._stop_waiting()
         super().connection_lost(exc)
         client = self._client

@@ -11,7 +11,7 @@ from common.chat_templates import is_jinja
 from common.errors import StartupError, TemplateFailed
 from common.spec.load_options import LoadOptions
 from gateway.answers.output import plan_output
-from gateway.converters.models import model_from_proto
+from gateway.converters.routes import model_from_proto
 from gateway.core.models.chat_template import TemplatePolicy
 from gateway.core.models.family_templates import FAMILIES, closest_family
 from gateway.core.models.routes import ModelInfo

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.prepare.truncation import DropSearch, droppable_indices, without_oldest
+from gateway.core.prepare.turns import DropSearch, droppable_indices, without_oldest
 from gateway.core.request.answers import Message
 
 

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from gateway.core.ui.changes import changes_between
-from gateway.core.ui.figures import PageCounters, figures_between
-from gateway.core.ui.pace import LoadPaces
-from gateway.core.ui.visibility import view_for
+from gateway.core.ui.figures import LoadPaces, PageCounters, figures_between
+from gateway.core.ui.views import changes_between, view_for
 
 
 def test_rates_are_what_grew_between_two_readings() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest, RequestTooLarge
-from gateway.http.endpoint.json_body import DEPTH_MAX, NODES_MAX, TEXT_BODY_BYTES_MAX, parse_json
+from gateway.http.endpoint.exchange import DEPTH_MAX, NODES_MAX, TEXT_BODY_BYTES_MAX, parse_json
 
 JSON = st.recursive(
     st.none()

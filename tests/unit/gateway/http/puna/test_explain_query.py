@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.http.puna.explain_query import explain_question
+from gateway.http.puna.placements import explain_question
 
 
 def test_a_query_is_read_as_a_body_is() -> None:

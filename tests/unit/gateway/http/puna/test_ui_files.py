@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gateway.core.dispatch.browser import BrowserPolicy
-from gateway.http.puna.ui import FOLDER, page_files
+from gateway.http.puna.page_routes import FOLDER, page_files
 
 FILES = page_files()
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
