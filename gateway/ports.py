@@ -1,13 +1,15 @@
 """Interfaces of the other services that the gateway uses (clients: `scheduler.client`, `runner.client`)."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import Protocol, TypeVar
 
 from common.errors import ModelUnavailable
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2, store_pb2
 
 log = get_logger()
+
+Answer = TypeVar("Answer")
 
 
 class SchedulerPort(Protocol):
@@ -135,3 +137,15 @@ def for_clients(error: ModelUnavailable) -> ModelUnavailable:
         return error
     log.warning("scheduler.unreachable", text=error.message)
     return ModelUnavailable("the scheduler cannot be reached", retry_after_s=_SCHEDULER_RETRY_S)
+
+
+async def scheduler_answer(answer: Awaitable[Answer]) -> Answer:
+    """Wait for an answer of the scheduler. If it cannot be reached, clients do not see its address.
+
+    Raises:
+        PunaError: what the scheduler raised.
+    """
+    try:
+        return await answer
+    except ModelUnavailable as error:
+        raise for_clients(error) from error

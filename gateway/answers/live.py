@@ -13,7 +13,7 @@ from gateway.answers.choices import ChoiceEvent
 from gateway.answers.record import RequestRecord
 from gateway.core.request.answers import LoadUpdate, Queued
 from gateway.core.ui.figures import PageCounters
-from gateway.keys.visits import current_visit
+from gateway.keys.visits import current_key
 
 # First-token times of requests that ended since the last look; there may never be one.
 _FIRST_TOKENS_KEPT = 512
@@ -57,8 +57,7 @@ class LiveRequests:
     @contextmanager
     def request(self, record: RequestRecord) -> Iterator[LiveRequest]:
         """Register a request for as long as it is worked on."""
-        visit = current_visit()
-        key = visit.key if visit is not None else None
+        key = current_key()
         live = LiveRequest(
             number=next(self._numbers),
             id=str(structlog.contextvars.get_contextvars().get("request_id", "")),

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 
 import orjson
 
@@ -45,10 +46,10 @@ from gateway.http.openai.vectors import EmbeddingsAnswer, EmbeddingsBody, OpenAi
 from gateway.http.openapi import openapi_document
 from gateway.http.puna.aliases import alias_routes
 from gateway.http.puna.keys import key_routes
-from gateway.http.puna.operations import node_routes, operation_routes
+from gateway.http.puna.operations import operation_routes
 from gateway.http.puna.page_routes import page_routes
 from gateway.http.puna.placements import placement_routes
-from gateway.http.puna.tokens import puna_routes
+from gateway.http.puna.tokens import token_routes
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"
@@ -84,8 +85,7 @@ def make_routes(service: Service) -> list[Route]:
         *absent_routes(),
         *operation_routes(service),
         *placement_routes(service),
-        *node_routes(service),
-        *puna_routes(service),
+        *token_routes(service),
         *alias_routes(service),
         *key_routes(service),
         *page_routes(service),
@@ -101,168 +101,98 @@ def make_routes(service: Service) -> list[Route]:
 
 def _ollama_routes(service: Service) -> list[Route]:
     answers, models, embeddings = OllamaAnswers(service), OllamaModels(service), OllamaEmbeddings(service)
+    infer = partial(Route, "POST", scope=Scope.INFER, media_types=(_JSON, _NDJSON))
+    embed = partial(Route, "POST", scope=Scope.EMBED)
+    read = partial(Route, scope=Scope.MODELS_READ)
+    look = partial(Route, "GET", scope=None, quiet=True)
+    on_names = OF_MODEL_NAMES | OF_THE_CLUSTER
     return [
         Route("GET", "/", models.root, "Liveness", scope=None, media_types=("text/plain",), statuses=(200, 302)),
-        Route(
-            "POST",
-            "/api/generate",
-            answers.generate,
-            "Continue a prompt",
-            scope=Scope.INFER,
-            body=GenerateBody,
-            response=GenerateChunk,
-            media_types=(_JSON, _NDJSON),
-        ),
-        Route(
-            "POST",
-            "/api/chat",
-            answers.chat,
-            "Answer a conversation",
-            scope=Scope.INFER,
-            body=ChatBody,
-            response=ChatChunk,
-            media_types=(_JSON, _NDJSON),
-        ),
-        Route(
-            "POST",
-            "/api/embed",
-            embeddings.embed,
-            "Vectors of texts",
-            scope=Scope.EMBED,
-            body=EmbedBody,
-            response=EmbedAnswer,
-        ),
-        Route(
-            "POST",
+        infer("/api/generate", answers.generate, "Continue a prompt", body=GenerateBody, response=GenerateChunk),
+        infer("/api/chat", answers.chat, "Answer a conversation", body=ChatBody, response=ChatChunk),
+        embed("/api/embed", embeddings.embed, "Vectors of texts", body=EmbedBody, response=EmbedAnswer),
+        embed(
             "/api/embeddings",
             embeddings.legacy,
             "The vector of one text, not normalised",
-            scope=Scope.EMBED,
             body=LegacyEmbeddingBody,
             response=LegacyEmbeddingAnswer,
         ),
-        Route("GET", "/api/tags", models.tags, "Every model", scope=Scope.MODELS_READ, response=TagList),
-        Route("GET", "/api/ps", models.running, "Loaded models", scope=Scope.MODELS_READ, response=RunningList),
-        Route(
-            "POST",
-            "/api/show",
-            models.show,
-            "One model",
-            scope=Scope.MODELS_READ,
-            body=ShowBody,
-            response=ShownModel,
-            errors=OF_MODEL_NAMES | OF_THE_CLUSTER,
-        ),
-        Route("GET", "/api/version", models.version, "Versions", scope=None, response=VersionAnswer, quiet=True),
-        Route("GET", "/api/status", models.status, "No cloud", scope=None, response=StatusAnswer, quiet=True),
+        read("GET", "/api/tags", models.tags, "Every model", response=TagList),
+        read("GET", "/api/ps", models.running, "Loaded models", response=RunningList),
+        read("POST", "/api/show", models.show, "One model", body=ShowBody, response=ShownModel, errors=on_names),
+        look("/api/version", models.version, "Versions", response=VersionAnswer),
+        look("/api/status", models.status, "No cloud", response=StatusAnswer),
     ]
 
 
 def _openai_routes(service: Service) -> list[Route]:
     answers, models, vectors = OpenAiAnswers(service), OpenAiModels(service), OpenAiVectors(service)
     responses = ResponsesAnswers(service)
+    infer = partial(Route, "POST", scope=Scope.INFER)
+    stream = partial(infer, media_types=(_JSON, _SSE))
+    embed = partial(Route, "POST", scope=Scope.EMBED)
+    read = partial(Route, "GET", scope=Scope.MODELS_READ)
+    rank = partial(embed, endpoint=vectors.rerank, summary="Documents by how well they answer a query")
     return [
-        Route(
-            "POST",
+        stream(
             "/v1/chat/completions",
             answers.chat,
             "Answer a conversation",
-            scope=Scope.INFER,
             body=ChatCompletionBody,
             response=ChatCompletionAnswer,
-            media_types=(_JSON, _SSE),
         ),
-        Route(
-            "POST",
+        stream(
             "/v1/completions",
             answers.complete,
             "Continue a prompt, without a template",
-            scope=Scope.INFER,
             body=CompletionBody,
             response=CompletionAnswer,
-            media_types=(_JSON, _SSE),
         ),
-        Route(
-            "POST",
+        stream(
             "/v1/responses",
             responses.create,
             "Answer a conversation, item by item",
-            scope=Scope.INFER,
             body=ResponsesBody,
             response=ResponseObject,
-            media_types=(_JSON, _SSE),
         ),
-        Route(
-            "POST",
+        infer(
             "/v1/responses/input_tokens",
             responses.input_tokens,
             "Tokens of a conversation",
-            scope=Scope.INFER,
             body=InputTokensBody,
             response=InputTokensAnswer,
         ),
-        Route(
-            "POST",
+        infer(
             "/v1/responses/compact",
             responses.compact,
             "Items that stand for a longer conversation",
-            scope=Scope.INFER,
             body=CompactBody,
             response=CompactionObject,
         ),
-        Route(
-            "POST",
-            "/v1/embeddings",
-            vectors.embeddings,
-            "Vectors of texts",
-            scope=Scope.EMBED,
-            body=EmbeddingsBody,
-            response=EmbeddingsAnswer,
-        ),
-        *(
-            Route(
-                "POST",
-                path,
-                vectors.rerank,
-                "Documents by how well they answer a query",
-                scope=Scope.EMBED,
-                body=RerankBody,
-                response=RerankAnswer,
-            )
-            for path in _RERANK_PATHS
-        ),
-        Route("GET", "/v1/models", models.list_all, "Every model", scope=Scope.MODELS_READ, response=AnyModelList),
-        Route(
-            "GET",
-            "/v1/models/{id}",
-            models.get,
-            "One model",
-            scope=Scope.MODELS_READ,
-            response=AnyModel,
-            errors=OF_MODEL_NAMES,
-        ),
+        embed("/v1/embeddings", vectors.embeddings, "Vectors of texts", body=EmbeddingsBody, response=EmbeddingsAnswer),
+        *(rank(path, body=RerankBody, response=RerankAnswer) for path in _RERANK_PATHS),
+        read("/v1/models", models.list_all, "Every model", response=AnyModelList),
+        read("/v1/models/{id}", models.get, "One model", response=AnyModel, errors=OF_MODEL_NAMES),
     ]
 
 
 def _anthropic_routes(service: Service) -> list[Route]:
     answers = AnthropicAnswers(service)
+    infer = partial(Route, "POST", scope=Scope.INFER)
     return [
-        Route(
-            "POST",
+        infer(
             "/v1/messages",
             answers.messages,
             "Answer a conversation",
-            scope=Scope.INFER,
             body=MessagesBody,
             response=MessagesAnswer,
             media_types=(_JSON, _SSE),
         ),
-        Route(
-            "POST",
+        infer(
             "/v1/messages/count_tokens",
             answers.count_tokens,
             "Tokens of a conversation",
-            scope=Scope.INFER,
             body=CountTokensBody,
             response=CountTokensAnswer,
         ),

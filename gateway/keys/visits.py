@@ -24,10 +24,6 @@ class Visit:
         """Return True if the caller has a scope; `stranger`: the answer without keys."""
         return scope in self.key.scopes if self.key else stranger
 
-    def may_use(self, model: str) -> bool:
-        """Return True if the model exists for this caller."""
-        return self.key is None or self.key.may_use(model)
-
     async def reserve(self, tokens: int) -> None:
         """Take tokens for what the request may come to.
 
@@ -56,22 +52,28 @@ def current_visit() -> Visit | None:
     return _current.get()
 
 
+def current_key() -> Key | None:
+    """Return the key of the caller; None: everything is open, or no request is worked for."""
+    visit = current_visit()
+    return None if visit is None else visit.key
+
+
 def may_use(model: str) -> bool:
     """Return True if the caller, if there is one, may see a model."""
-    visit = current_visit()
-    return visit is None or visit.may_use(model)
+    key = current_key()
+    return key is None or key.may_use(model)
 
 
 def may_use_all() -> bool:
     """Return True if there is no model that the caller may not see."""
-    visit = current_visit()
-    return visit is None or visit.key is None or not visit.key.model_keys
+    key = current_key()
+    return key is None or not key.model_keys
 
 
 def within_context(asked_tokens: int | None) -> int | None:
     """Limit the requested context to that of the caller's key. None: the replica's own."""
-    visit = current_visit()
-    most = visit.key.context_tokens if visit is not None and visit.key is not None else None
+    key = current_key()
+    most = key.context_tokens if key is not None else None
     return asked_tokens if most is None else min(asked_tokens or most, most)
 
 
@@ -98,8 +100,7 @@ def cache_salt() -> str:
 
 def claim(tokens: int) -> SlotClaim:
     """Build the claim for a slot: the caller's tenant, if there is one."""
-    visit = current_visit()
-    if visit is None or visit.key is None:
+    key = current_key()
+    if key is None:
         return SlotClaim(tokens=tokens)
-    key = visit.key
     return SlotClaim(tenant=key.tenant, band=key.band, weight=key.weight, tokens=tokens)

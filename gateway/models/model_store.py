@@ -21,7 +21,7 @@ from gateway.core.models.store_choice import (
     roomiest,
 )
 from gateway.core.request.model_names import model_not_found, parse_model_name
-from gateway.ports import SchedulerPort, Stores, for_clients
+from gateway.ports import SchedulerPort, Stores, scheduler_answer
 from gateway.replicas.routes import RouteCache
 from protos import discovery_pb2, store_pb2
 
@@ -156,11 +156,7 @@ class ModelStores:
         return not response.existed
 
     async def _nodes(self) -> tuple[StoreNode, ...]:
-        try:
-            inventory = await self.scheduler.list_nodes()
-        except ModelUnavailable as error:
-            raise for_clients(error) from error
-        return store_nodes(inventory)
+        return store_nodes(await scheduler_answer(self.scheduler.list_nodes()))
 
     async def _blobs(self, nodes: Sequence[StoreNode], digests: Sequence[str]) -> dict[str, dict[str, int]]:
         """Map each node to the sizes of those blobs that it has. A node that does not answer has none."""

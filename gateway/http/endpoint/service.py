@@ -26,7 +26,7 @@ from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_visit, reserve
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
-from gateway.ports import SchedulerPort, for_clients
+from gateway.ports import SchedulerPort, scheduler_answer
 
 log = get_logger()
 
@@ -138,10 +138,7 @@ class Service:
         Raises:
             ModelUnavailable: there is no scheduler to order it.
         """
-        try:
-            return await self.scheduler.unload_model(model_name)
-        except ModelUnavailable as error:
-            raise for_clients(error) from error
+        return await scheduler_answer(self.scheduler.unload_model(model_name))
 
     async def all_answered(self) -> None:
         """Return once no answer is in progress."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -242,80 +243,18 @@ def _new_name(body: NamedBody) -> str:
 def store_routes(service: Service) -> list[Route]:
     """List the routes of the store."""
     store = ModelStore(service)
+    write = partial(Route, scope=Scope.MODELS_WRITE, errors=OF_STORES)
+    report = partial(write, "POST", response=StatusLine, media_types=_LINES)
+    silent = partial(write, media_types=())
     return [
-        Route(
-            "POST",
-            "/api/pull",
-            store.pull,
-            "Fetch a model from its registry",
-            scope=Scope.MODELS_WRITE,
-            errors=OF_STORES,
-            body=PullBody,
-            response=StatusLine,
-            media_types=_LINES,
-        ),
-        Route(
-            "POST",
-            "/api/create",
-            store.create,
-            "Make a model from another one or from files",
-            scope=Scope.MODELS_WRITE,
-            errors=OF_STORES,
-            body=CreateBody,
-            response=StatusLine,
-            media_types=_LINES,
-        ),
-        Route(
-            "POST",
-            "/api/copy",
-            store.copy,
-            "Give a model a second name",
-            scope=Scope.MODELS_WRITE,
-            errors=OF_STORES,
-            body=CopyBody,
-            media_types=(),
-        ),
-        Route(
-            "DELETE",
-            "/api/delete",
-            store.delete,
-            "Forget a model",
-            scope=Scope.MODELS_WRITE,
-            errors=OF_STORES,
-            body=DeleteBody,
-            media_types=(),
-        ),
-        Route(
-            "HEAD",
-            _BLOB,
-            store.has_blob,
-            "Existence of a file",
-            scope=Scope.MODELS_WRITE,
-            errors=OF_STORES,
-            media_types=(),
-            statuses=(200, 404),
-        ),
-        Route(
-            "POST",
-            _BLOB,
-            store.put_blob,
-            "Send a file",
-            scope=Scope.MODELS_WRITE,
-            errors=OF_STORES,
-            media_types=(),
-            takes_file=True,
-            statuses=(200, 201),
-        ),
+        report("/api/pull", store.pull, "Fetch a model from its registry", body=PullBody),
+        report("/api/create", store.create, "Make a model from another one or from files", body=CreateBody),
+        silent("POST", "/api/copy", store.copy, "Give a model a second name", body=CopyBody),
+        silent("DELETE", "/api/delete", store.delete, "Forget a model", body=DeleteBody),
+        silent("HEAD", _BLOB, store.has_blob, "Existence of a file", statuses=(200, 404)),
+        silent("POST", _BLOB, store.put_blob, "Send a file", takes_file=True, statuses=(200, 201)),
         *(
-            Route(
-                "POST",
-                path,
-                store.refuse_push,
-                "Not supported",
-                scope=Scope.MODELS_WRITE,
-                errors=NEVER_THERE,
-                statuses=(),
-            )
+            write("POST", path, store.refuse_push, "Not supported", errors=NEVER_THERE, statuses=())
             for path in _REFUSED
         ),
     ]

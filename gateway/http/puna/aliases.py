@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import Field
 
@@ -17,8 +18,8 @@ from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.route_errors import OF_MODEL_NAMES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
-from gateway.http.puna.placements import scheduler_answer
 from gateway.keys.visits import may_use
+from gateway.ports import scheduler_answer
 
 log = get_logger()
 
@@ -57,6 +58,7 @@ class AliasRemoved(ResponseModel):
 def alias_routes(service: Service) -> list[Route]:
     """List the routes of aliases."""
     aliases = Aliases(service)
+    admin = partial(Route, scope=Scope.ADMIN_CLUSTER, errors=OF_THE_CLUSTER | OF_MODEL_NAMES)
     return [
         Route(
             "GET",
@@ -66,25 +68,8 @@ def alias_routes(service: Service) -> list[Route]:
             scope=Scope.MODELS_READ,
             response=AliasList,
         ),
-        Route(
-            "PUT",
-            _ONE,
-            aliases.put,
-            "Give a model a second name",
-            scope=Scope.ADMIN_CLUSTER,
-            body=AliasBody,
-            response=AliasAnswer,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
-        Route(
-            "DELETE",
-            _ONE,
-            aliases.remove,
-            "Forget a second name; the model stays",
-            scope=Scope.ADMIN_CLUSTER,
-            response=AliasRemoved,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
+        admin("PUT", _ONE, aliases.put, "Give a model a second name", body=AliasBody, response=AliasAnswer),
+        admin("DELETE", _ONE, aliases.remove, "Forget a second name; the model stays", response=AliasRemoved),
     ]
 
 

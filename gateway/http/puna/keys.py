@@ -1,6 +1,7 @@
 """/puna/v1/keys: make, list and revoke API keys."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -184,19 +185,11 @@ def _seconds(text: str) -> int:
 def key_routes(service: Service) -> list[Route]:
     """List the routes of keys."""
     keys = Keys(service)
-    several, one, scope = "/puna/v1/keys", "/puna/v1/keys/{id}", Scope.ADMIN_KEYS
+    several, one = "/puna/v1/keys", "/puna/v1/keys/{id}"
+    route = partial(Route, scope=Scope.ADMIN_KEYS, errors=OF_MADE_KEYS)
     return [
-        Route("GET", several, keys.list_all, "API keys", scope=scope, response=KeyList, errors=OF_MADE_KEYS),
-        Route(
-            "POST",
-            several,
-            keys.create,
-            "Make an API key",
-            scope=scope,
-            body=KeyBody,
-            response=KeyObject,
-            errors=OF_MADE_KEYS,
-        ),
-        Route("GET", one, keys.get, "One API key", scope=scope, response=KeyObject, errors=OF_MADE_KEYS),
-        Route("DELETE", one, keys.revoke, "Revoke an API key", scope=scope, response=KeyObject, errors=OF_MADE_KEYS),
+        route("GET", several, keys.list_all, "API keys", response=KeyList),
+        route("POST", several, keys.create, "Make an API key", body=KeyBody, response=KeyObject),
+        route("GET", one, keys.get, "One API key", response=KeyObject),
+        route("DELETE", one, keys.revoke, "Revoke an API key", response=KeyObject),
     ]

@@ -1,11 +1,12 @@
 """Health, metrics, scrape targets, settings, queues, the caller's rights, and nodes."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from common.effective_settings import EffectiveSetting
-from common.errors import InvalidRequest, ModelUnavailable
+from common.errors import InvalidRequest
 from gateway.converters.inventory import inventory_nodes
 from gateway.core.keys.hidden_names import texts_shown
 from gateway.core.keys.keys import ALL_SCOPES, Scope
@@ -19,178 +20,62 @@ from gateway.http.puna.operation_bodies import (
     DrainedNode,
     HealthAnswer,
     NodeList,
+    QueueList,
     Readiness,
     ScrapeTargets,
+    WhoAmIAnswer,
 )
-from gateway.http.puna.placements import scheduler_answer
-from gateway.keys.visits import current_visit, may_use
+from gateway.keys.visits import current_key, may_use
 from gateway.models.first_nodes import FirstNodes
 from gateway.models.scrape_targets import scrape_targets
-from gateway.ports import for_clients
+from gateway.ports import scheduler_answer
 
 NODE_LENGTH_MAX = 128
 BUDGET_S_MAX = 86_400
-
-
-def node_routes(service: Service) -> list[Route]:
-    """Build the routes that take nodes out of use and back."""
-    nodes = Nodes(service)
-    return [
-        Route(
-            "POST",
-            f"/puna/v1/nodes/{{node}}/{name}",
-            endpoint,
-            summary,
-            scope=Scope.ADMIN_CLUSTER,
-            response=DrainedNode,
-            errors=OF_NODES,
-        )
-        for name, endpoint, summary in (
-            ("drain", nodes.drain, "Take a node out of use"),
-            ("undrain", nodes.undrain, "Put a node into use again"),
-        )
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """For operators. The list of nodes is one of the operations."""
-
-    service: Service
-
-    async def drain(self, exchange: Exchange) -> None:
-        """POST /puna/v1/nodes/{node}/drain[?budget_s=…]: nothing new there, what runs there moves or ends.
-
-        Answered once it is written down.
-        """
-        node = exchange.path_value[:NODE_LENGTH_MAX]
-        check_names(exchange.query, ("budget_s",), "parameter")
-        budget_s = _budget_s(exchange.query.get("budget_s"))
-        replicas = await scheduler_answer(self.service.scheduler.drain(node, budget_s=budget_s))
-        await exchange.respond_json(
-            {"node": node, "state": "draining" if replicas else "drained", "draining_replicas": replicas}
-        )
-
-    async def undrain(self, exchange: Exchange) -> None:
-        """POST /puna/v1/nodes/{node}/undrain: in use again."""
-        node = exchange.path_value[:NODE_LENGTH_MAX]
-        await scheduler_answer(self.service.scheduler.undrain(node))
-        await exchange.respond_json({"node": node, "state": "ready"})
-
-
-def _budget_s(written: str | None) -> float | None:
-    if written is None:
-        return None
-    if not written.isdecimal() or int(written[:6]) > BUDGET_S_MAX:
-        raise InvalidRequest(f"budget_s must be a whole number from 0 to {BUDGET_S_MAX}", param="budget_s")
-    return float(written[:6])
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayState:
-    """Endpoints that need no other service."""
-
-    service: Service
-
-    async def config(self, exchange: Exchange) -> None:
-        """GET /puna/v1/config: the settings in effect, without secrets."""
-        rows = [_row(setting) for setting in self.service.settings]
-        await exchange.respond_json({"process": "gateway", "version": self.service.version, "settings": rows})
-
-    async def queues(self, exchange: Exchange) -> None:
-        """GET /puna/v1/queue: for every model its waiting requests, their longest wait, and the rate of ends."""
-        reports = self.service.inference.dispatcher.queue_reports()
-        await exchange.respond_json(
-            {
-                "models": [
-                    {
-                        "model": report.model_name,
-                        "depth": report.waiting,
-                        "oldest_wait_s": report.oldest_wait_s,
-                        "drain_rate": report.ends_per_s,
-                    }
-                    for report in reports
-                    if may_use(report.model_name)
-                ]
-            }
-        )
-
-    async def whoami(self, exchange: Exchange) -> None:
-        """GET /puna/v1/whoami: the rights of the caller's key, so that a page offers nothing that would be refused."""
-        visit = current_visit()
-        key = visit.key if visit is not None else None
-        await exchange.respond_json(
-            {
-                "keys": key is not None,
-                "key": key.id if key is not None else None,
-                "owner": key.owner if key is not None else None,
-                "scopes": sorted(str(scope) for scope in (key.scopes if key is not None else ALL_SCOPES)),
-                "models": list(key.models) if key is not None and key.models else None,
-                "version": self.service.version,
-            }
-        )
-
-
-def _row(setting: EffectiveSetting) -> dict[str, str]:
-    return {
-        "name": setting.name,
-        "value": setting.value,
-        "source": str(setting.source),
-        "variable": setting.variable,
-        "effect": setting.text,
-    }
-
-
 # Clients of llama-server and vLLM, and benchmarks, look at the other two before they ask.
 _HEALTH_PATHS = ("/healthz", "/health", "/v1/health")
 
 
 def operation_routes(service: Service) -> list[Route]:
-    """List the routes of health, metrics, settings and nodes."""
+    """List the routes of health, metrics, settings, queues and nodes."""
     operations = Operations(service, FirstNodes(service.scheduler))
-    text = ("text/plain",)
+    look = partial(Route, "GET", quiet=True)
+    steer = partial(Route, "POST", scope=Scope.ADMIN_CLUSTER, response=DrainedNode, errors=OF_NODES)
+    settings = "The settings of this gateway as they are in effect, without secrets"
     return [
-        *(
-            Route("GET", path, operations.health, "Alive", scope=None, response=HealthAnswer, quiet=True)
-            for path in _HEALTH_PATHS
-        ),
-        Route(
-            "GET",
+        *(look(path, operations.health, "Alive", scope=None, response=HealthAnswer) for path in _HEALTH_PATHS),
+        look(
             "/readyz",
             operations.ready,
             "Admitting requests",
             scope=None,
             response=Readiness,
             other_answers=((503, Readiness),),
-            quiet=True,
         ),
-        Route(
-            "GET",
-            "/metrics",
-            operations.metrics,
-            "Prometheus metrics",
-            scope=Scope.METRICS,
-            media_types=text,
-            quiet=True,
-        ),
-        Route(
-            "GET",
+        look("/metrics", operations.metrics, "Prometheus metrics", scope=Scope.METRICS, media_types=("text/plain",)),
+        look(
             "/puna/v1/targets",
             operations.targets,
             "Scrape targets for Prometheus",
             scope=Scope.METRICS,
             response=ScrapeTargets,
             errors=OF_THE_CLUSTER,
-            quiet=True,
         ),
-        Route(
-            "GET",
-            "/puna/v1/config",
-            GatewayState(service).config,
-            "The settings of this gateway as they are in effect, without secrets",
-            scope=Scope.ADMIN_CLUSTER,
-            response=ConfigAnswer,
-            quiet=True,
+        look("/puna/v1/config", operations.config, settings, scope=Scope.ADMIN_CLUSTER, response=ConfigAnswer),
+        look(
+            "/puna/v1/queue",
+            operations.queues,
+            "Requests that wait at this gateway",
+            scope=Scope.MODELS_READ,
+            response=QueueList,
+        ),
+        look(
+            "/puna/v1/whoami",
+            operations.whoami,
+            "Rights of the caller's key",
+            scope=None,
+            needs_key=True,
+            response=WhoAmIAnswer,
         ),
         Route(
             "GET",
@@ -201,6 +86,8 @@ def operation_routes(service: Service) -> list[Route]:
             response=NodeList,
             errors=OF_THE_CLUSTER,
         ),
+        steer("/puna/v1/nodes/{node}/drain", operations.drain, "Take a node out of use"),
+        steer("/puna/v1/nodes/{node}/undrain", operations.undrain, "Put a node into use again"),
     ]
 
 
@@ -233,10 +120,7 @@ class Operations:
 
     async def nodes(self, exchange: Exchange) -> None:
         """GET /puna/v1/nodes: the inventory as the scheduler sees it."""
-        try:
-            inventory = await self.service.scheduler.list_nodes()
-        except ModelUnavailable as error:
-            raise for_clients(error) from error
+        inventory = await scheduler_answer(self.service.scheduler.list_nodes())
         nodes = [
             {**node, **{name: _visible(node[name]) for name in ("runners", "crash_rows")}}
             for node in inventory_nodes(inventory)
@@ -245,15 +129,86 @@ class Operations:
 
     async def targets(self, exchange: Exchange) -> None:
         """GET /puna/v1/targets: every page to scrape, in the format of Prometheus' HTTP service discovery."""
-        try:
-            inventory = await self.service.scheduler.list_nodes()
-        except ModelUnavailable as error:
-            raise for_clients(error) from error
+        inventory = await scheduler_answer(self.service.scheduler.list_nodes())
         dialled = exchange.headers.get("host", "")
         await exchange.respond_json(scrape_targets(inventory, self.service.addresses, dialled=dialled))
+
+    async def drain(self, exchange: Exchange) -> None:
+        """POST /puna/v1/nodes/{node}/drain[?budget_s=…]: nothing new there, what runs there moves or ends.
+
+        Answered once it is written down.
+        """
+        node = exchange.path_value[:NODE_LENGTH_MAX]
+        check_names(exchange.query, ("budget_s",), "parameter")
+        budget_s = _budget_s(exchange.query.get("budget_s"))
+        replicas = await scheduler_answer(self.service.scheduler.drain(node, budget_s=budget_s))
+        await exchange.respond_json(
+            {"node": node, "state": "draining" if replicas else "drained", "draining_replicas": replicas}
+        )
+
+    async def undrain(self, exchange: Exchange) -> None:
+        """POST /puna/v1/nodes/{node}/undrain: in use again."""
+        node = exchange.path_value[:NODE_LENGTH_MAX]
+        await scheduler_answer(self.service.scheduler.undrain(node))
+        await exchange.respond_json({"node": node, "state": "ready"})
+
+    async def config(self, exchange: Exchange) -> None:
+        """GET /puna/v1/config: the settings in effect, without secrets."""
+        rows = [_row(setting) for setting in self.service.settings]
+        await exchange.respond_json({"process": "gateway", "version": self.service.version, "settings": rows})
+
+    async def queues(self, exchange: Exchange) -> None:
+        """GET /puna/v1/queue: for every model its waiting requests, their longest wait, and the rate of ends."""
+        reports = self.service.inference.dispatcher.queue_reports()
+        await exchange.respond_json(
+            {
+                "models": [
+                    {
+                        "model": report.model_name,
+                        "depth": report.waiting,
+                        "oldest_wait_s": report.oldest_wait_s,
+                        "drain_rate": report.ends_per_s,
+                    }
+                    for report in reports
+                    if may_use(report.model_name)
+                ]
+            }
+        )
+
+    async def whoami(self, exchange: Exchange) -> None:
+        """GET /puna/v1/whoami: the rights of the caller's key, so that a page offers nothing that would be refused."""
+        key = current_key()
+        await exchange.respond_json(
+            {
+                "keys": key is not None,
+                "key": key.id if key is not None else None,
+                "owner": key.owner if key is not None else None,
+                "scopes": sorted(str(scope) for scope in (key.scopes if key is not None else ALL_SCOPES)),
+                "models": list(key.models) if key is not None and key.models else None,
+                "version": self.service.version,
+            }
+        )
 
 
 def _visible(rows: object) -> list[object]:
     """Return the rows about models of the caller."""
     assert isinstance(rows, list)
     return [row for row in rows if may_use(row["model"])]
+
+
+def _budget_s(written: str | None) -> float | None:
+    if written is None:
+        return None
+    if not written.isdecimal() or int(written[:6]) > BUDGET_S_MAX:
+        raise InvalidRequest(f"budget_s must be a whole number from 0 to {BUDGET_S_MAX}", param="budget_s")
+    return float(written[:6])
+
+
+def _row(setting: EffectiveSetting) -> dict[str, str]:
+    return {
+        "name": setting.name,
+        "value": setting.value,
+        "source": str(setting.source),
+        "variable": setting.variable,
+        "effect": setting.text,
+    }

@@ -6,6 +6,7 @@ what changes of it.
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from common.errors import UnknownRoute
@@ -15,10 +16,8 @@ from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.router import Route
 from gateway.http.endpoint.service import Service
 from gateway.http.endpoint.streaming import SSE_HEADERS, data_event
-from gateway.http.puna.operation_bodies import WhoAmIAnswer
-from gateway.http.puna.operations import GatewayState
 from gateway.http.puna.overview import Overview
-from gateway.keys.visits import current_visit, may_use
+from gateway.keys.visits import current_key, current_visit, may_use
 
 # Without a change for so long a comment goes out: the reader can tell a quiet cluster from a dead connection.
 HEARTBEAT_S = 5.0
@@ -55,8 +54,7 @@ class Events:
         return not self.overview.service.draining and (visit is None or visit.is_good())
 
     def _visible(self, view: View) -> View:
-        visit = current_visit()
-        key = visit.key if visit is not None else None
+        key = current_key()
         return view_for(
             view,
             may_use=may_use,
@@ -141,19 +139,10 @@ def page_routes(service: Service) -> list[Route]:
     """List the routes of the page."""
     page = Page()
     files = ("text/html", "text/javascript", "text/css", "image/svg+xml")
+    file = partial(Route, "GET", scope=None, statuses=(200, 304), quiet=True)
     return [
-        Route("GET", "/ui", page.index, "The page", scope=None, media_types=files[:1], statuses=(200, 304), quiet=True),
-        Route(
-            "GET",
-            "/ui/{file}",
-            page.file,
-            "A file of the page",
-            scope=None,
-            errors=frozenset({UnknownRoute}),
-            media_types=files,
-            statuses=(200, 304),
-            quiet=True,
-        ),
+        file("/ui", page.index, "The page", media_types=files[:1]),
+        file("/ui/{file}", page.file, "A file of the page", errors=frozenset({UnknownRoute}), media_types=files),
         Route(
             "GET",
             "/puna/v1/events",
@@ -161,16 +150,6 @@ def page_routes(service: Service) -> list[Route]:
             "The state of everything, then what changes of it",
             scope=Scope.MODELS_READ,
             media_types=("text/event-stream",),
-            quiet=True,
-        ),
-        Route(
-            "GET",
-            "/puna/v1/whoami",
-            GatewayState(service).whoami,
-            "Rights of the caller's key",
-            scope=None,
-            needs_key=True,
-            response=WhoAmIAnswer,
             quiet=True,
         ),
     ]

@@ -1,9 +1,9 @@
 """Placements that run and that operators want, with explain, load and unload: /puna/v1/placements."""
 
 import re
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 from common.errors import InvalidRequest, ModelUnavailable
 from common.spec import codecs
@@ -46,7 +46,7 @@ from gateway.http.puna.placement_bodies import (
     UnloadBody,
 )
 from gateway.keys.visits import may_use
-from gateway.ports import for_clients
+from gateway.ports import scheduler_answer
 from gateway.replicas.replicas import ReplicaPool
 from protos import scheduler_pb2
 
@@ -100,7 +100,6 @@ def _is_yes(query: Mapping[str, str], name: str) -> bool:
 
 
 _NDJSON = "application/x-ndjson"
-Answer = TypeVar("Answer")
 # A measurement takes some tens of milliseconds, and a decision may need several.
 EXPLAIN_WAIT_MS = 5000
 OPTIONS = SAMPLING_RULES.keys() | PLACEMENT_RULES.keys()
@@ -305,107 +304,41 @@ def _expected(event: Queued | LoadUpdate) -> dict[str, object]:
     return expected if event.eta_s is None else {**expected, "eta_s": round(event.eta_s, 1)}
 
 
-async def scheduler_answer(answer: Awaitable[Answer]) -> Answer:
-    """Wait for an answer of the scheduler. If it cannot be reached, clients do not see its address.
-
-    Raises:
-        PunaError: what the scheduler raised.
-    """
-    try:
-        return await answer
-    except ModelUnavailable as error:
-        raise for_clients(error) from error
-
-
 def placement_routes(service: Service) -> list[Route]:
     """Build the routes of placements: loaded, wanted, and explained."""
     placements = Placements(service)
-    one = "/puna/v1/placements/{model}"
+    one, policy, explain = "/puna/v1/placements/{model}", "/puna/v1/models/{model}/policy", "/puna/v1/explain"
+    route = partial(Route, errors=OF_THE_CLUSTER | OF_MODEL_NAMES)
+    read, admin = partial(route, scope=Scope.MODELS_READ), partial(route, scope=Scope.ADMIN_CLUSTER)
+    write = partial(route, "POST", scope=Scope.MODELS_WRITE)
+    found, set_ = "Constraints of a model, and its replicas", "Set the constraints of a model"
     return [
-        Route(
-            "GET",
-            "/puna/v1/placements",
-            placements.list_all,
-            "Loaded replicas and constraints",
-            scope=Scope.MODELS_READ,
-            response=PlacementList,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
+        read(
+            "GET", "/puna/v1/placements", placements.list_all, "Loaded replicas and constraints", response=PlacementList
         ),
-        Route(
-            "GET",
-            one,
-            placements.get,
-            "Constraints of a model, and its replicas",
-            scope=Scope.MODELS_READ,
-            response=ConstraintsAndPlacements,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
-        Route(
-            "PUT",
-            one,
-            placements.put,
-            "Set the constraints of a model",
-            scope=Scope.ADMIN_CLUSTER,
-            body=ConstraintsBody,
-            response=ConstraintsAnswer,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
-        Route(
-            "DELETE",
-            one,
-            placements.delete,
-            "Remove the constraints of a model",
-            scope=Scope.ADMIN_CLUSTER,
-            response=Forgotten,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
-        Route(
-            "GET",
-            "/puna/v1/explain",
-            placements.explain_get,
-            "Explain the placement of a model",
-            scope=Scope.MODELS_READ,
-            response=ExplanationAnswer,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
-        Route(
+        read("GET", one, placements.get, found, response=ConstraintsAndPlacements),
+        admin("PUT", one, placements.put, set_, body=ConstraintsBody, response=ConstraintsAnswer),
+        admin("DELETE", one, placements.delete, "Remove the constraints of a model", response=Forgotten),
+        read("GET", explain, placements.explain_get, "Explain the placement of a model", response=ExplanationAnswer),
+        read(
             "POST",
-            "/puna/v1/explain",
+            explain,
             placements.explain_post,
             "Explain a placement with options",
-            scope=Scope.MODELS_READ,
             body=ExplainBody,
             response=ExplanationAnswer,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
         ),
-        Route(
-            "POST",
-            "/puna/v1/load",
-            placements.load,
-            "Load a model",
-            scope=Scope.MODELS_WRITE,
-            body=LoadBody,
-            media_types=(_NDJSON,),
-            errors=OF_LOADS,
-        ),
-        Route(
-            "POST",
-            "/puna/v1/unload",
-            placements.unload,
-            "Stop the replicas of a model",
-            scope=Scope.MODELS_WRITE,
-            body=UnloadBody,
-            response=Unloaded,
-            errors=OF_THE_CLUSTER | OF_MODEL_NAMES,
-        ),
-        Route(
+        write("/puna/v1/load", placements.load, "Load a model", body=LoadBody, media_types=(_NDJSON,), errors=OF_LOADS),
+        write("/puna/v1/unload", placements.unload, "Stop the replicas of a model", body=UnloadBody, response=Unloaded),
+        admin(
             "POST",
             "/puna/v1/devices/clear",
             placements.clear_device,
             "Test an excluded device again",
-            scope=Scope.ADMIN_CLUSTER,
             body=ClearDeviceBody,
             response=ClearedDevice,
             errors=OF_NODES,
         ),
+        admin("GET", policy, placements.get, found, response=ConstraintsAndPlacements),
+        admin("PUT", policy, placements.put, set_, body=ConstraintsBody, response=ConstraintsAnswer),
     ]
