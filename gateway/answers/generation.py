@@ -99,7 +99,7 @@ class Generation:
                             for delta in self._take(event.tokens, prompt, connection, spent):
                                 yield delta
                         case "prompt":
-                            progress = converters.prompt_progress(event.prompt)
+                            progress = converters.PROMPT_PROGRESS.from_proto(event.prompt)
                             self.record.prompt_tokens = max(self.record.prompt_tokens, progress.total_tokens)
                             spent.prompt = progress.total_tokens
                             if self.begun is None:

@@ -1,8 +1,9 @@
-"""One answer between the runner's protos and the values of `gateway.core`."""
+"""One answer between protos and the values of `gateway.core`: what it waits for, its request, its events."""
 
 from collections.abc import Sequence
 
 from common.spec import codecs
+from common.spec.codec import Codec
 from gateway.core.models.routes import ReplicaInfo
 from gateway.core.prepare.literals import Literal, Picture, Segment, Text, TokenIds
 from gateway.core.prepare.options import AnswerPlan
@@ -14,12 +15,19 @@ from gateway.core.request.answers import (
     Done,
     FinishReason,
     GeneratedToken,
+    LoadUpdate,
     Placed,
     PromptProgress,
+    Queued,
     TokenAlternative,
 )
 from gateway.core.request.constraint import Constraint, FreeText
-from protos import cluster_pb2, runner_pb2
+from protos import cluster_pb2, runner_pb2, scheduler_pb2
+
+QUEUED = Codec(Queued, scheduler_pb2.Queued)
+LOADING = Codec(LoadUpdate, scheduler_pb2.Loading)
+PROMPT_PROGRESS = Codec(PromptProgress, runner_pb2.PromptProgress)
+TOKEN = Codec(GeneratedToken, runner_pb2.Token, nested={"top": Codec(TokenAlternative, runner_pb2.Alternative)})
 
 
 def segment_to_proto(segment: Segment) -> runner_pb2.Segment:
@@ -96,13 +104,6 @@ def _constrain(message: runner_pb2.GenerateRequest, constraint: Constraint) -> N
         message.constraint_token_ids.extend(message.visible_token_ids)
 
 
-def prompt_progress(event: runner_pb2.PromptProgress) -> PromptProgress:
-    """Translate the progress of reading a prompt."""
-    return PromptProgress(
-        done_tokens=event.done_tokens, total_tokens=event.total_tokens, cached_tokens=event.cached_tokens
-    )
-
-
 def delta(chunk: runner_pb2.TokenChunk) -> Delta:
     """Translate a piece of the answer."""
     return Delta(content=chunk.text, tokens=tuple([_token(token) for token in chunk.tokens]))
@@ -111,12 +112,7 @@ def delta(chunk: runner_pb2.TokenChunk) -> Delta:
 def _token(token: runner_pb2.Token) -> GeneratedToken:
     if not token.HasField("logprob"):  # nearly always, and for every token
         return GeneratedToken(id=token.id, piece=token.piece)
-    return GeneratedToken(
-        id=token.id,
-        piece=token.piece,
-        logprob=token.logprob,
-        top=tuple(TokenAlternative(id=t.id, piece=t.piece, logprob=t.logprob) for t in token.top),
-    )
+    return TOKEN.from_proto(token)
 
 
 def end_reason(reason: runner_pb2.DoneReason.ValueType) -> FinishReason:
@@ -171,9 +167,3 @@ def placement_to_proto(where: Placed | ReplicaInfo) -> cluster_pb2.PlacementRef:
     return cluster_pb2.PlacementRef(
         placement_id=where.placement_id, generation=where.generation, incarnation=where.incarnation
     )
-
-
-def token_to_proto(token: GeneratedToken) -> runner_pb2.Token:
-    """Translate a token of an answer."""
-    top = [runner_pb2.Alternative(id=t.id, piece=t.piece, logprob=t.logprob) for t in token.top]
-    return runner_pb2.Token(id=token.id, piece=token.piece, logprob=token.logprob, top=top)

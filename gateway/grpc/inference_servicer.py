@@ -20,7 +20,6 @@ from gateway.converters.chats import (
     prompt_from_proto,
     think_from_proto,
 )
-from gateway.converters.load_progress import loading_to_proto, queued_to_proto
 from gateway.core.models.creation import new_name
 from gateway.core.prepare.vectors import INPUTS_MAX, EmbedQuestion, RerankQuestion
 from gateway.core.request.answer_format import AnswerFormat, parse_grammar_field
@@ -361,16 +360,13 @@ def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, ob
 def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
     match event:
         case Queued():
-            return inference_pb2.InferenceEvent(queued=queued_to_proto(event))
+            return inference_pb2.InferenceEvent(queued=converters.QUEUED.to_proto(event))
         case LoadUpdate():
-            return inference_pb2.InferenceEvent(loading=loading_to_proto(event))
+            return inference_pb2.InferenceEvent(loading=converters.LOADING.to_proto(event))
         case PromptProgress():
-            progress = runner_pb2.PromptProgress(
-                done_tokens=event.done_tokens, total_tokens=event.total_tokens, cached_tokens=event.cached_tokens
-            )
-            return inference_pb2.InferenceEvent(prompt=progress)
+            return inference_pb2.InferenceEvent(prompt=converters.PROMPT_PROGRESS.to_proto(event))
         case Delta():
-            tokens = [converters.token_to_proto(token) for token in event.tokens]
+            tokens = [converters.TOKEN.to_proto(token) for token in event.tokens]
             calls = [
                 inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
                 for call in event.tool_calls

@@ -10,7 +10,7 @@ from common.errors import ModelUnavailable, PunaError
 from common.spec import codecs
 from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.telemetry.logs import get_logger
-from gateway.converters.load_progress import to_loading, to_queued
+from gateway.converters.generation import LOADING, QUEUED
 from gateway.core.models.routes import RouteInfo
 from gateway.core.request.answers import LoadUpdate, Queued
 from gateway.ports import SchedulerPort, for_clients
@@ -120,9 +120,9 @@ class LoadJobs:
             while True:
                 match (event := await self._next(events)).WhichOneof("event"):
                     case "queued":
-                        yield to_queued(event.queued)
+                        yield QUEUED.from_proto(event.queued)
                     case "loading":
-                        yield to_loading(event.loading)
+                        yield LOADING.from_proto(event.loading)
                     case "ready":
                         yield self._routes.merge(event.ready.route)
                         return
