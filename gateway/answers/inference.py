@@ -39,7 +39,7 @@ from gateway.core.models.routes import RouteInfo
 from gateway.core.models.stored_model import with_stored_texts
 from gateway.core.prepare.capabilities import check_capabilities, check_usable
 from gateway.core.prepare.estimates import answer_tokens
-from gateway.core.prepare.options import plan_answer
+from gateway.core.prepare.options import DEFAULTS, NATIVE_DEFAULTS, plan_answer
 from gateway.core.prepare.overflow import Overflow, in_openai_words
 from gateway.core.request.answer_format import in_words_of_the_client
 from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Dialect, Done, LoadEvent, PromptProgress
@@ -120,7 +120,7 @@ class Inference:
         request = with_stored_texts(request, route.model)
         check_capabilities(request, route.model)
         plan = plan_answer(
-            dialect=request.dialect_defaults,
+            dialect=DEFAULTS.get(request.dialect, NATIVE_DEFAULTS),
             model=route.model,
             requested=request.options,
             # Explicit from here on, so that another replica can repeat every draw. 53 bits survive any JSON reader.

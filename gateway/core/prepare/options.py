@@ -7,10 +7,12 @@ from typing import Any, cast
 from common.spec.rules import OptionKind, Rule
 from common.spec.sampling import RULES, Sampling
 from gateway.core.models.routes import ModelInfo
+from gateway.core.request.answers import Dialect
 from gateway.core.request.option_table import SAMPLING_RULES, OptionValue, out_of_range
 
 NATIVE_DEFAULTS: Mapping[str, OptionValue] = {}
 OPENAI_DEFAULTS: Mapping[str, OptionValue] = {"temperature": 1.0, "top_p": 1.0}
+DEFAULTS = {Dialect.OPENAI: OPENAI_DEFAULTS, Dialect.ANTHROPIC: OPENAI_DEFAULTS}
 _DRAW = -1  # a seed that asks for a drawn one
 
 

@@ -84,7 +84,6 @@ class AnswerRequest:
     model: str  # as the client wrote it
     prompt: Chat | RawPrompt
     options: Mapping[str, OptionValue] = field(default_factory=dict)
-    dialect_defaults: Mapping[str, OptionValue] = field(default_factory=dict)
     keep_alive_ms: int | None = None
     think: Think | None = None  # None: on for a model that can
     top_logprobs: int | None = None

@@ -1,7 +1,6 @@
 """Anthropic bodies into requests of the gateway."""
 
 from common.errors import InvalidRequest
-from gateway.core.prepare.options import OPENAI_DEFAULTS
 from gateway.core.request.answer_format import AnswerFormat, only_one, parse_grammar_field, parse_output_format
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Think
 from gateway.core.request.conversation import template_kwargs
@@ -64,7 +63,6 @@ def messages_request(service: Service, exchange: Exchange, body: MessagesBody) -
         model=body.model,
         prompt=chat_of(exchange, body),
         options=checked_options(service, exchange, body.options, own),
-        dialect_defaults=OPENAI_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=think_of(body),
         truncate=body.truncate,

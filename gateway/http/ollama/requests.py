@@ -1,7 +1,6 @@
 """Ollama bodies into requests of the gateway."""
 
 from common.errors import InvalidRequest
-from gateway.core.prepare.options import NATIVE_DEFAULTS
 from gateway.core.request.answer_format import parse_format
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, ToolCall
 from gateway.core.request.conversation import ROLES
@@ -66,7 +65,6 @@ def _request(
         model=body.model,
         prompt=prompt,
         options=checked_options(service, exchange, body.options),
-        dialect_defaults=NATIVE_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=parse_think(body.think),
         top_logprobs=top_logprobs if body.logprobs else None,

@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidRequest
-from gateway.core.prepare.options import OPENAI_DEFAULTS
 from gateway.core.request.answer_format import only_one, parse_grammar_field, parse_response_format
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.request.conversation import template_kwargs
@@ -152,7 +151,6 @@ def _request(
         model=body.model,
         prompt=prompt,
         options=checked_options(service, exchange, body.options, own),
-        dialect_defaults=OPENAI_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=think,
         top_logprobs=top_logprobs,

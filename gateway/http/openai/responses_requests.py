@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest
-from gateway.core.prepare.options import OPENAI_DEFAULTS
 from gateway.core.request.answer_format import AnswerFormat, only_one, parse_grammar_field, parse_response_format
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, Think
 from gateway.core.request.conversation import template_kwargs
@@ -59,7 +58,6 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
         model=body.model,
         prompt=chat,
         options=checked_options(service, exchange, body.options, own),
-        dialect_defaults=OPENAI_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
         think=_think(body),
         top_logprobs=check_top_logprobs(body.top_logprobs or 0) if wants_logprobs else None,
@@ -99,7 +97,6 @@ def compact_request(service: Service, exchange: Exchange, body: CompactBody) -> 
         dialect=Dialect.OPENAI,
         model=body.model,
         prompt=Chat(messages=conversation.messages),
-        dialect_defaults=OPENAI_DEFAULTS,
         keep_alive_ms=service.keep_alive_ms(body.keep_alive),
     )
     return _compacting(request)
