@@ -49,7 +49,7 @@ class ModelAccess:
     def __init__(self, *, dispatcher: Dispatcher, prompts: ChatPrompts) -> None:
         self.routes = dispatcher.routes
         self._dispatcher = dispatcher
-        self._prompts = prompts
+        self.prompts = prompts
 
     def visible(self) -> list[RouteInfo]:
         """List every model that the caller may see, newest first."""
@@ -124,7 +124,8 @@ class ModelAccess:
             yield route
             return
         try:
-            async with closing(self._relay(name, keep_alive_ms, None)) as steps:
+            relay = self._dispatcher.loads.relay(model_name=name, context_tokens=None, keep_alive_ms=keep_alive_ms)
+            async with closing(relay) as steps:
                 async for step in steps:
                     yield step
         except ModelNotFound as error:
@@ -151,7 +152,14 @@ class ModelAccess:
             context_tokens = context_tokens or own_context(known.model)
             options = over(options, load_options(known.model.own_options))
         try:
-            relay = self._relay(name, keep_alive_ms, context_tokens, options, load_only=True, at_once=at_once)
+            relay = self._dispatcher.loads.relay(
+                model_name=name,
+                context_tokens=context_tokens,
+                keep_alive_ms=keep_alive_ms,
+                options=options,
+                load_only=True,
+                at_once=at_once,
+            )
             async with closing(relay) as steps:
                 async for step in steps:
                     if isinstance(step, RouteInfo):
@@ -164,7 +172,7 @@ class ModelAccess:
     def template_of(self, model: ModelInfo) -> TemplateChoice | None:
         """Return the template of the model's conversations; None: they are refused."""
         try:
-            return self._prompts.policy.choose(model)
+            return self.prompts.policy.choose(model)
         except TemplateFailed:
             return None
 
@@ -174,29 +182,13 @@ class ModelAccess:
         if route is None:
             return True
         named = syntax_of_parser(route.model.parser) if route.model.parser else None
-        return (named or syntax_of(self._prompts.template_text(route.model), has_tools=True)).tags is None
-
-    async def template_flaw(self, model: ModelInfo) -> str:
-        """Return the flaw of the model's template, found by a trial if it is not known yet; empty: none."""
-        return await self._prompts.flaw_of(model)
-
-    def flaw_seen(self, model: ModelInfo) -> str:
-        """Return the known result of `template_flaw`."""
-        return self._prompts.flaw_seen(model)
-
-    async def check_template(self, template: str) -> None:
-        """See that a Jinja template can be read.
-
-        Raises:
-            TemplateFailed: it cannot.
-        """
-        await self._prompts.check(template)
+        return (named or syntax_of(self.prompts.template_text(route.model), has_tools=True)).tags is None
 
     async def render(self, request: AnswerRequest) -> str:
         """Render the prompt as text, without running anything."""
         model = self.known_route(request.model).model
         check_usable(model)
-        prompt = await make_prompt(self._prompts, model, with_stored_texts(request, model))
+        prompt = await make_prompt(self.prompts, model, with_stored_texts(request, model))
         images = count()
         return "".join(
             f"[img-{next(images)}]" if isinstance(segment, Picture) else segment.text
@@ -219,35 +211,13 @@ class ModelAccess:
             stored = with_stored_texts(request, route.model)
             if isinstance(prompt, Chat):  # any model has a vocabulary
                 check_capabilities(stored, route.model)
-            whole = await make_prompt(self._prompts, route.model, stored)
+            whole = await make_prompt(self.prompts, route.model, stored)
             return await connection.runner.tokenize(tokenize_request(whole))
 
     async def detokenize(self, model: str, ids: list[int]) -> bytes:
         """Return the bytes of token ids. Loads the model if need be."""
         async with self._any_replica(model) as (_, connection):
             return await connection.runner.detokenize(ids)
-
-    async def _relay(
-        self,
-        model: str,
-        keep_alive_ms: int | None,
-        context_tokens: int | None,
-        options: LoadOptions = NO_LOAD_OPTIONS,
-        *,
-        load_only: bool = False,
-        at_once: bool = False,
-    ) -> AsyncIterator[LoadEvent | RouteInfo]:
-        relay = self._dispatcher.loads.relay(
-            model_name=model,
-            context_tokens=context_tokens,
-            keep_alive_ms=keep_alive_ms,
-            options=options,
-            load_only=load_only,
-            at_once=at_once,
-        )
-        async with closing(relay) as steps:
-            async for step in steps:
-                yield step
 
     @asynccontextmanager
     async def _any_replica(self, model: str) -> AsyncIterator[tuple[RouteInfo, Connection]]:

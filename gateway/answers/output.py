@@ -190,15 +190,10 @@ class OutputPlan:
     def _free_text(self, prompt_end: str) -> FreeText | None:
         if self.chat is None:
             return None
-        if self.syntax.family is CallFamily.HARMONY:
-            # Its answers under a client's own grammar have no channels.
-            return _HARMONY_REASONING if self.reasons and (self.is_data or self.chat.forced_tools) else None
-        if self.syntax.reasoning is None:
-            return None
-        opening, closing = self.syntax.reasoning
-        if self._in_reasoning(prompt_end):
-            return FreeText(opening="", closing=closing)
-        return FreeText(opening=opening, closing=closing) if self.reasons else None
+        if self.syntax.family is CallFamily.HARMONY and not (self.is_data or self.chat.forced_tools):
+            return None  # its answers under a client's own grammar have no channels
+        found = self.reasoning(prompt_end)
+        return found if self.reasons or (found is not None and not found.opening) else None
 
     def _in_reasoning(self, prompt_end: str) -> bool:
         reasoning = self.syntax.reasoning

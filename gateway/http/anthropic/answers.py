@@ -154,10 +154,8 @@ class AnthropicAnswers:
                     exchange=exchange,
                     feed=feed,
                     objects=maker.events,
-                    progress_of=lambda item: item,
                     commit_s=self.service.stream_commit_s,
-                    frame=named_event,
-                    end=b"",
+                    named=True,
                     heartbeat=named_event({"type": "ping"}),
                 )
                 await stream.run()

@@ -75,7 +75,7 @@ class Between:
     """A number in [low, high], for `Annotated`. `whole`: an integer. `unlimited`: this number is allowed, too."""
 
     low: float
-    high: float | None = None
+    high: float
     whole: bool = False
     unlimited: int | None = None
 
@@ -85,8 +85,8 @@ class Between:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Describe the field for clients."""
-        described: JsonSchemaValue = {"type": "integer" if self.whole else "number", "minimum": self.low}
-        described |= {} if self.high is None else {"maximum": self.high}
+        kind = "integer" if self.whole else "number"
+        described: JsonSchemaValue = {"type": kind, "minimum": self.low, "maximum": self.high}
         return described if self.unlimited is None else {"anyOf": [described, {"const": self.unlimited}]}
 
     def checked(self, value: object) -> float:
@@ -98,9 +98,8 @@ class Between:
         number = whole_number(value) if self.whole else value
         if number is None or isinstance(number, bool) or not isinstance(number, int | float):
             raise PydanticCustomError("type", "must be of type " + ("integer" if self.whole else "number"))
-        is_outside = number < self.low or (self.high is not None and number > self.high)
-        if is_outside and (self.unlimited is None or number != self.unlimited):
-            wanted = f"at least {self.low}" if self.high is None else f"between {self.low} and {self.high}"
+        if not self.low <= number <= self.high and (self.unlimited is None or number != self.unlimited):
+            wanted = f"between {self.low} and {self.high}"
             wanted += "" if self.unlimited is None else f", or {self.unlimited} for no limit"
             raise PydanticCustomError("range", "must be {wanted}", {"wanted": wanted})
         return number
@@ -139,8 +138,6 @@ def _first_fault(error: ValidationError) -> InvalidRequest:
             text = f"{param} must be of type {_TYPE_NAMES[kind]}"
         case "type" | "range":
             text = f"{param} {fault['msg']}"
-        case "plain":
-            text = fault["msg"]
         case _:
             text = f"{param}: {fault['msg']}"
     return InvalidRequest(text, param=param)

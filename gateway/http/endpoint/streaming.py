@@ -8,6 +8,7 @@ import orjson
 
 from common.errors import InternalError, PunaError, RequestCanceled
 from common.telemetry.logs import get_logger
+from gateway.answers.choices import ChoiceEvent
 from gateway.answers.feed import EndOfFeed, Feed
 from gateway.core.request.answers import Dialect, LoadUpdate, Queued
 from gateway.http.endpoint.errors import error_body
@@ -56,27 +57,26 @@ def named_event(value: Mapping[str, object]) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class SseStream(Generic[Event]):
-    """A stream of server-sent events, closed by `end`. `commit_s`: see PUNA_STREAM_COMMIT_S."""
+    """A stream of server-sent events. `commit_s`: see PUNA_STREAM_COMMIT_S."""
 
     exchange: Exchange
     feed: Feed[Event]
     objects: Objects[Event]
     commit_s: float
-    progress_of: Callable[[Event], object]  # where an item has its Queued or LoadUpdate
-    frame: Callable[[Any], bytes] = data_event
-    end: bytes = SSE_DONE
+    named: bool = False  # events as Anthropic's clients read them, without an end of their own
     heartbeat: bytes = b""  # empty: a comment that says what is being waited for
     failure: Callable[[dict[str, object]], Any] | None = None  # makes the event of a broken stream from its error
     _progress: str = "waiting"
 
     async def run(self) -> None:
         """Relay the feed."""
+        frame, end = (named_event, b"") if self.named else (data_event, SSE_DONE)
         try:
             while not isinstance(batch := await self._next_batch(), EndOfFeed):
-                events = [self.frame(value) for item in batch for value in self.objects(item)]
+                events = [frame(value) for item in batch for value in self.objects(item)]
                 is_over = self.feed.is_over
                 if is_over:
-                    events.append(self.end)
+                    events.append(end)
                 if events:
                     await self._begin()
                     await self.exchange.write(b"".join(events), more=not is_over)
@@ -87,13 +87,13 @@ class SseStream(Generic[Event]):
             return
         if not self.exchange.complete:
             await self._begin()
-            await self.exchange.write(self.end, more=False)
+            await self.exchange.write(end, more=False)
 
     async def _fail(self, error: PunaError) -> None:
         if self.failure is not None:
             _note_error(self.exchange, error)
             body = orjson.loads(error_body(error, self.exchange.dialect, self.exchange.request_id))["error"]
-            await self.exchange.write(self.frame(self.failure(body)), more=False)
+            await self.exchange.write(named_event(self.failure(body)), more=False)
             return
         is_named = self.exchange.dialect is Dialect.ANTHROPIC
         await _write_error(self.exchange, error, b"event: error\ndata: " if is_named else b"data: ", b"\n\n")
@@ -111,7 +111,7 @@ class SseStream(Generic[Event]):
                 continue
             if not isinstance(batch, EndOfFeed):
                 for item in batch:
-                    self._note_progress(self.progress_of(item))
+                    self._note_progress(item.event if isinstance(item, ChoiceEvent) else item)
             return batch
 
     def _note_progress(self, item: object) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from common.errors import InvalidRequest
 from gateway.core.prepare.vectors import Embedded, EmbedQuestion, check_embeds, check_input_count
 from gateway.core.request.answers import Dialect
+from gateway.core.request.option_table import whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, checked_options
@@ -55,7 +56,6 @@ class OllamaEmbeddings:
                 async for _ in feed:
                     pass
             return None
-        context_tokens = options.get("num_ctx")
         question = EmbedQuestion(
             dialect=Dialect.OLLAMA,
             model=body.model,
@@ -63,7 +63,7 @@ class OllamaEmbeddings:
             truncate=body.truncate if isinstance(body, EmbedBody) else True,
             normalize=normalize,
             dimensions=body.dimensions if isinstance(body, EmbedBody) else None,
-            context_tokens=context_tokens if isinstance(context_tokens, int) else None,
+            context_tokens=whole_number(options.get("num_ctx")),
             keep_alive_ms=keep_alive_ms,
         )
         return await self.service.embed(question, exchange.record)

@@ -211,7 +211,7 @@ class ModelStore:
 
     async def _check_template(self, template: str) -> None:
         if is_jinja(template):
-            await self.service.inference.models.check_template(template)
+            await self.service.inference.models.prompts.check(template)
         elif fault := go_template_fault(template):
             raise TemplateFailed(f"template error: {fault}", param="template")
 

@@ -80,7 +80,7 @@ class OllamaModels:
         check_usable(route.model)
         exchange.record.model = route.model.name
         models = self.service.inference.models
-        shown = _shown(route, models.template_of(route.model), await models.template_flaw(route.model), body)
+        shown = _shown(route, models.template_of(route.model), await models.prompts.flaw_of(route.model), body)
         if (alias := self.service.inference.models.resolve(name)[1]) is not None:
             shown["alias_of"] = alias.target
         await self._add_headers(shown, route.model, verbose=body.verbose)
@@ -110,7 +110,7 @@ class OllamaModels:
             "nodes": sorted(serving | holders.get(parse_model_name(own_name).key, frozenset())),
             **({"alias_of": listed.alias_of} if listed.alias_of else {}),
             **({"error": model.error} if model.error else {}),
-            **({"template_flaw": flaw} if (flaw := self.service.inference.models.flaw_seen(model)) else {}),
+            **({"template_flaw": flaw} if (flaw := self.service.inference.models.prompts.flaw_seen(model)) else {}),
         }
 
     def _running(self, route: RouteInfo, now_ms: int) -> dict[str, object]:

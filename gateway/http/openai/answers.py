@@ -212,7 +212,6 @@ class OpenAiAnswers:
                     exchange=exchange,
                     feed=feed,
                     objects=lambda item: answer.chunks(item, len(requests)),
-                    progress_of=lambda item: item.event,
                     commit_s=self.service.stream_commit_s,
                 )
                 await stream.run()

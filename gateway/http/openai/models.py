@@ -117,7 +117,7 @@ class OpenAiModels:
                 "context_length": model.context_tokens,
                 "capabilities": list(model.capabilities),
                 "alias_of": alias_of or None,
-                "template_flaw": self.service.inference.models.flaw_seen(model) or None,
+                "template_flaw": self.service.inference.models.prompts.flaw_seen(model) or None,
             },
         }
 

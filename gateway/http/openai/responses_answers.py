@@ -11,7 +11,7 @@ from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
 from gateway.http.endpoint.service import Service, whole_answer
-from gateway.http.endpoint.streaming import SseStream, named_event
+from gateway.http.endpoint.streaming import SseStream
 from gateway.http.openai.responses_bodies import CompactBody, InputTokensBody, ResponsesBody
 from gateway.http.openai.responses_calls import ID_LENGTH, CallItem, Item, call_item
 from gateway.http.openai.responses_compaction import compaction_item, kept_items, packed
@@ -262,10 +262,8 @@ class ResponsesAnswers:
                     exchange=exchange,
                     feed=feed,
                     objects=maker.events,
-                    progress_of=lambda item: item,
                     commit_s=self.service.stream_commit_s,
-                    frame=named_event,
-                    end=b"",
+                    named=True,
                     failure=maker.failed,
                 )
                 await stream.run()

@@ -10,6 +10,7 @@ from common.errors import InvalidRequest
 from common.ids import random_id
 from gateway.core.prepare.vectors import EmbedQuestion, Input, RerankQuestion, Vector, best_first, check_input_count
 from gateway.core.request.answers import Dialect
+from gateway.core.request.option_table import whole_number
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import Between, Body, validated
 from gateway.http.endpoint.response_model import ResponseModel
@@ -160,8 +161,7 @@ class OpenAiVectors:
         )
 
     def _context_tokens(self, exchange: Exchange, options: dict[str, Any]) -> int | None:
-        requested = checked_options(self.service, exchange, options).get("num_ctx")
-        return requested if isinstance(requested, int) else None
+        return whole_number(checked_options(self.service, exchange, options).get("num_ctx"))
 
 
 def _inputs(value: Any) -> tuple[Input, ...]:

@@ -56,17 +56,7 @@ _OPTIONS = ("num_ctx", "num_gpu", "main_gpu")
 _KNOWN = ("model", *_OPTIONS, "require_gpu", "slots", "last")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainQuestion:
-    """Parsed query. `options` are checked as those of a request's body are."""
-
-    model: str
-    options: Mapping[str, object]
-    last: bool
-    slots: int | None
-
-
-def explain_question(query: Mapping[str, str]) -> ExplainQuestion:
+def explain_question(query: Mapping[str, str]) -> ExplainBody:
     """Parse a query. A misspelt parameter is refused: to ignore it would answer another question.
 
     Raises:
@@ -82,7 +72,7 @@ def explain_question(query: Mapping[str, str]) -> ExplainQuestion:
     slots = query.get("slots")
     if slots is not None and not (_WHOLE.fullmatch(slots) and 1 <= int(slots) <= SLOTS_MAX):
         raise InvalidRequest(f"slots must be a whole number from 1 to {SLOTS_MAX}", param="slots")
-    return ExplainQuestion(
+    return ExplainBody(
         model=query["model"],
         options=options,
         last=_is_yes(query, "last"),
@@ -148,13 +138,11 @@ class Placements:
 
     async def explain_get(self, exchange: Exchange) -> None:
         """GET /puna/v1/explain?model=…: the last decision with `last=1`, else what would be decided now."""
-        question = explain_question(exchange.query)
-        await self._explain(exchange, question.model, question.options, last=question.last, slots=question.slots)
+        await self._explain(exchange, explain_question(exchange.query))
 
     async def explain_post(self, exchange: Exchange) -> None:
         """POST /puna/v1/explain: the same with the options of a request."""
-        body = validated(ExplainBody, await exchange.json())
-        await self._explain(exchange, body.model, body.options, last=body.last, slots=body.slots)
+        await self._explain(exchange, validated(ExplainBody, await exchange.json()))
 
     async def load(self, exchange: Exchange) -> None:
         """POST /puna/v1/load: have a replica, and hear how that goes; one line per news.
@@ -187,17 +175,15 @@ class Placements:
         answer = await scheduler_answer(self.service.scheduler.clear_device(body.device))
         await exchange.respond_json(cleared_device(answer))
 
-    async def _explain(
-        self, exchange: Exchange, model: str, options: Mapping[str, object], *, last: bool, slots: int | None
-    ) -> None:
-        values = self._checked(exchange, options)
+    async def _explain(self, exchange: Exchange, body: ExplainBody) -> None:
+        values = self._checked(exchange, body.options)
         request = scheduler_pb2.ExplainRequest(
-            model_name=self._known_name(model),
+            model_name=self._known_name(body.model),
             context_tokens=whole_number(values.get("num_ctx")),
             options=codecs.LOAD_OPTIONS.to_proto(load_options(values)),
-            last=last,
+            last=body.last,
             wait_ms=EXPLAIN_WAIT_MS,
-            slots=slots or 0,
+            slots=body.slots or 0,
         )
         explanation = await scheduler_answer(self.service.scheduler.explain(request))
         exchange.record.model = explanation.model_name
