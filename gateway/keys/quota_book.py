@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from common.clock import Clock
 from gateway.core.keys.keys import Key, Quota
-from gateway.core.keys.quotas import DAY_S, PERIOD_S, Account, BucketLevel, level_of, too_many_at_once, used_up
+from gateway.core.keys.quotas import PERIODS_S, Account, BucketLevel, level_of, too_many_at_once, used_up
 from gateway.keys.key_redis import LEASE_S, KeyRedis, KeyStoreUnavailableError, QuotaResult, SharedBucket
 
 # Often enough that two misses in a row lose no place.
 RENEW_EVERY_S = LEASE_S / 4
-_WHAT = {"requests": "requests a minute", "tokens": "tokens a minute", "day": "tokens a day"}
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -76,16 +75,14 @@ class QuotaUsage:
         """Give back the place, and what was reserved and not used."""
         if self.redis is not None and self.in_redis:
             with contextlib.suppress(KeyStoreUnavailableError):
-                await self.redis.settle(
-                    self.key.id, self.request_id, self.used, _buckets(self.key.quota, requests=0, tokens=0)[1]
-                )
+                of_tokens = [one for one in _buckets(self.key.quota) if one.name != "requests"]
+                await self.redis.settle(self.key.id, self.request_id, self.used, of_tokens)
 
     async def _take(self, *, requests: int, tokens: int, concurrency: int) -> QuotaResult | None:
         """Return the answer of Redis; None if Redis is away."""
         if self.redis is None:
             return None
-        of_requests, of_tokens = _buckets(self.key.quota, requests=requests, tokens=tokens)
-        buckets = of_requests + of_tokens
+        buckets = _buckets(self.key.quota, requests=requests, tokens=tokens)
         try:
             taken = await self.redis.take(self.key.id, self.request_id, concurrency, buckets)
         except KeyStoreUnavailableError:
@@ -99,16 +96,10 @@ class QuotaUsage:
         return taken
 
     def _check(self, taken: QuotaResult) -> None:
-        quota = self.key.quota
-        limits = {
-            "requests": quota.requests_per_minute,
-            "tokens": quota.tokens_per_minute,
-            "day": quota.tokens_per_day,
-        }
         if taken.short == "concurrency":
-            raise too_many_at_once(quota)
+            raise too_many_at_once(self.key.quota)
         if taken.short:
-            raise used_up(limits[taken.short], _WHAT[taken.short], taken.wait_s)
+            raise used_up(self.key.quota, taken.short, taken.wait_s)
 
 
 class QuotaBook:
@@ -184,16 +175,11 @@ class QuotaBook:
         return account
 
 
-def _buckets(quota: Quota, *, requests: int, tokens: int) -> tuple[list[SharedBucket], list[SharedBucket]]:
-    """Split the limits of a quota: on requests, and on tokens."""
-    by_name = (
-        ("requests", quota.requests_per_minute, PERIOD_S, requests),
-        ("tokens", quota.tokens_per_minute, PERIOD_S, tokens),
-        ("day", quota.tokens_per_day, DAY_S, tokens),
-    )
-    buckets = [
-        SharedBucket(name=name, limit=limit, period_s=period_s, amount=amount)
-        for name, limit, period_s, amount in by_name
-        if limit is not None
+def _buckets(quota: Quota, *, requests: int = 0, tokens: int = 0) -> list[SharedBucket]:
+    """Return the limits of a quota, and what is wanted of each."""
+    return [
+        SharedBucket(
+            name=name, limit=limit, period_s=PERIODS_S[name], amount=requests if name == "requests" else tokens
+        )
+        for name, limit in quota.limits.items()
     ]
-    return [one for one in buckets if one.name == "requests"], [one for one in buckets if one.name != "requests"]

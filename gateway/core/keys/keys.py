@@ -65,6 +65,12 @@ class Quota:
     concurrency: int | None = None
     tokens_per_day: int | None = None
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits of the buckets that are set: of requests and tokens a minute, and of tokens a day."""
+        found = {"requests": self.requests_per_minute, "tokens": self.tokens_per_minute, "day": self.tokens_per_day}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
 
 UNLIMITED = Quota()
 

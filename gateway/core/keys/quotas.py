@@ -13,6 +13,9 @@ from gateway.core.keys.keys import Quota
 
 PERIOD_S = 60.0
 DAY_S = 86_400.0
+# Of the buckets of a quota, and their words in a refusal.
+PERIODS_S = {"requests": PERIOD_S, "tokens": PERIOD_S, "day": DAY_S}
+_WHAT = {"requests": "requests a minute", "tokens": "tokens a minute", "day": "tokens a day"}
 FAILURES_PER_MINUTE = 20
 # Addresses that are remembered; the one that failed longest ago is forgotten first.
 _ADDRESSES_MAX = 4096
@@ -77,9 +80,7 @@ class Account:
         self.quota = quota
         self.share = share
         self.running = 0
-        self.requests = _bucket(quota.requests_per_minute, share)
-        self.tokens = _bucket(quota.tokens_per_minute, share)
-        self.day = _bucket(quota.tokens_per_day, share, DAY_S)
+        self._buckets = _buckets(quota, share)
 
     def change_quota(self, quota: Quota, share: int = 1) -> None:
         """Change the quota, for a new key or number of gateways.
@@ -87,16 +88,11 @@ class Account:
         Running requests stay counted, a bucket of another limit is new. Where only the share is another one, what was
         used is kept: the time at which a bucket is full again.
         """
-        before = self.quota
-        fresh = Account(quota, share)
-        if quota.requests_per_minute == before.requests_per_minute:
-            _carry(self.requests, fresh.requests)
-        if quota.tokens_per_minute == before.tokens_per_minute:
-            _carry(self.tokens, fresh.tokens)
-        if quota.tokens_per_day == before.tokens_per_day:
-            _carry(self.day, fresh.day)
-        self.requests, self.tokens, self.day = fresh.requests, fresh.tokens, fresh.day
-        self.quota, self.share = quota, share
+        before, fresh = self.quota.limits, _buckets(quota, share)
+        for name, bucket in fresh.items():
+            if before.get(name) == quota.limits[name]:
+                bucket.full_at_s = self._buckets[name].full_at_s
+        self.quota, self.share, self._buckets = quota, share, fresh
 
     def enter(self, now_s: float) -> None:
         """Enter one more request; call `leave` once for each.
@@ -107,15 +103,15 @@ class Account:
         most = self.quota.concurrency
         if most is not None and self.running >= max(most // self.share, 1):
             raise too_many_at_once(self.quota)
-        if self.requests is not None:
-            _check([(self.requests, 1, "requests a minute", self.quota.requests_per_minute)], now_s)
-            self.requests.take(1, now_s)
+        if (requests := self._buckets.get("requests")) is not None:
+            self._check("requests", 1, now_s)
+            requests.take(1, now_s)
         self.running += 1
 
     def note_entry(self, now_s: float) -> None:
         """Note one more request that the shared quota admitted."""
-        if self.requests is not None:
-            self.requests.note(1, now_s)
+        if (requests := self._buckets.get("requests")) is not None:
+            requests.note(1, now_s)
         self.running += 1
 
     def leave(self) -> None:
@@ -128,40 +124,39 @@ class Account:
         Raises:
             RateLimited: so many are not left in this minute, or on this day.
         """
-        wanted = [
-            (bucket, min(tokens, bucket.limit), what, limit)
-            for bucket, what, limit in (
-                (self.tokens, "tokens a minute", self.quota.tokens_per_minute),
-                (self.day, "tokens a day", self.quota.tokens_per_day),
-            )
-            if bucket is not None
-        ]
-        _check(wanted, now_s)
-        for bucket, _, _, _ in wanted:
+        for name in self._of_tokens:
+            self._check(name, tokens, now_s)
+        for bucket in self._of_tokens.values():
             bucket.take(self._reserved(tokens), now_s)
-        return self._reserved(tokens) if wanted else 0
+        return self._reserved(tokens) if self._of_tokens else 0
 
     def note_reserve(self, tokens: int, now_s: float) -> int:
         """Note tokens that the shared quota gave; return the number that is reserved here."""
-        for bucket in (self.tokens, self.day):
-            if bucket is not None:
-                bucket.note(self._reserved(tokens), now_s)
+        for bucket in self._of_tokens.values():
+            bucket.note(self._reserved(tokens), now_s)
         return self._reserved(tokens)
 
     def settle(self, *, reserved: int, used: int) -> None:
         """Settle a request that is over and has used so many."""
-        for bucket in (self.tokens, self.day):
-            if bucket is not None:
-                bucket.settle(used - reserved)
+        for bucket in self._of_tokens.values():
+            bucket.settle(used - reserved)
 
     def levels(self, now_s: float) -> dict[str, BucketLevel]:
         """Return the levels of the buckets that clients see."""
-        named = {"requests": self.requests, "tokens": self.tokens}
-        return {name: bucket.level(now_s) for name, bucket in named.items() if bucket is not None}
+        return {name: bucket.level(now_s) for name, bucket in self._buckets.items() if name != "day"}
+
+    @property
+    def _of_tokens(self) -> dict[str, Bucket]:
+        return {name: bucket for name, bucket in self._buckets.items() if name != "requests"}
+
+    def _check(self, name: str, amount: int, now_s: float) -> None:
+        wait_s = self._buckets[name].wait_s(amount, now_s)
+        if wait_s > 0:
+            raise used_up(self.quota, name, wait_s)
 
     def _reserved(self, tokens: int) -> int:
         """Return one number for both buckets, within the limit of each."""
-        return min([tokens, *(bucket.limit for bucket in (self.tokens, self.day) if bucket is not None)])
+        return min([tokens, *(bucket.limit for bucket in self._of_tokens.values())])
 
 
 def too_many_at_once(quota: Quota) -> RateLimited:
@@ -169,25 +164,13 @@ def too_many_at_once(quota: Quota) -> RateLimited:
     return RateLimited(f"this API key may have {quota.concurrency} requests in progress at once", retry_after_s=1.0)
 
 
-def used_up(limit: int | None, what: str, wait_s: float) -> RateLimited:
-    """Build the refusal of a bucket, `what` as in "tokens a day"."""
-    return RateLimited(f"this API key may use {limit} {what}", retry_after_s=wait_s)
+def used_up(quota: Quota, name: str, wait_s: float) -> RateLimited:
+    """Build the refusal of a bucket."""
+    return RateLimited(f"this API key may use {quota.limits[name]} {_WHAT[name]}", retry_after_s=wait_s)
 
 
-def _bucket(limit: int | None, share: int, period_s: float = PERIOD_S) -> Bucket | None:
-    return None if limit is None else Bucket(max(limit // share, 1), period_s=period_s)
-
-
-def _carry(old: Bucket | None, new: Bucket | None) -> None:
-    if old is not None and new is not None:
-        new.full_at_s = old.full_at_s
-
-
-def _check(wanted: list[tuple[Bucket, int, str, int | None]], now_s: float) -> None:
-    for bucket, amount, what, limit in wanted:
-        wait_s = bucket.wait_s(amount, now_s)
-        if wait_s > 0:
-            raise used_up(limit, what, wait_s)
+def _buckets(quota: Quota, share: int) -> dict[str, Bucket]:
+    return {name: Bucket(max(limit // share, 1), period_s=PERIODS_S[name]) for name, limit in quota.limits.items()}
 
 
 class FailedAttempts:

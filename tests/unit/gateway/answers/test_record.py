@@ -25,8 +25,7 @@ def left_after(record: RequestRecord, *, reserved: int) -> int:
         record.settle()  # the end of a request is noticed in two places
 
     asyncio.run(run())
-    assert account.tokens is not None
-    return account.tokens.level(SystemClock().now_s()).remaining
+    return account.levels(SystemClock().now_s())["tokens"].remaining
 
 
 def test_an_answer_that_was_cut_counts_as_far_as_it_came() -> None:

@@ -44,8 +44,7 @@ def test_settling_leaves_what_was_really_used(reserved: int, used: int) -> None:
     account, plain = Account(Quota(tokens_per_minute=1000)), Bucket(1000)
     account.settle(reserved=account.reserve(reserved, 10.0), used=used)
     plain.take(used, 10.0)
-    assert account.tokens is not None
-    assert account.tokens.level(10.0).remaining == pytest.approx(plain.level(10.0).remaining, abs=1)
+    assert account.levels(10.0)["tokens"].remaining == pytest.approx(plain.level(10.0).remaining, abs=1)
 
 
 def test_more_used_than_reserved_is_owed() -> None:
@@ -81,8 +80,7 @@ def test_a_refused_request_takes_nothing() -> None:
     for _ in range(10):
         with pytest.raises(RateLimited):
             account.enter(0.0)
-    assert account.requests is not None
-    assert account.requests.level(0.0).remaining == 4
+    assert account.levels(0.0)["requests"].remaining == 4
 
 
 def test_another_limit_begins_anew_and_forgets_nothing_that_runs() -> None:
