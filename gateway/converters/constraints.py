@@ -6,7 +6,7 @@ from typing import Any
 from common.errors import InvalidRequest
 from common.spec import codecs
 from common.spec.layout import FlashAttention
-from gateway.converters.inventory import crash_row, ranked_speed
+from gateway.converters.inventory import ranked_speed, shown
 from gateway.core.request.durations import FOREVER_MS, parse_keep_alive_ms
 from protos import cluster_pb2, scheduler_pb2
 
@@ -82,80 +82,21 @@ def _for_people(fields: Mapping[str, Any]) -> dict[str, object]:
 def explanation_from_proto(explanation: scheduler_pb2.Explanation) -> dict[str, object]:
     """Translate a decision to JSON."""
     return {
-        "model": explanation.model_name,
-        "digest": explanation.model_digest,
-        "hypothetical": explanation.hypothetical,
+        **shown(explanation, without=("age_ms", "candidates", "layout")),
         "age_s": explanation.age_ms / 1000,
-        "outcome": explanation.outcome,
-        "message": explanation.message,
-        "waits_for": explanation.waits_for,
-        "constraints": [
-            {"name": one.name, "value": one.value, "origin": one.origin} for one in explanation.constraints
-        ],
         "candidates": [_candidate(one) for one in explanation.candidates],
-        "victims": [
-            {"placement": one.placement_id, "model": one.model_name, "node": one.node_id, "loss": round(one.loss, 6)}
-            for one in explanation.victims
-        ],
         "layout": _layout(explanation.layout) if explanation.HasField("layout") else None,
-        "would_fit": list(explanation.would_fit),
-        "measure_rounds": explanation.measure_rounds,
-        "attempts": explanation.attempts,
-        "replicas": [
-            {
-                "placement": one.placement_id,
-                "node": one.node_id,
-                "devices": list(one.device_names),
-                "context_length": one.context_tokens,
-                "predicted_bytes": one.predicted_bytes,
-                "allocated_bytes": one.allocated_bytes,
-                "pinned": one.pinned,
-            }
-            for one in explanation.replicas
-        ],
-        "crash_rows": [crash_row(row) for row in explanation.crash_rows],
     }
 
 
 def _candidate(candidate: scheduler_pb2.ExplainedCandidate) -> dict[str, object]:
     return {
-        "node": candidate.node_id,
-        "shape": candidate.shape,
-        "verdict": candidate.verdict,
-        "reason": candidate.reason,
-        "slots": candidate.slots,
-        "context_length": candidate.context_tokens,
-        "layers": candidate.layer_count,
+        **shown(candidate, without=("expected_s", "devices")),
         "seconds_per_token": round(candidate.expected_s, 6) or None,
-        "estimated": candidate.estimated,
         "devices": [
             {
-                "node": device.node_id,
-                "id": device.device_id,
-                "name": device.name,
-                "layers": device.layers,
-                "need_bytes": device.need_bytes,
-                "weights_bytes": device.weights_bytes,
-                "cache_bytes": device.cache_bytes,
-                "graph_bytes": device.graph_bytes,
-                "projector_bytes": device.projector_bytes,
-                "reserve_bytes": device.reserve_bytes,
-                "margin_bytes": device.margin_bytes,
-                "available_bytes": device.available_bytes,
-                "free_bytes": device.free_bytes,
-                "promised_bytes": device.promised_bytes,
-                "overhead_bytes": device.overhead_bytes,
-                "free_source": device.free_source,
-                "free_age_ms": device.free_age_ms,
-                "total_bytes": device.total_bytes,
-                "backoff_bytes": device.backoff_bytes,
-                "limit": device.limit,
-                "max_bytes": device.max_bytes if device.HasField("max_bytes") else None,
+                **shown(device, without=("pool_id", "rank_bytes_s", "rank_source")),
                 "pool": device.pool_id or None,
-                "lent_to": [
-                    {"placement": one.placement_id, "model": one.model_name, "node": one.node_id}
-                    for one in device.lent_to
-                ],
                 **ranked_speed(device.rank_bytes_s, device.rank_source),
             }
             for device in candidate.devices

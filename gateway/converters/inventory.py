@@ -1,11 +1,24 @@
 """The inventory as GET /puna/v1/nodes shows it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+from google.protobuf.message import Message
 
 from protos import cluster_pb2, discovery_pb2, scheduler_pb2
 
 Place = tuple[str, str]  # node id, device id
 Share = dict[str, object]
+# Names of fields for people, where they differ from the contract's.
+_NAMES = {
+    "context_tokens": "context_length",
+    "device_id": "id",
+    "device_names": "devices",
+    "layer_count": "layers",
+    "model_digest": "digest",
+    "model_name": "model",
+    "node_id": "node",
+    "placement_id": "placement",
+}
 _DEVICE_STATES = {
     cluster_pb2.DEVICE_STATE_OK: "ok",
     cluster_pb2.DEVICE_STATE_SUSPECT: "suspect",
@@ -87,21 +100,23 @@ def _node(
             for device in node.devices
         ],
         "runners": [_runner(record) for record in node.runners],
-        "crash_rows": [crash_row(row) for row in node.crash_rows],
+        "crash_rows": [shown(row) for row in node.crash_rows],
     }
 
 
-def crash_row(row: cluster_pb2.CrashRow) -> dict[str, object]:
-    """Describe crashes in a row of one model on one node."""
-    return {
-        "model": row.model_name,
-        "node": row.node_id,
-        "crashes": row.crashes,
-        "last_at_unix_ms": row.last_at_unix_ms,
-        "retry_at_unix_ms": row.retry_at_unix_ms,
-        "excluded_until_unix_ms": row.excluded_until_unix_ms if row.HasField("excluded_until_unix_ms") else None,
-        "error": row.error,
-    }
+def shown(message: Message, *, without: Collection[str] = ()) -> dict[str, object]:
+    """Return the fields of a message by their names for people: null is not set, fractions have six digits."""
+    found: dict[str, object] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.name in without:
+            continue
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            value = [shown(one) if isinstance(one, Message) else one for one in value]
+        elif field.has_presence and not message.HasField(field.name):
+            value = None
+        found[_NAMES.get(field.name, field.name)] = round(value, 6) if isinstance(value, float) else value
+    return found
 
 
 def _ram(cpu: cluster_pb2.Device) -> dict[str, object]:
