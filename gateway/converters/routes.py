@@ -2,6 +2,8 @@
 
 import functools
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
 import orjson
 
@@ -20,38 +22,24 @@ def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
     if parameters.ignored:
         log.warning("model.parameters_ignored", model=model.name, names=parameters.ignored)
     return ModelInfo(
-        name=model.name,
-        digest=model.digest,
-        size_bytes=model.size_bytes,
-        modified_at_unix_s=model.modified_at_unix_s,
-        error=model.error,
-        architecture=description.architecture,
-        title=description.title,
-        parameter_count=description.parameter_count,
-        quantization=description.quantization,
-        context_tokens=description.context_tokens,
-        embedding_length=description.embedding_length,
-        layer_count=description.layer_count,
-        vocabulary_size=description.vocabulary_size,
-        capabilities=tuple(description.capabilities),
-        chat_template=description.chat_template,
-        bos_token=description.bos_token,
-        eos_token=description.eos_token,
-        special_tokens=tuple(description.special_tokens),
-        sampling_defaults=sampling_of_metadata(_object(description.metadata_json)),
-        metadata_json=description.metadata_json or "{}",
-        projector_digest=model.projector_digest,
-        manifest_digest=model.manifest_digest,
-        total_size_bytes=model.total_size_bytes,
-        system=model.system,
-        template=model.template,
-        parameters=parameters.values,
-        parameters_json=model.parameters_json,
-        messages=stored_messages(_array(model.messages_json)),
-        licenses=tuple(model.licenses),
-        parser=model.parser,
-        parent_model=model.parent_model,
+        **{
+            **_same_fields(description),
+            **_same_fields(model),
+            "sampling_defaults": sampling_of_metadata(_object(description.metadata_json)),
+            "metadata_json": description.metadata_json or "{}",
+            "parameters": parameters.values,
+            "messages": stored_messages(_array(model.messages_json)),
+        }
     )
+
+
+def _same_fields(message: cluster_pb2.Model | cluster_pb2.ModelDescription) -> dict[str, Any]:
+    """Return the fields that a model has by the same names here."""
+    return {
+        name: tuple(getattr(message, name)) if field.is_repeated else getattr(message, name)
+        for name, field in message.DESCRIPTOR.fields_by_name.items()
+        if name in _MODEL_FIELDS
+    }
 
 
 def _object(text: str) -> Mapping[str, object]:
@@ -73,6 +61,7 @@ def _json(text: str) -> object:
 
 
 _MODELS_CACHED_MAX = 1024
+_MODEL_FIELDS = frozenset(one.name for one in fields(ModelInfo))
 
 
 def route_from_proto(route: scheduler_pb2.ModelRoute) -> RouteInfo:
