@@ -178,7 +178,8 @@ class Inference:
                                     yield step
                     assert connection is not None
                     queue.set(_place(connection))
-                    self._note_slot(generation, connection, waited_s=self._clock.now_s() - joined_s)
+                    waited_s = self._clock.now_s() - joined_s
+                    record.slot_found(connection.info, waited_s=waited_s, resumes=bool(attempts.cause))
                 with tracing.begin("attempt", _place(connection), kind=tracing.SpanKind.CLIENT):
                     async with closing(generation.run_on(connection, spent)) as events:
                         async for event in events:
@@ -300,14 +301,6 @@ class Inference:
         await asyncio.sleep(AGAIN_S_MIN)
         routes = self.dispatcher.routes
         await routes.until(lambda: routes.by_key(key) != known, longest_s - AGAIN_S_MIN)
-
-    def _note_slot(self, generation: Generation, connection: Connection, *, waited_s: float) -> None:
-        record = generation.record
-        record.queue_s = (record.queue_s or 0.0) + waited_s
-        if not generation.attempts.cause:
-            record.load_s = self._clock.now_s() - record.started_s
-        record.replica, record.node = connection.info.placement_id, connection.info.node_id
-        metrics.bound(metrics.QUEUE_S, generation.work.route.model.name).observe(waited_s)
 
     def _is_other_model(self, work: Work) -> bool:
         """Return True if the name means another file since the request began."""

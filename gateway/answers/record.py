@@ -9,6 +9,7 @@ from common.errors import RequestCanceled
 from common.telemetry import tracing
 from common.telemetry.logs import get_logger
 from gateway import metrics
+from gateway.core.models.routes import ReplicaInfo
 from gateway.core.request.answers import Dialect, Done
 from gateway.keys.visits import current_visit
 
@@ -60,6 +61,14 @@ class RequestRecord:
             kind=tracing.SpanKind.SERVER,
         )
         tracing.use(self.span)
+
+    def slot_found(self, replica: ReplicaInfo, *, waited_s: float, resumes: bool = False) -> None:
+        """Note a slot of a replica; `resumes`: for an answer that has begun at another one."""
+        self.queue_s = (self.queue_s or 0.0) + waited_s
+        if not resumes:
+            self.load_s = self.clock.now_s() - self.started_s
+        self.replica, self.node = replica.placement_id, replica.node_id
+        metrics.bound(metrics.QUEUE_S, self.model or OTHER).observe(waited_s)
 
     def token_arrived(self, token_count: int) -> None:
         """Note tokens from the runner."""

@@ -47,12 +47,13 @@ from gateway.core.prepare.vectors import (
 from gateway.core.request.answers import Dialect
 from gateway.core.request.model_names import parse_model_name
 from gateway.keys.visits import cache_salt, claim, context_max, within_context
+from gateway.ports import RunnerPort
 from gateway.replicas.dispatch import Dispatcher, SlotRequest
 from gateway.replicas.replicas import Connection
 from protos import runner_pb2
 
 Answer = TypeVar("Answer")
-Call = Callable[[Connection, float], Awaitable[Answer]]
+Question = TypeVar("Question", EmbedQuestion, RerankQuestion)
 # Scaling fewer numbers takes less time than a thread switch.
 _INLINE_NUMBERS = 65536
 
@@ -72,9 +73,7 @@ class Vectors:
         Raises:
             PunaError: translate it to the dialect.
         """
-        route = await self._route(question, record)
-        context_tokens = within_context(question.context_tokens or own_context(route.model))
-        question = replace(question, context_tokens=context_tokens)
+        question, route = await self._prepared(question, record)
         check_embeds(route.model)
         check_dimensions(question.dimensions, route.model.embedding_length)
         message = runner_pb2.EmbedRequest(
@@ -84,12 +83,8 @@ class Vectors:
             context_tokens=question.context_tokens,
         )
 
-        async def call(connection: Connection, timeout_s: float) -> runner_pb2.EmbedResponse:
-            message.placement.CopyFrom(placement_to_proto(connection.info))
-            return await connection.runner.embed(message, timeout_s=timeout_s)
-
         try:
-            answer = await self._ask(question, route, record, call)
+            answer = await self._ask(question, route, record, message, lambda runner: runner.embed)
         except UnsupportedCapability as error:  # the runner's word, for a model whose header did not say
             raise EmbeddingsUnsupported(NO_EMBEDDINGS, param="model") from error
 
@@ -115,9 +110,7 @@ class Vectors:
         Raises:
             PunaError: translate it to the dialect.
         """
-        route = await self._route(question, record)
-        context_tokens = within_context(question.context_tokens or own_context(route.model))
-        question = replace(question, context_tokens=context_tokens)
+        question, route = await self._prepared(question, record)
         check_ranks(route.model)
         message = runner_pb2.RerankRequest(
             query=question.query,
@@ -127,12 +120,7 @@ class Vectors:
             context_tokens=question.context_tokens,
             document_tokens_max=question.document_tokens_max,
         )
-
-        async def call(connection: Connection, timeout_s: float) -> runner_pb2.RerankResponse:
-            message.placement.CopyFrom(placement_to_proto(connection.info))
-            return await connection.runner.rerank(message, timeout_s=timeout_s)
-
-        answer = await self._ask(question, route, record, call)
+        answer = await self._ask(question, route, record, message, lambda runner: runner.rerank)
         return Ranked(
             scores=tuple(relevance(one.score, normalize=question.normalize) for one in answer.scores),
             counts=self._counts(
@@ -140,14 +128,21 @@ class Vectors:
             ),
         )
 
-    async def _route(self, question: EmbedQuestion | RerankQuestion, record: RequestRecord) -> RouteInfo:
+    async def _prepared(self, question: Question, record: RequestRecord) -> tuple[Question, RouteInfo]:
+        """Return the question with the context that it gets, and the route of its model."""
         route = await last_step(self._models.find(question.model, question.keep_alive_ms), RouteInfo)
         record.model = route.model.name
         check_usable(route.model)
-        return route
+        context_tokens = within_context(question.context_tokens or own_context(route.model))
+        return replace(question, context_tokens=context_tokens), route
 
     async def _ask(
-        self, question: EmbedQuestion | RerankQuestion, route: RouteInfo, record: RequestRecord, call: Call[Answer]
+        self,
+        question: EmbedQuestion | RerankQuestion,
+        route: RouteInfo,
+        record: RequestRecord,
+        message: runner_pb2.EmbedRequest | runner_pb2.RerankRequest,
+        call_of: Callable[[RunnerPort], Callable[..., Awaitable[Answer]]],
     ) -> Answer:
         """Try replicas until one has answered."""
         deadline_s = self._clock.now_s() + self._request_timeout_s
@@ -159,7 +154,9 @@ class Vectors:
                         try:
                             with tracing.begin("attempt", kind=tracing.SpanKind.CLIENT) as attempt:
                                 attempt.set({"puna.placement": record.replica, "puna.node": record.node})
-                                return await call(connection, max(deadline_s - self._clock.now_s(), 0.0))
+                                message.placement.CopyFrom(placement_to_proto(connection.info))
+                                timeout_s = max(deadline_s - self._clock.now_s(), 0.0)
+                                return await call_of(connection.runner)(message, timeout_s=timeout_s)
                         except RETRYABLE as error:
                             self._judge(error, connection, attempts, question)
                         except PromptTooLong as error:
@@ -196,11 +193,7 @@ class Vectors:
         with tracing.begin("queue", {"gen_ai.request.model": name}):
             connection = await last_step(self._dispatcher.acquire(slot), Connection)
         try:
-            waited_s = self._clock.now_s() - joined_s
-            record.queue_s = (record.queue_s or 0.0) + waited_s
-            record.load_s = self._clock.now_s() - record.started_s
-            record.replica, record.node = connection.info.placement_id, connection.info.node_id
-            metrics.bound(metrics.QUEUE_S, name).observe(waited_s)
+            record.slot_found(connection.info, waited_s=self._clock.now_s() - joined_s)
             yield connection
         finally:
             self._dispatcher.release(slot, connection)
