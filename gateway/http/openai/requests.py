@@ -8,10 +8,9 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidRequest
-from gateway.core.request.answer_format import only_one, parse_grammar_field, parse_response_format
+from gateway.core.request.answer_format import NEWER, only_one, parse_grammar_field, parse_guided, parse_response_format
 from gateway.core.request.answers import AnswerRequest, Chat, Dialect, Message, RawPrompt, Think, ToolCall
 from gateway.core.request.conversation import template_kwargs
-from gateway.core.request.guided_formats import NEWER, parse_guided
 from gateway.core.request.images import URLS_REFUSED, PlacedImage, RequestImage
 from gateway.core.request.logprobs import check_top_logprobs
 from gateway.core.request.option_table import OptionValue

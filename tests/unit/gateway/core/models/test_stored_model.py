@@ -12,8 +12,7 @@ from common.errors import StartupError, TemplateFailed
 from common.spec.load_options import LoadOptions
 from gateway.answers.output import plan_output
 from gateway.converters.routes import model_from_proto
-from gateway.core.models.chat_template import TemplatePolicy
-from gateway.core.models.family_templates import FAMILIES, closest_family
+from gateway.core.models.chat_template import FAMILIES, TemplatePolicy, closest_family
 from gateway.core.models.routes import ModelInfo
 from gateway.core.models.stored_model import own_context, stored_messages, usable_parameters, with_stored_texts
 from gateway.core.output_parsers.manifest_parsers import syntax_of_parser

@@ -3,8 +3,7 @@
 import pytest
 
 from common.errors import InvalidRequest
-from gateway.core.request.answer_format import parse_response_format
-from gateway.core.request.guided_formats import parse_guided
+from gateway.core.request.answer_format import parse_guided, parse_response_format
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 SCHEMA_TEXT = '{"type":"object","properties":{"a":{"type":"integer"}}}'
