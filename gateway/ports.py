@@ -1,11 +1,11 @@
-"""Interfaces of the other services that the gateway uses (clients: `scheduler.client`, `runner.client`)."""
+"""Interfaces of schedulers and runners that the gateway uses (clients: `scheduler.client`, `runner.client`)."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from common.errors import ModelUnavailable
 from common.telemetry.logs import get_logger
-from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2, store_pb2
+from protos import cluster_pb2, discovery_pb2, runner_pb2, scheduler_pb2
 
 log = get_logger()
 
@@ -87,41 +87,6 @@ class RunnerPort(Protocol):
 
     async def close(self) -> None:
         """Close the connection; running calls end."""
-
-
-class Stores(Protocol):
-    """The client of the model stores of all nodes, by address. Every method raises domain errors only."""
-
-    def pull(self, address: str, request: store_pb2.PullRequest) -> AsyncIterator[store_pb2.StoreProgress]:
-        """Fetch a model; the last message is "success"."""
-
-    def create(self, address: str, request: store_pb2.CreateRequest) -> AsyncIterator[store_pb2.StoreProgress]:
-        """Make a model; the last message is "success"."""
-
-    async def copy(self, address: str, *, source: str, destination: str) -> None:
-        """Give a model a second name."""
-
-    async def delete(self, address: str, name: str) -> int:
-        """Forget a name; bytes that this freed."""
-
-    async def stat_blob(self, address: str, digest: str) -> int | None:
-        """Return the size of a blob; None: it is not there."""
-
-    async def put_blob(
-        self, address: str, digest: str, content: AsyncIterable[bytes], *, size_bytes: int = 0
-    ) -> store_pb2.PutBlobResponse:
-        """Send a blob, no faster than it is taken."""
-
-    def read_blob(
-        self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0
-    ) -> AsyncIterator[store_pb2.BlobChunk]:
-        """Yield the content of a blob."""
-
-    async def read_header(self, address: str, digest: str) -> bytes:
-        """Return the header of a model or blob, as JSON."""
-
-    async def read_manifest(self, address: str, name: str) -> bytes:
-        """Return the manifest of a name."""
 
 
 ConnectRunner = Callable[[str], RunnerPort]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from common.gbnf import literal
 from common.ids import random_id
@@ -19,42 +18,27 @@ from gateway.core.request.constraint import Constraint, FreeText
 CALL_ID_LENGTH = 24
 
 
-class OutputParser(Protocol):
-    """Incremental: the pieces of one answer go in, in order and in any split; deltas come out. No text is ever lost."""
-
-    @property
-    def called(self) -> bool:
-        """Return True if the answer has a tool call so far."""
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """Return the number of reasoning tokens so far."""
-
-    def feed(self, delta: Delta) -> list[Delta]:
-        """Return the deltas that are certain now."""
-
-    def finish(self) -> list[Delta]:
-        """Return the held text at the end of the answer."""
-
-
 class PlainText:
-    """For prompts without a template, and models without markers: everything is content."""
+    """Parser for prompts without a template, and models without markers: everything is content."""
 
     called = False
     reasoning_tokens = 0
 
     def feed(self, delta: Delta) -> list[Delta]:
-        """See OutputParser."""
+        """Return the piece as it is."""
         return [delta]
 
     def finish(self) -> list[Delta]:
-        """See OutputParser."""
+        """Return nothing: no text is held."""
         return []
 
 
 @dataclass(slots=True, kw_only=True)
 class ParsedText:
-    """For models that write reasoning or calls between markers."""
+    """Parser for models that write reasoning or calls between markers.
+
+    Incremental: the pieces of one answer go in, in order and in any split; deltas come out. No text is ever lost.
+    """
 
     parser: EventParser
     calls_max: int | None = None  # None: any number; further ones are dropped
@@ -64,16 +48,16 @@ class ParsedText:
 
     @property
     def called(self) -> bool:
-        """See OutputParser."""
+        """Return True if the answer has a tool call so far."""
         return self._calls > 0
 
     def feed(self, delta: Delta) -> list[Delta]:
-        """See OutputParser."""
+        """Return the deltas that are certain now."""
         self._tokens += delta.tokens
         return self._with_tokens([self._delta(event) for event in self.parser.feed(delta.content)])
 
     def finish(self) -> list[Delta]:
-        """See OutputParser."""
+        """Return the held text at the end of the answer."""
         deltas = self._with_tokens([self._delta(event) for event in self.parser.finish()])
         if self._tokens:  # of markers at the very end
             deltas.append(Delta(tokens=tuple(self._tokens)))
@@ -108,6 +92,9 @@ class ParsedText:
                 call = CallDelta(index=self._calls - 1, arguments=fragment)
         is_surplus = self.calls_max is not None and self._calls > self.calls_max
         return None if is_surplus else Delta(tool_calls=(call,))
+
+
+OutputParser = PlainText | ParsedText
 
 
 def _tokens_of_tail(tokens: list[GeneratedToken], tail_bytes: int) -> int:

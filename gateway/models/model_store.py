@@ -21,9 +21,10 @@ from gateway.core.models.store_choice import (
     roomiest,
 )
 from gateway.core.request.model_names import model_not_found, parse_model_name
-from gateway.ports import SchedulerPort, Stores, scheduler_answer
+from gateway.ports import SchedulerPort, scheduler_answer
 from gateway.replicas.routes import RouteCache
 from protos import discovery_pb2, store_pb2
+from runner.host.store_client import StoreClient
 
 log = get_logger()
 
@@ -38,7 +39,7 @@ class ModelStores:
 
     scheduler: SchedulerPort
     routes: RouteCache
-    stores: Stores
+    stores: StoreClient
 
     async def holders(self) -> Mapping[str, frozenset[str]]:
         """Map keys of names to the nodes that have them; empty without a scheduler."""

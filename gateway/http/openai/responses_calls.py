@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from common.ids import random_id
 from gateway.core.request.answers import CallDelta
@@ -33,20 +33,94 @@ _CHARACTERS = re.compile(
 _INPUT = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 
 
-class CallItem(Protocol):
-    """One call. `item` is what the answer holds of it; `shown` is how it is announced."""
+@dataclass(slots=True)
+class _FunctionItem:
+    """A function: its arguments are passed on as they come."""
 
     item: Item
 
     @property
     def shown(self) -> Item:
         """The item before the model has written anything of it."""
+        return self.item | {"arguments": ""}
 
     def add(self, arguments: str) -> Iterable[ItemEvent]:
         """Take a piece of the arguments."""
+        if arguments:
+            self.item["arguments"] += arguments
+            yield "function_call_arguments.delta", {"delta": arguments}
 
     def close(self) -> Iterable[ItemEvent]:
         """End the call; `item` is complete behind it."""
+        fields = {"name": self.item["name"], "arguments": self.item["arguments"]}
+        yield "function_call_arguments.done", fields
+
+
+@dataclass(slots=True)
+class _CustomItem:
+    """A tool of free text: what the model writes as JSON is passed on as the text that it is."""
+
+    item: Item
+    _raw: str = ""
+    _read: int = 0  # characters of `_raw` whose text is out; 0: the string has not begun
+
+    @property
+    def shown(self) -> Item:
+        """The item before the model has written anything of it."""
+        return self.item | {"input": ""}
+
+    def add(self, arguments: str) -> Iterable[ItemEvent]:
+        """Take a piece of the arguments."""
+        self._raw += arguments
+        if not self._read:
+            opening = _INPUT.match(self._raw)
+            self._read = opening.end() if opening else 0
+        if self._read:
+            whole = _CHARACTERS.match(self._raw, self._read)
+            assert whole is not None, "no character at all matches"
+            self._read = whole.end()
+            yield from self._say(json.loads(f'"{whole[0]}"', strict=False))
+
+    def close(self) -> Iterable[ItemEvent]:
+        """End the call; `item` is complete behind it."""
+        if not self._read:
+            yield from self._say(_free_text(self._raw))
+        elif self._raw[self._read : self._read + 1] != '"':  # a string that breaks off, or is none of JSON's
+            yield from self._say(self._raw[self._read :])
+        yield "custom_tool_call_input.done", {"input": self.item["input"]}
+
+    def _say(self, text: str) -> Iterable[ItemEvent]:
+        if text:
+            self.item["input"] += text
+            yield "custom_tool_call_input.delta", {"delta": text}
+
+
+@dataclass(slots=True)
+class _ActionItem:
+    """A tool whose arguments are an object of the item; it is complete only at its end."""
+
+    item: Item
+    kind: ToolKind
+    _raw: list[str] = field(default_factory=list)
+
+    @property
+    def shown(self) -> Item:
+        """The item before the model has written anything of it."""
+        return self.item | _action(self.kind, {})
+
+    def add(self, arguments: str) -> Iterable[ItemEvent]:
+        """Take a piece of the arguments."""
+        self._raw.append(arguments)
+        return ()
+
+    def close(self) -> Iterable[ItemEvent]:
+        """End the call; `item` is complete behind it."""
+        self.item |= _action(self.kind, _read_object("".join(self._raw)))
+        return ()
+
+
+# `item` is what the answer holds of a call; `shown` is how it is announced.
+CallItem = _FunctionItem | _CustomItem | _ActionItem
 
 
 def call_item(tool: ServedTool, call: CallDelta) -> CallItem:
@@ -71,92 +145,6 @@ def _item(kind: str, prefix: str, tool: ServedTool, call: CallDelta) -> Item:
         **namespace,
         "status": "in_progress",
     }
-
-
-@dataclass(slots=True)
-class _FunctionItem:
-    """A function: its arguments are passed on as they come."""
-
-    item: Item
-
-    @property
-    def shown(self) -> Item:
-        """See CallItem."""
-        return self.item | {"arguments": ""}
-
-    def add(self, arguments: str) -> Iterable[ItemEvent]:
-        """See CallItem."""
-        if arguments:
-            self.item["arguments"] += arguments
-            yield "function_call_arguments.delta", {"delta": arguments}
-
-    def close(self) -> Iterable[ItemEvent]:
-        """See CallItem."""
-        fields = {"name": self.item["name"], "arguments": self.item["arguments"]}
-        yield "function_call_arguments.done", fields
-
-
-@dataclass(slots=True)
-class _CustomItem:
-    """A tool of free text: what the model writes as JSON is passed on as the text that it is."""
-
-    item: Item
-    _raw: str = ""
-    _read: int = 0  # characters of `_raw` whose text is out; 0: the string has not begun
-
-    @property
-    def shown(self) -> Item:
-        """See CallItem."""
-        return self.item | {"input": ""}
-
-    def add(self, arguments: str) -> Iterable[ItemEvent]:
-        """See CallItem."""
-        self._raw += arguments
-        if not self._read:
-            opening = _INPUT.match(self._raw)
-            self._read = opening.end() if opening else 0
-        if self._read:
-            whole = _CHARACTERS.match(self._raw, self._read)
-            assert whole is not None, "no character at all matches"
-            self._read = whole.end()
-            yield from self._say(json.loads(f'"{whole[0]}"', strict=False))
-
-    def close(self) -> Iterable[ItemEvent]:
-        """See CallItem."""
-        if not self._read:
-            yield from self._say(_free_text(self._raw))
-        elif self._raw[self._read : self._read + 1] != '"':  # a string that breaks off, or is none of JSON's
-            yield from self._say(self._raw[self._read :])
-        yield "custom_tool_call_input.done", {"input": self.item["input"]}
-
-    def _say(self, text: str) -> Iterable[ItemEvent]:
-        if text:
-            self.item["input"] += text
-            yield "custom_tool_call_input.delta", {"delta": text}
-
-
-@dataclass(slots=True)
-class _ActionItem:
-    """A tool whose arguments are an object of the item; it is complete only at its end."""
-
-    item: Item
-    kind: ToolKind
-    _raw: list[str] = field(default_factory=list)
-
-    @property
-    def shown(self) -> Item:
-        """See CallItem."""
-        return self.item | _action(self.kind, {})
-
-    def add(self, arguments: str) -> Iterable[ItemEvent]:
-        """See CallItem."""
-        self._raw.append(arguments)
-        return ()
-
-    def close(self) -> Iterable[ItemEvent]:
-        """See CallItem."""
-        self.item |= _action(self.kind, _read_object("".join(self._raw)))
-        return ()
 
 
 def _read_object(text: str) -> Mapping[str, Any]:
