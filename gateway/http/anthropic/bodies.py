@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.core.request.conversation import MESSAGES_MAX, TOOLS_MAX
-from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.fields import AnswerBody, Between, Body
 from gateway.http.endpoint.response_model import DebugFields, ResponseModel
 
 USER_ID_LENGTH_MAX = 512
@@ -83,8 +83,8 @@ class CountTokensBody(Body):
     think: Any = Field(default=None, description="Puna: wins over thinking")
 
 
-class MessagesBody(CountTokensBody):
-    """POST /v1/messages, Puna's extensions (from `options` on) included."""
+class MessagesBody(CountTokensBody, AnswerBody):
+    """POST /v1/messages, Puna's extensions included."""
 
     max_tokens: Annotated[int, Between(1, 2**31 - 1, whole=True)]
     stream: bool = False
@@ -93,12 +93,6 @@ class MessagesBody(CountTokensBody):
     top_k: Any = None
     stop_sequences: list[str] = Field(default_factory=list, max_length=16)
     metadata: Metadata | None = None
-    options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
-    keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
-    truncate: bool = Field(default=False, description="Puna: cut a prompt that is too long")
-    shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
-    min_p: Any = Field(default=None, description="Puna: as the option")
-    repeat_penalty: Any = Field(default=None, description="Puna: as the option")
     grammar: Any = Field(default=None, description="Puna: a text in GBNF that the answer matches")
 
 

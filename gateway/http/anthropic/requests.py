@@ -49,11 +49,7 @@ def messages_request(service: Service, exchange: Exchange, body: MessagesBody) -
     if body.thinking is not None and not interleaved and (body.thinking.budget_tokens or 0) >= body.max_tokens:
         raise InvalidRequest("thinking.budget_tokens must be less than max_tokens", param="thinking.budget_tokens")
     own = {
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": body.top_k,
-        "min_p": body.min_p,
-        "repeat_penalty": body.repeat_penalty,
+        **body.sampling(),
         "stop": body.stop_sequences or None,
         "num_predict": body.max_tokens,
         "think_budget": body.thinking.budget_tokens if body.thinking and body.thinking.type == "enabled" else None,

@@ -8,7 +8,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -30,6 +38,8 @@ _TYPE_NAMES = {
 }
 
 
+# Fields of AnswerBody, and of every body that is one.
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")
 _NAMES = ("model", "name", "source", "destination", "from")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -53,6 +63,22 @@ class OwnBody(Body):
 
     model_config = ConfigDict(extra="forbid")
     field_noun: ClassVar[str] = "field"  # what its fields are to people
+
+
+class AnswerBody(Body):
+    """Base of bodies that ask for an answer in OpenAI's or Anthropic's dialect: Puna's extensions to all of them."""
+
+    options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
+    keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
+    truncate: bool = Field(default=False, description="Puna: cut a prompt that is too long")
+    shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
+    top_k: Any = Field(default=None, description="Puna: as the option")
+    min_p: Any = Field(default=None, description="Puna: as the option")
+    repeat_penalty: Any = Field(default=None, description="Puna: as the option")
+
+    def sampling(self) -> dict[str, object]:
+        """Return the fields that are named as their options."""
+        return {name: getattr(self, name) for name in _SAMPLING}
 
 
 BodyType = TypeVar("BodyType", bound=Body)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.core.request.conversation import TOOLS_MAX
-from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.fields import AnswerBody, Between, Body
 from gateway.http.endpoint.response_model import DebugFields, LogprobEntry, ResponseModel
 
 _INT32_MAX = 2**31 - 1
@@ -30,8 +30,8 @@ class ReasoningOptions(Body):
     effort: str | None = None
 
 
-class OpenAiAnswerBody(Body):
-    """Fields that both endpoints share, Puna's extensions (from `options` on) included."""
+class OpenAiAnswerBody(AnswerBody):
+    """Fields that both endpoints share."""
 
     model: str = Field(min_length=1)
     stream: bool = False
@@ -48,13 +48,6 @@ class OpenAiAnswerBody(Body):
     user: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
     safety_identifier: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
     prompt_cache_key: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
-    options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
-    keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
-    truncate: bool = Field(default=False, description="Puna: cut a prompt that is too long")
-    shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
-    top_k: Any = Field(default=None, description="Puna: as the option")
-    min_p: Any = Field(default=None, description="Puna: as the option")
-    repeat_penalty: Any = Field(default=None, description="Puna: as the option")
     response_format: Any = Field(default=None, description="Of type text, json_object or json_schema")
     grammar: Any = Field(default=None, description="Puna: a grammar (GBNF) that the answer matches")
     guided_json: Any = Field(default=None, description="vLLM: a JSON schema, or its text")

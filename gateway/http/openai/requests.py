@@ -131,17 +131,13 @@ def _request(
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true", param="stream_options")
     own = {
-        "temperature": body.temperature,
-        "top_p": body.top_p,
+        **body.sampling(),
         "seed": body.seed,
         "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
         "frequency_penalty": body.frequency_penalty,
         "presence_penalty": body.presence_penalty,
         "logit_bias": body.logit_bias,
         "num_predict": max_tokens,
-        "top_k": body.top_k,
-        "min_p": body.min_p,
-        "repeat_penalty": body.repeat_penalty,
     }
     guided = parse_guided({name: getattr(body, name) for name in _GUIDED})
     exchange.ignore(*guided.ignored, *(name for name in _NOT_OBEYED if getattr(body, name)))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.core.request.conversation import TOOLS_MAX
-from gateway.http.endpoint.fields import Between, Body
+from gateway.http.endpoint.fields import AnswerBody, Between, Body
 from gateway.http.endpoint.response_model import DebugFields, ResponseModel
 from gateway.http.openai.bodies import LABEL_LENGTH_MAX, Count
 
@@ -58,8 +58,8 @@ class CompactBody(Body):
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
 
 
-class ResponsesBody(InputTokensBody):
-    """POST /v1/responses, stateless; Puna's extensions from `options` on."""
+class ResponsesBody(InputTokensBody, AnswerBody):
+    """POST /v1/responses, stateless; Puna's extensions included."""
 
     stream: bool = False
     stream_options: dict[str, Any] = Field(default_factory=dict)
@@ -75,13 +75,7 @@ class ResponsesBody(InputTokensBody):
     prompt_cache_key: Annotated[str, Field(max_length=LABEL_LENGTH_MAX)] | None = None
     service_tier: str | None = Field(default=None, description="There is one tier: the answer says default")
     context_management: list[dict[str, Any]] = Field(default_factory=list, description="Without effect")
-    options: dict[str, Any] = Field(default_factory=dict, description="Puna: native options, see docs/api.md")
-    keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
     truncate: bool = Field(default=False, description='Puna: as truncation "auto"')
-    shift: bool = Field(default=False, description="Puna: forget the middle of a full context and go on")
-    top_k: Any = Field(default=None, description="Puna: as the option")
-    min_p: Any = Field(default=None, description="Puna: as the option")
-    repeat_penalty: Any = Field(default=None, description="Puna: as the option")
     grammar: Any = Field(default=None, description="Puna: a text in GBNF that the answer matches")
 
 

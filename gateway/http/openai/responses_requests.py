@@ -44,14 +44,7 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
     chat, tools, compacts = _chat(service, body, ignored)
     if body.grammar and chat.forced_tools:
         raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
-    own = {
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "num_predict": body.max_output_tokens,
-        "top_k": body.top_k,
-        "min_p": body.min_p,
-        "repeat_penalty": body.repeat_penalty,
-    }
+    own = {**body.sampling(), "num_predict": body.max_output_tokens}
     wants_logprobs = body.top_logprobs is not None or LOGPROBS_INCLUDE in body.include
     request = AnswerRequest(
         dialect=Dialect.OPENAI,
