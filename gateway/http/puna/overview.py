@@ -7,7 +7,7 @@ ready for it, so that a slow one skips some and delays no other.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 
 from common.clock import MS_PER_S, Clock, SystemClock
@@ -23,49 +23,6 @@ from gateway.core.ui.figures import ChartPoint, LoadPaces, PageCounters, figures
 from gateway.core.ui.views import Item, View
 from gateway.http.endpoint.service import Service
 from gateway.http.puna.placements import placement_of
-from gateway.replicas.replicas import ReplicaPool
-
-
-def model_item(
-    route: RouteInfo,
-    *,
-    pool: ReplicaPool,
-    live: list[LiveRequest],
-    depth: int,
-    tokens_per_s: float,
-    wanted: Mapping[str, object] | None,
-    paces: LoadPaces,
-    now_s: float,
-) -> Item:
-    """Build the item of a model from its requests in progress, its queue depth and its constraints."""
-    model = route.model
-    waiting = [one for one in live if one.state in ("queued", "loading")]
-    replicas = []
-    for replica in route.replicas:
-        page = placement_of(pool, route, replica)
-        fraction = page["fraction"]
-        left_s = paces.seconds_left(replica.key, fraction, now_s) if isinstance(fraction, float) else None
-        replicas.append({**page, "load_seconds_left": left_s, "keep_alive_ms": replica.keep_alive_ms})
-    return {
-        "name": model.name,
-        "title": model.title,
-        "digest": model.digest,
-        "architecture": model.architecture,
-        "parameters": parameter_size_text(model.parameter_count),
-        "quantization": model.quantization,
-        "size_bytes": model.size_bytes,
-        "context_tokens": model.context_tokens,
-        "capabilities": list(model.capabilities),
-        "error": model.error or None,
-        "replicas": replicas,
-        "queued": depth,
-        "waiting": len(waiting),
-        "load": _load(waiting),
-        "waiting_since_unix_ms": min((one.started_unix_ms for one in waiting), default=None),
-        "running": len(live) - len(waiting),
-        "tokens_per_s": tokens_per_s,
-        "wanted": wanted,
-    }
 
 
 def request_item(live: LiveRequest) -> Item:
@@ -83,19 +40,6 @@ def request_item(live: LiveRequest) -> Item:
         "prompt_tokens": record.prompt_tokens,
         "tokens": record.answer_tokens,
         "node": record.node,
-    }
-
-
-def figures_item(figures: ChartPoint, *, at_unix_ms: int, waiting: int, running: int) -> Item:
-    """Build the item of a point of the charts."""
-    return {
-        "at_unix_ms": at_unix_ms,
-        "requests_per_s": figures.requests_per_s,
-        "tokens_per_s": figures.tokens_per_s,
-        "prompt_tokens_per_s": figures.prompt_tokens_per_s,
-        "first_token_ms": figures.first_token_ms,
-        "waiting": waiting,
-        "running": running,
     }
 
 
@@ -240,24 +184,43 @@ class Overview:
         }
 
     def _models(self, live: dict[str | None, list[LiveRequest]]) -> dict[str, Item]:
-        dispatcher, now_s = self.service.inference.dispatcher, self.clock.now_s()
+        dispatcher = self.service.inference.dispatcher
         depths, routes = dispatcher.depths(), dispatcher.routes.all()
         self._paces.keep_only({replica.key for route in routes for replica in route.replicas})
-        items: dict[str, Item] = {}
-        for route in routes:
-            name = route.model.name
-            key = parse_model_name(name).key
-            items[name] = model_item(
-                route,
-                pool=dispatcher.pool,
-                live=live.get(name, []),
-                depth=depths.get(key, 0),
-                tokens_per_s=self._figures.model_tokens_per_s.get(name, 0.0),
-                wanted=self._wanted.get(key),
-                paces=self._paces,
-                now_s=now_s,
-            )
-        return items
+        return {route.model.name: self._model_item(route, live.get(route.model.name, []), depths) for route in routes}
+
+    def _model_item(self, route: RouteInfo, live: list[LiveRequest], depths: Mapping[str, int]) -> Item:
+        """Build the item of a model from its requests in progress, its queue depth and its constraints."""
+        model, now_s = route.model, self.clock.now_s()
+        key = parse_model_name(model.name).key
+        pool = self.service.inference.dispatcher.pool
+        waiting = [one for one in live if one.state in ("queued", "loading")]
+        replicas = []
+        for replica in route.replicas:
+            page = placement_of(pool, route, replica)
+            fraction = page["fraction"]
+            left_s = self._paces.seconds_left(replica.key, fraction, now_s) if isinstance(fraction, float) else None
+            replicas.append({**page, "load_seconds_left": left_s, "keep_alive_ms": replica.keep_alive_ms})
+        return {
+            "name": model.name,
+            "title": model.title,
+            "digest": model.digest,
+            "architecture": model.architecture,
+            "parameters": parameter_size_text(model.parameter_count),
+            "quantization": model.quantization,
+            "size_bytes": model.size_bytes,
+            "context_tokens": model.context_tokens,
+            "capabilities": list(model.capabilities),
+            "error": model.error or None,
+            "replicas": replicas,
+            "queued": depths.get(key, 0),
+            "waiting": len(waiting),
+            "load": _load(waiting),
+            "waiting_since_unix_ms": min((one.started_unix_ms for one in waiting), default=None),
+            "running": len(live) - len(waiting),
+            "tokens_per_s": self._figures.model_tokens_per_s.get(model.name, 0.0),
+            "wanted": self._wanted.get(key),
+        }
 
     def _sample(self, live: list[LiveRequest]) -> None:
         now_s = self.clock.now_s()
@@ -271,9 +234,10 @@ class Overview:
         self._figures = figures_between(before, self._counters, first_tokens_s)
         at_unix_ms = self._now_unix_ms()
         waiting = sum(one.state in ("queued", "loading") for one in live)
-        self._samples[str(at_unix_ms)] = figures_item(
-            self._figures, at_unix_ms=at_unix_ms, waiting=waiting, running=len(live) - waiting
-        )
+        figures = asdict(self._figures)
+        del figures["model_tokens_per_s"]  # they are items of the models
+        counts = {"waiting": waiting, "running": len(live) - waiting}
+        self._samples[str(at_unix_ms)] = {"at_unix_ms": at_unix_ms, **figures, **counts}
         while len(self._samples) > SAMPLES_KEPT:
             del self._samples[next(iter(self._samples))]
 
