@@ -168,7 +168,8 @@ class Inference:
             try:
                 with tracing.begin("queue", {"gen_ai.request.model": slot.model_name}) as queue:
                     joined_s = self._clock.now_s()
-                    connection = self._acquire_at_once(slot, work)
+                    # Most requests can take a free slot, without a generator and a timer.
+                    connection = None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
                     if connection is None:
                         async with closing(self._acquire(slot, generation)) as steps:
                             async for step in steps:
@@ -256,10 +257,6 @@ class Inference:
         if self._quarantine.remaining_s(claim(0).tenant, _body(request), now_s) > 0:
             metrics.QUARANTINED.inc()
             raise RequestQuarantined(POISON_TEXT)
-
-    def _acquire_at_once(self, slot: SlotRequest, work: Work) -> Connection | None:
-        """Take a free slot, as most requests can, without a generator and a timer."""
-        return None if self._is_other_model(work) else self.dispatcher.acquire_at_once(slot)
 
     async def _acquire(self, slot: SlotRequest, generation: Generation) -> AsyncIterator[LoadEvent | Connection]:
         """Wait for a slot. A begun answer waits for one as it waits for a load.

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
@@ -174,13 +175,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         )
         with _recorded("Rerank") as record:
             answer = await self._service.rerank(question, record)
-        return inference_pb2.RerankTextsResponse(
-            scores=answer.scores,
-            prompt_tokens=answer.counts.prompt_tokens,
-            total_duration_ns=answer.counts.total_duration_ns,
-            load_duration_ns=answer.counts.load_duration_ns,
-            prompt_duration_ns=answer.counts.prompt_duration_ns,
-        )
+        return inference_pb2.RerankTextsResponse(scores=answer.scores, **asdict(answer.counts))
 
     async def LoadModel(
         self, request: inference_pb2.LoadModelRequest, context: Context
@@ -380,20 +375,12 @@ def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
 
 
 def _done(event: Done) -> inference_pb2.Done:
-    usage = event.usage
     return inference_pb2.Done(
+        **asdict(event.usage),
         reason=_REASONS[event.reason],
         stop_string=event.stop_string,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-        total_duration_ns=usage.total_duration_ns,
-        load_duration_ns=usage.load_duration_ns,
-        prompt_duration_ns=usage.prompt_duration_ns,
-        generate_duration_ns=usage.generate_duration_ns,
         seed=event.seed,
         placement=converters.placement_to_proto(event.placed),
-        reasoning_tokens=usage.reasoning_tokens,
         called_tools=event.reason is FinishReason.TOOL_CALLS,
         resumes=event.resumes,
     )

@@ -88,10 +88,10 @@ class MadeKeys:
             try:
                 for _ in range(_TRIES_MAX):
                     self._revision = ""  # everything anew: what is counted must be all there is
-                    revision = await self._looked_revision()
+                    await self._look()
                     check()
                     sealed = sealed_key(self.store.records.pepper, key)
-                    if await self.redis.add({key.id: sealed}, {}, expected=revision):
+                    if await self.redis.add({key.id: sealed}, {}, expected=self._revision):
                         self.store.learn({key.id: sealed}, {})
                         await self.store.keep()
                         return
@@ -127,7 +127,3 @@ class MadeKeys:
             if here is not None:
                 used[key_id] = max(here, used.get(key_id, 0))
         return used
-
-    async def _looked_revision(self) -> str:
-        await self._look()
-        return self._revision

@@ -41,16 +41,13 @@ class BrowserPolicy:
         authority = origin.partition("://")[2].lower()
         if not authority or authority != host.strip().lower():
             return False
-        return self.asks_for_keys or self._is_local(host_name(host)) or _is_address(host_name(host))
+        return self.asks_for_keys or self._is_local(host_name(host)) or _address(host_name(host)) is not None
 
     def _is_local(self, name: str) -> bool:
         if name in ("localhost", self.machine_name.lower()) or name.endswith(_LOCAL_SUFFIXES):
             return True
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or address.is_private
+        address = _address(name)
+        return address is not None and (address.is_loopback or address.is_private)
 
 
 def host_name(host: str) -> str:
@@ -65,21 +62,16 @@ def host_name(host: str) -> str:
 
 def is_loopback_name(name: str) -> bool:
     """Return True for localhost and loopback addresses."""
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    address = _address(name)
+    return name == "localhost" or (address is not None and address.is_loopback)
 
 
 def _is_port(text: str) -> bool:
     return text.startswith(":") and text[1:].isdecimal()
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

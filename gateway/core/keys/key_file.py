@@ -4,11 +4,12 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from common.errors import ModelNotFound
 from common.nearest import did_you_mean
-from gateway.core.keys.keys import ID_LENGTH, Band, Key, Quota, Scope
+from gateway.core.keys.keys import ID_LENGTH, UNLIMITED, Band, Key, Quota, Scope
 
 VERSION = 1
 _ID = re.compile(rf"[0-9A-Za-z]{{{ID_LENGTH}}}")
@@ -16,7 +17,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[\w.@+-]{1,80}")
 _FIELDS = frozenset(
     {"id", "digest", "owner", "tenant", "scopes", "models", "networks", "band", "weight", "created", "expires"}
-    | {"revoked", "requests_per_minute", "tokens_per_minute", "concurrency", "tokens_per_day", "context_tokens"}
+    | {"revoked", "context_tokens", *asdict(UNLIMITED)}
 )
 WEIGHT_MAX = 1000
 CONTEXT_TOKENS_MIN = 4  # as of the option num_ctx
@@ -39,10 +40,7 @@ def key_fields(key: Key) -> dict[str, Any]:
         "networks": list(key.networks),
         "band": key.band.name.lower(),
         "weight": key.weight,
-        "requests_per_minute": key.quota.requests_per_minute,
-        "tokens_per_minute": key.quota.tokens_per_minute,
-        "concurrency": key.quota.concurrency,
-        "tokens_per_day": key.quota.tokens_per_day,
+        **asdict(key.quota),
         "context_tokens": key.context_tokens,
         "created": key.created_unix_s,
         "expires": key.expires_unix_s,
@@ -86,12 +84,7 @@ def read_key(entry: object, place: str) -> Key:
             networks=_networks(entry),
             band=band_of(entry.get("band", "normal")),
             weight=_number(entry, "weight", highest=WEIGHT_MAX) or 1,
-            quota=Quota(
-                requests_per_minute=_number(entry, "requests_per_minute"),
-                tokens_per_minute=_number(entry, "tokens_per_minute"),
-                concurrency=_number(entry, "concurrency"),
-                tokens_per_day=_number(entry, "tokens_per_day"),
-            ),
+            quota=Quota(**{name: _number(entry, name) for name in asdict(UNLIMITED)}),
             context_tokens=_number(entry, "context_tokens", lowest=CONTEXT_TOKENS_MIN, highest=2**31 - 1),
             created_unix_s=_number(entry, "created", lowest=0) or 0,
             expires_unix_s=_number(entry, "expires", lowest=0),

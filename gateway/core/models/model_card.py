@@ -9,7 +9,6 @@ from common.modelfile import Modelfile, modelfile_text
 from gateway.core.models.routes import ModelInfo, RouteInfo
 from gateway.core.request.answers import Message
 from gateway.core.request.model_names import parse_model_name
-from gateway.core.request.option_table import OptionValue
 
 _COUNT_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
@@ -102,11 +101,6 @@ def measured_reports(route: RouteInfo) -> list[dict[str, object]]:
             "host_bytes": replica.host_bytes,
         }
     return [reports[key] for key in sorted(reports)]
-
-
-def with_overrides(model: ModelInfo, options: Mapping[str, OptionValue]) -> dict[str, object]:
-    """Return a model's parameters with a request's options applied."""
-    return {**own_parameters(model), **options}
 
 
 def _single_values(parameters: Mapping[str, object]) -> Iterator[tuple[str, object]]:

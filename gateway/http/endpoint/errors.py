@@ -1,13 +1,13 @@
 """Domain errors in the words of each dialect."""
 
 import math
-import re
 from dataclasses import dataclass
 
 import orjson
 
 from common.errors import ErrorRow, InternalError, PromptTooLong, PunaError, Retry, row_of
 from gateway.core.dispatch.admission import BUSY_TEXT
+from gateway.core.prepare.overflow import COUNTS
 from gateway.core.request.answers import Dialect
 
 # Texts that Ollama's clients compare, whatever the error itself says.
@@ -21,8 +21,6 @@ OLLAMA_TEXTS = {
     "request_timeout": "request timed out",
     "runner_lost": "model runner has unexpectedly stopped",
 }
-# As the runner counted them; Anthropic's clients read them from the text.
-_COUNTS = re.compile(r"\d+ tokens > \d+ maximum")
 # Where an error does not say when to come again.
 _RETRY_AFTER_S = 1.0
 
@@ -45,7 +43,7 @@ def error_body(error: PunaError, dialect: Dialect, request_id: str) -> bytes:
     text = f"internal error ({request_id})" if is_bug else error.message
     row = row_of(error)
     if dialect is Dialect.ANTHROPIC:
-        if isinstance(error, PromptTooLong) and (counts := _COUNTS.search(text)):
+        if isinstance(error, PromptTooLong) and (counts := COUNTS.search(text)):
             text = f"prompt is too long: {counts[0]}"
         body = {"type": row.anthropic_type, "message": text}
         return orjson.dumps({"type": "error", "error": body, "request_id": request_id})

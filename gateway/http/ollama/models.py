@@ -16,9 +16,9 @@ from gateway.core.models.model_card import (
     model_details,
     model_info,
     modelfile_of,
+    own_parameters,
     parameters_text,
     tensor_rows,
-    with_overrides,
 )
 from gateway.core.models.routes import ModelInfo, ReplicaInfo, ReplicaState, RouteInfo
 from gateway.core.prepare.capabilities import check_usable
@@ -170,7 +170,7 @@ def _shown(route: RouteInfo, choice: TemplateChoice | None, flaw: str, body: Sho
     model = route.model
     template = body.template or model.template or (choice.text if choice is not None else "")
     system = body.system or model.system
-    parameters = with_overrides(model, check_options(body.options).values)
+    parameters = {**own_parameters(model), **check_options(body.options).values}
     metadata = orjson.loads(model.metadata_json)
     return {
         "license": "\n".join(model.licenses) or str(metadata.get("general.license", "")),

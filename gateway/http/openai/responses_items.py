@@ -41,6 +41,12 @@ _CALL_NOUNS = {
     "tool_search": "tool search call",
     "tool_search_call": "tool search call",
 }
+# Calls of tools that the client runs: where their arguments stand, and those that the model wrote.
+_ACTIONS = {
+    "local_shell_call": (ToolKind.LOCAL_SHELL, "action", ("command", "working_directory", "timeout_ms")),
+    "shell_call": (ToolKind.SHELL, "action", ("commands", "timeout_ms", "max_output_length")),
+    "apply_patch_call": (ToolKind.APPLY_PATCH, "operation", ("type", "path", "diff")),
+}
 COMPACTION_TRIGGER = "compaction_trigger"
 ADDITIONAL_TOOLS = "additional_tools"
 # Items that bring tools along; they are offered from the beginning of the prompt on.
@@ -126,9 +132,7 @@ class _Reader:
             "reasoning": self._reasoning,
             "function_call": self._function_call,
             "custom_tool_call": self._custom_call,
-            "local_shell_call": self._local_shell_call,
-            "shell_call": self._shell_call,
-            "apply_patch_call": self._apply_patch_call,
+            **dict.fromkeys(_ACTIONS, self._action_call),
             "tool_search_call": self._tool_search_call,
             "tool_search_output": self._tool_search_output,
             "function_call_output": self._output,
@@ -180,17 +184,9 @@ class _Reader:
         name = self.table.model_name(ToolKind.CUSTOM, _text(item, "name", where), str(item.get("namespace") or ""))
         self._call(item, where, name, {"input": _text(item, "input", where)})
 
-    def _local_shell_call(self, item: dict[str, Any], where: str) -> None:
-        names = ("command", "working_directory", "timeout_ms")
-        self._call(item, where, self._built_in(ToolKind.LOCAL_SHELL), _object(item, "action", names, where))
-
-    def _shell_call(self, item: dict[str, Any], where: str) -> None:
-        names = ("commands", "timeout_ms", "max_output_length")
-        self._call(item, where, self._built_in(ToolKind.SHELL), _object(item, "action", names, where))
-
-    def _apply_patch_call(self, item: dict[str, Any], where: str) -> None:
-        names = ("type", "path", "diff")
-        self._call(item, where, self._built_in(ToolKind.APPLY_PATCH), _object(item, "operation", names, where))
+    def _action_call(self, item: dict[str, Any], where: str) -> None:
+        kind, key, names = _ACTIONS[item["type"]]
+        self._call(item, where, self._built_in(kind), _object(item, key, names, where))
 
     def _tool_search_call(self, item: dict[str, Any], where: str) -> None:
         if item.get("execution") != "client":
