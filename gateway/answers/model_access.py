@@ -139,8 +139,8 @@ class ModelAccess:
         model: str,
         *,
         keep_alive_ms: int | None,
-        context_tokens: int | None,
         record: RequestRecord,
+        context_tokens: int | None = None,
         options: LoadOptions = NO_LOAD_OPTIONS,
         at_once: bool = False,
     ) -> AsyncIterator[LoadEvent]:

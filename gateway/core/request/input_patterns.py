@@ -97,7 +97,7 @@ def _lark_pattern(definition: str) -> str:
     if len(definition) > _DEFINITION_LENGTH_MAX:
         raise NotRegular("the grammar is too long")
     rules = _Rules(_read(definition))
-    return rules.pattern("start").alone
+    return rules.pattern("start").text
 
 
 def _read(definition: str) -> dict[str, list[_Token]]:
@@ -173,11 +173,6 @@ class _Piece:
     has_choice: bool = False
 
     @property
-    def alone(self) -> str:
-        """The text where nothing stands beside it."""
-        return self.text
-
-    @property
     def in_sequence(self) -> str:
         """The text between others."""
         return f"(?:{self.text})" if self.has_choice else self.text
@@ -237,7 +232,7 @@ class _Expansion:
         self.rules.depth -= 1
         if len(alternatives) == 1:
             return alternatives[0]
-        return _bounded(_Piece("|".join(one.alone for one in alternatives), has_choice=True))
+        return _bounded(_Piece("|".join(one.text for one in alternatives), has_choice=True))
 
     def _sequence(self) -> _Piece:
         pieces: list[_Piece] = []

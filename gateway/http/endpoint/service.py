@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from common.closing import closing
 from common.effective_settings import EffectiveSetting
 from common.errors import InsufficientMemory, InternalError, ModelUnavailable, PunaError
-from common.spec.load_options import NO_LOAD_OPTIONS, LoadOptions
 from common.telemetry.logs import get_logger
 from gateway.answers.choices import ChoiceEvent, merge_choices
 from gateway.answers.feed import EndOfFeed, Feed
@@ -18,7 +17,7 @@ from gateway.answers.record import RequestRecord
 from gateway.core.keys.keys import Scope
 from gateway.core.prepare.estimates import answer_tokens, question_tokens
 from gateway.core.prepare.vectors import Embedded, EmbedQuestion, Ranked, RerankQuestion
-from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadEvent, LoadUpdate, Queued
+from gateway.core.request.answers import AnswerEvent, AnswerRequest, Delta, Done, LoadUpdate, Queued
 from gateway.core.request.durations import FOREVER_MS, parse_keep_alive_ms
 from gateway.core.request.option_table import OptionValue, check_options
 from gateway.http.endpoint.exchange import Exchange
@@ -34,17 +33,6 @@ Item = TypeVar("Item")
 
 # While draining only: how soon the end of the last answer is noticed.
 _DRAIN_POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A replica runs."""
-
-
-async def _with_end(load: AsyncIterator[LoadEvent]) -> AsyncIterator[LoadEvent | Loaded]:
-    async for event in load:
-        yield event
-    yield Loaded()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,30 +65,20 @@ class Service:
         answers = merge_choices([self.inference.answer(request, record) for request in requests])
         return Feed(self._guarded(answers, record, reserved_tokens=tokens), self.feeds)
 
-    def load_feed(
-        self,
-        model: str,
-        keep_alive_ms: int | None,
-        record: RequestRecord,
-        *,
-        context_tokens: int | None = None,
-        options: LoadOptions = NO_LOAD_OPTIONS,
-        at_once: bool = False,
-    ) -> Feed[LoadEvent | Loaded]:
-        """Start a load; use as a context. The last event is Loaded. `at_once` as in `Loads.relay`."""
-        load = self.inference.models.load(
-            model,
-            keep_alive_ms=keep_alive_ms,
-            context_tokens=context_tokens,
-            options=options,
-            record=record,
-            at_once=at_once,
-        )
-        return Feed(self._guarded(_with_end(load), record), self.feeds)
-
     def work_feed(self, events: AsyncIterator[Item], record: RequestRecord) -> Feed[Item]:
         """Start other work that reports progress; use as a context."""
         return Feed(self._guarded(events, record), self.feeds)
+
+    async def load(self, model: str, keep_alive_ms: int | None, record: RequestRecord) -> None:
+        """Load a model, and return once a replica runs.
+
+        Raises:
+            PunaError: it cannot be loaded, or the gateway is shutting down.
+        """
+        load = self.inference.models.load(model, keep_alive_ms=keep_alive_ms, record=record)
+        async with self.work_feed(load, record) as feed:
+            async for _ in feed:
+                pass
 
     async def embed(self, question: EmbedQuestion, record: RequestRecord) -> Embedded:
         """Return a vector for each input.

@@ -150,9 +150,7 @@ class OllamaAnswers:
             await self.service.unload(route.model.name)
             await exchange.respond_json(maker.loaded("unload"))
             return
-        async with self.service.load_feed(request.model, request.keep_alive_ms, exchange.record) as feed:
-            async for _ in feed:
-                pass
+        await self.service.load(request.model, request.keep_alive_ms, exchange.record)
         await exchange.respond_json(maker.loaded("load"))
 
 

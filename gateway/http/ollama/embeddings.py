@@ -52,9 +52,7 @@ class OllamaEmbeddings:
         options = checked_options(self.service, exchange, body.options)
         if not texts:
             check_embeds(self.service.inference.models.known_route(body.model).model)
-            async with self.service.load_feed(body.model, keep_alive_ms, exchange.record) as feed:
-                async for _ in feed:
-                    pass
+            await self.service.load(body.model, keep_alive_ms, exchange.record)
             return None
         question = EmbedQuestion(
             dialect=Dialect.OLLAMA,

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions and /v1/completions."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.ids import random_id
@@ -31,7 +31,7 @@ _DIGEST_SHOWN = 8
 class OpenAiAnswer:
     """One request's answer in OpenAI's form: knows which choices have begun and ended, and counts usage."""
 
-    kind: str  # "chat.completion" or "text_completion"
+    is_chat: bool
     model: str
     fingerprint: str
     include_usage: bool
@@ -49,11 +49,6 @@ class OpenAiAnswer:
         self.id = random_id("chatcmpl-" if self.is_chat else "cmpl-", 24)
         self.created = int(time.time())
 
-    @property
-    def is_chat(self) -> bool:
-        """Chat or plain completion."""
-        return self.kind == "chat.completion"
-
     def chunks(self, item: ChoiceEvent, choice_count: int) -> Iterable[dict[str, object]]:
         """Build the chunks of one event of a stream."""
         index, event = item.index, item.event
@@ -62,14 +57,14 @@ class OpenAiAnswer:
         if index not in self._begun:
             self._begun.add(index)
             if self.is_chat:
-                yield self._chunk([self._choice(index, {"role": "assistant", "content": ""})])
+                yield self._piece(index, {"role": "assistant", "content": ""})
             elif self.echo:
-                yield self._chunk([self._choice(index, {"content": self.echo[index]})])
-        if isinstance(event, Delta) and (fields := self._delta_fields(event)) is not None:
-            yield self._chunk([self._choice(index, fields, delta=event)])
+                yield self._piece(index, {"content": self.echo[index]})
+        if isinstance(event, Delta) and ((fields := _delta_fields(event)) or (self.with_logprobs and event.tokens)):
+            yield self._piece(index, fields, delta=event)
         if isinstance(event, Done):
             self.dones[index] = event
-            yield self._chunk([self._choice(index, {}, done=event)])
+            yield self._piece(index, {}, done=event)
             if len(self.dones) == choice_count:
                 if self.include_usage:
                     yield self._chunk([]) | {"usage": self.usage()} | self._debug()
@@ -79,7 +74,7 @@ class OpenAiAnswer:
     def whole(self, deltas: Sequence[Delta]) -> dict[str, object]:
         """Build the whole answer; one delta per choice."""
         choices = [self._whole_choice(index, delta) for index, delta in enumerate(deltas)]
-        return self._envelope(self.kind, choices) | {"usage": self.usage()} | self._debug()
+        return self._envelope(choices) | {"usage": self.usage()} | self._debug()
 
     def usage(self) -> dict[str, object]:
         """Count over all choices; a prompt that several choices share counts once."""
@@ -95,40 +90,27 @@ class OpenAiAnswer:
             "completion_tokens_details": {"reasoning_tokens": reasoning},
         }
 
-    def _delta_fields(self, delta: Delta) -> dict[str, object] | None:
-        """Return the fields of a chunk; None if there are none and no chunk is sent."""
-        fields: dict[str, object] = {}
-        if delta.content:
-            fields["content"] = delta.content
-        if delta.reasoning:
-            fields |= {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning}
-        if delta.tool_calls:
-            fields["tool_calls"] = [_call_piece(call) for call in delta.tool_calls]
-        return fields if fields or (self.with_logprobs and delta.tokens) else None
-
-    def _choice(
+    def _piece(
         self, index: int, fields: dict[str, object], *, delta: Delta | None = None, done: Done | None = None
     ) -> dict[str, object]:
-        text = {"delta": fields} if self.is_chat else {"text": fields.get("content", "")}
-        return {
-            "index": index,
-            **text,
-            "logprobs": self._logprobs(index, delta) if delta is not None else None,
-            "finish_reason": openai_finish_reason(done.reason) if done is not None else None,
-        }
+        said = {"delta": fields} if self.is_chat else {"text": fields.get("content", "")}
+        return self._chunk([self._choice(index, said, delta, done)])
 
     def _whole_choice(self, index: int, delta: Delta) -> dict[str, object]:
-        reasoning = {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning} if delta.reasoning else {}
-        calls = {"tool_calls": [_call_piece(call) for call in delta.tool_calls]} if delta.tool_calls else {}
-        content = delta.content or (None if calls else "")
-        message = {"role": "assistant", "content": content, "refusal": None, **reasoning, **calls}
+        content = delta.content or (None if delta.tool_calls else "")
+        message = {"role": "assistant", "refusal": None, **_delta_fields(delta), "content": content}
         echo = self.echo[index] if self.echo else ""
-        text: dict[str, object] = {"message": message} if self.is_chat else {"text": echo + delta.content}
+        said = {"message": message} if self.is_chat else {"text": echo + delta.content}
+        return self._choice(index, said, delta, self.dones[index])
+
+    def _choice(
+        self, index: int, said: Mapping[str, object], delta: Delta | None, done: Done | None
+    ) -> dict[str, object]:
         return {
             "index": index,
-            **text,
-            "logprobs": self._logprobs(index, delta),
-            "finish_reason": openai_finish_reason(self.dones[index].reason),
+            **said,
+            "logprobs": self._logprobs(index, delta) if delta is not None else None,
+            "finish_reason": openai_finish_reason(done.reason) if done is not None else None,
         }
 
     def _logprobs(self, index: int, delta: Delta) -> dict[str, object] | None:
@@ -142,13 +124,13 @@ class OpenAiAnswer:
         return dict(columns)
 
     def _chunk(self, choices: list[dict[str, object]]) -> dict[str, object]:
-        chunk = self._envelope("chat.completion.chunk" if self.is_chat else self.kind, choices)
+        chunk = self._envelope(choices, kind="chat.completion.chunk")
         return chunk | {"usage": None} if self.include_usage else chunk
 
-    def _envelope(self, kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
+    def _envelope(self, choices: list[dict[str, object]], kind: str = "chat.completion") -> dict[str, object]:
         return {
             "id": self.id,
-            "object": kind,
+            "object": kind if self.is_chat else "text_completion",
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
@@ -157,6 +139,16 @@ class OpenAiAnswer:
 
     def _debug(self) -> dict[str, object]:
         return {} if self.debug is None else {"puna": self.debug.debug_fields()}
+
+
+def _delta_fields(delta: Delta) -> dict[str, object]:
+    """Return the fields of a message or a piece of it."""
+    fields: dict[str, object] = {"content": delta.content} if delta.content else {}
+    if delta.reasoning:
+        fields |= {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning}
+    if delta.tool_calls:
+        fields["tool_calls"] = [_call_piece(call) for call in delta.tool_calls]
+    return fields
 
 
 def _call_piece(call: CallDelta) -> dict[str, object]:
@@ -177,24 +169,26 @@ class OpenAiAnswers:
         """POST /v1/chat/completions."""
         body = validated(ChatCompletionBody, await exchange.json())
         requests = chat_requests(self.service, exchange, body)
-        answer = self._answer(exchange, body, "chat.completion", with_logprobs=body.logprobs)
+        answer = self._answer(exchange, body, is_chat=True, with_logprobs=body.logprobs)
         await self._respond(exchange, body, requests, answer)
 
     async def complete(self, exchange: Exchange) -> None:
         """POST /v1/completions."""
         body = validated(CompletionBody, await exchange.json())
         requests = completion_requests(self.service, exchange, body)
-        answer = self._answer(exchange, body, "text_completion", with_logprobs=body.logprobs is not None)
+        answer = self._answer(exchange, body, is_chat=False, with_logprobs=body.logprobs is not None)
         if body.echo:
             answer.echo = [r.prompt.text if isinstance(r.prompt, RawPrompt) else "" for r in requests]
         await self._respond(exchange, body, requests, answer)
 
-    def _answer(self, exchange: Exchange, body: OpenAiAnswerBody, kind: str, *, with_logprobs: bool) -> OpenAiAnswer:
+    def _answer(
+        self, exchange: Exchange, body: OpenAiAnswerBody, *, is_chat: bool, with_logprobs: bool
+    ) -> OpenAiAnswer:
         exchange.record.stream = body.stream
         route = self.service.inference.models.meant_route(body.model)
         digest = route.model.digest[:_DIGEST_SHOWN] if route is not None else ""
         return OpenAiAnswer(
-            kind=kind,
+            is_chat=is_chat,
             model=body.model,
             fingerprint=f"puna-{self.service.version}-{digest}",
             include_usage=body.stream_options is not None and body.stream_options.include_usage,

@@ -1,7 +1,7 @@
 """Placements that run and that operators want, with explain, load and unload: /puna/v1/placements."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +24,7 @@ from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import check_names, validated
 from gateway.http.endpoint.route_errors import OF_LOADS, OF_MODEL_NAMES, OF_NODES, OF_THE_CLUSTER
 from gateway.http.endpoint.router import Route
-from gateway.http.endpoint.service import Loaded, Service, checked_options
+from gateway.http.endpoint.service import Service, checked_options
 from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.puna.operation_bodies import (
     ClearedDevice,
@@ -151,15 +151,15 @@ class Placements:
         """
         body = validated(LoadBody, await exchange.json())
         options = self._checked(exchange, body.options)
-        feed = self.service.load_feed(
+        load = self.service.inference.models.load(
             body.model,
-            self.service.keep_alive_ms(body.keep_alive),
-            exchange.record,
+            keep_alive_ms=self.service.keep_alive_ms(body.keep_alive),
             context_tokens=whole_number(options.get("num_ctx")),
             options=load_options(options),
+            record=exchange.record,
             at_once=True,
         )
-        async with feed:
+        async with self.service.work_feed(_with_end(load), exchange.record) as feed:
             await stream_ndjson(exchange, feed, _load_lines)
 
     async def unload(self, exchange: Exchange) -> None:
@@ -266,6 +266,17 @@ def placement_of(pool: ReplicaPool, route: RouteInfo, replica: ReplicaInfo) -> d
 def _fraction(replica: ReplicaInfo, load: ReplicaLoad | None) -> float:
     """Return the progress of its load; the replica itself reports it earlier than the routes."""
     return max(replica.load_fraction, load.load_fraction) if load is not None else replica.load_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A replica runs."""
+
+
+async def _with_end(load: AsyncIterator[LoadEvent]) -> AsyncIterator[LoadEvent | Loaded]:
+    async for event in load:
+        yield event
+    yield Loaded()
 
 
 def _load_lines(event: LoadEvent | Loaded) -> Iterable[dict[str, object]]:
