@@ -14,8 +14,8 @@ _FLASH = {"": 0, **{one.value: codecs.FLASH_ATTENTION.to_proto(one) for one in F
 _FLASH_NAMES = {number: name for name, number in _FLASH.items() if name}
 # Our name for people → the contract's, where they differ.
 _WIRE_NAMES = {"num_ctx": "context_tokens", "num_batch": "batch_tokens", "num_thread": "threads"}
+_OWN_NAMES = {wire: name for name, wire in _WIRE_NAMES.items()}
 _TRANSLATED = frozenset({"keep_alive", "flash_attention"})
-_OPTIONAL = frozenset({"num_gpu", "main_gpu", "use_mmap"})
 
 
 def constraints_to_proto(model_name: str, wanted: Mapping[str, Any]) -> scheduler_pb2.ModelConstraints:
@@ -47,36 +47,23 @@ def constraints_from_proto(model: scheduler_pb2.ModelConstraints) -> dict[str, o
 
 
 def _shown(wire: scheduler_pb2.Constraints) -> dict[str, object]:
-    shown: dict[str, object] = {}
-    for field in wire.DESCRIPTOR.fields:
-        name, value = field.name, getattr(wire, field.name)
-        if name in _OPTIONAL or name == "keep_alive_ms":
-            if wire.HasField(name):  # type: ignore[arg-type]  # the names are of this message
-                shown[name] = value
-        elif value:
-            shown[name] = value
-    return _for_people(shown)
-
-
-def _for_people(fields: Mapping[str, Any]) -> dict[str, object]:
-    people = {wire: name for name, wire in _WIRE_NAMES.items()}
-    shown: dict[str, object] = {}
-    for name, value in fields.items():
-        match name:
+    found: dict[str, object] = {}
+    for field, value in wire.ListFields():
+        match field.name:
             case "keep_alive_ms":
-                shown["keep_alive"] = -1 if value <= FOREVER_MS else value / 1000
+                found["keep_alive"] = -1 if value <= FOREVER_MS else value / 1000
             case "flash_attention":
                 if value in _FLASH_NAMES:
-                    shown[name] = _FLASH_NAMES[value]
+                    found["flash_attention"] = _FLASH_NAMES[value]
             case "max_bytes":
-                shown[name] = dict(value)
-            case "nodes" | "devices":
-                shown[name] = list(value)
+                found["max_bytes"] = dict(value)
+            case "nodes" | "devices" as name:
+                found[name] = list(value)
             case "tensor_split":
-                shown[name] = [round(share, 6) for share in value]
-            case _:
-                shown[people.get(name, name)] = value
-    return shown
+                found["tensor_split"] = [round(share, 6) for share in value]
+            case name:
+                found[_OWN_NAMES.get(name, name)] = value
+    return found
 
 
 def explanation_from_proto(explanation: scheduler_pb2.Explanation) -> dict[str, object]:
