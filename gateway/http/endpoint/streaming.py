@@ -70,7 +70,8 @@ class SseStream(Generic[Event]):
 
     async def run(self) -> None:
         """Relay the feed."""
-        frame, end = (named_event, b"") if self.named else (data_event, SSE_DONE)
+        frame: Callable[[Any], bytes] = named_event if self.named else data_event
+        end = b"" if self.named else SSE_DONE
         try:
             while not isinstance(batch := await self._next_batch(), EndOfFeed):
                 events = [frame(value) for item in batch for value in self.objects(item)]

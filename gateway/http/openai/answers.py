@@ -93,14 +93,14 @@ class OpenAiAnswer:
     def _piece(
         self, index: int, fields: dict[str, object], *, delta: Delta | None = None, done: Done | None = None
     ) -> dict[str, object]:
-        said = {"delta": fields} if self.is_chat else {"text": fields.get("content", "")}
+        said: dict[str, object] = {"delta": fields} if self.is_chat else {"text": fields.get("content", "")}
         return self._chunk([self._choice(index, said, delta, done)])
 
     def _whole_choice(self, index: int, delta: Delta) -> dict[str, object]:
         content = delta.content or (None if delta.tool_calls else "")
         message = {"role": "assistant", "refusal": None, **_delta_fields(delta), "content": content}
         echo = self.echo[index] if self.echo else ""
-        said = {"message": message} if self.is_chat else {"text": echo + delta.content}
+        said: dict[str, object] = {"message": message} if self.is_chat else {"text": echo + delta.content}
         return self._choice(index, said, delta, self.dones[index])
 
     def _choice(
