@@ -161,7 +161,6 @@ class Generation:
         done = converters.done(
             final,
             seed=self.work.plan.sampling.seed,
-            replica=connection.info,
             total_duration_ns=round((self.clock.now_s() - self.record.started_s) * NS_PER_S),
             load_duration_ns=round((self.record.load_s or 0.0) * NS_PER_S),
         )

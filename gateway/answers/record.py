@@ -37,6 +37,7 @@ class RequestRecord:
     first_token_s: float | None = None
     replica: str | None = None
     node: str | None = None
+    placed: ReplicaInfo | None = None  # the same replica
     retries: int = 0
     resumes: int = 0  # answers that went on at another replica
     may_resume: bool = True  # the client has not asked otherwise
@@ -67,7 +68,7 @@ class RequestRecord:
         self.queue_s = (self.queue_s or 0.0) + waited_s
         if not resumes:
             self.load_s = self.clock.now_s() - self.started_s
-        self.replica, self.node = replica.placement_id, replica.node_id
+        self.placed, self.replica, self.node = replica, replica.placement_id, replica.node_id
         metrics.bound(metrics.QUEUE_S, self.model or OTHER).observe(waited_s)
 
     def token_arrived(self, token_count: int) -> None:

@@ -16,7 +16,6 @@ from gateway.core.request.answers import (
     FinishReason,
     GeneratedToken,
     LoadUpdate,
-    Placed,
     PromptProgress,
     Queued,
     TokenAlternative,
@@ -126,15 +125,12 @@ def end_reason(reason: runner_pb2.DoneReason.ValueType) -> FinishReason:
             return FinishReason.END_TOKEN
 
 
-def done(
-    final: runner_pb2.Final, *, seed: int, replica: ReplicaInfo, total_duration_ns: int, load_duration_ns: int
-) -> Done:
+def done(final: runner_pb2.Final, *, seed: int, total_duration_ns: int, load_duration_ns: int) -> Done:
     """Translate the end of an answer."""
     return Done(
         reason=end_reason(final.reason),
         stop_string=final.stop_string,
         seed=seed,
-        placed=placed(replica),
         usage=AnswerUsage(
             prompt_tokens=final.prompt_tokens,
             cached_tokens=final.cached_tokens,
@@ -152,17 +148,7 @@ def tokenize_request(prompt: Prompt) -> runner_pb2.TokenizeRequest:
     return runner_pb2.TokenizeRequest(segments=map(segment_to_proto, prompt.segments), add_bos=True)
 
 
-def placed(replica: ReplicaInfo) -> Placed:
-    """Name the replica that an answer comes from."""
-    return Placed(
-        placement_id=replica.placement_id,
-        generation=replica.generation,
-        incarnation=replica.incarnation,
-        node_id=replica.node_id,
-    )
-
-
-def placement_to_proto(where: Placed | ReplicaInfo) -> cluster_pb2.PlacementRef:
+def placement_to_proto(where: ReplicaInfo) -> cluster_pb2.PlacementRef:
     """Translate the name of a running placement."""
     return cluster_pb2.PlacementRef(
         placement_id=where.placement_id, generation=where.generation, incarnation=where.incarnation

@@ -193,7 +193,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         )
         with recording(record):
             async for progress in load:
-                yield _event(progress)
+                yield _event(progress, record)
         duration_ns = time.monotonic_ns() - started_ns
         done = inference_pb2.Done(total_duration_ns=duration_ns, load_duration_ns=duration_ns)
         yield inference_pb2.InferenceEvent(done=done)
@@ -249,7 +249,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         async with self._service.feed(request, record) as feed:
             with recording(record):
                 async for event in feed:
-                    yield _event(event)
+                    yield _event(event, record)
 
     def _request(
         self,
@@ -352,7 +352,7 @@ def _set_fields(message: ProtoMessage, names: Mapping[str, str]) -> dict[str, ob
     return {name: getattr(message, field) for field, name in names.items() if message.HasField(field)}
 
 
-def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
+def _event(event: AnswerEvent, record: RequestRecord) -> inference_pb2.InferenceEvent:
     match event:
         case Queued():
             return inference_pb2.InferenceEvent(queued=converters.QUEUED.to_proto(event))
@@ -371,16 +371,17 @@ def _event(event: AnswerEvent) -> inference_pb2.InferenceEvent:
             )
             return inference_pb2.InferenceEvent(delta=delta)
         case Done():
-            return inference_pb2.InferenceEvent(done=_done(event))
+            return inference_pb2.InferenceEvent(done=_done(event, record))
 
 
-def _done(event: Done) -> inference_pb2.Done:
+def _done(event: Done, record: RequestRecord) -> inference_pb2.Done:
+    assert record.placed is not None  # a replica has answered
     return inference_pb2.Done(
         **asdict(event.usage),
         reason=_REASONS[event.reason],
         stop_string=event.stop_string,
         seed=event.seed,
-        placement=converters.placement_to_proto(event.placed),
+        placement=converters.placement_to_proto(record.placed),
         called_tools=event.reason is FinishReason.TOOL_CALLS,
         resumes=event.resumes,
     )

@@ -91,12 +91,12 @@ class _ModelQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """One model's queue as clients see it. `ends_per_s`: requests that end; None: too few have."""
+    """One model's queue as clients see it. `drain_rate`: requests that end per second; None: too few have."""
 
-    model_name: str
-    waiting: int
+    model: str
+    depth: int
     oldest_wait_s: float
-    ends_per_s: float | None
+    drain_rate: float | None
 
 
 class Dispatcher:
@@ -190,8 +190,8 @@ class Dispatcher:
                 waiting, oldest_s = waits.get(name, (0, 0.0))
                 interval_s = queue.drain.interval_s
                 rate = 1 / interval_s if interval_s else None
-                found.append(QueueState(model_name=name, waiting=waiting, oldest_wait_s=oldest_s, ends_per_s=rate))
-        return sorted(found, key=lambda report: report.model_name)
+                found.append(QueueState(model=name, depth=waiting, oldest_wait_s=oldest_s, drain_rate=rate))
+        return sorted(found, key=lambda report: report.model)
 
     def _name_of(self, key: str) -> str:
         route = self.routes.by_key(key)

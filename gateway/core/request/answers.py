@@ -236,23 +236,12 @@ class AnswerUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """Replica that produced an answer."""
-
-    placement_id: str
-    generation: int
-    incarnation: str
-    node_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The last event of an answer, exactly once."""
 
     reason: FinishReason
     usage: AnswerUsage
     seed: int
-    placed: Placed
     stop_string: str = ""
     resumes: int = 0
     context_token_ids: tuple[int, ...] = ()

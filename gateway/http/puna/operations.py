@@ -1,6 +1,6 @@
 """Health, metrics, scrape targets, settings, queues, the caller's rights, and nodes."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -160,20 +160,7 @@ class Operations:
     async def queues(self, exchange: Exchange) -> None:
         """GET /puna/v1/queue: for every model its waiting requests, their longest wait, and the rate of ends."""
         reports = self.service.inference.dispatcher.queue_reports()
-        await exchange.respond_json(
-            {
-                "models": [
-                    {
-                        "model": report.model_name,
-                        "depth": report.waiting,
-                        "oldest_wait_s": report.oldest_wait_s,
-                        "drain_rate": report.ends_per_s,
-                    }
-                    for report in reports
-                    if may_use(report.model_name)
-                ]
-            }
-        )
+        await exchange.respond_json({"models": [asdict(report) for report in reports if may_use(report.model)]})
 
     async def whoami(self, exchange: Exchange) -> None:
         """GET /puna/v1/whoami: the rights of the caller's key, so that a page offers nothing that would be refused."""
