@@ -60,14 +60,19 @@ class TagList(ResponseModel):
     models: list[TaggedModel]
 
 
-class HeldByDevice(ResponseModel):
-    """Layers and bytes of a replica on one device; id `host`: the memory of the machine."""
+class MeasuredDevice(ResponseModel):
+    """Layers and bytes on one device."""
 
-    node: str
     id: str
     name: str
     layers: int
     bytes: int
+
+
+class HeldByDevice(MeasuredDevice):
+    """Layers and bytes of a replica on one device; id `host`: the memory of the machine."""
+
+    node: str
 
 
 class RunningReplica(ResponseModel):
@@ -108,15 +113,6 @@ class ShownMessage(ResponseModel):
 
     role: str
     content: str
-
-
-class MeasuredDevice(ResponseModel):
-    """Layers and bytes on one device."""
-
-    id: str
-    name: str
-    layers: int
-    bytes: int
 
 
 class MeasuredMemory(ResponseModel):

@@ -24,37 +24,35 @@ class TextOptions(Body):
     verbosity: str | None = Field(default=None, description="Returned, without effect")
 
 
-class InputTokensBody(Body):
-    """POST /v1/responses/input_tokens, and what it shares with POST /v1/responses."""
+class ConversationBody(Body):
+    """A conversation, and fields of a state that no server keeps here."""
 
     model: str = Field(min_length=1)
     input: Any = Field(default=None, description="A string, or items: messages, calls, their outputs, reasoning, …")
     instructions: str = ""
     tools: list[dict[str, Any]] = Field(default_factory=list, max_length=TOOLS_MAX)
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    background: bool = False
+
+
+class InputTokensBody(ConversationBody):
+    """POST /v1/responses/input_tokens, and what it shares with POST /v1/responses."""
+
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     reasoning: ResponsesReasoning | None = None
     text: TextOptions | None = None
     truncation: str = Field(default="disabled", description='"auto": forget the oldest turns if it is too long')
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: bool = False
     think: Any = Field(default=None, description="Puna: wins over reasoning.effort")
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Puna: scalars for the template")
 
 
-class CompactBody(Body):
+class CompactBody(ConversationBody):
     """POST /v1/responses/compact."""
 
-    model: str = Field(min_length=1)
     input: Any = Field(default=None, description="As in POST /v1/responses")
-    instructions: str = ""
-    tools: list[dict[str, Any]] = Field(default_factory=list, max_length=TOOLS_MAX)
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: bool = False
     keep_alive: Any = Field(default=None, description="Puna: seconds or a duration")
 
 

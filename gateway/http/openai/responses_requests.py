@@ -12,7 +12,7 @@ from gateway.core.request.thinking import parse_effort, parse_think
 from gateway.core.request.tool_choice import offered_tools, openai_choice
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.service import Service, checked_options
-from gateway.http.openai.responses_bodies import CompactBody, InputTokensBody, ResponsesBody
+from gateway.http.openai.responses_bodies import CompactBody, ConversationBody, InputTokensBody, ResponsesBody
 from gateway.http.openai.responses_compaction import COMPACTION_TOKENS_MAX, PROMPT
 from gateway.http.openai.responses_items import ReadItems, read_items
 from gateway.http.openai.responses_tools import Ignored, ToolTable
@@ -135,7 +135,7 @@ def _chat(service: Service, body: InputTokensBody, ignored: Ignored) -> tuple[Ch
     return chat, table, conversation.compacts
 
 
-def _conversation(body: InputTokensBody | CompactBody, ignored: Ignored) -> tuple[ToolTable, ReadItems]:
+def _conversation(body: ConversationBody, ignored: Ignored) -> tuple[ToolTable, ReadItems]:
     for name in _STATE_FIELDS:
         if getattr(body, name):
             raise InvalidRequest(f"{name} is not supported: nothing is stored between requests", param=name)
