@@ -204,7 +204,9 @@ def _runner(record: cluster_pb2.RunnerRecord) -> dict[str, object]:
 
 def shares_by_device(nodes: list[cluster_pb2.Node]) -> dict[Place, list[Share]]:
     """Map devices to the measured bytes of loaded runners. Bytes in host RAM are the CPU device's."""
-    cpus = {node.id: device.id for node in nodes for device in node.devices if _is_cpu(device)}
+    cpus = {
+        node.id: device.id for node in nodes for device in node.devices if device.type == cluster_pb2.DEVICE_TYPE_CPU
+    }
     shares: dict[Place, list[Share]] = {}
     for node in nodes:
         for record in node.runners:
@@ -234,7 +236,3 @@ def _share(record: cluster_pb2.RunnerRecord, memory: cluster_pb2.DeviceMemory) -
         "cache_bytes": memory.cache_bytes,
         "graph_bytes": memory.graph_bytes,
     }
-
-
-def _is_cpu(device: cluster_pb2.Device) -> bool:
-    return device.type == cluster_pb2.DEVICE_TYPE_CPU

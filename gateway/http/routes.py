@@ -68,11 +68,8 @@ class _Document:
     async def respond(self, exchange: Exchange) -> None:
         """GET /openapi.json."""
         if not self._text:
-            self._text = await asyncio.to_thread(self._made)
+            self._text = await asyncio.to_thread(lambda: orjson.dumps(openapi_document(self.routes, self.version)))
         await exchange.respond(200, self._text, {"content-type": "application/json"})
-
-    def _made(self) -> bytes:
-        return orjson.dumps(openapi_document(self.routes, self.version))
 
 
 def make_routes(service: Service) -> list[Route]:

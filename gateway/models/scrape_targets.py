@@ -1,6 +1,6 @@
 """Scrape targets for Prometheus, in the format of its HTTP service discovery."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from common.network import UNIX_PREFIX, reachable, split_host_port
@@ -50,7 +50,9 @@ def _with_port(dialled: str) -> str:
 
 def _node_groups(node: cluster_pb2.Node) -> Iterator[dict[str, object]]:
     yield from _group(reachable(node.metrics_address, node.address), service="host", node=node.id)
-    for runner in _scraped(node.runners):
+    for runner in node.runners:
+        if runner.status.state == cluster_pb2.RUNNER_STATE_ERROR:
+            continue  # dead ones stay in the inventory for a while
         known_as = node.address if runner.address.startswith(UNIX_PREFIX) else runner.address
         yield from _group(
             reachable(runner.metrics_address, known_as),
@@ -59,11 +61,6 @@ def _node_groups(node: cluster_pb2.Node) -> Iterator[dict[str, object]]:
             model=runner.model_name,
             placement=runner.placement.placement_id,
         )
-
-
-def _scraped(runners: Iterable[cluster_pb2.RunnerRecord]) -> Iterator[cluster_pb2.RunnerRecord]:
-    """Yield the runners that live; dead ones stay in the inventory for a while."""
-    return (runner for runner in runners if runner.status.state != cluster_pb2.RUNNER_STATE_ERROR)
 
 
 def _group(address: str, **labels: str) -> Iterator[dict[str, object]]:

@@ -112,13 +112,10 @@ class Readers:
     def _after_reasoning(self) -> OutputReader:
         return Gap({}, self._data if self.is_data else self._start)
 
-    def _knows(self, name: str) -> bool:
-        return name in self.tool_names
-
     def _call(self, opening: str, done: Next) -> OutputReader:
         """Read one JSON object. Behind a marker of calls its name need not be known."""
         is_guess = self.syntax.family in (CallFamily.LLAMA, CallFamily.GENERIC)
-        return CallReader(self._knows if is_guess else bool, opening, done, self._prose)
+        return CallReader(self.tool_names.__contains__ if is_guess else bool, opening, done, self._prose)
 
     # Hermes and Qwen, and the form with tags that Qwen's coder models write.
 

@@ -67,7 +67,7 @@ class LiteralGuard:
         """Replace every special-token text in content by a stand-in."""
         if self.pattern is None:
             return content
-        return self.pattern.sub(self._stand_in, content)
+        return self.pattern.sub(lambda match: self._keep(match[0]), content)
 
     def hide_all(self, value: object) -> object:
         """Replace them in every string inside a JSON value, keys included."""
@@ -105,9 +105,6 @@ class LiteralGuard:
         """Replace them, and put a stand-in for each image at its place."""
         pieces = split_at_images(content, images)
         return "".join(self._keep(piece) if isinstance(piece, RequestImage) else self.hide(piece) for piece in pieces)
-
-    def _stand_in(self, match: re.Match[str]) -> str:
-        return self._keep(match[0])
 
     def _keep(self, value: str | RequestImage) -> str:
         self.hidden.append(value)

@@ -80,11 +80,6 @@ class KeyList(ResponseModel):
     keys: list[KeyObject]
 
 
-def shown_key(fields: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a key's fields without its secret's digest."""
-    return {name: value for name, value in fields.items() if name != "digest"} | more
-
-
 _LONGEST_MS = 100 * 365 * 86_400 * MS_PER_S
 
 
@@ -159,7 +154,9 @@ class Keys:
         now_unix_s = made.clock.wall_unix_s()
         state = "revoked" if key.revoked_unix_s is not None else "active" if key.is_active(now_unix_s) else "expired"
         source = "file" if made.store.is_in_file(key.id) else "api"
-        return shown_key(key_fields(key), last_used=used.get(key.id), state=state, source=source)
+        shown = key_fields(key) | {"last_used": used.get(key.id), "state": state, "source": source}
+        del shown["digest"]  # of its secret
+        return shown
 
 
 def _new_key(body: KeyBody, key_id: str, digest: str, now_unix_s: int) -> Key:
