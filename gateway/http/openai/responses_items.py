@@ -11,7 +11,7 @@ from gateway.core.request.answers import Message, ToolCall
 from gateway.core.request.images import URLS_REFUSED, PlacedImage, RequestImage
 from gateway.http.openai.requests import call_arguments, joined_parts
 from gateway.http.openai.responses_compaction import summary_message, unpacked
-from gateway.http.openai.responses_tools import Ignored, ToolKind, ToolTable
+from gateway.http.openai.responses_tools import ToolKind, ToolTable
 
 ITEMS_MAX = 2048
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -61,7 +61,7 @@ class ReadItems:
     compacts: bool = False  # the answer is a summary of it
 
 
-def read_items(items: object, table: ToolTable, ignored: Ignored) -> ReadItems:
+def read_items(items: object, table: ToolTable) -> ReadItems:
     """Read the `input` of a request.
 
     Raises:
@@ -71,10 +71,10 @@ def read_items(items: object, table: ToolTable, ignored: Ignored) -> ReadItems:
         return ReadItems((Message(role="user", content=items),))
     if not isinstance(items, list) or not 1 <= len(items) <= ITEMS_MAX:
         raise InvalidRequest(f"input must be a string or 1 to {ITEMS_MAX} items", param="input")
-    reader = _Reader(table, ignored)
+    reader = _Reader(table)
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("type") in _WITH_TOOLS:
-            table.add_all(item.get("tools"), f"input[{index}].tools", ignored)
+            table.add_all(item.get("tools"), f"input[{index}].tools")
     for index, item in enumerate(items):
         reader.add(item, f"input[{index}]")
     return reader.conversation()
@@ -85,7 +85,6 @@ class _Reader:
     """Adds items one by one; what one answer said in several items is one turn again."""
 
     table: ToolTable
-    ignored: Ignored
     _messages: list[Message] = field(default_factory=list)
     _ids: set[str] = field(default_factory=set)
     _calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # id: type and the model's name of its tool
@@ -111,7 +110,7 @@ class _Reader:
         elif kind == ADDITIONAL_TOOLS:
             pass  # they are in the table
         elif kind in _WITHOUT_TEXT:
-            self.ignored.add(f"{where}.{kind}")
+            self.table.ignored.add(f"{where}.{kind}")
         else:
             raise InvalidRequest(f"{where}: items of type {kind[:64]} are not supported", param=where)
 
@@ -172,7 +171,7 @@ class _Reader:
         if text is None:
             text = _joined_texts(item.get("content")) or _joined_texts(item.get("summary"))
             if not text and item.get("encrypted_content"):
-                self.ignored.add(f"{where}.encrypted_content")
+                self.table.ignored.add(f"{where}.encrypted_content")
         if text:
             self._say(Message(role="assistant", thinking=text))
 
@@ -190,13 +189,13 @@ class _Reader:
 
     def _tool_search_call(self, item: dict[str, Any], where: str) -> None:
         if item.get("execution") != "client":
-            self.ignored.add(f"{where}.tool_search_call")
+            self.table.ignored.add(f"{where}.tool_search_call")
             return
         self._call(item, where, self._built_in(ToolKind.TOOL_SEARCH), _object(item, "arguments", None, where))
 
     def _tool_search_output(self, item: dict[str, Any], where: str) -> None:
         if item.get("execution") != "client":
-            self.ignored.add(f"{where}.tool_search_output")
+            self.table.ignored.add(f"{where}.tool_search_output")
             return
         names = [tool.model_name for tool in self.table.tools if tool.place.startswith(f"{where}.tools[")]
         self._result(item, where, orjson.dumps({"tools": names}).decode())
@@ -238,7 +237,7 @@ class _Reader:
     def _compaction(self, item: dict[str, Any], where: str) -> None:
         summary = unpacked("summary", item.get("encrypted_content"))
         if summary is None:
-            self.ignored.add(f"{where}.compaction")
+            self.table.ignored.add(f"{where}.compaction")
         else:
             self._messages.append(summary_message(summary))
 
@@ -247,7 +246,7 @@ class _Reader:
 
     def _reference(self, item: dict[str, Any], where: str) -> None:
         """Leave out a reference: nothing is stored that it could name."""
-        self.ignored.add(f"{where}.item_reference:{item.get('id')}")
+        self.table.ignored.add(f"{where}.item_reference:{item.get('id')}")
 
     def _call(self, item: dict[str, Any], where: str, name: str, arguments: str | dict[str, Any]) -> None:
         id_ = item.get("call_id") or item.get("id")

@@ -40,8 +40,7 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
     """
     if body.truncation not in ("auto", "disabled"):
         raise InvalidRequest("truncation must be auto or disabled", param="truncation")
-    ignored = Ignored()
-    chat, tools, compacts = _chat(service, body, ignored)
+    chat, tools, compacts = _chat(service, body)
     if body.grammar and chat.forced_tools:
         raise InvalidRequest("grammar and a forced tool_choice exclude each other", param="grammar")
     own = {**body.sampling(), "num_predict": body.max_output_tokens}
@@ -58,8 +57,8 @@ def responses_request(service: Service, exchange: Exchange, body: ResponsesBody)
         shift=body.shift,
         format=only_one(_format(body), parse_grammar_field(body.grammar)),
     )
-    _note_ignored(body, ignored)
-    exchange.ignore(*ignored.names)
+    _note_ignored(body, tools.ignored)
+    exchange.ignore(*tools.ignored.names)
     if compacts:
         request = _compacting(request)
     return ResponsesRequest(request=request, tools=tools, compacts=compacts)
@@ -71,9 +70,8 @@ def count_request(service: Service, exchange: Exchange, body: InputTokensBody) -
     Raises:
         InvalidRequest: as for an answer.
     """
-    ignored = Ignored()
-    chat, _, _ = _chat(service, body, ignored)
-    exchange.ignore(*ignored.names)
+    chat, tools, _ = _chat(service, body)
+    exchange.ignore(*tools.ignored.names)
     return chat, _think(body)
 
 
@@ -83,9 +81,8 @@ def compact_request(service: Service, exchange: Exchange, body: CompactBody) -> 
     Raises:
         InvalidRequest: as for an answer.
     """
-    ignored = Ignored()
-    _, conversation = _conversation(body, ignored)
-    exchange.ignore(*ignored.names)
+    tools, conversation = _conversation(body)
+    exchange.ignore(*tools.ignored.names)
     request = AnswerRequest(
         dialect=Dialect.OPENAI,
         model=body.model,
@@ -117,14 +114,14 @@ def _compacting(request: AnswerRequest) -> AnswerRequest:
     )
 
 
-def _chat(service: Service, body: InputTokensBody, ignored: Ignored) -> tuple[Chat, ToolTable, bool]:
-    table, conversation = _conversation(body, ignored)
-    choice = table.choice(body.tool_choice, ignored)
+def _chat(service: Service, body: InputTokensBody) -> tuple[Chat, ToolTable, bool]:
+    table, conversation = _conversation(body)
+    choice = table.choice(body.tool_choice)
     forced = openai_choice(choice, table.functions)
     for tool in table.tools:
         is_held = tool.holds_format and tool.model_name in forced
         if tool.has_format and not (is_held and service.inference.models.writes_json_arguments(body.model)):
-            ignored.add(f"{tool.place}.format")
+            table.ignored.add(f"{tool.place}.format")
     chat = Chat(
         messages=conversation.messages,
         tools=offered_tools(choice, table.functions),
@@ -135,15 +132,15 @@ def _chat(service: Service, body: InputTokensBody, ignored: Ignored) -> tuple[Ch
     return chat, table, conversation.compacts
 
 
-def _conversation(body: ConversationBody, ignored: Ignored) -> tuple[ToolTable, ReadItems]:
+def _conversation(body: ConversationBody) -> tuple[ToolTable, ReadItems]:
     for name in _STATE_FIELDS:
         if getattr(body, name):
             raise InvalidRequest(f"{name} is not supported: nothing is stored between requests", param=name)
     if body.input is None:
         raise InvalidRequest("input is required", param="input")
     table = ToolTable()
-    table.add_all(body.tools, "tools", ignored)
-    found = read_items(body.input, table, ignored)
+    table.add_all(body.tools, "tools")
+    found = read_items(body.input, table)
     if body.instructions:
         system = Message(role="system", content=body.instructions)
         found = replace(found, messages=(system, *found.messages))

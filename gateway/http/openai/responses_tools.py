@@ -92,14 +92,15 @@ class ServedTool:
 
 @dataclass(slots=True)
 class ToolTable:
-    """The tools of a request."""
+    """The tools of a request, and what of them and of its items has no effect."""
 
     tools: list[ServedTool] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
     dropped: list[str] = field(default_factory=list)  # types
     _taken: set[str] = field(default_factory=set)
 
-    def add_all(self, tools: object, place: str, ignored: Ignored) -> None:
-        """Add the tools of a list; those that this server cannot run are named in `ignored`.
+    def add_all(self, tools: object, place: str) -> None:
+        """Add the tools of a list; those that this server cannot run are named in its `ignored`.
 
         Raises:
             InvalidRequest: one is no object with a type, has no valid name, or there are too many.
@@ -107,7 +108,7 @@ class ToolTable:
         if not isinstance(tools, list):
             raise InvalidRequest(f"{place} must be a list of tools", param=place)
         for index, tool in enumerate(tools):
-            self._add(tool, f"{place}[{index}]", ignored)
+            self._add(tool, f"{place}[{index}]")
         if len(self.tools) > TOOLS_MAX:
             raise InvalidRequest(f"a request can have {TOOLS_MAX} tools", param=place)
 
@@ -126,7 +127,7 @@ class ToolTable:
         found = self._find(kind, name, namespace)
         return found.model_name if found is not None else _joined(namespace, name)
 
-    def choice(self, choice: object, ignored: Ignored) -> object:
+    def choice(self, choice: object) -> object:
         """Return `tool_choice` with the names that the model knows, as `openai_choice` reads it.
 
         Raises:
@@ -136,7 +137,10 @@ class ToolTable:
             case "required" if self.dropped and not self.tools:
                 raise self._not_served(", ".join(sorted(set(self.dropped))))
             case {"type": "allowed_tools", "mode": mode, "tools": list(allowed)}:
-                named = [self._chosen(one, ignored) for one in allowed]
+                named = [self._chosen(one) for one in allowed]
+                for one, name in zip(allowed, named, strict=True):
+                    if name is None:
+                        self.ignored.add(f"tool_choice.{one['type']}")
                 served = [{"type": "function", "name": name} for name in named if name]
                 if allowed and not served:
                     raise self._not_served(", ".join(sorted(str(one.get("type"))[:64] for one in allowed)))
@@ -144,13 +148,13 @@ class ToolTable:
             case {"type": "allowed_tools"} | str() | None:
                 return choice
             case {"type": str(kind)}:
-                name = self._chosen(choice, None)
+                name = self._chosen(choice)
                 if name is None:
                     raise self._not_served(kind[:64])
                 return {"type": "function", "name": name}
         return choice
 
-    def _chosen(self, choice: object, ignored: Ignored | None) -> str | None:
+    def _chosen(self, choice: object) -> str | None:
         """Return the model's name of a tool that a choice names; None for a type that is not served."""
         match choice:
             case {"type": "function", "function": {"name": str(name)}}:
@@ -161,8 +165,6 @@ class ToolTable:
                 raise InvalidRequest("tool_choice must have the name of its tool", param="tool_choice")
             case {"type": str(kind)}:
                 own = next((tool for tool in self.tools if tool.kind == kind), None)
-                if own is None and ignored is not None:
-                    ignored.add(f"tool_choice.{kind}")
                 return own.model_name if own is not None else None
         raise InvalidRequest("the tools of tool_choice must be objects with a type", param="tool_choice")
 
@@ -184,31 +186,31 @@ class ToolTable:
         text = f"tool_choice forces a tool of type {kinds}, which this server does not run"
         return InvalidRequest(text, param="tool_choice")
 
-    def _add(self, tool: Any, place: str, ignored: Ignored) -> None:
+    def _add(self, tool: Any, place: str) -> None:
         match tool:
             case {"type": "function"}:
                 function = {key: tool[key] for key in _FUNCTION_KEYS if tool.get(key) is not None}
-                self._serve(ToolKind.FUNCTION, function, "", place, ignored)
+                self._serve(ToolKind.FUNCTION, function, "", place)
             case {"type": "custom"}:
-                self._serve_custom(tool, "", place, ignored)
+                self._serve_custom(tool, "", place)
             case {"type": "namespace", "name": str(namespace), "tools": list(inner)} if _NAME.fullmatch(namespace):
-                self._add_namespace(namespace, str(tool.get("description") or ""), inner, place, ignored)
+                self._add_namespace(namespace, str(tool.get("description") or ""), inner, place)
             case {"type": "namespace"}:
                 raise InvalidRequest(f"{place} is no namespace with a valid name and tools", param=place)
             case {"type": "local_shell" | "apply_patch" as kind}:
-                self._serve_built_in(ToolKind(kind), place, ignored)
+                self._serve_built_in(ToolKind(kind), place)
             case {"type": "shell"} if _is_local(tool.get("environment")):
-                self._serve_built_in(ToolKind.SHELL, place, ignored)
+                self._serve_built_in(ToolKind.SHELL, place)
             case {"type": "tool_search", "execution": "client"}:
                 function = {key: tool[key] for key in _FUNCTION_KEYS if tool.get(key) is not None}
-                self._serve(ToolKind.TOOL_SEARCH, {**function, "name": "tool_search"}, "", place, ignored)
+                self._serve(ToolKind.TOOL_SEARCH, {**function, "name": "tool_search"}, "", place)
             case {"type": str(kind)}:
                 self.dropped.append(kind[:64])
-                ignored.add(f"{place}.{kind}")
+                self.ignored.add(f"{place}.{kind}")
             case _:
                 raise InvalidRequest(f"{place} is no tool with a type", param=place)
 
-    def _add_namespace(self, namespace: str, description: str, inner: list[Any], place: str, ignored: Ignored) -> None:
+    def _add_namespace(self, namespace: str, description: str, inner: list[Any], place: str) -> None:
         """Add the tools of a namespace; its description stands before that of its first tool."""
         for index, tool in enumerate(inner):
             where = f"{place}.tools[{index}]"
@@ -217,19 +219,19 @@ class ToolTable:
                 case {"type": "function"}:
                     function = {key: tool[key] for key in _FUNCTION_KEYS if tool.get(key) is not None}
                     function["description"] = f"{head}{tool.get('description') or ''}"
-                    self._serve(ToolKind.FUNCTION, function, namespace, where, ignored)
+                    self._serve(ToolKind.FUNCTION, function, namespace, where)
                 case {"type": "custom"}:
                     described = {**tool, "description": f"{head}{tool.get('description') or ''}"}
-                    self._serve_custom(described, namespace, where, ignored)
+                    self._serve_custom(described, namespace, where)
                 case {"type": str(kind)}:
-                    ignored.add(f"{where}.{kind}")
+                    self.ignored.add(f"{where}.{kind}")
                 case _:
                     raise InvalidRequest(f"{where} is no tool with a type", param=where)
 
-    def _serve_built_in(self, kind: ToolKind, place: str, ignored: Ignored) -> None:
-        self._serve(kind, {"name": str(kind), **_BUILT_IN[kind]}, "", place, ignored)
+    def _serve_built_in(self, kind: ToolKind, place: str) -> None:
+        self._serve(kind, {"name": str(kind), **_BUILT_IN[kind]}, "", place)
 
-    def _serve_custom(self, tool: Mapping[str, Any], namespace: str, place: str, ignored: Ignored) -> None:
+    def _serve_custom(self, tool: Mapping[str, Any], namespace: str, place: str) -> None:
         """Serve a tool of free text as a function of one string, which is held to the format in forced calls."""
         description = tool.get("description") or ""
         format_ = tool.get("format") or {"type": "text"}
@@ -250,9 +252,7 @@ class ToolTable:
             "description": description.strip(),
             "parameters": _object(["input"], input=text),
         }
-        self._serve(
-            ToolKind.CUSTOM, function, namespace, place, ignored, has_format=has_format, holds_format=holds_format
-        )
+        self._serve(ToolKind.CUSTOM, function, namespace, place, has_format=has_format, holds_format=holds_format)
 
     def _serve(
         self,
@@ -260,7 +260,6 @@ class ToolTable:
         function: Mapping[str, object],
         namespace: str,
         place: str,
-        ignored: Ignored,
         *,
         has_format: bool = False,
         holds_format: bool = True,
@@ -269,7 +268,7 @@ class ToolTable:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidRequest(f"{place} is no {kind} with a valid name", param=place)
         if self._find(kind, name, namespace) is not None:
-            ignored.add(f"{place}.{name}")
+            self.ignored.add(f"{place}.{name}")
             return
         model_name = self._free_name(_joined(namespace, name))
         self.tools.append(

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.request.answers import CallDelta
 from gateway.http.openai.responses_calls import call_item
-from gateway.http.openai.responses_tools import Ignored, ToolTable
+from gateway.http.openai.responses_tools import ToolTable
 
 TEXTS = ["plain", 'a "b" \\ c\n\t/', "ünï 😀 \u2028", "", "\ud7ff\ue000", "x" * 500]
 
@@ -14,7 +14,7 @@ TEXTS = ["plain", 'a "b" \\ c\n\t/', "ünï 😀 \u2028", "", "\ud7ff\ue000", "x
 def written(kind: str, arguments: str, size: int) -> tuple[dict[str, object], str]:
     """The item, and the text of its deltas, when arguments come in pieces of this size."""
     table = ToolTable()
-    table.add_all([{"type": kind, "name": "tool"}], "tools", Ignored())
+    table.add_all([{"type": kind, "name": "tool"}], "tools")
     item = call_item(table.tools[0], CallDelta(index=0, id="call_1", name="tool"))
     events = [event for at in range(0, len(arguments), size) for event in item.add(arguments[at : at + size])]
     deltas = [str(fields["delta"]) for _, fields in [*events, *item.close()] if "delta" in fields]
@@ -52,7 +52,7 @@ def test_no_text_is_lost_where_the_model_writes_no_json(arguments: str, text: st
 @pytest.mark.parametrize("arguments", ["", "[]", "{", '{"command": 5}', '{"command": "ls -l"}', '{"timeout_ms": true}'])
 def test_a_shell_call_has_the_types_that_its_client_relies_on(arguments: str) -> None:
     table = ToolTable()
-    table.add_all([{"type": "local_shell"}], "tools", Ignored())
+    table.add_all([{"type": "local_shell"}], "tools")
     item = call_item(table.tools[0], CallDelta(index=0, id="call_1", name="local_shell"))
     item.add(arguments)
     list(item.close())

@@ -14,7 +14,7 @@ from gateway.core.request.tool_choice import offered_tools, openai_choice
 from gateway.http.openai.responses_calls import call_item
 from gateway.http.openai.responses_compaction import kept_items
 from gateway.http.openai.responses_items import read_items
-from gateway.http.openai.responses_tools import Ignored, ToolTable
+from gateway.http.openai.responses_tools import ToolTable
 
 LARK = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
 CALLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -84,14 +84,14 @@ def changed(source: random.Random) -> dict[str, Any]:
 
 
 def read(body: dict[str, Any], source: random.Random) -> None:
-    ignored, table = Ignored(), ToolTable()
-    table.add_all(body.get("tools", []), "tools", ignored)
-    read_items(body.get("input"), table, ignored)
+    table = ToolTable()
+    table.add_all(body.get("tools", []), "tools")
+    read_items(body.get("input"), table)
     kept_items(body.get("input"))
-    choice = table.choice(body.get("tool_choice"), ignored)
+    choice = table.choice(body.get("tool_choice"))
     openai_choice(choice, table.functions)
     offered_tools(choice, table.functions)
-    assert all(name.isascii() and name.isprintable() for name in ignored.names)
+    assert all(name.isascii() and name.isprintable() for name in table.ignored.names)
     for tool in table.tools:
         call = call_item(tool, CallDelta(index=0, id="call_1", name=tool.model_name))
         list(call.add(json.dumps(source.choice(VALUES))))
