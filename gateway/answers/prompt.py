@@ -76,21 +76,19 @@ async def fit_prompt(
     chat = request.prompt
     if not (request.truncate and isinstance(chat, Chat)) or surely_fits(prompt, context_tokens):
         return prompt
+
+    async def without(count: int) -> Prompt:
+        shorter = replace(chat, messages=without_oldest(chat.messages, count))
+        return await make_prompt(prompts, model, replace(request, prompt=shorter))
+
     search = DropSearch(0, len(droppable_indices(chat.messages)))
     while not search.found:
-        candidate = await _without(search.probe, prompts, model, request, chat)
+        candidate = await without(search.probe)
         search = search.after(fits=await count_tokens(runner, candidate) <= context_tokens)
-    return prompt if search.low == 0 else await _without(search.low, prompts, model, request, chat)
+    return prompt if search.low == 0 else await without(search.low)
 
 
 async def count_tokens(runner: RunnerPort, prompt: Prompt) -> int:
     """Count the places of the context that the runner would fill: tokens, and rows of images."""
     answer = await runner.tokenize(tokenize_request(prompt))
     return len(answer.ids) + answer.media_rows
-
-
-async def _without(
-    drop_count: int, prompts: ChatPrompts, model: ModelInfo, request: AnswerRequest, chat: Chat
-) -> Prompt:
-    shorter = replace(chat, messages=without_oldest(chat.messages, drop_count))
-    return await make_prompt(prompts, model, replace(request, prompt=shorter))
