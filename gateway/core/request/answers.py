@@ -249,32 +249,3 @@ class Done:
 
 AnswerEvent = Queued | LoadUpdate | PromptProgress | Delta | Done
 LoadEvent = Queued | LoadUpdate
-
-
-def ollama_done_reason(reason: FinishReason) -> str:
-    """`done_reason` of an end."""
-    return "length" if reason is FinishReason.LENGTH else "stop"
-
-
-def openai_finish_reason(reason: FinishReason) -> str:
-    """`finish_reason` of an end."""
-    match reason:
-        case FinishReason.LENGTH:
-            return "length"
-        case FinishReason.TOOL_CALLS:
-            return "tool_calls"
-        case FinishReason.END_TOKEN | FinishReason.STOP_STRING:
-            return "stop"
-
-
-def anthropic_stop_reason(reason: FinishReason) -> str:
-    """`stop_reason` of an end."""
-    match reason:
-        case FinishReason.LENGTH:
-            return "max_tokens"
-        case FinishReason.TOOL_CALLS:
-            return "tool_use"
-        case FinishReason.STOP_STRING:
-            return "stop_sequence"
-        case FinishReason.END_TOKEN:
-            return "end_turn"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from common.ids import random_id
 from gateway.answers.record import RequestRecord
-from gateway.core.request.answers import AnswerEvent, CallDelta, Delta, Done, PromptProgress, anthropic_stop_reason
+from gateway.core.request.answers import AnswerEvent, CallDelta, Delta, Done, FinishReason, PromptProgress
 from gateway.http.anthropic.blocks import SIGNATURE, hidden_signature
 from gateway.http.anthropic.bodies import CountTokensBody, MessagesBody
 from gateway.http.anthropic.requests import chat_of, check_max_tokens, hides_thinking, messages_request, think_of
@@ -15,6 +15,12 @@ from gateway.http.endpoint.service import Service, whole_answer
 from gateway.http.endpoint.streaming import SseStream, named_event
 
 _ID_LENGTH = 24
+_STOP_REASONS = {
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.TOOL_CALLS: "tool_use",
+    FinishReason.STOP_STRING: "stop_sequence",
+    FinishReason.END_TOKEN: "end_turn",
+}
 # Edits of the conversation are left to the client.
 _NO_EDITS: dict[str, object] = {"context_management": {"applied_edits": []}}
 
@@ -45,7 +51,7 @@ class MessageMaker:
                 if not self._started:
                     yield self._start(None)
                 yield from self._close()
-                stop = {"stop_reason": anthropic_stop_reason(event.reason), "stop_sequence": event.stop_string or None}
+                stop = {"stop_reason": _STOP_REASONS[event.reason], "stop_sequence": event.stop_string or None}
                 yield {"type": "message_delta", "delta": stop, "usage": usage_of(event), **self._extras()}
                 yield {"type": "message_stop"}
             case _:
@@ -61,7 +67,7 @@ class MessageMaker:
             content.append({"type": "text", "text": delta.content})
         content += [{**_tool_use(call), "input": call.arguments_object()} for call in delta.tool_calls]
         return self._message(content) | {
-            "stop_reason": anthropic_stop_reason(done.reason),
+            "stop_reason": _STOP_REASONS[done.reason],
             "stop_sequence": done.stop_string or None,
             "usage": usage_of(done),
             **self._extras(),

@@ -14,11 +14,11 @@ from gateway.core.request.answers import (
     CallDelta,
     Delta,
     Done,
+    FinishReason,
     LoadUpdate,
     PromptProgress,
     Queued,
     images_of,
-    ollama_done_reason,
     whole_calls,
 )
 from gateway.core.request.logprobs import logprob_entries
@@ -82,7 +82,7 @@ class ChunkMaker:
         usage = done.usage
         last = self.chunk(delta) | {
             "done": True,
-            "done_reason": ollama_done_reason(done.reason),
+            "done_reason": "length" if done.reason is FinishReason.LENGTH else "stop",
             "total_duration": usage.total_duration_ns,
             "load_duration": usage.load_duration_ns,
             "prompt_eval_count": usage.prompt_tokens,

@@ -12,9 +12,9 @@ from gateway.core.request.answers import (
     CallDelta,
     Delta,
     Done,
+    FinishReason,
     PromptProgress,
     RawPrompt,
-    openai_finish_reason,
 )
 from gateway.core.request.logprobs import legacy_logprobs, logprob_entries
 from gateway.http.endpoint.exchange import Exchange
@@ -25,6 +25,7 @@ from gateway.http.openai.bodies import ChatCompletionBody, CompletionBody, OpenA
 from gateway.http.openai.requests import chat_requests, completion_requests
 
 _DIGEST_SHOWN = 8
+_FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class OpenAiAnswer:
             "index": index,
             **said,
             "logprobs": self._logprobs(index, delta) if delta is not None else None,
-            "finish_reason": openai_finish_reason(done.reason) if done is not None else None,
+            "finish_reason": _FINISH_REASONS.get(done.reason, "stop") if done is not None else None,
         }
 
     def _logprobs(self, index: int, delta: Delta) -> dict[str, object] | None:
