@@ -36,20 +36,12 @@ class KeyStoreUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
-    """Records of keys in Redis, still to be checked."""
-
-    made: dict[str, str]
-    revoked: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """An answer of Redis. No records: nothing changed."""
+    """An answer of Redis. `records` are those of keys made and revoked, still to be checked; None: nothing changed."""
 
     revision: str
     gateways: int
-    records: Records | None
+    records: tuple[dict[str, str], dict[str, str]] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +89,7 @@ class KeyRedis:
         arguments: list[Any] = [revision, gateway_id, round(GATEWAY_SILENCE_S * _MS)]
         arguments += [part for pair in used.items() for part in pair]
         answer = await self._run(scripts.LOOK, keys, arguments, probing=True)
-        records = None
-        if len(answer) > 2:
-            records = Records(made=_pairs(answer[2]), revoked=_pairs(answer[3]))
+        records = (_pairs(answer[2]), _pairs(answer[3])) if len(answer) > 2 else None
         return Look(revision=answer[0], gateways=int(answer[1]), records=records)
 
     async def add(self, made: Mapping[str, str], revoked: Mapping[str, str], *, expected: str | None = None) -> bool:

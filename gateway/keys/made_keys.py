@@ -69,7 +69,7 @@ class MadeKeys:
         self.book.gateways = max(look.gateways, 1)
         if look.records is None:
             return
-        made, revoked = look.records.made, look.records.revoked
+        made, revoked = look.records
         if self.store.learn(made, revoked):
             await self.store.keep()
         lost_made, lost_revoked = self.store.records.missing_in(made, revoked)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from common.clock import Clock
 from gateway.core.dispatch.fairness import SlotClaim
-from gateway.core.keys.keys import Key, Scope
+from gateway.core.keys.keys import Key
 from gateway.keys.quota_book import QuotaUsage
 
 
@@ -19,10 +19,6 @@ class Visit:
     cache_salt: str = ""  # what runners tell the caller's prompts from others' by; empty: they do not
     usage: QuotaUsage | None = None  # of the key's quota
     is_good: Callable[[], bool] = lambda: True  # False once the key was revoked or has expired; for calls that last
-
-    def may(self, scope: Scope, *, stranger: bool) -> bool:
-        """Return True if the caller has a scope; `stranger`: the answer without keys."""
-        return scope in self.key.scopes if self.key else stranger
 
     async def reserve(self, tokens: int) -> None:
         """Take tokens for what the request may come to.

@@ -59,14 +59,6 @@ class Route:
         return dialect_of(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A route, and what stood where its path has a name."""
-
-    route: Route
-    path_value: str = ""
-
-
 def dialect_of(path: str) -> Dialect:
     """Return the dialect of a path, known or not."""
     if path in {"/", "/api"} or path.startswith("/api/"):
@@ -92,8 +84,8 @@ class Router:
             if route.method == ANY_METHOD:
                 self._exact.setdefault(route.prefix.rstrip("/"), {}).update(by_method)
 
-    def match(self, method: str, path: str) -> Match:
-        """Find the route of a method and path.
+    def match(self, method: str, path: str) -> tuple[Route, str]:
+        """Find the route of a method and path, and what stands where the path has a name.
 
         Raises:
             UnknownRoute: no such path.
@@ -104,7 +96,7 @@ class Router:
             raise UnknownRoute(f"unknown URL: {method} {path[:PATH_LENGTH_MAX]}")
         if method not in methods:
             raise MethodNotAllowed(f"method {method} is not allowed for {path[:PATH_LENGTH_MAX]}")
-        return Match(methods[method], value)
+        return methods[method], value
 
     def allowed(self, path: str) -> list[str]:
         """List the methods of a path."""

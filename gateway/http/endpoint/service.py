@@ -22,7 +22,7 @@ from gateway.core.request.durations import FOREVER_MS, parse_keep_alive_ms
 from gateway.core.request.option_table import OptionValue, check_options
 from gateway.http.endpoint.exchange import Exchange
 from gateway.keys.made_keys import MadeKeys
-from gateway.keys.visits import current_visit, reserve
+from gateway.keys.visits import current_key, reserve
 from gateway.models.model_store import ModelStores
 from gateway.models.scrape_targets import NO_ADDRESSES, OwnAddresses
 from gateway.ports import SchedulerPort, scheduler_answer
@@ -171,8 +171,8 @@ class Service:
 
     def may_manage_models(self) -> bool:
         """Return True if the caller may set the load options, keep_alive and template of replicas."""
-        visit = current_visit()
-        return self.trusts_strangers if visit is None else visit.may(Scope.MODELS_WRITE, stranger=self.trusts_strangers)
+        key = current_key()
+        return self.trusts_strangers if key is None else Scope.MODELS_WRITE in key.scopes
 
 
 def checked_options(

@@ -73,26 +73,25 @@ class Edge:
         return str(exchange.status or CLIENT_GONE_STATUS)
 
     async def _route(self, exchange: Exchange) -> None:
-        match = self.router.match(exchange.scope["method"], exchange.scope["path"])
-        exchange.record.route = match.route.path
-        exchange.record.quiet = match.route.quiet
-        exchange.path_value = match.path_value
-        if not match.route.quiet:
+        route, exchange.path_value = self.router.match(exchange.scope["method"], exchange.scope["path"])
+        exchange.record.route = route.path
+        exchange.record.quiet = route.quiet
+        if not route.quiet:
             tracing.use_caller(exchange.headers.items())
             exchange.record.begin_trace()
             exchange.record.span.set({"puna.request_id": exchange.request_id})
         # Before the body is read: who may not ask is not listened to.
         async with self.authorizer.visit(
-            match.route.scope,
+            route.scope,
             authorizations=exchange.headers.getlist("authorization"),
             api_keys=exchange.headers.getlist("x-api-key"),
             address=(exchange.scope.get("client") or ("", 0))[0],
             request_id=exchange.request_id,
-            needs_key=match.route.needs_key,
+            needs_key=route.needs_key,
         ):
             try:
-                reads_body = match.route.body is not None or match.route.takes_file
-                await _until_disconnect(match.route.endpoint, exchange, reads_body=reads_body)
+                reads_body = route.body is not None or route.takes_file
+                await _until_disconnect(route.endpoint, exchange, reads_body=reads_body)
             finally:
                 exchange.record.settle()
 
