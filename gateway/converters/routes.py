@@ -13,6 +13,8 @@ from gateway.core.models.stored_model import sampling_of_metadata, stored_messag
 from protos import cluster_pb2, scheduler_pb2
 
 log = get_logger()
+_MODELS_CACHED_MAX = 1024
+_MODEL_FIELDS = frozenset(one.name for one in fields(ModelInfo))
 
 
 def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
@@ -58,10 +60,6 @@ def _json(text: str) -> object:
         return orjson.loads(text) if text else None
     except orjson.JSONDecodeError:
         return None
-
-
-_MODELS_CACHED_MAX = 1024
-_MODEL_FIELDS = frozenset(one.name for one in fields(ModelInfo))
 
 
 def route_from_proto(route: scheduler_pb2.ModelRoute) -> RouteInfo:

@@ -11,6 +11,8 @@ from gateway.core.request.answers import Message
 from gateway.core.request.model_names import parse_model_name
 
 _COUNT_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+_ARRAY_SHOWN_MAX = 5
+_NAME_WIDTH = 30
 
 
 def parameter_size_text(count: int) -> str:
@@ -36,10 +38,6 @@ def model_details(model: ModelInfo) -> dict[str, object]:
 def model_id(model: ModelInfo) -> str:
     """Return the shortest name that means the model."""
     return parse_model_name(model.name).short.removesuffix(f":{DEFAULT_TAG}")
-
-
-_ARRAY_SHOWN_MAX = 5
-_NAME_WIDTH = 30
 
 
 def own_parameters(model: ModelInfo) -> dict[str, object]:

@@ -14,6 +14,11 @@ from gateway.core.output_parsers.json_call import CallState, JsonCall
 from gateway.core.output_parsers.json_scan import Scan, ValueScan, skip_space
 from gateway.core.output_parsers.syntax import Tags
 
+# Some models say which values are texts.
+_IS_TEXT = 'string="true"'
+Next = Callable[[], "OutputReader"]
+HEADER_CHARS_MAX = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerMatch:
@@ -51,14 +56,6 @@ def _held_from(text: str, markers: Sequence[str]) -> int:
         if any(len(marker) > len(text) - start and marker.startswith(text[start:]) for marker in markers):
             return start
     return len(text)
-
-
-# Some models say which values are texts.
-_IS_TEXT = 'string="true"'
-
-
-Next = Callable[[], "OutputReader"]
-HEADER_CHARS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,13 @@ from gateway.core.output_parsers.events import CallArguments, CallBegan, Event
 
 _ERRORS = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 _JSON_WORDS = {"true": True, "false": False, "null": None}
+_NAME = re.compile(r"\s*call:\s*([A-Za-z0-9_.-]{1,256})\s*")
+_QUOTE = '<|"|>'
+_KEY = re.compile(r"\s*([^:{}\[\],\"]+?)\s*:")
+_WORD = re.compile(r"[^,{}\[\]\"]+")
+_SPACE = re.compile(r"\s*")
+_DEPTH_MAX = 64
+_DECODER = json.JSONDecoder()
 
 
 def python_call(text: str) -> tuple[Event, ...] | None:
@@ -82,15 +89,6 @@ def _literal(element: ast.expr) -> object:
 class _Words(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:  # the name is ast's
         return ast.Constant(_JSON_WORDS[node.id])
-
-
-_NAME = re.compile(r"\s*call:\s*([A-Za-z0-9_.-]{1,256})\s*")
-_QUOTE = '<|"|>'
-_KEY = re.compile(r"\s*([^:{}\[\],\"]+?)\s*:")
-_WORD = re.compile(r"[^,{}\[\]\"]+")
-_SPACE = re.compile(r"\s*")
-_DEPTH_MAX = 64
-_DECODER = json.JSONDecoder()
 
 
 class _NoValueError(ValueError):

@@ -9,6 +9,10 @@ from dataclasses import dataclass, replace
 
 from gateway.core.request.answers import Message
 
+_SYSTEM = "system"
+# The marks that coding agents put around such text where their server takes no system messages there.
+_REMINDER = "<system-reminder>\n{}\n</system-reminder>"
+
 
 def droppable_indices(messages: Sequence[Message]) -> list[int]:
     """List the indices of the messages that may be dropped, in the order in which they are."""
@@ -41,11 +45,6 @@ class DropSearch:
     def after(self, *, fits: bool) -> "DropSearch":
         """Return the rest of the search after a probe. Fewer messages never make more tokens."""
         return DropSearch(self.low, self.probe) if fits else DropSearch(self.probe + 1, self.high)
-
-
-_SYSTEM = "system"
-# The marks that coding agents put around such text where their server takes no system messages there.
-_REMINDER = "<system-reminder>\n{}\n</system-reminder>"
 
 
 def has_later_system(messages: Sequence[Message]) -> bool:

@@ -33,6 +33,17 @@ NODES_MAX = 200_000
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _LONG_INTEGER = re.compile(rb"(?<![0-9.eE+])-?[0-9]{20,}(?![0-9.eE])")
 _IMAGE_FIELDS = frozenset({"images", "image_url"})
+# A body that takes longer is a client that drips.
+BODY_READ_S_MAX = 60.0
+# Bytes and seconds of a refused body that are read before the refusal is sent.
+DISCARD_BYTES_MAX = 64 * 1024 * 1024
+DISCARD_S_MAX = 5.0
+# A client that reads nothing for so long is gone; its stream must not hold a slot.
+SLOW_READER_S_MAX = 30.0
+IGNORED = "x-puna-ignored"
+_IGNORED_MAX = 32
+_IGNORED_LENGTH_MAX = 128
+_UNPRINTABLE = re.compile(r"[^!-+\--~]")  # of what a client named, a comma included
 
 
 async def parse_json(raw: bytes) -> Any:
@@ -117,19 +128,6 @@ def _anthropic(name: str, level: BucketLevel, wall_unix_s: float) -> dict[str, s
         f"anthropic-ratelimit-{name}-remaining": str(level.remaining),
         f"anthropic-ratelimit-{name}-reset": f"{full_at:%Y-%m-%dT%H:%M:%SZ}",
     }
-
-
-# A body that takes longer is a client that drips.
-BODY_READ_S_MAX = 60.0
-# Bytes and seconds of a refused body that are read before the refusal is sent.
-DISCARD_BYTES_MAX = 64 * 1024 * 1024
-DISCARD_S_MAX = 5.0
-# A client that reads nothing for so long is gone; its stream must not hold a slot.
-SLOW_READER_S_MAX = 30.0
-IGNORED = "x-puna-ignored"
-_IGNORED_MAX = 32
-_IGNORED_LENGTH_MAX = 128
-_UNPRINTABLE = re.compile(r"[^!-+\--~]")  # of what a client named, a comma included
 
 
 @dataclass(slots=True, kw_only=True)

@@ -37,6 +37,11 @@ from gateway.http.endpoint.streaming import stream_ndjson
 from gateway.http.ollama.bodies import OllamaMessage
 from protos import store_pb2
 
+_LINES = ("application/json", "application/x-ndjson")
+_BLOB = "/api/blobs/{digest}"
+_REFUSED = ("/api/push", "/api/me", "/api/signout", "/api/experimental/{path}")
+log = get_logger()
+
 
 class NamedBody(Body):
     """`name` is the older spelling of `model`."""
@@ -89,12 +94,6 @@ class StatusLine(ResponseModel):
     digest: str = ""
     total: int = Field(default=0, description="Bytes")
     completed: int = 0
-
-
-_LINES = ("application/json", "application/x-ndjson")
-_BLOB = "/api/blobs/{digest}"
-_REFUSED = ("/api/push", "/api/me", "/api/signout", "/api/experimental/{path}")
-log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

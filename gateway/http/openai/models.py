@@ -14,6 +14,11 @@ from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.response_model import ResponseModel
 from gateway.http.endpoint.service import Service
 
+# A client that sends this header reads the same routes in Anthropic's form.
+ANTHROPIC_VERSION = "anthropic-version"
+_YES, _NO = {"supported": True}, {"supported": False}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
 
 class ModelPuna(ResponseModel):
     """Beyond what OpenAI says."""
@@ -70,12 +75,6 @@ class AnyModel(RootModel[ModelObject | AnthropicModel]):
 
 class AnyModelList(RootModel[ModelList | AnthropicModelList]):
     """Every model; with the header `anthropic-version` as Anthropic has it."""
-
-
-# A client that sends this header reads the same routes in Anthropic's form.
-ANTHROPIC_VERSION = "anthropic-version"
-_YES, _NO = {"supported": True}, {"supported": False}
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from common.ids import random_id
 from gateway.answers.record import RequestRecord
-from gateway.core.request.answers import AnswerEvent, Delta, Done, FinishReason, GeneratedToken, PromptProgress
+from gateway.core.request.answers import AnswerEvent, Delta, Done, FinishReason, PromptProgress
 from gateway.core.request.logprobs import logprob_entries
 from gateway.http.endpoint.exchange import Exchange
 from gateway.http.endpoint.fields import validated
@@ -35,7 +35,6 @@ class ResponseMaker:
     _call: CallItem | None = None  # the open item, if it is one
     _summary: list[str] = field(default_factory=list)
     _sequence: int = 0
-    _tokens: list[GeneratedToken] = field(default_factory=list)
 
     def events(self, event: AnswerEvent) -> Iterable[dict[str, object]]:
         """Return the stream's events of one of ours."""

@@ -18,6 +18,8 @@ from gateway.http.endpoint.service import Service, checked_options
 from gateway.http.openai.bodies import LABEL_LENGTH_MAX, Count
 from gateway.http.openai.requests import is_token_ids
 
+_FORMATS = ("float", "base64")
+
 
 class EmbeddingsBody(Body):
     """POST /v1/embeddings, with Puna's `truncate`, `options` and `keep_alive`."""
@@ -88,9 +90,6 @@ class RerankAnswer(ResponseModel):
     results: list[RerankResult]
     usage: VectorUsage
     meta: dict[str, Any]
-
-
-_FORMATS = ("float", "base64")
 
 
 @dataclass(frozen=True, slots=True)

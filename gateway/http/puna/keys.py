@@ -23,6 +23,7 @@ from gateway.keys.made_keys import MadeKeys
 from gateway.keys.visits import current_visit
 
 _WHOLE = Between(1, 2**53, whole=True)
+_LONGEST_MS = 100 * 365 * 86_400 * MS_PER_S
 
 
 class KeyBody(OwnBody):
@@ -78,9 +79,6 @@ class KeyList(ResponseModel):
     """Every key that the caller may see (GET /puna/v1/keys)."""
 
     keys: list[KeyObject]
-
-
-_LONGEST_MS = 100 * 365 * 86_400 * MS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,22 @@ from gateway.core.ui.views import Item, View
 from gateway.http.endpoint.service import Service
 from gateway.http.puna.placements import placement_of
 
+log = get_logger()
+TICK_S = 0.5
+# The inventory of a large fleet is asked for less often: this many nodes a second.
+NODES_PER_S = 50
+POLL_S_MIN = 1.0
+SAMPLE_S = 1.0
+SAMPLES_KEPT = 300
+# After this long without a reader the old points say nothing about the new ones.
+GAP_S_MAX = 5.0
+READERS_MAX = 64
+# A page shows so many requests; the counts beside it are of all.
+REQUESTS_SHOWN_MAX = 200
+_NO_FIGURES = ChartPoint(
+    requests_per_s=0.0, tokens_per_s=0.0, prompt_tokens_per_s=0.0, first_token_ms=None, model_tokens_per_s={}
+)
+
 
 def request_item(live: LiveRequest) -> Item:
     """Build the item of a request in progress: counts and names, never content."""
@@ -58,24 +74,6 @@ def _progress(live: LiveRequest) -> float | int | None:
     if live.progress is None or live.record.replica is not None:
         return None
     return getattr(live.progress, "position", None) or getattr(live.progress, "fraction", None)
-
-
-log = get_logger()
-
-TICK_S = 0.5
-# The inventory of a large fleet is asked for less often: this many nodes a second.
-NODES_PER_S = 50
-POLL_S_MIN = 1.0
-SAMPLE_S = 1.0
-SAMPLES_KEPT = 300
-# After this long without a reader the old points say nothing about the new ones.
-GAP_S_MAX = 5.0
-READERS_MAX = 64
-# A page shows so many requests; the counts beside it are of all.
-REQUESTS_SHOWN_MAX = 200
-_NO_FIGURES = ChartPoint(
-    requests_per_s=0.0, tokens_per_s=0.0, prompt_tokens_per_s=0.0, first_token_ms=None, model_tokens_per_s={}
-)
 
 
 @dataclass(slots=True)

@@ -54,6 +54,10 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _YES_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _OPTIONS = ("num_ctx", "num_gpu", "main_gpu")
 _KNOWN = ("model", *_OPTIONS, "require_gpu", "slots", "last")
+_NDJSON = "application/x-ndjson"
+# A measurement takes some tens of milliseconds, and a decision may need several.
+EXPLAIN_WAIT_MS = 5000
+OPTIONS = SAMPLING_RULES.keys() | PLACEMENT_RULES.keys()
 
 
 def explain_question(query: Mapping[str, str]) -> ExplainBody:
@@ -87,12 +91,6 @@ def _is_yes(query: Mapping[str, str], name: str) -> bool:
     if (found := _YES_NO.get(text.lower())) is None:
         raise InvalidRequest(f"{name} must be true or false", param=name)
     return found
-
-
-_NDJSON = "application/x-ndjson"
-# A measurement takes some tens of milliseconds, and a decision may need several.
-EXPLAIN_WAIT_MS = 5000
-OPTIONS = SAMPLING_RULES.keys() | PLACEMENT_RULES.keys()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from gateway.http.endpoint.service import Service
 from gateway.http.ollama.bodies import OllamaMessage
 from gateway.http.ollama.requests import message_of
 
+_TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
+TOKENS_MAX = 200_000
+
 
 def token_routes(service: Service) -> list[Route]:
     """List the routes of tokens."""
@@ -41,10 +44,6 @@ def token_routes(service: Service) -> list[Route]:
             response=DetokenizeAnswer,
         ),
     ]
-
-
-_TokenId = Annotated[int, Between(0, 2**32 - 1, whole=True)]
-TOKENS_MAX = 200_000
 
 
 class TokenizeBody(OwnBody):
