@@ -23,16 +23,15 @@ def model_from_proto(model: cluster_pb2.Model) -> ModelInfo:
     parameters = usable_parameters(_object(model.parameters_json))
     if parameters.ignored:
         log.warning("model.parameters_ignored", model=model.name, names=parameters.ignored)
-    return ModelInfo(
-        **{
-            **_same_fields(description),
-            **_same_fields(model),
-            "sampling_defaults": sampling_of_metadata(_object(description.metadata_json)),
-            "metadata_json": description.metadata_json or "{}",
-            "parameters": parameters.values,
-            "messages": stored_messages(_array(model.messages_json)),
-        }
-    )
+    values: dict[str, Any] = {
+        **_same_fields(description),
+        **_same_fields(model),
+        "sampling_defaults": sampling_of_metadata(_object(description.metadata_json)),
+        "metadata_json": description.metadata_json or "{}",
+        "parameters": parameters.values,
+        "messages": stored_messages(_array(model.messages_json)),
+    }
+    return ModelInfo(**values)
 
 
 def _same_fields(message: cluster_pb2.Model | cluster_pb2.ModelDescription) -> dict[str, Any]:
