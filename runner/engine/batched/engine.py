@@ -1,7 +1,6 @@
 """The default engine: continuous batching of many sequences in one llama.cpp context."""
 
 import sys
-import threading
 from dataclasses import dataclass
 
 from common.errors import PunaError
@@ -18,24 +17,20 @@ from runner.core.sequence.requests import GenerationRequest, check_request, prep
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
 from runner.core.threads.kernels import lone_steps_round_by_threads
 from runner.cores import computing_cores
-from runner.engine.batched.commands import Cancel, Cut, Encoded, PauseSequence, StopEngine, Submit, UseThreads
 from runner.engine.batched.loop import Loop, LoopOptions
 from runner.engine.batched.media_engine import Vision
 from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import SlotTable
-from runner.engine.bindings.library import start_engine
 from runner.engine.contract.engine import EngineListener, LoadedModel
 from runner.engine.llama.context import Context
-from runner.engine.llama.launch import Launch, prepare_launch
-from runner.engine.llama.loading import load_weights, system_facts, tell_loaded
+from runner.engine.llama.launch import Launch
+from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.model import Model
 from runner.engine.llama.opened_context import CountedMemory, as_opened, generation_memory, open_context
-from runner.engine.llama.vocabulary import Vocabulary
 from runner.engine.llama.warm_up import warm_up
 from runner.engine.media.media_encoder import EncodingDone
 from runner.engine.threads.compute_threads import ComputeThreads
-from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.threads.spinning import Spinning
 
 log = get_logger()
@@ -57,31 +52,15 @@ class BatchedOptions:
     sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
 
 
-class BatchedEngine:
-    """Loads one model in a thread of its own and serves it there; see `runner.engine.contract.engine.Engine`."""
+class BatchedEngine(LlamaEngine[Loop]):
+    """See `runner.engine.contract.engine.Engine`."""
 
     def __init__(self, files: ModelFiles, layout: Layout, options: BatchedOptions | None = None) -> None:
-        self._files = files
-        self._layout = layout
+        super().__init__(files, layout)
         self._options = options or BatchedOptions()
-        self._thread = EngineThread()
-        self._stop_load = threading.Event()
-        self._model: Model | None = None
-        self._loop: Loop | None = None
-        self._threads: ComputeThreads | None = None
         self._pool: SamplingPool | None = None
         self._slot_context_tokens = 0
         self.vision = Vision()
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Only once loaded."""
-        assert self._model is not None, "still loading"
-        return self._model.vocabulary
-
-    def start(self, listener: EngineListener) -> None:
-        """Begin to load in the engine thread."""
-        self._thread.start(self._run, listener)
 
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:
         """Check and run a request.
@@ -90,8 +69,7 @@ class BatchedEngine:
             InvalidRequest: no runner of this model could do it.
             PromptTooLong: it may not be cut, and is longer than the context.
         """
-        assert self._loop is not None, "still loading"
-        vocabulary = self.vocabulary
+        loop, vocabulary = self._serving, self.vocabulary
         check_request(request, vocabulary_size=vocabulary.size)
         prepared = prepare_prompt(request, slot_context_tokens=self._slot_context_tokens, adds_bos=vocabulary.adds_bos)
         sequence = Sequence(
@@ -102,7 +80,7 @@ class BatchedEngine:
             suppressed=vocabulary.suppressed,
             repeats_max=self._options.repeats_max,
         )
-        self._loop.post(Submit(sequence))
+        loop.submit(sequence)
 
     def read_image(self, data: bytes) -> PreparedImage:
         """Return the inputs that an image file turns into.
@@ -113,70 +91,22 @@ class BatchedEngine:
         """
         return self.vision.read(data)
 
-    def cancel(self, sequence_id: int) -> None:
-        """Free the slot of a sequence before the next decode call."""
-        assert self._loop is not None, "still loading"
-        self._loop.post(Cancel(sequence_id))
-
     def cut(self, sequence_id: int, generated_tokens: int) -> None:
         """End a sequence and keep only so many of its generated tokens in the cache."""
-        assert self._loop is not None, "still loading"
-        self._loop.post(Cut(sequence_id, generated_tokens))
+        self._serving.cut(sequence_id, generated_tokens)
 
     def pause(self, sequence_id: int, paused: bool) -> None:
         """Leave a sequence out of the batches while its reader is behind."""
-        assert self._loop is not None, "still loading"
-        self._loop.post(PauseSequence(sequence_id, paused))
+        self._serving.pause(sequence_id, paused)
 
-    def use_threads(self, count: int) -> None:
-        """Let so many threads compute from the next decode call on."""
-        assert self._loop is not None, "still loading"
-        self._loop.post(UseThreads(count))
-
-    def stop(self) -> None:
-        """Abort the load, or drop every sequence and free the model."""
-        self._stop_load.set()
-        if self._loop is not None:
-            self._loop.post(StopEngine())
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the engine thread to end."""
-        return self._thread.join(timeout_s)
-
-    def _run(self, listener: EngineListener) -> None:
-        """Run the engine thread. Whatever escapes from serving is fatal: its state is unknown."""
-        try:
-            context = self._load(listener)
-        except PunaError as error:
-            if not self._stop_load.is_set():  # the reason is of no interest any more
-                listener.load_failed(error)
-            return
-        except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded
-            listener.died(error)
-            return
-        try:
-            assert self._loop is not None
-            if not self._stop_load.is_set():
-                self._loop.run()
-        except BaseException as error:  # noqa: BLE001  # as above
-            listener.died(error)
-            return
+    def _close(self, context: Context) -> None:
         self.vision.close()
-        assert self._threads is not None
-        self._threads.close()
         assert self._pool is not None
         self._pool.close()
-        context.close()
-        assert self._model is not None
-        self._model.close()
+        super()._close(context)
 
-    def _load(self, listener: EngineListener) -> Context:
-        """Have everything ready to serve; the loop is made last."""
-        mark_engine_thread()
-        start_engine()
-        launch = prepare_launch(self._files, self._layout)
+    def _open(self, launch: Launch, model: Model, listener: EngineListener) -> tuple[Context, LoadedModel]:
         layout, warnings = launch.layout, list(launch.resolved.warnings)
-        model = load_weights(launch, listener, self._stop_load)
         try:
             self.vision.open(launch, model, warnings)
             widest = widened(layout, self.vision.whole_rows)
@@ -201,7 +131,6 @@ class BatchedEngine:
         media = self.vision.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
         counted = generation_memory(launch, widest, model, context, self.vision.memory())
         use = counted.use if counted is not None else None
-        self._model = model
         threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
         pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
         slots = self._make_slots(context, rules, counted)
@@ -219,8 +148,7 @@ class BatchedEngine:
             threads_max=launch.threads_max,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
-        tell_loaded(listener, launch, loaded)
-        return context
+        return context, loaded
 
     def _make_slots(self, context: Context, rules: MemoryRules, counted: CountedMemory | None) -> SlotTable:
         """Make the slots, with no more host RAM for copies than was counted for them."""
@@ -243,8 +171,7 @@ class BatchedEngine:
 
     def _encoded(self, done: EncodingDone) -> None:
         """On the encoder's thread."""
-        assert self._loop is not None, "images are encoded for requests"
-        self._loop.post(Encoded(done))
+        self._serving.take_encoded(done)
 
 
 def _rules_fields(rules: MemoryRules) -> dict[str, object]:

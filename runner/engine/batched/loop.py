@@ -4,11 +4,10 @@ Of one step, only sampling and planning lie between two decode calls. What was s
 call, which gives the interpreter away: text work happens while the next step computes.
 """
 
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import assert_never
+from functools import partial
 
 from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
@@ -17,7 +16,6 @@ from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.sequence.inputs import groups_in
-from runner.engine.batched.commands import Cancel, Command, Cut, Encoded, PauseSequence, StopEngine, Submit, UseThreads
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.batched.sequence import Sequence
@@ -25,7 +23,9 @@ from runner.engine.batched.slot_table import Slot, SlotTable
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
+from runner.engine.media.media_encoder import EncodingDone
 from runner.engine.threads.compute_threads import ComputeThreads
+from runner.engine.threads.engine_loop import EngineLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class LoopOptions:
     verify: bool = False  # check the slots' bookkeeping against the engine's after every step
 
 
-class Loop:
-    """Owns context and slots. `post` may be called from any thread, everything else is the engine thread's."""
+class Loop(EngineLoop):
+    """Owns context and slots."""
 
     def __init__(
         self,
@@ -46,22 +46,20 @@ class Loop:
         slots: SlotTable,
         listener: EngineListener,
         options: LoopOptions,
-        media: MediaRows | None = None,
-        threads: ComputeThreads | None = None,
-        pool: SamplingPool | None = None,
+        media: MediaRows | None,
+        threads: ComputeThreads,
+        pool: SamplingPool,
     ) -> None:
-        """`media`: None where the model sees no images. `threads`: None leaves them alone. `pool`: or one core."""
+        """`media`: None where the model sees no images."""
+        super().__init__(threads)
         self._context = context
-        self._pool = pool or SamplingPool(context, threads=0)
-        self._threads = threads
+        self._pool = pool
         self.media = media
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
         self._slots = slots
         self._listener = listener
         self._options = options
         self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
-        self._inbox: deque[Command] = deque()
-        self._wake = threading.Event()
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._report = StepReport()
@@ -70,33 +68,24 @@ class Loop:
         self._sampling_ns = 0
         self._called_ns = 0  # when the last decode call began
         self._synced_ns = 0  # when the last call's results were there; 0: nothing ran since
-        self._stopping = False
 
-    def post(self, command: Command) -> None:
-        """Hand a command to the engine thread."""
-        self._inbox.append(command)
-        self._wake.set()
+    def submit(self, sequence: Sequence) -> None:
+        """Run a sequence."""
+        self.post(partial(self._waiting.append, sequence))
 
-    def run(self) -> None:
-        """Serve until `StopEngine`.
+    def cut(self, sequence_id: int, generated_tokens: int) -> None:
+        """End a sequence and keep only so many of its generated tokens."""
+        self.post(partial(self._cut, sequence_id, generated_tokens))
 
-        Raises:
-            EngineFailure: the engine broke.
-        """
-        while not self._stopping:
-            self._wake.clear()
-            if not self.turn() and not self._stopping:
-                self._wake.wait()
-        for sequence in [*self._running.values(), *self._waiting]:
-            self._drop(sequence)
-        self._tell()
+    def pause(self, sequence_id: int, paused: bool) -> None:
+        """Leave a sequence out of the batches, or take it in again."""
+        self.post(partial(self._pause, sequence_id, paused))
 
-    def turn(self) -> bool:
-        """Obey what was posted, then run one step or tidy up; False if there is nothing to do."""
-        while self._inbox:
-            self._handle(self._inbox.popleft())
-        if self._stopping:
-            return False
+    def take_encoded(self, done: EncodingDone) -> None:
+        """Take an image that has its rows, or will not get any."""
+        self.post(partial(self._take_encoded, done))
+
+    def _work(self) -> bool:
         self._admit()
         rows = self._plan()
         if rows:
@@ -106,35 +95,26 @@ class Loop:
             self._tell()
         return self._slots.park_one() or bool(rows)
 
-    def _handle(self, command: Command) -> None:
-        match command:
-            case Submit(sequence):
-                self._waiting.append(sequence)
-            case Cancel(sequence_id):
-                found = self._find(sequence_id)
-                if found is not None:
-                    self._drop(found)
-            case Cut(sequence_id, generated_tokens):
-                self._cut(sequence_id, generated_tokens)
-            case PauseSequence(sequence_id, paused):
-                found = self._find(sequence_id)
-                if found is not None:
-                    found.paused = paused
-            case Encoded(done):
-                assert self.media is not None
-                self.media.take_in(done)
-                self._report.images_encoded += done.encoded is not None
-                self._report.encode_s += done.seconds
-            case UseThreads(count):
-                self._use_threads(count)
-            case StopEngine():
-                self._stopping = True
-            case _:
-                assert_never(command)
+    def _drop_all(self) -> None:
+        for sequence in [*self._running.values(), *self._waiting]:
+            self._drop(sequence)
+        self._tell()
 
-    def _use_threads(self, count: int) -> None:
-        if self._threads is not None:
-            self._threads.use(count)
+    def _cancel(self, request_id: int) -> None:
+        found = self._find(request_id)
+        if found is not None:
+            self._drop(found)
+
+    def _pause(self, sequence_id: int, paused: bool) -> None:
+        found = self._find(sequence_id)
+        if found is not None:
+            found.paused = paused
+
+    def _take_encoded(self, done: EncodingDone) -> None:
+        assert self.media is not None
+        self.media.store.take_in(done)
+        self._report.images_encoded += done.encoded is not None
+        self._report.encode_s += done.seconds
 
     def _find(self, sequence_id: int) -> Sequence | None:
         running = self._running.get(sequence_id)
@@ -262,8 +242,7 @@ class Loop:
             return
         self._context.synchronize()
         synced_ns = self._synced_ns = time.monotonic_ns()
-        if self._threads is not None:
-            self._threads.look(synced_ns)
+        self._threads.look(synced_ns)
         report = self._report
         report.decode_calls += 1
         report.decode_s += (synced_ns - self._called_ns) / NS_PER_S

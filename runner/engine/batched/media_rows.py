@@ -10,7 +10,6 @@ from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot
 from runner.engine.llama.context import Context, DecodeResult, EngineFailure
 from runner.engine.llama.row_batch import RowBatch
-from runner.engine.media.media_encoder import EncodingDone
 from runner.engine.media.media_store import MediaStore
 
 
@@ -52,10 +51,6 @@ class MediaRows:
             raise EngineFailure("the first decode of an image found no cells")
         self._context.synchronize()
         self._context.erase(0, 0)
-
-    def take_in(self, done: EncodingDone) -> None:
-        """Store the encoder's answer."""
-        self.store.take_in(done)
 
     def begin(self, sequence: Sequence) -> None:
         """Start encoding the images of a sequence with a slot, while the text before them is evaluated."""

@@ -39,7 +39,7 @@ class SamplingJob(NamedTuple):
 class SamplingPool:
     """Threads that choose while the engine thread chooses, too. Only the engine thread may call it."""
 
-    def __init__(self, context: Context, *, threads: int, vocabulary_size: int = 1) -> None:
+    def __init__(self, context: Context, *, threads: int, vocabulary_size: int) -> None:
         """`threads` besides the engine's; none: everything is done in the engine's."""
         self._context = context
         # By what a sampler says that it takes for each token of the vocabulary.

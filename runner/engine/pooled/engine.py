@@ -1,6 +1,5 @@
 """The engine for models with pooling: encoders, embedding and ranking models."""
 
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,22 +17,21 @@ from runner.core.pooled.pooling import pooled_layout, pooling_of
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
 from runner.engine.bindings.gguf_header import open_gguf_header
-from runner.engine.bindings.library import engine_log, start_engine
+from runner.engine.bindings.library import engine_log
 from runner.engine.contract.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.contract.pooling import PooledModel
 from runner.engine.llama.accounting import count_memory, report_layers
 from runner.engine.llama.adapters import set_adapters
-from runner.engine.llama.launch import Launch, prepare_launch
-from runner.engine.llama.loading import load_weights, system_facts, tell_loaded
+from runner.engine.llama.context import Context
+from runner.engine.llama.launch import Launch
+from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.memory import BreakdownUnavailable
 from runner.engine.llama.model import Model, load_failure
 from runner.engine.llama.opened_context import open_adapters
 from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
-from runner.engine.llama.vocabulary import Vocabulary
 from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
-from runner.engine.pooled.pooled_loop import CancelJob, Job, PooledLoop, StopPooled, SubmitJob, UseThreadsPooled
+from runner.engine.pooled.pooled_loop import Job, PooledLoop
 from runner.engine.threads.compute_threads import ComputeThreads
-from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
 from runner.engine.threads.spinning import Spinning
 
 log = get_logger()
@@ -50,25 +48,13 @@ def read_pooling(path: Path) -> Pooling | None:
         return None
 
 
-class PooledLlamaEngine:
-    """Loads one model in a thread of its own and computes there; see `runner.engine.contract.pooling.PooledEngine`."""
+class PooledLlamaEngine(LlamaEngine[PooledLoop]):
+    """See `runner.engine.contract.pooling.PooledEngine`."""
 
     def __init__(self, files: ModelFiles, layout: Layout, pooling: Pooling) -> None:
-        self._files = files
-        self._layout = layout
+        super().__init__(files, layout)
         self._pooling = pooling
-        self._thread = EngineThread()
-        self._stop_load = threading.Event()
-        self._model: Model | None = None
         self._pooled_model: PooledModel | None = None
-        self._loop: PooledLoop | None = None
-        self._threads: ComputeThreads | None = None
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Only once loaded."""
-        assert self._model is not None, "still loading"
-        return self._model.vocabulary
 
     @property
     def pooled_model(self) -> PooledModel:
@@ -76,18 +62,13 @@ class PooledLlamaEngine:
         assert self._pooled_model is not None, "still loading"
         return self._pooled_model
 
-    def start(self, listener: EngineListener) -> None:
-        """Begin to load in the engine thread."""
-        self._thread.start(self._run, listener)
-
     def submit_inputs(self, request_id: int, inputs: Sequence[Sequence[int]]) -> None:
         """Compute framed inputs."""
-        assert self._loop is not None, "still loading"
         limit = self.pooled_model.input_tokens_max
         assert all(0 < len(tokens) <= limit for tokens in inputs), "an input that was not framed"
         counts = [len(tokens) for tokens in inputs]
         job = Job(id=request_id, inputs=inputs, input_tokens=counts, submitted_ns=time.monotonic_ns())
-        self._loop.post(SubmitJob(job))
+        self._serving.submit(job)
 
     def submit(self, sequence_id: int, request: GenerationRequest) -> None:  # noqa: ARG002  # as `Engine` has it
         """Refuse.
@@ -105,53 +86,13 @@ class PooledLlamaEngine:
         """
         return refuse_image(data)
 
-    def cancel(self, sequence_id: int) -> None:
-        """Drop a request before the next call."""
-        assert self._loop is not None, "still loading"
-        self._loop.post(CancelJob(sequence_id))
-
     def cut(self, sequence_id: int, generated_tokens: int) -> None:
         """Nothing is generated here."""
 
     def pause(self, sequence_id: int, paused: bool) -> None:
         """Nothing is streamed here."""
 
-    def use_threads(self, count: int) -> None:
-        """Let so many threads compute from the next call on."""
-        assert self._loop is not None, "still loading"
-        self._loop.post(UseThreadsPooled(count))
-
-    def stop(self) -> None:
-        """Abort the load, or drop every request and free the model."""
-        self._stop_load.set()
-        if self._loop is not None:
-            self._loop.post(StopPooled())
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the engine thread to end."""
-        return self._thread.join(timeout_s)
-
-    def _run(self, listener: EngineListener) -> None:
-        """Run the engine thread. An exception from serving is fatal: the engine's state is unknown."""
-        try:
-            context = self._load(listener)
-            assert self._loop is not None
-            if not self._stop_load.is_set():
-                self._loop.run()
-            assert self._threads is not None
-            self._threads.close()
-            context.close()
-            self._close_model()
-        except PunaError as error:
-            listener.load_failed(error)
-        except BaseException as error:  # noqa: BLE001  # the process must not live on half loaded or half broken
-            listener.died(error)
-
-    def _load(self, listener: EngineListener) -> PooledContext:
-        mark_engine_thread()
-        start_engine()
-        launch = prepare_launch(self._files, self._layout)
-        model = self._model = load_weights(launch, listener, self._stop_load)
+    def _open(self, launch: Launch, model: Model, listener: EngineListener) -> tuple[Context, LoadedModel]:
         layout = pooled_layout(launch.layout, recurrent=model.recurrent)
         context = self._open_context(launch, model, layout)
         pooled = self._pooled_model = _describe(model, context)
@@ -170,8 +111,7 @@ class PooledLlamaEngine:
             threads_max=launch.threads_max,
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, pooling=context.pooling.name.lower())
-        tell_loaded(listener, launch, loaded)
-        return context
+        return context, loaded
 
     def _open_context(self, launch: Launch, model: Model, layout: Layout) -> PooledContext:
         """Create the context and let it reserve all that it will ever need."""
@@ -189,19 +129,15 @@ class PooledLlamaEngine:
             failure = load_failure(self._files.model, phase=MemoryClass.GRAPH, device_pointers=launch.device_pointers)
             if context is not None:
                 context.close()
-            self._close_model()
+            model.close()
             raise failure from None
         except PunaError:
-            self._close_model()
+            model.close()
             raise
         if context.pooling is not Pooling.NONE:  # then there is nothing to read
             context.compute([[token_id]])
         context.forget()
         return context
-
-    def _close_model(self) -> None:
-        assert self._model is not None
-        self._model.close()
 
 
 def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout: Layout) -> MemoryUse | None:

@@ -3,12 +3,12 @@
 Nothing is prepared while a call runs, no slot keeps anything, and requests are cancelled between calls.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, assert_never
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from runner.engine.contract.engine import EngineListener
 from runner.engine.contract.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
 from runner.engine.pooled.pooled_context import PooledContext
 from runner.engine.threads.compute_threads import ComputeThreads
+from runner.engine.threads.engine_loop import EngineLoop
 
 NOT_FINITE = "the model gave an invalid number for an input"
 
@@ -70,90 +71,45 @@ class TakenInput(NamedTuple):
     input_index: int
 
 
-class SubmitJob(NamedTuple):
-    """Compute a request."""
-
-    job: Job
-
-
-class CancelJob(NamedTuple):
-    """Drop a request."""
-
-    request_id: int
-
-
-class UseThreadsPooled(NamedTuple):
-    """Let so many threads compute."""
-
-    threads: int
-
-
-class StopPooled(NamedTuple):
-    """Drop everything and return."""
-
-
-PooledCommand = SubmitJob | CancelJob | UseThreadsPooled | StopPooled
-
-
-class PooledLoop:
-    """Owns the context. `post` may be called from any thread, everything else is the engine thread's."""
+class PooledLoop(EngineLoop):
+    """Owns the context."""
 
     def __init__(self, context: PooledContext, listener: EngineListener, threads: ComputeThreads) -> None:
+        super().__init__(threads)
         self._context = context
-        self._threads = threads
         self._listener = listener
-        self._inbox: deque[PooledCommand] = deque()
-        self._wake = threading.Event()
         self._jobs: dict[int, Job] = {}  # by id, which is the order of arrival
         self._report = PooledReport()
         self._reported = (0, 0)  # busy and waiting as last reported
         self._next_start = 0
-        self._stopping = False
 
-    def post(self, command: PooledCommand) -> None:
-        """Hand a command to the engine thread."""
-        self._inbox.append(command)
-        self._wake.set()
+    def submit(self, job: Job) -> None:
+        """Compute a request."""
+        self.post(partial(self._take_in, job))
 
-    def run(self) -> None:
-        """Serve until `StopPooled`.
+    def _work(self) -> bool:
+        plan = self._plan()
+        if plan.rows:
+            self._step(plan)
+        else:
+            self._tell(busy=0, waiting=0)
+        return bool(plan.rows)
 
-        Raises:
-            EngineFailure: the engine broke.
-        """
-        while True:
-            self._wake.clear()
-            while self._inbox:
-                self._handle(self._inbox.popleft())
-            if self._stopping:
-                break
-            plan = self._plan()
-            if plan.rows:
-                self._step(plan)
-            else:
-                self._tell(busy=0, waiting=0)
-                self._wake.wait()
+    def _drop_all(self) -> None:
         for job in list(self._jobs.values()):
             self._end(job)
         self._tell(busy=0, waiting=0)
 
-    def _handle(self, command: PooledCommand) -> None:
-        match command:
-            case SubmitJob(job):
-                job.missing = len(job.inputs)
-                self._jobs[job.id] = job
-                if not job.missing:
-                    self._end(job)
-            case CancelJob(request_id):
-                found = self._jobs.get(request_id)
-                if found is not None:
-                    self._end(found)
-            case UseThreadsPooled(count):
-                self._threads.use(count)
-            case StopPooled():
-                self._stopping = True
-            case _:
-                assert_never(command)
+    def _take_in(self, job: Job) -> None:
+        job.missing = len(job.inputs)
+        self._jobs[job.id] = job
+        if not job.missing:
+            self._end(job)
+
+    def _cancel(self, request_id: int) -> None:
+        found = self._jobs.get(request_id)
+        if found is not None:
+            self._end(found)
 
     def _plan(self) -> InputPlan:
         return plan_inputs(

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong, QueueFull
-from runner.engine.batched.commands import Command
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.row_batch import RowBatch
 from runner.serve.streams import WAITING_MAX
@@ -61,7 +61,7 @@ async def test_a_cancelled_prompt_makes_at_most_one_further_call(zoo: Zoo, monke
                 assert posted.wait(DEADLINE_S)
             return decode(batch)
 
-        def noted(command: Command) -> None:
+        def noted(command: Callable[[], None]) -> None:
             post(command)
             begun_at_cancel.append(len(begun))
             posted.set()

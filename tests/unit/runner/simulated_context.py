@@ -9,9 +9,9 @@ from common.spec.sampling import Sampling
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt, prepare_prompt
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
-from runner.engine.batched.commands import StopEngine, Submit
 from runner.engine.batched.loop import Loop, LoopOptions
 from runner.engine.batched.media_rows import MediaRows
+from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import SlotTable
 from runner.engine.contract.engine import Failed, Freed, LoadedModel, LoadProgress, Outcome, Sampled, StepReport
@@ -20,6 +20,8 @@ from runner.engine.llama.context import DecodeResult
 from runner.engine.llama.row_batch import RowBatch
 from runner.engine.media.media_encoder import EncodingJob
 from runner.engine.media.media_store import MediaStore
+from runner.engine.threads.compute_threads import ComputeThreads
+from runner.engine.threads.spinning import Spinning
 
 VOCABULARY = 64
 
@@ -162,7 +164,9 @@ class Simulation:
         self.store = MediaStore(self.jobs.append)
         self.media = MediaRows(context, self.store, components=1, whole=whole_images, batch_tokens=batch_tokens)
         options = LoopOptions(batch_tokens=batch_tokens, verify=True)
-        self.loop = Loop(context, self.table, listener, options, self.media)
+        threads = ComputeThreads(lambda *_: None, Spinning(threads=1), threads=1, keeps_lone=False)
+        pool = SamplingPool(context, vocabulary_size=VOCABULARY, threads=0)
+        self.loop = Loop(context, self.table, listener, options, self.media, threads, pool)
         self._ids = 0
 
     def submit(self, inputs: list[int], *, images: tuple[PreparedImage, ...] = (), **fields: Any) -> int:
@@ -172,7 +176,7 @@ class Simulation:
         prepared = prepare_prompt(request, slot_context_tokens=self.slot_tokens, adds_bos=False)
         nothing: frozenset[int] = frozenset()
         sequence = Sequence(self._ids, request, prepared, end_tokens=nothing, suppressed=nothing, repeats_max=0)
-        self.loop.post(Submit(sequence))
+        self.loop.submit(sequence)
         return self._ids
 
     def turn(self) -> bool:
@@ -186,5 +190,5 @@ class Simulation:
         raise AssertionError("the loop does not come to rest")
 
     def stop(self) -> None:
-        self.loop.post(StopEngine())
+        self.loop.stop()
         self.loop.run()

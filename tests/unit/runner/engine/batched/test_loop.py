@@ -5,7 +5,6 @@ import pytest
 from common.errors import QueueFull
 from runner.core.sequence.slots import MemoryRules
 from runner.engine.batched import slot_table
-from runner.engine.batched.commands import Cancel, Cut, PauseSequence
 from runner.engine.llama.batch import Batch
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
@@ -90,7 +89,7 @@ def test_a_new_sequence_in_the_same_slot_gets_none_of_the_old_one_s_results() ->
     old = simulation.submit([5], max_tokens=50)
     for _ in range(3):
         assert simulation.turn()
-    simulation.loop.post(Cancel(old))
+    simulation.loop.cancel(old)
     new = simulation.submit([40], max_tokens=3)
     simulation.run()
     assert simulation.recorder.tokens(new) == following(40, 3)
@@ -103,7 +102,7 @@ def test_tokens_computed_past_a_stop_string_leave_the_cache() -> None:
     stopped = simulation.submit([5], max_tokens=50)
     for _ in range(6):
         assert simulation.turn()
-    simulation.loop.post(Cut(stopped, 2))
+    simulation.loop.cut(stopped, 2)
     assert not simulation.turn()
     assert simulation.table.slots[0].held == [5, 6, 7]
     assert simulation.recorder.freed == {stopped}
@@ -115,7 +114,7 @@ def test_a_stop_string_found_after_the_limit_still_cuts_the_cache() -> None:
     stopped = simulation.submit([5], max_tokens=4)
     simulation.run()
     assert simulation.table.slots[0].held == [5, 6, 7, 8]
-    simulation.loop.post(Cut(stopped, 1))
+    simulation.loop.cut(stopped, 1)
     simulation.run()
     assert simulation.table.slots[0].held == [5, 6]
 
@@ -127,7 +126,7 @@ def test_a_late_cut_does_not_touch_the_next_sequence() -> None:
     simulation.run()
     following_one = simulation.submit([5, 6, 7, 8, 30], max_tokens=4)
     assert simulation.turn()
-    simulation.loop.post(Cut(stopped, 1))
+    simulation.loop.cut(stopped, 1)
     simulation.run()
     assert simulation.recorder.tokens(following_one) == following(30, 4)
 
@@ -140,7 +139,7 @@ def test_a_cancel_at_any_moment_frees_the_slot_before_the_next_call(turns: int) 
     for _ in range(turns):
         assert simulation.turn()
     calls = len(simulation.context.calls)
-    simulation.loop.post(Cancel(doomed))
+    simulation.loop.cancel(doomed)
     assert not simulation.turn()
     assert len(simulation.context.calls) == calls
     assert simulation.recorder.freed == {doomed}
@@ -151,9 +150,9 @@ def test_a_paused_sequence_leaves_the_batches_until_it_is_taken_in_again() -> No
     simulation = Simulation(slots=2)
     slow = simulation.submit([5], max_tokens=4)
     assert simulation.turn()
-    simulation.loop.post(PauseSequence(slow, True))
+    simulation.loop.pause(slow, True)
     assert not simulation.turn()
-    simulation.loop.post(PauseSequence(slow, False))
+    simulation.loop.pause(slow, False)
     simulation.run()
     assert simulation.recorder.tokens(slow) == following(5, 4)
 

@@ -7,7 +7,6 @@ import pytest
 from common.errors import InvalidRequest
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.slots import MemoryRules
-from runner.engine.batched.commands import Cancel, Encoded
 from runner.engine.media.media_encoder import EncodingDone
 from tests.unit.runner.fake_images import BEGIN, END, ROW_VALUE, encoded, image
 from tests.unit.runner.simulated_context import Simulation
@@ -18,7 +17,7 @@ def deliver(simulation: Simulation) -> None:
     jobs, simulation.jobs[:] = list(simulation.jobs), []
     for job in jobs:
         result = None if job.cancelled else encoded(job.image)
-        simulation.loop.post(Encoded(EncodingDone(job, result, None)))
+        simulation.loop.take_encoded(EncodingDone(job, result, None))
 
 
 def ask(simulation: Simulation, *parts: int | PreparedImage, **fields: int | bool) -> int:
@@ -115,12 +114,12 @@ def test_a_cancel_while_an_image_is_encoded_leaves_nothing_behind() -> None:
     gone = ask(simulation, 1, image("one"), 3, max_tokens=4)
     simulation.turn()
     (job,) = simulation.jobs
-    simulation.loop.post(Cancel(gone))
+    simulation.loop.cancel(gone)
     simulation.run()
     assert job.cancelled
     assert simulation.recorder.freed == {gone}
     # It was too late to stop: the rows arrive and nobody keeps them.
-    simulation.loop.post(Encoded(EncodingDone(job, encoded(job.image), None)))
+    simulation.loop.take_encoded(EncodingDone(job, encoded(job.image), None))
     simulation.run()
     assert (simulation.store.shelf.live, simulation.store.shelf.kept) == (0, 0)
     again = ask(simulation, 1, image("one"), 3, max_tokens=1)
@@ -139,7 +138,7 @@ def test_a_cancel_inside_an_image_leaves_a_slot_that_can_be_used() -> None:
     simulation.turn()
     simulation.turn()
     assert simulation.context.row_calls
-    simulation.loop.post(Cancel(gone))
+    simulation.loop.cancel(gone)
     again = ask(simulation, 1, image("big", rows=12), 9, max_tokens=1)
     simulation.run()
     deliver(simulation)
@@ -154,7 +153,7 @@ def test_an_image_that_cannot_be_had_fails_its_sequences_and_no_other() -> None:
     good = ask(simulation, 20, max_tokens=3)
     simulation.run()
     (job,) = simulation.jobs
-    simulation.loop.post(Encoded(EncodingDone(job, None, InvalidRequest("an image is damaged", param="images"))))
+    simulation.loop.take_encoded(EncodingDone(job, None, InvalidRequest("an image is damaged", param="images")))
     simulation.run()
     assert [error.args for error in simulation.recorder.failures().values()] == [("an image is damaged",)]
     assert simulation.recorder.freed == {bad, good}

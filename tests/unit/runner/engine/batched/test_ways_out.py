@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidRequest, PunaError
-from runner.engine.batched.commands import Cancel, Cut
 from runner.engine.contract.engine import Ended, Freed
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
@@ -59,22 +58,22 @@ class World:
     def leave_while_waiting(self) -> None:
         for _ in range(SLOTS):
             self.simulation.submit(self.prompt(5), max_tokens=3)
-        self.simulation.loop.post(Cancel(self.simulation.submit(self.prompt(5))))
+        self.simulation.loop.cancel(self.simulation.submit(self.prompt(5)))
 
     def leave_in_the_prompt(self) -> None:
         doomed = self.simulation.submit(self.prompt(100), max_tokens=5)
         self.turns(2)
-        self.simulation.loop.post(Cancel(doomed))
+        self.simulation.loop.cancel(doomed)
 
     def leave_while_generating(self) -> None:
         doomed = self.simulation.submit(self.prompt(4), max_tokens=100)
         self.turns(self.random.randrange(3, 9))
-        self.simulation.loop.post(Cancel(doomed))
+        self.simulation.loop.cancel(doomed)
 
     def stop_string(self) -> None:
         doomed = self.simulation.submit(self.prompt(4), max_tokens=100)
         self.turns(8)
-        self.simulation.loop.post(Cut(doomed, 2))
+        self.simulation.loop.cut(doomed, 2)
 
     def fail_to_sample(self) -> None:
         doomed = self.simulation.submit(self.prompt(4), max_tokens=100)

@@ -1,0 +1,70 @@
+"""The loop of an engine thread: commands of other threads, then one step, for as long as the process lives."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from runner.engine.threads.compute_threads import ComputeThreads
+
+
+class EngineLoop(ABC):
+    """Public methods but `run` and `turn` may be called from any thread; everything else is the engine thread's."""
+
+    def __init__(self, threads: ComputeThreads) -> None:
+        """`threads` compute the calls."""
+        self._threads = threads
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Run a command in the engine thread, between two steps."""
+        self._inbox.append(command)
+        self._wake.set()
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request before the next decode call. Unknown ids are ignored."""
+        self.post(partial(self._cancel, request_id))
+
+    def use_threads(self, count: int) -> None:
+        """Let so many threads compute from the next decode call on."""
+        self.post(partial(self._threads.use, count))
+
+    def stop(self) -> None:
+        """Drop every request and let `run` return."""
+        self.post(self._note_stop)
+
+    def run(self) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            EngineFailure: the engine broke.
+        """
+        while not self._stopping:
+            self._wake.clear()
+            if not self.turn() and not self._stopping:
+                self._wake.wait()
+        self._drop_all()
+
+    def turn(self) -> bool:
+        """Obey what was posted, then run one step or tidy up; False if there is nothing to do."""
+        while self._inbox:
+            self._inbox.popleft()()
+        return not self._stopping and self._work()
+
+    @abstractmethod
+    def _work(self) -> bool:
+        """Run one step; False if there is nothing to do."""
+
+    @abstractmethod
+    def _cancel(self, request_id: int) -> None:
+        """Drop a request, if it is there."""
+
+    @abstractmethod
+    def _drop_all(self) -> None:
+        """Drop every request and report their ends."""
+
+    def _note_stop(self) -> None:
+        self._stopping = True
