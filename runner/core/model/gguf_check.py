@@ -10,8 +10,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.core.model.gguf_numbers import ARCHITECTURE_KEY, BLOCKS_MAX, ENDINGS, BadNumbers, Numbers, check_numbers
-
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 # Far above every real model, far below what could exhaust the machine.
@@ -31,6 +29,18 @@ ALIGNMENT_DEFAULT = 32
 ALIGNMENT_MAX = 2**20
 ALIGNMENT_KEY = b"general.alignment"
 TEMPLATE_KEY = b"tokenizer.chat_template"  # and those that begin with it and a dot
+BLOCKS_MAX = 512  # of any model that the engine loads
+# Endings of the keys that are looked at; the architecture is in front.
+ENDINGS = (
+    b".block_count",
+    b".embedding_length",
+    b".attention.head_count",
+    b".attention.head_count_kv",
+    b".attention.key_length",
+)
+ARCHITECTURE_KEY = b"general.architecture"
+
+Numbers = int | Sequence[int]
 
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
 _INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", 5: "i", 10: "Q", 11: "q"}
@@ -47,6 +57,10 @@ class BadGguf(Exception):
         super().__init__(message)
         self.message = message
         self.offset = offset
+
+
+class TruncatedGguf(BadGguf):
+    """The file ends inside its header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +91,65 @@ def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> None:
     keys = _Keys()
     for _ in range(key_count):
         _read_key(cursor, keys)
-    try:
-        check_numbers(keys.architecture, {name: number for name, (number, _) in keys.numbers.items()})
-    except BadNumbers as error:
-        raise BadGguf(error.message, keys.numbers[error.key][1]) from None
+    _check_numbers(keys)
     tensors = [_read_tensor(cursor, formats, keys.alignment) for _ in range(tensor_count)]
     data_start = -(-cursor.offset // keys.alignment) * keys.alignment
     _check_places(tensors, data_start, len(data))
+
+
+def header_length(data: bytes) -> int | None:
+    """Return the bytes up to the end of the table of tensors; None: more bytes are needed to tell.
+
+    A node that only counts bytes needs no more of a file that lies elsewhere.
+
+    Raises:
+        BadGguf: these are not the first bytes of a GGUF file.
+    """
+    cursor = _Cursor(memoryview(data))
+    try:
+        tensor_count, key_count = _read_start(cursor)
+        keys = _Keys()
+        for _ in range(key_count):
+            _read_key(cursor, keys)
+        for _ in range(tensor_count):
+            _read_row(cursor)
+    except TruncatedGguf:
+        return None
+    return cursor.offset
+
+
+def _check_numbers(keys: "_Keys") -> None:
+    """Few enough blocks, and heads that divide; what a header does not say is left to the engine.
+
+    The engine divides by these numbers and makes arrays of their size before it looks at them twice.
+    """
+
+    def of(ending: bytes) -> tuple[Sequence[int], int]:
+        value, offset = keys.numbers.get(keys.architecture + ending, ((), 0))
+        return (value,) if isinstance(value, int) else value, offset
+
+    blocks, blocks_offset = of(b".block_count")
+    for count in blocks:
+        if count > BLOCKS_MAX:
+            raise BadGguf(f"{count} blocks, at most {BLOCKS_MAX} are allowed", blocks_offset)
+    (heads, heads_offset), (shared, shared_offset) = of(b".attention.head_count"), of(b".attention.head_count_kv")
+    for each, fewer in _pairs(heads, shared):
+        # A block without attention has no heads; one whose heads are many has a divisor of them for keys and values.
+        if fewer > 0 and each % fewer:
+            raise BadGguf(f"{each} heads cannot share {fewer} heads of keys and values", shared_offset)
+    if not of(b".attention.key_length")[0]:
+        for each, width in _pairs(heads, of(b".embedding_length")[0]):
+            if each > 0 and width % each:
+                raise BadGguf(f"a width of {width} cannot be divided among {each} heads", heads_offset)
+
+
+def _pairs(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
+    """Block by block; a single number holds for every block."""
+    if len(one) == 1:
+        return [(one[0], item) for item in other]
+    if len(other) == 1:
+        return [(item, other[0]) for item in one]
+    return list(zip(one, other, strict=False))
 
 
 def _check_places(tensors: list[_Tensor], data_start: int, file_bytes: int) -> None:
@@ -123,7 +189,9 @@ class _Cursor:
         """Read the next `count` bytes."""
         end = self.offset + count
         if end > len(self._data):
-            raise BadGguf(f"{TRUNCATED}: the header goes on after the file's {len(self._data)} bytes", len(self._data))
+            raise TruncatedGguf(
+                f"{TRUNCATED}: the header goes on after the file's {len(self._data)} bytes", len(self._data)
+            )
         if end > HEADER_BYTES_MAX:
             raise BadGguf(f"a header of more than {HEADER_BYTES_MAX} bytes", self.offset)
         part = self._data[self.offset : end]
@@ -168,7 +236,7 @@ class _Cursor:
                 return
         if end < len(data):
             raise BadGguf(f"a header of more than {HEADER_BYTES_MAX} bytes", end)
-        raise BadGguf(f"{TRUNCATED}: the header goes on after the file's {end} bytes", end)
+        raise TruncatedGguf(f"{TRUNCATED}: the header goes on after the file's {end} bytes", end)
 
 
 def _read_start(cursor: _Cursor) -> tuple[int, int]:
@@ -237,7 +305,8 @@ def _read_array(cursor: _Cursor, *, keeps: bool) -> Sequence[int]:
     return ()
 
 
-def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment: int) -> _Tensor:
+def _read_row(cursor: _Cursor) -> tuple[str, list[int], int, int]:
+    """Name, shape, type and place of a tensor."""
     start = cursor.offset
     raw_name = cursor.string(TENSOR_NAME_BYTES_MAX, "tensor name")
     name = raw_name.decode(errors="replace")
@@ -245,7 +314,12 @@ def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment:
     if not 0 < dimension_count <= DIMENSIONS_MAX:
         raise BadGguf(f"tensor {name!r} has {dimension_count} dimensions, not 1 to {DIMENSIONS_MAX}", start)
     shape = [cursor.u64() for _ in range(dimension_count)]
-    kind, data_offset = cursor.u32(), cursor.u64()
+    return name, shape, cursor.u32(), cursor.u64()
+
+
+def _read_tensor(cursor: _Cursor, formats: Mapping[int, BlockFormat], alignment: int) -> _Tensor:
+    start = cursor.offset
+    name, shape, kind, data_offset = _read_row(cursor)
     block = formats.get(kind)
     if block is None:
         raise BadGguf(f"tensor {name!r} has the unknown type {kind}", start)

@@ -11,10 +11,9 @@ from pathlib import Path
 from common.errors import BadModelFile
 from common.paths import open_regular
 from runner.core.model.description import METADATA_ITEMS_MAX, Scalar, TensorFacts, TokenType, Value
-from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf
+from runner.core.model.gguf_check import BLOCKS_MAX, BadGguf, BlockFormat, check_gguf
 from runner.engine.bindings import ggml
 
-LAYERS_MAX = 512  # of any model that the engine loads
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TOKEN_TYPES_KEY = "tokenizer.ggml.token_type"  # noqa: S105  # a key of the file format, no secret
 
@@ -68,7 +67,7 @@ class GgufHeader:
             if ggml.gguf_value_type(self._pointer, index) == ggml.GGUF_ARRAY:
                 count = ggml.gguf_array_count(self._pointer, index)
                 kind = ggml.gguf_array_type(self._pointer, index)
-                if 0 < count <= LAYERS_MAX and kind in ggml.GGUF_SCALARS:
+                if 0 < count <= BLOCKS_MAX and kind in ggml.GGUF_SCALARS:
                     found[key] = self._scalars(index, kind, count)
         return found
 

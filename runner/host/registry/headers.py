@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import BadModelFile, PunaError, RegistryFailed
-from runner.core.model.gguf_check import HEADER_BYTES_MAX, BadGguf
-from runner.core.model.gguf_extent import header_length
+from runner.core.model.gguf_check import HEADER_BYTES_MAX, BadGguf, header_length
 from runner.core.store.manifest import Layer
 from runner.host.registry.sources import BlobChangedError, PeerSource, describe
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf
+from runner.core.model.gguf_check import BadGguf, BlockFormat, check_gguf, header_length
 
 FORMATS = {0: BlockFormat(elements=1, size_bytes=4), 8: BlockFormat(elements=32, size_bytes=34)}
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -139,3 +139,14 @@ def test_a_flipped_byte_is_refused_or_harmless(data: st.DataObject) -> None:
     content[position] ^= data.draw(st.integers(1, 255))
     error = verdict(bytes(content))
     assert error is None or 0 <= error.offset <= len(content)
+
+
+def test_a_header_has_a_length_once_all_of_it_is_here() -> None:
+    content = whole_file().content()
+    last_row = tensor(b"b", [32], kind=8, offset=128)
+    end = content.index(last_row) + len(last_row)
+    assert [header_length(content[:size]) for size in range(len(content))] == [
+        None if size < end else end for size in range(len(content))
+    ]
+    with pytest.raises(BadGguf, match="not a GGUF file"):
+        header_length(b"GIF89a")

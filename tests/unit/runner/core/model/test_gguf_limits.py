@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.core.model import gguf_check
-from runner.core.model.gguf_check import BadGguf, check_gguf
-from runner.core.model.gguf_numbers import BLOCKS_MAX
+from runner.core.model.gguf_check import BLOCKS_MAX, BadGguf, check_gguf
 from tests.unit.runner.core.model.test_gguf_check import (
     ARRAY,
     FORMATS,
