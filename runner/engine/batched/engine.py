@@ -28,6 +28,7 @@ from runner.engine.llama.launch import Launch
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.model import Model
 from runner.engine.llama.opened_context import CountedMemory, as_opened, generation_memory, open_context
+from runner.engine.llama.parameters import context_parameters
 from runner.engine.llama.warm_up import warm_up
 from runner.engine.media.media_encoder import EncodingDone
 from runner.engine.threads.compute_threads import ComputeThreads
@@ -110,7 +111,7 @@ class BatchedEngine(LlamaEngine[Loop]):
         try:
             self.vision.open(launch, model, warnings)
             widest = widened(layout, self.vision.whole_rows)
-            context = open_context(launch, model, widest)
+            context = open_context(launch, model, context_parameters(widest), Context)
         except PunaError:
             self.vision.close()
             model.close()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from common.telemetry.logs import get_logger
 from runner.core.sequence.slots import SlotView
-from runner.engine.llama.context import Context
+from runner.engine.llama.context import Context, StatePart
 
 log = get_logger()
 
@@ -69,9 +69,9 @@ class ParkingLot:
 
     def park(self, slot_id: int, inputs: list[int], *, sequence_id: int | None, salt: str = "") -> bool:
         """Copy what a slot holds; False if it is too large to be moved. `sequence_id`: whose prompt it begins with."""
-        if self._context.state_bytes(slot_id) > self._bytes_max // 2:
+        if self._context.state_bytes(slot_id, StatePart.ALL) > self._bytes_max // 2:
             return False
-        state = self._context.save_all(slot_id)
+        state = self._context.save(slot_id, StatePart.ALL)
         if state.size == 0:
             return False
         # A conversation that went on replaces its own beginning.
@@ -90,7 +90,7 @@ class ParkingLot:
     def unpark(self, parked_id: int, slot_id: int, tokens: int, stop: int) -> bool:
         """Put the first inputs, up to position `stop`, into an empty slot; False leaves the slot empty."""
         parked = self._prompts[parked_id]
-        restored = self._context.restore_all(slot_id, parked.state)
+        restored = self._context.restore(slot_id, parked.state, StatePart.ALL)
         if restored and (tokens == len(parked.inputs) or self._context.erase(slot_id, stop)):
             if tokens == len(parked.inputs):
                 del self._prompts[parked_id]  # the slot holds all of it now

@@ -12,8 +12,6 @@ from runner.engine.bindings import library
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.row_batch import RowBatch
 
-_ALL, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE, _PARTIAL_ONLY
-
 
 class DecodeResult(IntEnum):
     """Result of llama_decode; any other value is fatal."""
@@ -22,6 +20,13 @@ class DecodeResult(IntEnum):
     NO_CELLS = 1
     ABORTED = 2
     INVALID = -1
+
+
+class StatePart(IntEnum):
+    """Part of a slot's state that is copied, as LLAMA_STATE_SEQ_FLAGS name it."""
+
+    ALL = 0  # into an empty slot
+    PARTIAL = 1  # what cannot go back: recurrent state, sliding windows
 
 
 class EngineFailure(Exception):
@@ -139,48 +144,30 @@ class Context:
         position: int = library.sequence_last(self._memory, slot_id)
         return position
 
-    def saved_bytes(self, slot_id: int) -> int:
+    def state_bytes(self, slot_id: int, part: StatePart) -> int:
         """Size of what `save` would copy."""
-        return self._size(slot_id, _PARTIAL)
-
-    def save(self, slot_id: int) -> NDArray[np.uint8]:
-        """Return a copy of what cannot go back: recurrent state, sliding windows. Empty if it could not be taken."""
-        return self._read(slot_id, _PARTIAL)
-
-    def restore(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
-        """Put a copy back, which another slot of this context may have given; False leaves the slot without it."""
-        return self._write(slot_id, data, _PARTIAL)
-
-    def state_bytes(self, slot_id: int) -> int:
-        """Size of what `save_all` would copy."""
-        return self._size(slot_id, _ALL)
-
-    def save_all(self, slot_id: int) -> NDArray[np.uint8]:
-        """Return a copy of everything in a slot's cells. Empty if it could not be taken, as while it is copied."""
-        return self._read(slot_id, _ALL)
-
-    def restore_all(self, slot_id: int, data: NDArray[np.uint8]) -> bool:
-        """Fill an empty slot from a copy that this context made; False, as while it is copied, leaves it empty."""
-        return self._write(slot_id, data, _ALL)
-
-    def _size(self, slot_id: int, flags: int) -> int:
         self._check(slot_id)
-        size: int = llama.llama_state_seq_get_size_ext(self.pointer, slot_id, flags)
+        size: int = llama.llama_state_seq_get_size_ext(self.pointer, slot_id, part)
         return size
 
-    def _read(self, slot_id: int, flags: int) -> NDArray[np.uint8]:
+    def save(self, slot_id: int, part: StatePart) -> NDArray[np.uint8]:
+        """Return a copy of a slot's state. Empty if it could not be taken, as while the slot is to be copied."""
         if slot_id in self._copying:
             return np.empty(0, np.uint8)
-        size = self._size(slot_id, flags)
+        size = self.state_bytes(slot_id, part)
         data = np.empty(size, np.uint8)
-        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, flags)
+        copied = llama.llama_state_seq_get_data_ext(self.pointer, _bytes_of(data), size, slot_id, part)
         return data[:copied]
 
-    def _write(self, slot_id: int, data: NDArray[np.uint8], flags: int) -> bool:
+    def restore(self, slot_id: int, data: NDArray[np.uint8], part: StatePart) -> bool:
+        """Put a copy back, which another slot of this context may have given.
+
+        False, as while the slot is to be copied, leaves the slot without it.
+        """
         self._check(slot_id)
         if slot_id in self._copying:
             return False
-        read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, flags)
+        read = llama.llama_state_seq_set_data_ext(self.pointer, _bytes_of(data), data.size, slot_id, part)
         return bool(read == data.size)
 
     def _check(self, slot_id: int) -> None:

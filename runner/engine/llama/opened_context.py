@@ -1,6 +1,7 @@
-"""A context for generation: created with its adapters, described as it came out, counted."""
+"""A context: created with its adapters; for generation, described as it came out, counted."""
 
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from common.errors import BadModelFile, PunaError
 from common.spec.layout import FlashAttention, Layout
@@ -23,9 +24,10 @@ from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.memory import BreakdownUnavailable
 from runner.engine.llama.model import Model, load_failure
-from runner.engine.llama.parameters import context_parameters
 
 log = get_logger()
+
+ContextT = TypeVar("ContextT", bound=Context)
 
 PIPELINE_DROPPED = "the devices have no memory for a pipeline; it is off"
 
@@ -38,7 +40,7 @@ class CountedMemory:
     copies_bytes: int
 
 
-def open_context(launch: Launch, model: Model, layout: Layout) -> Context:
+def open_context(launch: Launch, model: Model, parameters: Any, kind: type[ContextT]) -> ContextT:
     """Create a context with the adapters of the launch.
 
     Raises:
@@ -46,30 +48,20 @@ def open_context(launch: Launch, model: Model, layout: Layout) -> Context:
         InvalidRequest: the engine cannot compute in the way that the layout asks for.
         BadModelFile: an adapter is not for this model.
     """
-    adapters = open_adapters(launch, model)
-    engine_log.clear()
     try:
-        context = Context(model.pointer, context_parameters(layout), vocabulary_size=model.vocabulary.size)
-    except MemoryError:
-        raise _failure(launch, MemoryClass.GRAPH) from None
-    if adapters:
-        set_adapters(context.pointer, adapters, launch.files.adapters)
-    return context
-
-
-def open_adapters(launch: Launch, model: Model) -> list[int]:
-    """Return the launch's adapters beside the model's weights.
-
-    Raises:
-        InsufficientMemory, DeviceMemoryExhausted: no memory for one.
-        BadModelFile: one is not for this model.
-    """
-    try:
-        return load_adapters(model.pointer, launch.files.adapters)
+        adapters = load_adapters(model.pointer, launch.files.adapters)
     except AdapterRefused as error:
         if find_refusal(engine_log.errors, phase=MemoryClass.ADAPTERS) is None:
             raise BadModelFile(str(error)) from None
-        raise _failure(launch, MemoryClass.ADAPTERS) from None
+        raise launch_failure(launch, MemoryClass.ADAPTERS) from None
+    engine_log.clear()
+    try:
+        context = kind(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
+    except MemoryError:
+        raise launch_failure(launch, MemoryClass.GRAPH) from None
+    if adapters:
+        set_adapters(context.pointer, adapters, launch.files.adapters)
+    return context
 
 
 def as_opened(layout: Layout, warnings: list[str]) -> Layout:
@@ -113,5 +105,6 @@ def with_layers(
     return CountedMemory(use=use, copies_bytes=copies)
 
 
-def _failure(launch: Launch, phase: MemoryClass) -> PunaError:
+def launch_failure(launch: Launch, phase: MemoryClass) -> PunaError:
+    """Return the error of a launch whose last allocation was refused."""
     return load_failure(launch.files.model, phase=phase, device_pointers=launch.device_pointers)

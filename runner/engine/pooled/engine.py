@@ -17,17 +17,15 @@ from runner.core.pooled.pooling import pooled_layout, pooling_of
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest
 from runner.engine.bindings.gguf_header import open_gguf_header
-from runner.engine.bindings.library import engine_log
 from runner.engine.contract.engine import EngineListener, LoadedModel, refuse_image
 from runner.engine.contract.pooling import PooledModel
 from runner.engine.llama.accounting import count_memory, report_layers
-from runner.engine.llama.adapters import set_adapters
 from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.memory import BreakdownUnavailable
-from runner.engine.llama.model import Model, load_failure
-from runner.engine.llama.opened_context import open_adapters
+from runner.engine.llama.model import Model
+from runner.engine.llama.opened_context import launch_failure, open_context
 from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
 from runner.engine.pooled.pooled_loop import Job, PooledLoop
@@ -117,20 +115,14 @@ class PooledLlamaEngine(LlamaEngine[PooledLoop]):
         """Create the context and let it reserve all that it will ever need."""
         token_id = max(model.vocabulary.bos, 0)
         parameters = pooled_context_parameters(layout, self._pooling)
-        context: PooledContext | None = None
         try:
-            adapters = open_adapters(launch, model)
-            engine_log.clear()
-            context = PooledContext(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
-            if adapters:
-                set_adapters(context.pointer, adapters, self._files.adapters)
-            context.reserve(token_id)
-        except MemoryError:
-            failure = load_failure(self._files.model, phase=MemoryClass.GRAPH, device_pointers=launch.device_pointers)
-            if context is not None:
+            context = open_context(launch, model, parameters, PooledContext)
+            try:
+                context.reserve(token_id)
+            except MemoryError:
+                failure = launch_failure(launch, MemoryClass.GRAPH)
                 context.close()
-            model.close()
-            raise failure from None
+                raise failure from None
         except PunaError:
             model.close()
             raise

@@ -14,10 +14,10 @@ from common.spec.sampling import Sampling
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.endings import EndReason
+from runner.engine.batched import engine as batched
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.batched.loop import Loop
 from runner.engine.contract.engine import Sampled
-from runner.engine.llama import opened_context
 from runner.engine.llama.context import Context
 from tests.engines.formulas import log_softmax
 from tests.integration.runner.conftest import Zoo
@@ -59,7 +59,7 @@ async def test_one_context_serves_a_hundred_requests(zoo: Zoo, monkeypatch: pyte
             created.append(1)
             super().__init__(*args, **fields)
 
-    monkeypatch.setattr(opened_context, "Context", Counted)
+    monkeypatch.setattr(batched, "Context", Counted)
     async with running(zoo("dense"), slots=8) as engine:
         for _ in range(10):
             await asyncio.gather(*(engine.ask(f"Number {index}", max_tokens=2) for index in range(10)))

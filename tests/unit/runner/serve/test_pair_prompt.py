@@ -9,7 +9,7 @@ from runner.core.model.description import Pooling
 from runner.core.pooled.embedding_inputs import Frame
 from runner.core.pooled.rerank_prompt import PairTokens
 from runner.engine.contract.pooling import PooledModel
-from runner.serve.pair_prompt import PairPrompt
+from runner.serve.embedding_servicer import PairPrompt
 
 
 class Letters:
