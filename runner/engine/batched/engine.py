@@ -27,7 +27,7 @@ from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.model import Model
-from runner.engine.llama.opened_context import CountedMemory, as_opened, generation_memory, open_context
+from runner.engine.llama.opened_context import as_opened, generation_memory, open_context
 from runner.engine.llama.parameters import context_parameters
 from runner.engine.llama.warm_up import warm_up
 from runner.engine.media.media_encoder import EncodingDone
@@ -47,9 +47,8 @@ class BatchedOptions:
     overlap: bool = True
     verify: bool = False
     repeats_max: int = REPEATED_TOKENS_MAX  # a sequence that says the same token more often ends; 0: never
-    # Host RAM for copies of states that cannot go back, and for prompts of idle slots. A model needs one of the two.
-    checkpoint_bytes_max: int = COPIES_BYTES_MAX
-    parking_bytes_max: int = COPIES_BYTES_MAX
+    # Host RAM for copies: of states that cannot go back, else of prompts of idle slots.
+    copies_bytes_max: int = COPIES_BYTES_MAX
     sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
 
 
@@ -134,7 +133,14 @@ class BatchedEngine(LlamaEngine[Loop]):
         use = counted.use if counted is not None else None
         threads = computing_cores() - 1 if self._options.sampling_threads is None else self._options.sampling_threads
         pool = self._pool = SamplingPool(context, vocabulary_size=model.vocabulary.size, threads=threads)
-        slots = self._make_slots(context, rules, counted)
+        # No more host RAM for copies than was counted for them.
+        copies_max = COPIES_BYTES_MAX if counted is None else counted.copies_bytes
+        slots = SlotTable(
+            context,
+            policy=self._options.policy,
+            rules=rules,
+            copies_bytes_max=min(self._options.copies_bytes_max, copies_max),
+        )
         self._loop = Loop(context, slots, listener, self._loop_options(layout), media, compute, pool)
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -150,17 +156,6 @@ class BatchedEngine(LlamaEngine[Loop]):
         )
         log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
         return context, loaded
-
-    def _make_slots(self, context: Context, rules: MemoryRules, counted: CountedMemory | None) -> SlotTable:
-        """Make the slots, with no more host RAM for copies than was counted for them."""
-        copies_bytes = COPIES_BYTES_MAX if counted is None else counted.copies_bytes
-        return SlotTable(
-            context,
-            policy=self._options.policy,
-            rules=rules,
-            checkpoint_bytes_max=min(self._options.checkpoint_bytes_max, copies_bytes),
-            parking_bytes_max=min(self._options.parking_bytes_max, copies_bytes),
-        )
 
     def _loop_options(self, layout: Layout) -> LoopOptions:
         return LoopOptions(

@@ -138,7 +138,7 @@ class Loop(EngineLoop):
         self._slots.free(slot)
         del self._running[sequence.id]
         if sequence.images and self.media is not None:
-            self.media.end(sequence)
+            self.media.store.forget(sequence.request.prompt.images, sequence.id)
         sequence.sampler.close()
         self._report.outcomes.append(Freed(sequence.id, sequence.times()))
 
@@ -199,7 +199,7 @@ class Loop(EngineLoop):
     ) -> None:
         """Collect the next inputs of a sequence with images ahead: tokens or rows."""
         assert self.media is not None
-        error = self.media.failure(sequence)
+        error = self.media.store.failure(sequence.id)
         if error is not None:
             self._fail(sequence, error)
             return

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from common.errors import PunaError
 from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.inputs import holds_media, leading_segment, read_row, units_in
-from runner.core.sequence.media import EncodedImage, PreparedImage
+from runner.core.sequence.media import EncodedImage
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot
 from runner.engine.llama.context import Context, DecodeResult, EngineFailure
@@ -58,10 +57,6 @@ class MediaRows:
             image, part = sequence.images[unit.key]
             self.store.unit(image, part, sequence.id)
 
-    def failure(self, sequence: Sequence) -> PunaError | None:
-        """Return the error of an image of the sequence, or None."""
-        return self.store.failure(sequence.id)
-
     def demand(self, slot: Slot, sequence: Sequence, room: int) -> MediaDemand:
         """Return the next inputs of a sequence: tokens up to an image, or rows of one."""
         pending = sequence.pending
@@ -106,13 +101,5 @@ class MediaRows:
         slot.excess -= place.unit.positions
         sequence.media_ahead = holds_media(sequence.pending)
         image, _ = sequence.images[place.unit.key]
-        if not any(self._is_of(sequence, unit.key, image) for _, unit in units_in(sequence.pending)):
+        if not any(sequence.images[unit.key][0].hash == image.hash for _, unit in units_in(sequence.pending)):
             self.store.leave(image, sequence.id)
-
-    def end(self, sequence: Sequence) -> None:
-        """Release the images of a sequence that is gone."""
-        self.store.forget(sequence.request.prompt.images, sequence.id)
-
-    @staticmethod
-    def _is_of(sequence: Sequence, key: int, image: PreparedImage) -> bool:
-        return sequence.images[key][0].hash == image.hash

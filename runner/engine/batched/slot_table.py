@@ -127,14 +127,13 @@ class SlotTable:
         *,
         policy: SlotPolicy,
         rules: MemoryRules,
-        checkpoint_bytes_max: int = 0,
-        parking_bytes_max: int = 0,
+        copies_bytes_max: int = 0,
     ) -> None:
         """Checkpoints are taken only of memory that cannot go back; prompts are parked only from memory that can."""
         goes_back = rules.erases_tail and rules.window_tokens == 0
         parks = goes_back and policy is SlotPolicy.BEST  # the other policy never copies a prefix
-        self._checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else checkpoint_bytes_max)
-        self._parking = ParkingLot(context, bytes_max=parking_bytes_max if parks else 0)
+        self._checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else copies_bytes_max)
+        self._parking = ParkingLot(context, bytes_max=copies_bytes_max if parks else 0)
         self._context = context
         self._policy = policy
         self.rules = rules

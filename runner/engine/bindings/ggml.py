@@ -125,35 +125,23 @@ gguf_tensor_type = bind("gguf_get_tensor_type", c_int, c_void_p, c_int64)
 gguf_tensor_size_bytes = bind("gguf_get_tensor_size", c_size_t, c_void_p, c_int64)
 gguf_tensor_shape = bind("gguf_get_tensor_ne", POINTER(c_int64), c_void_p, c_int64)
 
-# gguf_type -> the element's C type; strings (8) and arrays (9) are read by other functions.
+# gguf_type -> its name in functions, and the element's C type; strings (8) and arrays (9) are read by other functions.
 GGUF_STRING, GGUF_ARRAY = 8, 9
-GGUF_SCALARS: dict[int, Any] = {
-    0: ctypes.c_uint8,
-    1: ctypes.c_int8,
-    2: ctypes.c_uint16,
-    3: ctypes.c_int16,
-    4: c_uint32,
-    5: ctypes.c_int32,
-    6: c_float,
-    7: c_bool,
-    10: c_uint64,
-    11: c_int64,
-    12: c_double,
+_GGUF_SCALARS: dict[int, tuple[str, Any]] = {
+    0: ("u8", ctypes.c_uint8),
+    1: ("i8", ctypes.c_int8),
+    2: ("u16", ctypes.c_uint16),
+    3: ("i16", ctypes.c_int16),
+    4: ("u32", c_uint32),
+    5: ("i32", ctypes.c_int32),
+    6: ("f32", c_float),
+    7: ("bool", c_bool),
+    10: ("u64", c_uint64),
+    11: ("i64", c_int64),
+    12: ("f64", c_double),
 }
+GGUF_SCALARS: dict[int, Any] = {kind: element for kind, (_, element) in _GGUF_SCALARS.items()}
 gguf_value_string = bind("gguf_get_val_str", c_char_p, c_void_p, c_int64)
 gguf_scalar_readers: dict[int, Function] = {
-    kind: bind(f"gguf_get_val_{name}", GGUF_SCALARS[kind], c_void_p, c_int64)
-    for kind, name in {
-        0: "u8",
-        1: "i8",
-        2: "u16",
-        3: "i16",
-        4: "u32",
-        5: "i32",
-        6: "f32",
-        7: "bool",
-        10: "u64",
-        11: "i64",
-        12: "f64",
-    }.items()
+    kind: bind(f"gguf_get_val_{name}", element, c_void_p, c_int64) for kind, (name, element) in _GGUF_SCALARS.items()
 }

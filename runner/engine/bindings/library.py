@@ -8,17 +8,14 @@ Both use the symbols of the library that llama_cpp loaded: a second copy would h
 import ctypes
 import os
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
 
 from runner.core.layout.load_notes import NOTED
+from runner.engine.bindings.ggml import Function, bind, library
 
-Function = Callable[..., Any]
-
-_long = llama._lib
-_short = ctypes.PyDLL(_long._name)
+_short = ctypes.PyDLL(library._name)
 
 _pointer = ctypes.c_void_p
 _int = ctypes.c_int32
@@ -29,14 +26,9 @@ def _bind_short(symbol: str, result: Any, *arguments: Any) -> Function:
     return function
 
 
-def _bind_long(symbol: str, result: Any, *arguments: Any) -> Function:
-    function: Function = ctypes.CFUNCTYPE(result, *arguments)((symbol, _long))
-    return function
-
-
-decode = _bind_long("llama_decode", _int, _pointer, llama.llama_batch)
-synchronize = _bind_long("llama_synchronize", None, _pointer)
-tokenize = _bind_long(
+decode = bind("llama_decode", _int, _pointer, llama.llama_batch)
+synchronize = bind("llama_synchronize", None, _pointer)
+tokenize = bind(
     "llama_tokenize",
     _int,
     _pointer,
@@ -63,7 +55,7 @@ chain_length = _bind_short("llama_sampler_chain_n", _int, _pointer)
 sampler_free = _bind_short("llama_sampler_free", None, _pointer)
 sampler_sample = _bind_short("llama_sampler_sample", _int, _pointer, _pointer, _int)
 # The same for other threads than the engine's, which choose at the same time.
-sampler_sample_unlocked = _bind_long("llama_sampler_sample", _int, _pointer, _pointer, _int)
+sampler_sample_unlocked = bind("llama_sampler_sample", _int, _pointer, _pointer, _int)
 sampler_apply = _bind_short("llama_sampler_apply", None, _pointer, _pointer)
 sampler_dist = _bind_short("llama_sampler_init_dist", _pointer, ctypes.c_uint32)
 sampler_top_k = _bind_short("llama_sampler_init_top_k", _pointer, _int)
@@ -79,18 +71,17 @@ sampler_temperature = _bind_short(
 chain_create = _bind_short("llama_sampler_chain_init", _pointer, llama.llama_sampler_chain_params)
 
 # ggml_log_level; the table in llama_cpp's own logger is off by one.
-_LEVEL_WARN, _LEVEL_ERROR, _LEVEL_CONTINUE = 3, 4, 5
+_LEVEL_ERROR, _LEVEL_CONTINUE = 4, 5
 _LINES_MAX = 50
 _NOTES_MAX = 1024  # one for each layer, and few others
 _NOTED = tuple(word.encode() for word in NOTED)
 
 
 class EngineLog:
-    """Takes what llama.cpp logs and keeps the last warnings and errors, which alone say why a load failed."""
+    """Takes what llama.cpp logs and keeps the last errors, which alone say why a load failed."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=_LINES_MAX)
-        self.warnings: deque[str] = deque(maxlen=_LINES_MAX)
         self.notes: deque[str] = deque(maxlen=_NOTES_MAX)  # facts about a load from the log alone
         self._level = 0
         # Held by this object for as long as C may call it.
@@ -107,7 +98,6 @@ class EngineLog:
     def clear(self) -> None:
         """Forget what was kept, before an operation whose failure must be explained."""
         self.errors.clear()
-        self.warnings.clear()
 
     def _receive(self, level: int, text: bytes, _: Any) -> None:
         try:
@@ -117,8 +107,6 @@ class EngineLog:
                 self.notes.append(text.decode(errors="replace").strip())
             if self._level == _LEVEL_ERROR:
                 self.errors.append(text.decode(errors="replace").strip())
-            elif self._level == _LEVEL_WARN:
-                self.warnings.append(text.decode(errors="replace").strip())
         except BaseException:  # noqa: BLE001, S110  # an exception must not cross into C
             pass
 

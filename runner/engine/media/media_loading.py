@@ -8,7 +8,7 @@ Source: `mtmd_get_memory_usage` in mtmd.h and `clip_get_mem_usage` in clip.h of 
 import ctypes
 from collections.abc import Mapping
 from ctypes import POINTER, c_size_t, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +61,15 @@ def planned_bytes(path: Path, *, device: int | None) -> dict[int | None, int]:
     return {device: round(path.stat().st_size * (1 + GRAPH_MARGIN))}
 
 
-def held_bytes(projector_pointer: int, path: Path, *, device: int | None) -> dict[int | None, int]:
+def held_bytes(projector: Projector) -> dict[int | None, int]:
     """Return the bytes of a loaded projector after its largest image was encoded. By ggml device; None is host RAM."""
     function = _bind(_LOADED, [c_void_p])
     if function is not None:
-        encoder = c_void_p.from_address(projector_pointer).value  # the first member of mtmd_context
+        encoder = c_void_p.from_address(projector.pointer).value  # the first member of mtmd_context
         counted = _by_device(_call(function, encoder))
-        if sum(counted.values()) >= path.stat().st_size // 2:  # else the member has moved
+        if sum(counted.values()) >= projector.path.stat().st_size // 2:  # else the member has moved
             return counted
-    return planned_bytes(path, device=device)
+    return planned_bytes(projector.path, device=projector.device)
 
 
 def _bind(symbol: str, arguments: list[Any]) -> Any:
@@ -97,30 +97,11 @@ def _by_device(counted: dict[int, int]) -> dict[int | None, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedProjector:
-    """A projector that works.
-
-    Attributes:
-        device: ggml device that computes images; None: the CPU.
-        whole_rows: the most rows of an image that must be in one call; 0 where images may be split.
-    """
-
-    projector: Projector
-    path: Path
-    device: int | None
-    whole_rows: int
-
-    def memory(self) -> dict[int | None, int]:
-        """Bytes by ggml device; None is host RAM."""
-        return held_bytes(self.projector.pointer, self.path, device=self.device)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedProjector:
-    """Planned bytes of a projector by ggml device (None: host RAM), and `whole_rows` as above."""
+    """Planned bytes of a projector by ggml device (None: host RAM), and `Projector.whole_rows`."""
 
-    memory: Mapping[int | None, int]
-    whole_rows: int
+    memory: Mapping[int | None, int] = field(default_factory=dict)
+    whole_rows: int = 0
 
 
 def plan_projector(path: Path | None, layout: Layout, device_pointers: Mapping[str, int]) -> PlannedProjector:
@@ -130,7 +111,7 @@ def plan_projector(path: Path | None, layout: Layout, device_pointers: Mapping[s
         BadModelFile: not a file that the engine could read.
     """
     if path is None:
-        return PlannedProjector(memory={}, whole_rows=0)
+        return PlannedProjector()
     with open_gguf_header(path) as header:
         metadata = header.metadata()
         weights_bytes = sum(tensor.size_bytes for tensor in header.tensors())
@@ -144,7 +125,7 @@ def plan_projector(path: Path | None, layout: Layout, device_pointers: Mapping[s
     return PlannedProjector(memory=counted, whole_rows=whole_image_rows(metadata))
 
 
-def load_projector(path: Path, model: Model, layout: Layout, device_pointers: Mapping[str, int]) -> LoadedProjector:
+def load_projector(path: Path, model: Model, layout: Layout, device_pointers: Mapping[str, int]) -> Projector:
     """Load a projector onto the layout's first device.
 
     Raises:
@@ -169,17 +150,14 @@ def load_projector(path: Path, model: Model, layout: Layout, device_pointers: Ma
             )
     projector = Projector(path, model.pointer, device=device, threads=layout.threads)
     try:
-        whole_rows = projector.largest_unit() if projector.whole else 0
-        projector.whole_rows_max = whole_rows
+        projector.whole_rows = projector.largest_unit() if projector.whole else 0
     except InvalidRequest as error:
         projector.close()
         raise BadModelFile(f"{path.name}: {error.message}") from error
-    return LoadedProjector(projector=projector, path=path, device=device, whole_rows=whole_rows)
+    return projector
 
 
-def warm_up_projector(
-    loaded: LoadedProjector, *, context_tokens: int, device_pointers: Mapping[str, int]
-) -> EncodedImage:
+def warm_up_projector(projector: Projector, *, context_tokens: int, device_pointers: Mapping[str, int]) -> EncodedImage:
     """Encode the largest image that a context takes, so that no later one needs more memory.
 
     Raises:
@@ -188,14 +166,14 @@ def warm_up_projector(
     """
     engine_log.errors.clear()
     try:
-        image = _largest_image(loaded.projector, context_tokens=context_tokens)
+        image = _largest_image(projector, context_tokens=context_tokens)
         if image is None:
-            raise BadModelFile(f"{loaded.path.name}: no image fits into a context of {context_tokens} tokens")
-        encoded = loaded.projector.encode_grey(image)
+            raise BadModelFile(f"{projector.path.name}: no image fits into a context of {context_tokens} tokens")
+        encoded = projector.encode_grey(image)
     except (EncodingFailed, InvalidRequest) as error:
         if find_refusal(engine_log.errors, phase=MemoryClass.PROJECTOR) is not None:
-            raise load_failure(loaded.path, phase=MemoryClass.PROJECTOR, device_pointers=device_pointers) from error
-        raise BadModelFile(f"{loaded.path.name}: it cannot encode an image: {error}") from error
+            raise load_failure(projector.path, phase=MemoryClass.PROJECTOR, device_pointers=device_pointers) from error
+        raise BadModelFile(f"{projector.path.name}: it cannot encode an image: {error}") from error
     log.info("projector.ready", rows=len(image.inputs), width=image.header.width, height=image.header.height)
     return encoded
 

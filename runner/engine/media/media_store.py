@@ -11,10 +11,10 @@ from runner.engine.media.media_encoder import EncodingDone, EncodingJob
 class MediaStore:
     """Rows on demand: asked for at once, there later, gone when no sequence needs them."""
 
-    def __init__(self, submit: Callable[[EncodingJob], None], shelf: EmbeddingShelf | None = None) -> None:
+    def __init__(self, submit: Callable[[EncodingJob], None]) -> None:
         """`submit` hands a job to the encoder, which answers through `take_in`."""
         self._submit = submit
-        self.shelf = shelf or EmbeddingShelf()
+        self.shelf = EmbeddingShelf()
         self._jobs: dict[bytes, EncodingJob] = {}
         self._failures: dict[int, PunaError] = {}
 

@@ -60,10 +60,12 @@ class Projector:
             reason = "; ".join(line for line in engine_log.errors if line)[-300:] or "no reason given"
             raise BadModelFile(f"{path.name}: {reason}")
         self.pointer: int = pointer
+        self.path, self.device = path, device
         self._embedding: int = llama.llama_model_n_embd_inp(model_pointer)
         self.components = MROPE_COMPONENTS if mtmd.mtmd_decode_use_mrope(pointer) else 1
         self.whole: bool = mtmd.mtmd_decode_use_non_causal(pointer, None)
-        self.whole_rows_max: int | None = None  # larger images that have to be in one call are refused
+        # The most rows of an image that must be in one call, larger ones are refused; 0 where images may be split.
+        self.whole_rows: int | None = None  # not known yet
         if not mtmd.mtmd_support_vision(pointer):
             self.close()
             raise BadModelFile(f"{path.name}: it sees no images")
@@ -138,7 +140,7 @@ class Projector:
                     )
                 )
         units, inputs = join_pieces(pieces)
-        limit = self.whole_rows_max
+        limit = self.whole_rows
         if limit is not None and any(unit.whole and unit.rows > limit for unit in units):
             raise InvalidRequest(
                 f"the model cannot take an image of {header.width} x {header.height} pixels", param="images"

@@ -95,7 +95,7 @@ async def test_reuse_can_be_turned_off(zoo: Zoo) -> None:
 @pytest.mark.behaviour("B-35")
 @pytest.mark.parametrize("model", ["recurrent", "hybrid"])
 async def test_a_similar_prompt_on_recurrent_memory_equals_a_cold_run(zoo: Zoo, model: str) -> None:
-    async with running(zoo(model), slots=2, checkpoint_bytes_max=0) as engine:
+    async with running(zoo(model), slots=2, copies_bytes_max=0) as engine:
         head = ids(7, 40)
         await engine.ask([*head, 5, 6], max_tokens=4, ignore_eos=True)
         await equals_cold(engine, [*head, 7, 8], cached=0)
@@ -112,7 +112,7 @@ async def test_a_conversation_on_recurrent_memory_goes_on_where_it_ended(zoo: Zo
 
 @pytest.mark.behaviour("B-43")
 async def test_a_tail_that_cannot_be_erased_empties_the_slot(zoo: Zoo) -> None:
-    async with running(zoo("recurrent"), slots=1, checkpoint_bytes_max=0) as engine:
+    async with running(zoo("recurrent"), slots=1, copies_bytes_max=0) as engine:
         free = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True)
         answer = await engine.ask(ids(9, 20), max_tokens=30, ignore_eos=True, stops=(letters_late_in(free.text),))
         assert answer.end.ending.reason is EndReason.STOP_STRING
@@ -132,7 +132,7 @@ async def test_a_sliding_window_slot_goes_on_after_another_wrote_a_lot(zoo: Zoo)
 
 @pytest.mark.behaviour("B-37")
 async def test_a_sliding_window_that_has_moved_on_is_not_reused(zoo: Zoo) -> None:
-    async with running(zoo("swa"), slots=2, context=1024, batch=64, checkpoint_bytes_max=0) as engine:
+    async with running(zoo("swa"), slots=2, context=1024, batch=64, copies_bytes_max=0) as engine:
         await engine.ask(ids(12, 600), max_tokens=4, ignore_eos=True)
         await equals_cold(engine, [*ids(12, 10), *ids(13, 60)], cached=0)
 
@@ -229,7 +229,7 @@ async def test_a_cut_goes_back_to_a_checkpoint_instead_of_to_nothing(zoo: Zoo) -
 
 @pytest.mark.behaviour("B-38")
 async def test_checkpoints_are_bounded_in_bytes(zoo: Zoo) -> None:
-    async with running(zoo("recurrent"), slots=4, checkpoint_bytes_max=1_500_000) as engine:
+    async with running(zoo("recurrent"), slots=4, copies_bytes_max=1_500_000) as engine:
         for number in range(8):
             await engine.ask(ids(40 + number, 200), max_tokens=2, ignore_eos=True)
         loop = engine.engine._loop
@@ -309,7 +309,7 @@ async def test_a_conversation_that_went_on_replaces_its_parked_beginning(zoo: Zo
 
 
 async def test_prompts_too_large_to_park_stay_where_they_are(zoo: Zoo) -> None:
-    async with running(zoo("dense"), slots=4, context=1024, parking_bytes_max=100_000) as engine:
+    async with running(zoo("dense"), slots=4, context=1024, copies_bytes_max=100_000) as engine:
         for number in range(4):
             await engine.ask(ids(80 + number, 600), max_tokens=2, ignore_eos=True)
         for number in range(4):

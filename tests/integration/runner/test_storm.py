@@ -87,7 +87,7 @@ async def test_nothing_is_allocated_after_the_load(zoo: Zoo, attention: FlashAtt
 
     In caches of their own one buffer grows with what they hold: the CPU's scores in half precision.
     """
-    options: dict[str, Any] = {"flash_attention": attention, "parking_bytes_max": 0}
+    options: dict[str, Any] = {"flash_attention": attention, "copies_bytes_max": 0}
     async with running(zoo("dense"), slots=2, context=2048, batch=2048, **options) as engine:
         assert engine.shares_cells is shared
         await engine.ask("Hello", max_tokens=4)
