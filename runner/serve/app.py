@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ from runner.core.sequence.decode_windows import DecodeWindows
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.slots import SlotPolicy
 from runner.engine.batched.engine import BatchedOptions
-from runner.engine.contract.engine import LoadedModel, StepReport
+from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 from runner.engine.contract.fake_options import parse_fake_options
 from runner.engine.devices.devices import engine_build
 from runner.engine.opening import EngineOptions, open_engine
@@ -41,7 +42,6 @@ from runner.engine.pooled.engine import PooledLlamaEngine
 from runner.file_arguments import add_file_arguments, files_of
 from runner.inspect import describe_file
 from runner.prefetch import Prefetch, wanted_files
-from runner.serve.bridge import Bridge
 from runner.serve.compute_threads import ThreadSetting
 from runner.serve.converters import memory_to_proto, parse_layout, window_to_proto
 from runner.serve.embedding_servicer import PooledService
@@ -106,7 +106,52 @@ def run(args: argparse.Namespace) -> int:
     return run_service("runner", RunnerSettings, serve) or outcome.status
 
 
-class RunnerProcess:
+class Bridge(EngineListener):
+    """Carries the engine's reports to a listener on the event loop: one wake-up per step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listener: EngineListener, *, overlap: bool) -> None:
+        """Call the listener on the event loop, apart from `died`, which is called on the engine thread."""
+        self._loop = loop
+        self._listener = listener
+        self._overlap = overlap
+        self._last_fraction = -1.0
+
+    def load_progressed(self, progress: LoadProgress) -> None:
+        """Pass on whole hundredths; a large model calls thousands of times."""
+        if progress.fraction - self._last_fraction >= 0.01 or progress.fraction >= 1.0:
+            self._last_fraction = progress.fraction
+            self._loop.call_soon_threadsafe(self._listener.load_progressed, progress)
+
+    def loaded(self, model: LoadedModel) -> None:
+        """Pass on."""
+        self._loop.call_soon_threadsafe(self._listener.loaded, model)
+
+    def load_failed(self, error: PunaError) -> None:
+        """Pass on."""
+        self._loop.call_soon_threadsafe(self._listener.load_failed, error)
+
+    def stepped(self, report: StepReport) -> None:
+        """Pass on; without overlap, wait until the text work is done."""
+        if self._overlap:
+            self._loop.call_soon_threadsafe(self._listener.stepped, report)
+            return
+        done = threading.Event()
+
+        def step() -> None:
+            try:
+                self._listener.stepped(report)
+            finally:
+                done.set()
+
+        self._loop.call_soon_threadsafe(step)
+        done.wait()
+
+    def died(self, error: BaseException) -> None:
+        """At once, on this thread: the event loop may be what is stuck."""
+        self._listener.died(error)
+
+
+class RunnerProcess(EngineListener):
     """Wires the engine to the server."""
 
     def __init__(self, args: argparse.Namespace, settings: RunnerSettings, outcome: Outcome) -> None:
@@ -154,16 +199,7 @@ class RunnerProcess:
         await server.set_serving(False)
         await server.server.start()
         self._say_hello(server.address, metrics_address)
-        bridge = Bridge(
-            asyncio.get_running_loop(),
-            overlap=not self._args.no_overlap,
-            on_step=self._step,
-            on_progress=self._board.progressed,
-            on_loaded=self._loaded,
-            on_load_failed=self._load_failed,
-            on_death=die,
-        )
-        await self._load(bridge)
+        await self._load(Bridge(asyncio.get_running_loop(), self, overlap=not self._args.no_overlap))
         await _first(stop.wait(), self._load_ended.wait())
         if self._load_ended.is_set() and self._board.error is None:
             await server.set_serving(True)
@@ -210,7 +246,16 @@ class RunnerProcess:
         except BadModelFile as error:
             log.warning("model.not_described", text=error.message)
 
-    def _step(self, report: StepReport) -> None:
+    def load_progressed(self, progress: LoadProgress) -> None:
+        """Show the progress of the load."""
+        self._board.progressed(progress)
+
+    def died(self, error: BaseException) -> None:
+        """End the process at once."""
+        die(error)
+
+    def stepped(self, report: StepReport) -> None:
+        """Hand a step's outcomes to the requests."""
         try:
             self._requests.apply(report)
             self._see_decode(report)
@@ -223,7 +268,8 @@ class RunnerProcess:
         if windows.take(report.lone_steps) and windows.newest is not None and windows.reads is not None:
             self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._servicer.layout)
 
-    def _loaded(self, model: LoadedModel) -> None:
+    def loaded(self, model: LoadedModel) -> None:
+        """Begin to serve."""
         self._prefetch.stop()
         self._servicer.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots
@@ -252,7 +298,8 @@ class RunnerProcess:
         self._board.failed(error)
         asyncio.get_running_loop().call_later(LAST_WORDS_S, die, error)
 
-    def _load_failed(self, error: PunaError) -> None:
+    def load_failed(self, error: PunaError) -> None:
+        """Report the failure, with the sizes of a layout that did not fit."""
         if not isinstance(error, InsufficientMemory | DeviceMemoryExhausted):
             self._refuse(error, None)
             return

@@ -21,10 +21,10 @@ from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import Release, TextToken, check_stop_strings
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
-from runner.engine.contract.engine import LoadedModel, LoadProgress, Progressed, Sampled, StepReport
+from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, Progressed, Sampled, StepReport
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.row_batch import RowBatch
-from runner.serve.bridge import Bridge
+from runner.serve.app import Bridge
 from runner.serve.streams import Finished, Stream, StreamTable
 
 # Fused attention comes with cells that all slots share; small models get a cache for each slot otherwise.
@@ -66,7 +66,7 @@ class Answer:
         return self.end.times.slot_id
 
 
-class Harness:
+class Harness(EngineListener):
     """A loaded engine and its streams."""
 
     def __init__(self, engine: BatchedEngine, *, overlap: bool) -> None:
@@ -84,15 +84,7 @@ class Harness:
         self.started = asyncio.Event()
         self.streams = StreamTable(engine, on_change=lambda: None)
         self._stepped = asyncio.Event()
-        self._bridge = Bridge(
-            self._loop,
-            overlap=overlap,
-            on_step=self._step,
-            on_progress=self.progress.append,
-            on_loaded=self._loaded.set_result,
-            on_load_failed=self._loaded.set_exception,
-            on_death=self._died,
-        )
+        self._bridge = Bridge(self._loop, self, overlap=overlap)
 
     async def load(self) -> None:
         self.engine.start(self._bridge)
@@ -101,7 +93,16 @@ class Harness:
             self.model = await self._loaded
         self.streams.slots = self.model.layout.slots
 
-    def _died(self, error: BaseException) -> None:
+    def load_progressed(self, progress: LoadProgress) -> None:
+        self.progress.append(progress)
+
+    def loaded(self, model: LoadedModel) -> None:
+        self._loaded.set_result(model)
+
+    def load_failed(self, error: PunaError) -> None:
+        self._loaded.set_exception(error)
+
+    def died(self, error: BaseException) -> None:
         """On the engine thread."""
         self.deaths.append(error)
         self._loop.call_soon_threadsafe(self._give_up_load, error)
@@ -110,7 +111,7 @@ class Harness:
         if not self._loaded.done():
             self._loaded.set_exception(error)
 
-    def _step(self, report: StepReport) -> None:
+    def stepped(self, report: StepReport) -> None:
         self.reports.append(report)
         for outcome in report.outcomes:
             if isinstance(outcome, Sampled) and outcome.logits is not None:
