@@ -6,6 +6,7 @@ A throw-away process: a hostile file can at worst end this one.
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
@@ -116,19 +117,6 @@ def _describe(header: GgufHeader, metadata: Mapping[str, Value], tensors: list[T
 
 def to_proto(description: Description) -> cluster_pb2.ModelDescription:
     """Return the description as it travels."""
-    return cluster_pb2.ModelDescription(
-        architecture=description.architecture,
-        title=description.title,
-        parameter_count=description.parameter_count,
-        quantization=description.quantization,
-        context_tokens=description.context_tokens,
-        embedding_length=description.embedding_length,
-        layer_count=description.layer_count,
-        vocabulary_size=description.vocabulary_size,
-        capabilities=[capability.value for capability in description.capabilities],
-        chat_template=description.chat_template,
-        bos_token=description.bos_token,
-        eos_token=description.eos_token,
-        special_tokens=description.special_tokens,
-        metadata_json=orjson.dumps(dict(description.metadata)).decode(),
-    )
+    shown = asdict(description)
+    metadata = orjson.dumps(shown.pop("metadata")).decode()
+    return cluster_pb2.ModelDescription(**shown, metadata_json=metadata)

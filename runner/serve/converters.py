@@ -1,5 +1,7 @@
 """Protos to the runner's own values and back. Nothing else here."""
 
+from dataclasses import asdict
+
 from google.protobuf import json_format
 
 from common.clock import MS_PER_S
@@ -13,9 +15,7 @@ from runner.core.sequence.decode_windows import StepReads, Window
 from runner.core.sequence.endings import EndReason
 from runner.core.sequence.requests import KEEP_TOKENS_DEFAULT, GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import TextToken
-from runner.engine.contract.engine import TokenTable
 from runner.serve.constraints import EngineConstraints
-from runner.serve.prompts import tokenize_prompt
 
 DONE_REASONS = {
     EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
@@ -63,16 +63,7 @@ def window_to_proto(window: Window, reads: StepReads, layout: cluster_pb2.Layout
 
 
 def _class_bytes(device_id: str, count: ClassBytes) -> cluster_pb2.DeviceMemory:
-    return cluster_pb2.DeviceMemory(
-        device_id=device_id,
-        weights_bytes=count.weights_bytes,
-        cache_bytes=count.cache_bytes,
-        graph_bytes=count.graph_bytes,
-        layer_weights_bytes=count.layer_weights_bytes,
-        layer_cache_bytes=count.layer_cache_bytes,
-        input_weights_bytes=count.input_weights_bytes,
-        projector_bytes=count.projector_bytes,
-    )
+    return cluster_pb2.DeviceMemory(device_id=device_id, **asdict(count))
 
 
 def request_from_proto(
@@ -112,12 +103,3 @@ def token_to_proto(token: TextToken, pieces: list[bytes]) -> runner_pb2.Token:
             for token_id, logprob in logprobs.top
         ],
     )
-
-
-def tokenize_segments(segments: list[runner_pb2.Segment], *, add_bos: bool, vocabulary: TokenTable) -> tuple[int, ...]:
-    """Token ids of segments alone; see `tokenize_prompt`.
-
-    Raises:
-        InvalidRequest: as there.
-    """
-    return tokenize_prompt(segments, add_bos=add_bos, vocabulary=vocabulary).inputs

@@ -18,8 +18,8 @@ from runner.core.pooled.embedding_inputs import frame_input
 from runner.core.pooled.rerank_prompt import IdsPart, Place, fill_ids, fill_text, plain_parts, split_template
 from runner.engine.contract.engine import TokenTable
 from runner.engine.contract.pooling import PooledEngine, PooledModel, PooledTimes
-from runner.serve.converters import tokenize_segments
 from runner.serve.embedding_table import Computed, EmbeddingTable, Inputs
+from runner.serve.prompts import tokenize_prompt
 from runner.serve.status import StatusBoard
 from runner.serve.streams import check_place
 
@@ -217,7 +217,7 @@ def embed_inputs(request: runner_pb2.EmbedRequest, model: PooledModel, vocabular
     limit = _limit(request.context_tokens if request.HasField("context_tokens") else None, model)
     return [
         frame_input(
-            tokenize_segments(list(item.segments), add_bos=False, vocabulary=vocabulary),
+            tokenize_prompt(item.segments, add_bos=False, vocabulary=vocabulary).inputs,
             frame=model.frame,
             context_tokens=limit,
             truncate=request.truncate,

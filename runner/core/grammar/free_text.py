@@ -14,6 +14,18 @@ MARKER_CHARS_MAX = 128
 _SPACE_MAX = 16
 
 
+def check_markers(opening: str, closing: str, *, param: str) -> None:
+    """Check the texts around a part of an answer.
+
+    Raises:
+        InvalidRequest: no `closing`, or one that is too long.
+    """
+    if not closing or max(len(opening), len(closing)) > MARKER_CHARS_MAX:
+        raise InvalidRequest(
+            f"{param} must have a closing text, and texts of at most {MARKER_CHARS_MAX} characters", param=param
+        )
+
+
 def after_free_text(rules: GrammarRules, *, opening: str, closing: str) -> GrammarRules:
     """Return the grammar of texts that end with one of `rules`, behind the first `closing`.
 
@@ -22,10 +34,7 @@ def after_free_text(rules: GrammarRules, *, opening: str, closing: str) -> Gramm
     Raises:
         InvalidRequest: no `closing`, or one that is too long.
     """
-    if not closing or max(len(opening), len(closing)) > MARKER_CHARS_MAX:
-        raise InvalidRequest(
-            f"free_text must have a closing text, and texts of at most {MARKER_CHARS_MAX} characters", param="free_text"
-        )
+    check_markers(opening, closing, param="free_text")
     free = parse_grammar(_notation(opening, closing), param="free_text")
     offset = len(free.rules)
     whole = GrammarRules(rules=[*free.rules, *(moved(rule, offset) for rule in rules.rules)])

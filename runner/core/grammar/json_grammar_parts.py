@@ -172,15 +172,15 @@ def _magnitudes(low: float, high: float | None, *, above: bool, below: bool) -> 
     fraction = '("." digits)?'
     whole = first  # from here on every fraction is within
     if above and first == low:
-        parts.append(f'"{first}." [0-9]{{0,{_DECIMALS - 1}}} [1-9]' if last is None or last > first else "")
+        if last is None or last > first:
+            parts.append(f'"{first}." [0-9]{{0,{_DECIMALS - 1}}} [1-9]')
         whole = first + 1
     if last is None:
-        return [part for part in parts if part] + [f"({_natural_range(whole, None)}) {fraction}"]
+        return [*parts, f"({_natural_range(whole, None)}) {fraction}"]
     if whole <= last - 1:
         parts.append(f"({_natural_range(whole, last - 1)}) {fraction}")
     if whole <= last and not (below and last == high):
         parts.append(f'"{last}"')
-    parts = [part for part in parts if part]
     return parts or _decimals(low, high or 0.0, above=above, below=below)
 
 

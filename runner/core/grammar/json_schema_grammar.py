@@ -11,7 +11,15 @@ from typing import Any
 from runner.core.grammar.json_grammar_parts import BASE_RULES, FORMATS, integer_range, number_range, repeated
 from runner.core.grammar.json_pattern import pattern_to_grammar
 from runner.core.grammar.json_schema_merge import ANNOTATIONS, TYPES, Schema, merge, refusal, types_of
-from runner.core.grammar.json_schema_objects import DeclaredProperty, distinct, equal, literal, object_text, other_name
+from runner.core.grammar.json_schema_objects import (
+    DeclaredProperty,
+    distinct,
+    equal,
+    kind_of,
+    literal,
+    object_text,
+    other_name,
+)
 
 SCHEMA_BYTES_MAX = 128 * 1024
 _DEPTH_MAX = 64
@@ -145,13 +153,8 @@ class _Converter:
                 return schema
             beside = {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
             target = self._target(schema["$ref"])
-            schema = (
-                {**target, **beside} if isinstance(target, Mapping) and not beside else self._beside(target, beside)
-            )
+            schema = merge(beside, target if isinstance(target, Mapping) else {})
         raise refusal("a reference leads to itself")
-
-    def _beside(self, target: Any, beside: Schema) -> Schema:
-        return merge(beside, target if isinstance(target, Mapping) else {})
 
     def _target(self, pointer: Any) -> Any:
         if not isinstance(pointer, str) or not pointer.startswith("#"):
@@ -248,7 +251,7 @@ class _Converter:
         if most == 0:
             if least:
                 raise refusal("minItems asks for more items than there may be")
-            return self._add(f'"[" ws {_row(first)}')
+            return self._add(f'"[" ws {_joined(first)} ws "]"' if first else '"[" ws "]"')
         item = self._visit(items, depth + 1)
         following = self._add(f'"," ws {item}')
         if first:
@@ -284,9 +287,7 @@ class _Converter:
         high, below = _stricter(bounds["maximum"], bounds["exclusiveMaximum"], min)
         if low is None and high is None:
             return "integer" if whole else "number"
-        text = _whole_text(low, high, above=above, below=below) if whole else None
-        if not whole:
-            text = number_range(low, high, above=above, below=below)
+        text = (_whole_text if whole else number_range)(low, high, above=above, below=below)
         if not text:
             raise refusal("no number lies between its bounds")
         return self._add(text)
@@ -333,10 +334,6 @@ def _joined(rules: list[str]) -> str:
     return ' "," ws '.join(rules)
 
 
-def _row(rules: list[str]) -> str:
-    return f'{_joined(rules)} ws "]"' if rules else '"]"'
-
-
 def _stricter(
     bound: float | None, exclusive: float | None, choose: Callable[[float, float], float]
 ) -> tuple[float | None, bool]:
@@ -359,18 +356,6 @@ def _whole_text(low: float | None, high: float | None, *, above: bool, below: bo
 
 
 def _is_of(value: Any, types: frozenset[str]) -> bool:
-    match value:
-        case bool():
-            return "boolean" in types
-        case int():
-            return bool({"integer", "number"} & types)
-        case float():
-            return "number" in types or (value.is_integer() and "integer" in types)
-        case str():
-            return "string" in types
-        case None:
-            return "null" in types
-        case list():
-            return "array" in types
-        case _:
-            return "object" in types
+    kind = kind_of(value)
+    is_whole = kind == "number" and (isinstance(value, int) or value.is_integer())
+    return kind in types or (is_whole and "integer" in types)

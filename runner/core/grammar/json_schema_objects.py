@@ -125,11 +125,12 @@ def _kinds(schema: Schema) -> frozenset[str] | None:
         if "properties" in schema:
             return frozenset({"object"})
         values = _values(schema)
-        return frozenset(_kind_of(value) for value in values) if values is not None else None
+        return frozenset(kind_of(value) for value in values) if values is not None else None
     return (kinds - {"integer"}) | {"number"} if "integer" in kinds else kinds
 
 
-def _kind_of(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Return the type of a JSON value; every number is a "number"."""
     match value:
         case bool():
             return "boolean"

@@ -41,8 +41,7 @@ def utf8_sequences(ranges: Iterable[tuple[int, int]]) -> list[ByteSequence]:
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the same characters as sorted ranges that do not touch, without surrogates."""
-    inside = complement(complement(ranges))
-    return list(inside)
+    return list(complement(complement(ranges)))
 
 
 def _same_length(first: int, last: int) -> list[ByteSequence]:

@@ -6,10 +6,8 @@ Where an answer is follows from its tokens alone, so one that goes on in another
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from common.errors import InvalidRequest
+from runner.core.grammar.free_text import check_markers
 from runner.core.sequence.text_stream import incomplete_tail_bytes
-
-MARKER_CHARS_MAX = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +29,7 @@ def reasoning_budget(
     Raises:
         InvalidRequest: no closing text, or one that is too long.
     """
-    if not closing or max(len(opening), len(closing)) > MARKER_CHARS_MAX:
-        raise InvalidRequest(
-            f"reasoning_budget must have a closing text, and texts of at most {MARKER_CHARS_MAX} characters",
-            param="reasoning_budget",
-        )
+    check_markers(opening, closing, param="reasoning_budget")
     return ReasoningBudget(
         opening=opening.encode(),
         closing=closing.encode(),
