@@ -64,7 +64,6 @@ class FakeEngine(PlainEngine):
             model=LoadedModel(
                 layout=resolved.layout,
                 warnings=resolved.warnings,
-                vocabulary_size=FakeVocabulary.size,
                 slot_context_tokens=resolved.layout.context_tokens,
                 weights_bytes=weights_bytes,
                 memory=MemoryUse(devices=(), host=ClassBytes(weights_bytes=options.held_bytes)),

@@ -74,7 +74,6 @@ class ReferenceEngine(PlainEngine):
             model=LoadedModel(
                 layout=asked.layout,
                 warnings=self._warnings(asked),
-                vocabulary_size=vocabulary.size,
                 slot_context_tokens=asked.layout.context_tokens,
                 weights_bytes=llama_cpp.llama_model_size(llm.model),
                 memory=None,

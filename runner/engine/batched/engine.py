@@ -31,8 +31,7 @@ from runner.engine.llama.opened_context import as_opened, generation_memory, ope
 from runner.engine.llama.parameters import context_parameters
 from runner.engine.llama.warm_up import warm_up
 from runner.engine.media.media_encoder import EncodingDone
-from runner.engine.threads.compute_threads import ComputeThreads
-from runner.engine.threads.spinning import Spinning
+from runner.engine.threads.spinning import ComputeThreads
 
 log = get_logger()
 
@@ -119,15 +118,13 @@ class BatchedEngine(LlamaEngine[Loop]):
         tokens = self._slot_context_tokens = min(
             layout.context_tokens, slot_context_tokens(context.cells, layout.slots)
         )
-        spinning = Spinning(threads=layout.threads)
         compute = self._threads = ComputeThreads(
             context.set_threads,
-            spinning,
             threads=layout.threads,
             keeps_lone=lone_steps_round_by_threads(layout, cells=context.cells),
         )
         rules = warm_up(context, model, layout)
-        spinning.decide()  # the first answer is not to be the one that finds out
+        compute.decide()  # the first answer is not to be the one that finds out
         media = self.vision.connect(launch, context, context_tokens=tokens, on_done=self._encoded, warnings=warnings)
         counted = generation_memory(launch, widest, model, context, self.vision.memory())
         use = counted.use if counted is not None else None
@@ -147,7 +144,6 @@ class BatchedEngine(LlamaEngine[Loop]):
         loaded = LoadedModel(
             layout=layout,
             warnings=tuple(warnings),
-            vocabulary_size=model.vocabulary.size,
             slot_context_tokens=tokens,
             weights_bytes=model.size_bytes,
             memory=use,

@@ -24,8 +24,8 @@ from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, 
 from runner.engine.llama.batch import Batch
 from runner.engine.llama.context import Context, DecodeResult
 from runner.engine.media.media_encoder import EncodingDone
-from runner.engine.threads.compute_threads import ComputeThreads
 from runner.engine.threads.engine_loop import EngineLoop
+from runner.engine.threads.spinning import ComputeThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from runner.core.sequence.inputs import holds_media, leading_segment, read_row, 
 from runner.core.sequence.media import EncodedImage
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import Slot
+from runner.engine.llama.batch import RowBatch
 from runner.engine.llama.context import Context, DecodeResult, EngineFailure
-from runner.engine.llama.row_batch import RowBatch
 from runner.engine.media.media_store import MediaStore
 
 

@@ -1,6 +1,7 @@
 """A sequence while the engine thread has it."""
 
 import time
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from runner.core.grammar.token_grammar import GrammarCursor
 from runner.core.sequence.endings import EndRules, generated_tokens_max
@@ -12,56 +13,50 @@ from runner.engine.batched.sampler import Sampler
 from runner.engine.contract.engine import SequenceTimes
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
-    """One request from submit to freed. Only the engine thread touches it after `submit`."""
+    """One request from submit to freed. Only the engine thread touches it after `submit`.
 
-    __slots__ = (
-        "cached_tokens",
-        "checkpoints",
-        "first_batch_ns",
-        "first_token_ns",
-        "generating",
-        "id",
-        "images",
-        "last_token_ns",
-        "leader",
-        "media_ahead",
-        "paused",
-        "pending",
-        "prepared",
-        "request",
-        "rules",
-        "sampler",
-        "sampling_first_ns",
-        "sampling_last_ns",
-        "slot_id",
-        "slot_ns",
-        "submitted_ns",
-    )
+    Made in the caller's thread, so that the engine thread has less to do.
 
-    def __init__(
-        self,
-        sequence_id: int,
-        request: GenerationRequest,
-        prepared: PreparedPrompt,
-        *,
-        end_tokens: frozenset[int],
-        suppressed: frozenset[int],
-        repeats_max: int,
-    ) -> None:
-        """Made in the caller's thread, so that the engine thread has less to do.
+    Attributes:
+        id: never used before.
+        request: checked.
+        prepared: what the slot has to hold.
+        end_tokens: of the vocabulary.
+        suppressed: tokens that the model file forbids.
+        repeats_max: how often a token may repeat; 0: without limit.
+    """
 
-        Args:
-            sequence_id: never used before.
-            request: checked.
-            prepared: what the slot has to hold.
-            end_tokens: of the vocabulary.
-            suppressed: tokens that the model file forbids.
-            repeats_max: how often a token may repeat; 0: without limit.
-        """
-        self.id = sequence_id
-        self.request = request
-        self.prepared = prepared
+    id: int
+    request: GenerationRequest
+    prepared: PreparedPrompt
+    _: KW_ONLY
+    end_tokens: InitVar[frozenset[int]]
+    suppressed: InitVar[frozenset[int]]
+    repeats_max: InitVar[int]
+    rules: EndRules = field(init=False)
+    sampler: Sampler = field(init=False)
+    # By unit key: the image that it is a part of, and which part.
+    images: dict[int, tuple[PreparedImage, int]] = field(init=False)
+    media_ahead: bool = False  # some pending input is a row of an image
+    slot_id: int = -1
+    pending: list[int] = field(default_factory=list)  # inputs that are not in the cache yet
+    generating: bool = False  # the one pending input is the token sampled last
+    paused: bool = False
+    leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
+    cached_tokens: int = 0
+    checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
+    submitted_ns: int = field(init=False)
+    slot_ns: int = 0
+    first_batch_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+    sampling_first_ns: int = 0  # the engine's total sampling time before the first and before the last token
+    sampling_last_ns: int = 0
+
+    def __post_init__(self, end_tokens: frozenset[int], suppressed: frozenset[int], repeats_max: int) -> None:
+        request, prepared = self.request, self.prepared
         self.rules = EndRules(
             end_tokens=frozenset() if request.ignore_eos else end_tokens,
             limit=generated_tokens_max(request.max_tokens, prepared.context_tokens),
@@ -82,25 +77,10 @@ class Sequence:
             if request.reasoning is None
             else ReasoningCursor(request.reasoning, resumed=request.resumed),
         )
-        # By unit key: the image that it is a part of, and which part.
-        self.images: dict[int, tuple[PreparedImage, int]] = {
+        self.images = {
             unit.key: (image, part) for image in request.prompt.images for part, unit in enumerate(image.units)
         }
-        self.media_ahead = False  # some pending input is a row of an image
-        self.slot_id = -1
-        self.pending: list[int] = []  # inputs that are not in the cache yet
-        self.generating = False  # the one pending input is the token sampled last
-        self.paused = False
-        self.leader: Leader | None = None  # evaluates what this one needs too; it waits until that is done
-        self.cached_tokens = 0
-        self.checkpoints: tuple[int, ...] = ()  # after how many inputs of the prompt to save, in order
         self.submitted_ns = time.monotonic_ns()
-        self.slot_ns = 0
-        self.first_batch_ns = 0
-        self.first_token_ns = 0
-        self.last_token_ns = 0
-        self.sampling_first_ns = 0  # the engine's total sampling time before the first and before the last token
-        self.sampling_last_ns = 0
 
     def stamp_token(self, *, synced_ns: int, sampling_ns: int) -> None:
         """Note a token sampled from the results of `synced_ns`; `sampling_ns` is the engine's total before it."""

@@ -97,7 +97,6 @@ class LoadedModel:
 
     layout: Layout  # with every automatic value resolved
     warnings: tuple[str, ...]  # where the engine does not do what the layout asked for
-    vocabulary_size: int
     slot_context_tokens: int
     weights_bytes: int
     memory: MemoryUse | None  # what the engine really holds; None where it cannot tell

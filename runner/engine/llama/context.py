@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.bindings import library
-from runner.engine.llama.batch import Batch
-from runner.engine.llama.row_batch import RowBatch
+from runner.engine.llama.batch import Batch, RowBatch
 
 
 class DecodeResult(IntEnum):

@@ -18,9 +18,9 @@ from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch, prepare_launch
 from runner.engine.llama.model import Model, load_model
 from runner.engine.llama.vocabulary import Vocabulary
-from runner.engine.threads.compute_threads import ComputeThreads
 from runner.engine.threads.engine_loop import EngineLoop
 from runner.engine.threads.engine_thread import EngineThread, mark_engine_thread
+from runner.engine.threads.spinning import ComputeThreads
 
 LoopT = TypeVar("LoopT", bound=EngineLoop)
 

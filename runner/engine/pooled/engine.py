@@ -29,8 +29,7 @@ from runner.engine.llama.opened_context import launch_failure, open_context
 from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
 from runner.engine.pooled.pooled_loop import Job, PooledLoop
-from runner.engine.threads.compute_threads import ComputeThreads
-from runner.engine.threads.spinning import Spinning
+from runner.engine.threads.spinning import ComputeThreads
 
 log = get_logger()
 
@@ -95,14 +94,11 @@ class PooledLlamaEngine(LlamaEngine[PooledLoop]):
         context = self._open_context(launch, model, layout)
         pooled = self._pooled_model = _describe(model, context)
         # Of fused attention only a token beside 512 others would round differently; here it would be alone.
-        self._threads = ComputeThreads(
-            context.set_threads, Spinning(threads=layout.threads), threads=layout.threads, keeps_lone=False
-        )
+        self._threads = ComputeThreads(context.set_threads, threads=layout.threads, keeps_lone=False)
         self._loop = PooledLoop(context, listener, self._threads)
         loaded = LoadedModel(
             layout=layout,
             warnings=launch.resolved.warnings,
-            vocabulary_size=model.vocabulary.size,
             slot_context_tokens=pooled.input_tokens_max,
             weights_bytes=model.size_bytes,
             memory=_memory_in_use(launch, model, context, layout),

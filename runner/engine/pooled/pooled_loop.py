@@ -18,8 +18,8 @@ from runner.core.pooled.embedding_batches import InputDemand, InputPlan, plan_in
 from runner.engine.contract.engine import EngineListener
 from runner.engine.contract.pooling import PooledEnd, PooledReport, PooledTimes, PooledVector
 from runner.engine.pooled.pooled_context import PooledContext
-from runner.engine.threads.compute_threads import ComputeThreads
 from runner.engine.threads.engine_loop import EngineLoop
+from runner.engine.threads.spinning import ComputeThreads
 
 NOT_FINITE = "the model gave an invalid number for an input"
 

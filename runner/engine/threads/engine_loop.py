@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from runner.engine.threads.compute_threads import ComputeThreads
+from runner.engine.threads.spinning import ComputeThreads
 
 
 class EngineLoop(ABC):

@@ -1,4 +1,4 @@
-"""Lets OpenMP's threads spin long or short at barriers, while they run.
+"""Threads that compute: how many, and how long OpenMP's spin at barriers, while they run.
 
 libgomp reads its spin count once, when it is loaded. But it has two: if there are more OpenMP threads than available
 CPUs, 100 spins are used instead of 300,000 (Source: the libgomp manual on GOMP_SPINCOUNT). A second team of threads,
@@ -9,6 +9,7 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from common.clock import NS_PER_S
@@ -78,6 +79,24 @@ class Spinning:
         if self._team is not None:
             self._team.end()
             self._team = None
+
+
+class ComputeThreads(Spinning):
+    """Number of threads that compute the calls of a context, and how they spin."""
+
+    def __init__(self, set_threads: Callable[[int, int], None], *, threads: int, keeps_lone: bool) -> None:
+        """`set_threads`: for calls of one token and of several. `keeps_lone`: those of one token keep all `threads`."""
+        super().__init__(threads=threads)
+        self._set_threads = set_threads
+        self._threads_max = threads
+        self._keeps_lone = keeps_lone
+
+    def use(self, threads: int) -> None:
+        """So many compute from the next call on."""
+        several = max(1, min(threads, self._threads_max))
+        lone = self._threads_max if self._keeps_lone else several
+        self._set_threads(lone, several)
+        super().use(lone)
 
 
 class SleepingTeam:

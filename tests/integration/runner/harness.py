@@ -22,8 +22,7 @@ from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import Release, TextToken, check_stop_strings
 from runner.engine.batched.engine import BatchedEngine, BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, Progressed, Sampled, StepReport
-from runner.engine.llama.batch import Batch
-from runner.engine.llama.row_batch import RowBatch
+from runner.engine.llama.batch import Batch, RowBatch
 from runner.serve.app import Bridge
 from runner.serve.streams import Finished, Stream, StreamTable
 

@@ -113,7 +113,7 @@ def test_the_row_of_a_token_is_a_distribution_in_which_it_is_the_likeliest(drive
     assert len(answer.rows) == len(answer.ids) == 12
     for token_id, row in zip(answer.ids, answer.rows, strict=True):
         assert row.dtype == np.float32
-        assert row.shape == (driver.model.vocabulary_size,)
+        assert row.shape == (driver.engine.vocabulary.size,)
         shares = np.exp(log_softmax(row))
         assert shares.sum() == pytest.approx(1.0, abs=1e-5)
         logprobs = token_logprobs(row, token_id, 5)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from common.errors import InvalidRequest, PromptTooLong, QueueFull
-from runner.engine.llama.batch import Batch
-from runner.engine.llama.row_batch import RowBatch
+from runner.engine.llama.batch import Batch, RowBatch
 from runner.serve.streams import WAITING_MAX
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import DEADLINE_S, assert_equals_cold, running, stand_at

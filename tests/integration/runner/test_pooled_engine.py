@@ -214,7 +214,7 @@ def test_the_load_reports_what_the_largest_call_takes(zoo: Zoo) -> None:
         assert engine.model is not None
         assert (engine.model.layout.batch_tokens, engine.model.layout.slots) == (1024, 64)
         assert engine.model.memory is not None
-        outputs = 1024 * (engine.model.vocabulary_size + 64) * 4
+        outputs = 1024 * (engine.engine.vocabulary.size + 64) * 4
         assert engine.model.memory.host.cache_bytes == outputs
         before = resident_bytes()
         engine.compute([[5] * 1024])

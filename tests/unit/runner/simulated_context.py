@@ -15,13 +15,11 @@ from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
 from runner.engine.batched.slot_table import SlotTable
 from runner.engine.contract.engine import Failed, Freed, LoadedModel, LoadProgress, Outcome, Sampled, StepReport
-from runner.engine.llama.batch import Batch
+from runner.engine.llama.batch import Batch, RowBatch
 from runner.engine.llama.context import DecodeResult
-from runner.engine.llama.row_batch import RowBatch
 from runner.engine.media.media_encoder import EncodingJob
 from runner.engine.media.media_store import MediaStore
-from runner.engine.threads.compute_threads import ComputeThreads
-from runner.engine.threads.spinning import Spinning
+from runner.engine.threads.spinning import ComputeThreads
 
 VOCABULARY = 64
 
@@ -164,7 +162,7 @@ class Simulation:
         self.store = MediaStore(self.jobs.append)
         self.media = MediaRows(context, self.store, components=1, whole=whole_images, batch_tokens=batch_tokens)
         options = LoopOptions(batch_tokens=batch_tokens, verify=True)
-        threads = ComputeThreads(lambda *_: None, Spinning(threads=1), threads=1, keeps_lone=False)
+        threads = ComputeThreads(lambda *_: None, threads=1, keeps_lone=False)
         pool = SamplingPool(context, vocabulary_size=VOCABULARY, threads=0)
         self.loop = Loop(context, self.table, listener, options, self.media, threads, pool)
         self._ids = 0

@@ -29,7 +29,6 @@ def loaded(*, asked: int = 0, threads: int = 4, most: int = 4) -> tuple[ThreadSe
         LoadedModel(
             layout=layout,
             warnings=(),
-            vocabulary_size=1,
             slot_context_tokens=1,
             weights_bytes=1,
             memory=None,
