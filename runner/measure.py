@@ -27,7 +27,7 @@ from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooled_layout
 from runner.engine.bindings.library import engine_log, start_engine
-from runner.engine.devices.graph_sizes import reservations, reserve_graphs
+from runner.engine.devices.graph_sizes import reserve_graphs
 from runner.engine.llama.accounting import Count, CountAgain, count_memory, report_layers
 from runner.engine.llama.launch import Launch, prepare_launch
 from runner.engine.llama.memory import BreakdownUnavailable, buffer_types
@@ -46,6 +46,7 @@ EXIT_UNAVAILABLE = 5
 # The engine keeps some 50 bytes for each cell even without allocating; beyond this the figures are extrapolated.
 CELLS_COUNTED_MAX = 8 * 1024 * 1024
 _LOAD_MODE_NONE = 0  # any other aborts together with no_alloc
+NO_PROJECTOR = PlannedProjector()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +122,7 @@ def _with_moved(launch: Launch, count: Callable[[Launch, Any], Count]) -> CountA
     return again
 
 
-def _report(launch: Launch, model: Any, *, projector: PlannedProjector | None) -> MemoryUse:
+def _report(launch: Launch, model: Any, *, projector: PlannedProjector) -> MemoryUse:
     def count(launch: Launch, model: Any) -> Count:
         return _count_cells(launch, model, projector=projector)
 
@@ -135,7 +136,7 @@ def _report(launch: Launch, model: Any, *, projector: PlannedProjector | None) -
     ).use
 
 
-def _count_cells(launch: Launch, model: Any, *, projector: PlannedProjector | None) -> Count:
+def _count_cells(launch: Launch, model: Any, *, projector: PlannedProjector) -> Count:
     """Count a layout; for more cells than the engine should be asked for, on a line through two smaller counts."""
     cells = cache_cells(launch.layout)
     if cells <= CELLS_COUNTED_MAX:
@@ -174,11 +175,11 @@ def _count(
     model: Any,
     layout: Layout,
     *,
-    projector: PlannedProjector | None = None,
+    projector: PlannedProjector = NO_PROJECTOR,
     parameters: Any = None,
 ) -> Count:
     """Create a context that allocates nothing, and read its breakdown."""
-    widest = widened(layout, projector.whole_rows if projector is not None else 0)
+    widest = widened(layout, projector.whole_rows)
     engine_log.clear()
     parameters = parameters or context_parameters(widest)
     context = llama.llama_init_from_model(model, parameters)
@@ -188,11 +189,8 @@ def _count(
         raise InvalidRequest(f"the engine refuses the layout: {_last_errors()}", param="layout")
     try:
         outputs_max = 0 if llama.llama_model_has_encoder(model) else parameters.n_outputs_max
-        wanted = reservations(context, outputs_max=outputs_max)
-        graphs = reserve_graphs(context, buffer_types(context), wanted)
-        return count_memory(
-            launch, context, projector_bytes=projector.memory if projector is not None else {}, graphs=graphs
-        )
+        graphs = reserve_graphs(context, buffer_types(context), outputs_max=outputs_max)
+        return count_memory(launch, context, projector_bytes=projector.memory, graphs=graphs)
     finally:
         llama.llama_free(context)
 

@@ -8,7 +8,8 @@ from common.errors import InvalidRequest
 from common.spec.layout import Layout
 from common.telemetry.logs import get_logger
 from runner.core.model.model_files import ModelFiles
-from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.choice import EngineName, choose_engine, parse_engine
 from runner.engine.contract.engine import Engine
 from runner.engine.contract.fake_options import FakeOptions

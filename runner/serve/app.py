@@ -33,7 +33,7 @@ from runner import metrics
 from runner.core.sequence.decode_windows import DecodeWindows
 from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.slots import SlotPolicy
-from runner.engine.batched.engine import BatchedOptions
+from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, StepReport
 from runner.engine.contract.fake_options import parse_fake_options
 from runner.engine.devices.devices import engine_build
@@ -48,7 +48,7 @@ from runner.serve.embedding_servicer import PooledService
 from runner.serve.embedding_table import EmbeddingTable
 from runner.serve.lent_connections import LentConnections, own_servers
 from runner.serve.reservation import AllocationRefused, attempted_sizes, check_reservation
-from runner.serve.servicer import RunnerIdentity, RunnerServicer
+from runner.serve.servicer import RunnerServicer
 from runner.serve.settings import RunnerSettings
 from runner.serve.status import StatusBoard
 from runner.serve.streams import RequestTable, StreamTable
@@ -174,15 +174,16 @@ class RunnerProcess(EngineListener):
         self._planned = _parse_planned(args.planned)
         self._lent = LentConnections(self._server_gone)
         self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))
-        identity = self._identity = RunnerIdentity(
+        info = self._info = runner_pb2.RunnerInfo(
             placement=cluster_pb2.PlacementRef(
                 placement_id=args.placement, generation=args.generation, incarnation=new_incarnation()
             ),
             model_name=args.name or args.model.stem,
             model_digest=args.digest,
+            layout=cluster_pb2.Layout(),  # resolved once loaded
             engine_build=engine_build(),
         )
-        self._servicer = RunnerServicer(self._engine, streams, self._board, identity, pooled)
+        self._servicer = RunnerServicer(self._engine, streams, self._board, info, pooled)
         self._load_ended = asyncio.Event()
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -242,7 +243,7 @@ class RunnerProcess(EngineListener):
     async def _describe(self) -> None:
         """Read the header for GetInfo; a model that could be loaded serves also without."""
         try:
-            self._servicer.description = await asyncio.to_thread(describe_file, *self._files.weights)
+            self._info.description.CopyFrom(await asyncio.to_thread(describe_file, *self._files.weights))
         except BadModelFile as error:
             log.warning("model.not_described", text=error.message)
 
@@ -266,18 +267,19 @@ class RunnerProcess(EngineListener):
         """Add a full window of decode steps to the next status: it is not urgent."""
         windows = self._windows
         if windows.take(report.lone_steps) and windows.newest is not None and windows.reads is not None:
-            self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._servicer.layout)
+            self._board.decode_window = window_to_proto(windows.newest, windows.reads, self._info.layout)
 
     def loaded(self, model: LoadedModel) -> None:
         """Begin to serve."""
         self._prefetch.stop()
-        self._servicer.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
+        self._info.layout.CopyFrom(codecs.LAYOUT.to_proto(model.layout))
         self._requests.slots = model.layout.slots
         self._windows.reads = model.reads
         self._threads.loaded(model)
-        identity = self._identity
-        _show_model(model, name=identity.model_name, digest=identity.model_digest, placement=identity.placement)
-        self._board.memory = memory_to_proto(model.memory) if model.memory is not None else None
+        _show_model(model, self._info)
+        if model.memory is not None:
+            self._board.memory = memory_to_proto(model.memory)
+            self._info.memory.CopyFrom(self._board.memory)
         for warning in model.warnings:
             log.warning("model.layout_changed", text=warning)
         self._board.ready()
@@ -321,7 +323,7 @@ class RunnerProcess(EngineListener):
             "address": address,
             "metrics_address": metrics_address,
             "pid": os.getpid(),
-            "incarnation": self._identity.placement.incarnation,
+            "incarnation": self._info.placement.incarnation,
         }
         print(json.dumps(hello), flush=True)
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -369,11 +371,12 @@ async def _first(*awaitables: Coroutine[Any, Any, object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _show_model(model: LoadedModel, *, name: str, digest: str, placement: cluster_pb2.PlacementRef) -> None:
+def _show_model(model: LoadedModel, info: runner_pb2.RunnerInfo) -> None:
     """Set the metrics that stay until the process ends."""
     metrics.SLOTS.set(model.layout.slots)
     metrics.KV_CELLS.set(model.layout.slots * model.slot_context_tokens)
-    metrics.INFO.labels(name, digest, placement.placement_id, placement.generation).set(1)
+    placement = info.placement
+    metrics.INFO.labels(info.model_name, info.model_digest, placement.placement_id, placement.generation).set(1)
     if model.memory is None:
         return
     for device_id, held in (*model.memory.devices, ("host", model.memory.host)):

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from common.errors import InvalidRequest
@@ -180,10 +181,7 @@ class ConstraintReader:
         with self._lock:
             known = self._breakers.get(salt, texts)
             if known is None:
-
-                def tokenize(text: bytes) -> list[int]:
-                    return vocabulary.tokenize(text, parse_special=False)
-
+                tokenize = partial(vocabulary.tokenize, parse_special=False)
                 known = find_breakers(texts, pieces=vocabulary.pieces, tokenize=tokenize)
                 self._breakers.put(salt, texts, known)
             return known
@@ -196,10 +194,7 @@ def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> Re
         InvalidRequest: the texts around its reasoning cannot be used.
     """
     asked = request.reasoning_budget
-
-    def tokenize(text: bytes) -> list[int]:
-        return vocabulary.tokenize(text, parse_special=True)
-
+    tokenize = partial(vocabulary.tokenize, parse_special=True)
     return reasoning_budget(asked.opening, asked.closing, asked.tokens_max, tokenize=tokenize, pieces=vocabulary.pieces)
 
 

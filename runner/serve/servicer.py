@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,16 +36,6 @@ log = get_logger()
 INLINE_TEXT_BYTES = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerIdentity:
-    """Identity of this runner."""
-
-    placement: cluster_pb2.PlacementRef
-    model_name: str
-    model_digest: str
-    engine_build: str
-
-
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     """One loaded model."""
 
@@ -55,24 +44,22 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         engine: Engine,
         streams: StreamTable,
         board: StatusBoard,
-        identity: RunnerIdentity,
+        info: runner_pb2.RunnerInfo,
         pooled: PooledService | None = None,
     ) -> None:
-        """`pooled` answers for models with pooling."""
+        """`info` is completed once the model is loaded; `pooled` answers for models with pooling."""
         self._engine = engine
         self._pooled = pooled
         self._streams = streams
         self._board = board
-        self._identity = identity
+        self.info = info
         self._constraints = ConstraintReader()
-        self.layout = cluster_pb2.Layout()  # resolved once loaded
-        self.description: cluster_pb2.ModelDescription | None = None  # once the header was read
 
     async def Generate(
         self, request: runner_pb2.GenerateRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[runner_pb2.GenerateEvent]:
         """Stream one sequence."""
-        attributes = {"puna.placement": self._identity.placement.placement_id}
+        attributes = {"puna.placement": self.info.placement.placement_id}
         with tracing.begin("generate", attributes, kind=tracing.SpanKind.SERVER) as span:
             self._admit(request)
             stops = check_stop_strings(request.stop)
@@ -141,16 +128,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self, request: runner_pb2.GetInfoRequest, context: aio.ServicerContext[Any, Any]
     ) -> runner_pb2.RunnerInfo:
         """Return the identity of this runner, and its loaded model."""
-        identity = self._identity
-        return runner_pb2.RunnerInfo(
-            placement=identity.placement,
-            model_name=identity.model_name,
-            model_digest=identity.model_digest,
-            layout=self.layout,
-            description=self.description,
-            engine_build=identity.engine_build,
-            memory=self._board.memory,
-        )
+        return self.info
 
     async def WatchLoad(
         self, request: runner_pb2.WatchLoadRequest, context: aio.ServicerContext[Any, Any]
@@ -189,7 +167,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     ) -> None:
         if not request.HasField("placement"):
             return
-        asked, own = request.placement, self._identity.placement
+        asked, own = request.placement, self.info.placement
         other_life = asked.incarnation and asked.incarnation != own.incarnation
         if (asked.placement_id, asked.generation) != (own.placement_id, own.generation) or other_life:
             raise PlacementMismatch("another placement runs here")

@@ -87,10 +87,7 @@ def check_gguf(data: memoryview, formats: Mapping[int, BlockFormat]) -> None:
         BadGguf: what is wrong, and where.
     """
     cursor = _Cursor(data)
-    tensor_count, key_count = _read_start(cursor)
-    keys = _Keys()
-    for _ in range(key_count):
-        _read_key(cursor, keys)
+    tensor_count, keys = _read_keys(cursor)
     _check_numbers(keys)
     tensors = [_read_tensor(cursor, formats, keys.alignment) for _ in range(tensor_count)]
     data_start = -(-cursor.offset // keys.alignment) * keys.alignment
@@ -107,10 +104,7 @@ def header_length(data: bytes) -> int | None:
     """
     cursor = _Cursor(memoryview(data))
     try:
-        tensor_count, key_count = _read_start(cursor)
-        keys = _Keys()
-        for _ in range(key_count):
-            _read_key(cursor, keys)
+        tensor_count, _ = _read_keys(cursor)
         for _ in range(tensor_count):
             _read_row(cursor)
     except TruncatedGguf:
@@ -239,8 +233,8 @@ class _Cursor:
         raise TruncatedGguf(f"{TRUNCATED}: the header goes on after the file's {end} bytes", end)
 
 
-def _read_start(cursor: _Cursor) -> tuple[int, int]:
-    """Magic, version and the two counts."""
+def _read_keys(cursor: _Cursor) -> tuple[int, _Keys]:
+    """Magic, version and counts, then the keys; return the number of tensors and what matters of the keys."""
     magic = bytes(cursor.take(4))
     if magic != MAGIC:
         raise BadGguf(f"not a GGUF file: it begins with {magic!r}", 0)
@@ -254,7 +248,10 @@ def _read_start(cursor: _Cursor) -> tuple[int, int]:
         raise BadGguf(f"{tensor_count} tensors, at most {TENSORS_MAX} are allowed", 8)
     if key_count > KEYS_MAX:
         raise BadGguf(f"{key_count} keys, at most {KEYS_MAX} are allowed", 16)
-    return tensor_count, key_count
+    keys = _Keys()
+    for _ in range(key_count):
+        _read_key(cursor, keys)
+    return tensor_count, keys
 
 
 def _read_key(cursor: _Cursor, keys: _Keys) -> None:

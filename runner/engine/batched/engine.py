@@ -1,7 +1,6 @@
 """The default engine: continuous batching of many sequences in one llama.cpp context."""
 
 import sys
-from dataclasses import dataclass
 
 from common.errors import PunaError
 from common.spec.layout import Layout, SplitMode
@@ -11,13 +10,11 @@ from runner.core.layout.memory_report import MemoryUse
 from runner.core.layout.projector import widened
 from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.decode_windows import StepReads, weights_read
-from runner.core.sequence.endings import REPEATED_TOKENS_MAX
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, check_request, prepare_prompt
-from runner.core.sequence.slots import MemoryRules, SlotPolicy
 from runner.core.threads.kernels import lone_steps_round_by_threads
 from runner.cores import computing_cores
-from runner.engine.batched.loop import Loop, LoopOptions
+from runner.engine.batched.loop import BatchedOptions, Loop
 from runner.engine.batched.media_engine import Vision
 from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
@@ -36,19 +33,6 @@ from runner.engine.threads.spinning import ComputeThreads
 log = get_logger()
 
 SWITCH_INTERVAL_S = 0.0005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchedOptions:
-    """Options that are not part of the layout."""
-
-    policy: SlotPolicy = SlotPolicy.BEST
-    overlap: bool = True
-    verify: bool = False
-    repeats_max: int = REPEATED_TOKENS_MAX  # a sequence that says the same token more often ends; 0: never
-    # Host RAM for copies: of states that cannot go back, else of prompts of idle slots.
-    copies_bytes_max: int = COPIES_BYTES_MAX
-    sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
 
 
 class BatchedEngine(LlamaEngine[Loop]):
@@ -138,7 +122,17 @@ class BatchedEngine(LlamaEngine[Loop]):
             rules=rules,
             copies_bytes_max=min(self._options.copies_bytes_max, copies_max),
         )
-        self._loop = Loop(context, slots, listener, self._loop_options(layout), media, compute, pool)
+        self._loop = Loop(
+            context,
+            slots,
+            listener,
+            self._options,
+            media,
+            compute,
+            pool,
+            # With a pipeline the calls are larger than the graphs, so that every device has work.
+            batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
+        )
         # The engine thread waits no longer than this for the event loop to give the interpreter up.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loaded = LoadedModel(
@@ -150,25 +144,19 @@ class BatchedEngine(LlamaEngine[Loop]):
             reads=_step_reads(launch, use, cells=context.cells),
             threads_max=launch.threads_max,
         )
-        log.info("engine.system", **system_facts(), threads=layout.threads, **_rules_fields(rules))
-        return context, loaded
-
-    def _loop_options(self, layout: Layout) -> LoopOptions:
-        return LoopOptions(
-            # With a pipeline the calls are larger than the graphs, so that every device has work.
-            batch_tokens=layout.batch_tokens * (layout.slots if layout.pipeline else 1),
-            overlap=self._options.overlap,
-            verify=self._options.verify,
+        log.info(
+            "engine.system",
+            **system_facts(),
+            threads=layout.threads,
+            erases_tail=rules.erases_tail,
+            window_tokens=rules.window_tokens,
+            can_shift=rules.can_move,
         )
+        return context, loaded
 
     def _encoded(self, done: EncodingDone) -> None:
         """On the encoder's thread."""
         self._serving.take_encoded(done)
-
-
-def _rules_fields(rules: MemoryRules) -> dict[str, object]:
-    """Name the memory's abilities as log fields."""
-    return {"erases_tail": rules.erases_tail, "window_tokens": rules.window_tokens, "can_shift": rules.can_move}
 
 
 def _step_reads(launch: Launch, use: MemoryUse | None, *, cells: int) -> StepReads | None:

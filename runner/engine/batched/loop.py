@@ -12,10 +12,12 @@ from functools import partial
 from common.clock import NS_PER_S
 from common.errors import PunaError, QueueFull
 from runner.core.grammar.token_grammar import NO_TOKEN
+from runner.core.layout.layout import COPIES_BYTES_MAX
 from runner.core.sequence.batching import BatchPlan, BatchRow, plan_batch
 from runner.core.sequence.context_shift import plan_context_shift
-from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
+from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH, REPEATED_TOKENS_MAX
 from runner.core.sequence.inputs import groups_in
+from runner.core.sequence.slots import SlotPolicy
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingJob, SamplingPool
 from runner.engine.batched.sequence import Sequence
@@ -29,12 +31,16 @@ from runner.engine.threads.spinning import ComputeThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopOptions:
-    """Options of the loop."""
+class BatchedOptions:
+    """Options that are not part of the layout."""
 
-    batch_tokens: int
+    policy: SlotPolicy = SlotPolicy.BEST
     overlap: bool = True  # False: text work of a step is done before the next one is planned
     verify: bool = False  # check the slots' bookkeeping against the engine's after every step
+    repeats_max: int = REPEATED_TOKENS_MAX  # a sequence that says the same token more often ends; 0: never
+    # Host RAM for copies: of states that cannot go back, else of prompts of idle slots.
+    copies_bytes_max: int = COPIES_BYTES_MAX
+    sampling_threads: int | None = None  # besides the engine's; None: one less than there are cores
 
 
 class Loop(EngineLoop):
@@ -45,12 +51,14 @@ class Loop(EngineLoop):
         context: Context,
         slots: SlotTable,
         listener: EngineListener,
-        options: LoopOptions,
+        options: BatchedOptions,
         media: MediaRows | None,
         threads: ComputeThreads,
         pool: SamplingPool,
+        *,
+        batch_tokens: int,
     ) -> None:
-        """`media`: None where the model sees no images."""
+        """`media`: None where the model sees no images. `batch_tokens`: most of one call."""
         super().__init__(threads)
         self._context = context
         self._pool = pool
@@ -58,6 +66,7 @@ class Loop(EngineLoop):
         self._rows_turn = False  # the call that is planned or ran last holds rows of images, no tokens
         self._slots = slots
         self._listener = listener
+        self._batch_tokens = batch_tokens
         self._options = options
         self._batch = Batch(capacity=context.batch_tokens, slots=context.slots)
         self._waiting: deque[Sequence] = deque()
@@ -192,7 +201,7 @@ class Loop(EngineLoop):
         if self._rows_turn:
             assert self.media is not None
             return plan_batch(rows, batch_tokens=self.media.rows_max, start=self._next_start)
-        return plan_batch(tokens, batch_tokens=self._options.batch_tokens, start=self._next_start)
+        return plan_batch(tokens, batch_tokens=self._batch_tokens, start=self._next_start)
 
     def _look_ahead(
         self, slot: Slot, sequence: Sequence, room: int, tokens: list[BatchRow], rows: list[BatchRow]
@@ -203,9 +212,9 @@ class Loop(EngineLoop):
         if error is not None:
             self._fail(sequence, error)
             return
-        found = self.media.demand(slot, sequence, room)
-        if found.demand is not None:
-            (rows if found.rows else tokens).append(found.demand)
+        demand = self.media.demand(slot, sequence, room)
+        if demand is not None:
+            (rows if sequence.pending[0] < 0 else tokens).append(demand)
 
     def _make_room(self, slot: Slot) -> None:
         sequence = slot.sequence

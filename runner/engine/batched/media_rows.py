@@ -1,7 +1,5 @@
 """Images inside the engine's loop: which sequence waits for rows, which rows come next, where they lie."""
 
-from typing import NamedTuple
-
 from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.inputs import holds_media, leading_segment, read_row, units_in
 from runner.core.sequence.media import EncodedImage
@@ -10,13 +8,6 @@ from runner.engine.batched.slot_table import Slot
 from runner.engine.llama.batch import RowBatch
 from runner.engine.llama.context import Context, DecodeResult, EngineFailure
 from runner.engine.media.media_store import MediaStore
-
-
-class MediaDemand(NamedTuple):
-    """Inputs that a sequence with images ahead could add, and their kind; None: its rows are still computed."""
-
-    demand: BatchRow | None
-    rows: bool
 
 
 class MediaRows:
@@ -57,17 +48,17 @@ class MediaRows:
             image, part = sequence.images[unit.key]
             self.store.unit(image, part, sequence.id)
 
-    def demand(self, slot: Slot, sequence: Sequence, room: int) -> MediaDemand:
-        """Return the next inputs of a sequence: tokens up to an image, or rows of one."""
+    def demand(self, slot: Slot, sequence: Sequence, room: int) -> BatchRow | None:
+        """Return the next inputs of a sequence: tokens up to an image, or rows of one; None: they are not there yet."""
         pending = sequence.pending
         segment = leading_segment(pending)
         if segment.row is None:
-            return MediaDemand(BatchRow(slot.id, len(pending), min(room, segment.inputs), False), rows=False)
+            return BatchRow(slot.id, len(pending), min(room, segment.inputs), False)
         image, part = sequence.images[segment.row.unit.key]
         if self.store.unit(image, part, sequence.id) is None:
-            return MediaDemand(None, rows=True)
+            return None
         units = (segment.inputs,) if segment.row.unit.whole else ()
-        return MediaDemand(BatchRow(slot.id, len(pending), min(room, segment.inputs), False, units), rows=True)
+        return BatchRow(slot.id, len(pending), min(room, segment.inputs), False, units)
 
     def add(self, slot: Slot, sequence: Sequence, row: BatchRow) -> int:
         """Put rows into the batch; return the index of the last one."""

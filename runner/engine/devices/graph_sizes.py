@@ -8,10 +8,9 @@ down and not allocated.
 """
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from ctypes import c_char_p, c_size_t, c_uint32, c_void_p
-from dataclasses import dataclass
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
@@ -31,27 +30,7 @@ _graph_reserve = ggml.bind_optional(_SYMBOL, c_void_p, c_void_p, c_uint32, c_uin
 _allocate = ggml.bind("ggml_backend_buft_alloc_buffer", c_void_p, c_void_p, c_size_t)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """One call of the engine's: the worst batch of some kind."""
-
-    tokens: int
-    sequences: int
-    outputs: int
-
-
-def reservations(context: int, *, outputs_max: int) -> tuple[Reservation, ...]:
-    """Return the reservations of a new context: prompts, then generation. Source: `llama_context::sched_reserve`."""
-    tokens = min(llama.llama_n_ctx(context), llama.llama_n_ubatch(context))
-    sequences: int = llama.llama_n_seq_max(context)
-    outputs = min(tokens, outputs_max or llama.llama_n_batch(context))
-    return (
-        Reservation(tokens=tokens, sequences=sequences, outputs=outputs),
-        Reservation(tokens=sequences, sequences=sequences, outputs=sequences),
-    )
-
-
-def reserve_graphs(context: int, buffer_types: Iterable[int], wanted: Sequence[Reservation]) -> dict[int, int] | None:
+def reserve_graphs(context: int, buffer_types: Iterable[int], *, outputs_max: int) -> dict[int, int] | None:
     """Bytes by buffer type; None where this build or this machine does not let us look.
 
     The context must be of a model that was loaded with `no_alloc`, and computes nothing afterwards.
@@ -64,12 +43,20 @@ def reserve_graphs(context: int, buffer_types: Iterable[int], wanted: Sequence[R
         asked: dict[int, int] = {}
         for one in types:
             stack.enter_context(_noting(one, asked))
-        for batch in wanted:
+        for tokens, sequences, outputs in _worst_batches(context, outputs_max):
             asked.clear()
-            if not _graph_reserve(context, batch.tokens, batch.sequences, batch.outputs):
+            if not _graph_reserve(context, tokens, sequences, outputs):
                 return None
             most.update({kind: max(most.get(kind, 0), count) for kind, count in asked.items()})
     return most
+
+
+def _worst_batches(context: int, outputs_max: int) -> tuple[tuple[int, int, int], ...]:
+    """Tokens, sequences and outputs of prompts, then of generation. Source: `llama_context::sched_reserve`."""
+    tokens = min(llama.llama_n_ctx(context), llama.llama_n_ubatch(context))
+    sequences: int = llama.llama_n_seq_max(context)
+    outputs = min(tokens, outputs_max or llama.llama_n_batch(context))
+    return (tokens, sequences, outputs), (sequences, sequences, sequences)
 
 
 @contextmanager

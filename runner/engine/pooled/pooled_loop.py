@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -64,13 +63,6 @@ class Job:
         return PooledTimes(self.first_call_ns - self.submitted_ns, max(0, self.last_call_ns - self.first_call_ns))
 
 
-class TakenInput(NamedTuple):
-    """One input of the running call."""
-
-    job: Job
-    input_index: int
-
-
 class PooledLoop(EngineLoop):
     """Owns the context."""
 
@@ -121,9 +113,7 @@ class PooledLoop(EngineLoop):
 
     def _step(self, plan: InputPlan) -> None:
         self._next_start = plan.next_start
-        taken = [
-            TakenInput(job, job.take()) for row in plan.rows for job in [self._jobs[row.key]] for _ in range(row.inputs)
-        ]
+        taken = [(job, job.take()) for row in plan.rows for job in [self._jobs[row.key]] for _ in range(row.inputs)]
         # The reports of the last call go out before this one begins: results and plans alternate.
         self._tell(busy=len(taken), waiting=len(self._jobs) - len(plan.rows))
         started_ns = time.monotonic_ns()

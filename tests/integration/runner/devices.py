@@ -7,7 +7,8 @@ from typing import Any
 
 from common.spec.layout import DeviceLayers, Layout
 from runner.core.model.model_files import ModelFiles
-from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions
 from tests.integration.runner.contract import Driver, driven
 from tests.limited_device import LimitedDevice
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from common.spec.layout import FlashAttention, Layout
 from runner.core.model.description import Pooling
 from runner.core.model.model_files import ModelFiles
-from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import Engine
 from runner.engine.contract.fake_options import FakeOptions
 from runner.engine.pooled.engine import PooledLlamaEngine

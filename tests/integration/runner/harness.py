@@ -20,7 +20,8 @@ from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import Release, TextToken, check_stop_strings
-from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions
 from runner.engine.contract.engine import EngineListener, LoadedModel, LoadProgress, Progressed, Sampled, StepReport
 from runner.engine.llama.batch import Batch, RowBatch
 from runner.serve.app import Bridge

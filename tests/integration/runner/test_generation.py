@@ -15,8 +15,8 @@ from runner.core.model.model_files import ModelFiles
 from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.endings import EndReason
 from runner.engine.batched import engine as batched
-from runner.engine.batched.engine import BatchedEngine, BatchedOptions
-from runner.engine.batched.loop import Loop
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions, Loop
 from runner.engine.contract.engine import Sampled
 from runner.engine.llama.context import Context
 from tests.engines.formulas import log_softmax

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from common.spec.layout import FlashAttention, Layout
 from runner.core.model.model_files import ModelFiles
-from runner.engine.batched.engine import BatchedEngine, BatchedOptions
+from runner.engine.batched.engine import BatchedEngine
+from runner.engine.batched.loop import BatchedOptions
 from runner.engine.bindings.library import engine_log
 from tests.engines.reference import ReferenceEngine
 from tests.integration.runner.conftest import Zoo

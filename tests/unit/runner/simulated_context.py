@@ -9,7 +9,7 @@ from common.spec.sampling import Sampling
 from runner.core.sequence.media import PreparedImage
 from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt, prepare_prompt
 from runner.core.sequence.slots import MemoryRules, SlotPolicy
-from runner.engine.batched.loop import Loop, LoopOptions
+from runner.engine.batched.loop import BatchedOptions, Loop
 from runner.engine.batched.media_rows import MediaRows
 from runner.engine.batched.sampling_pool import SamplingPool
 from runner.engine.batched.sequence import Sequence
@@ -161,10 +161,18 @@ class Simulation:
         self.jobs: list[EncodingJob] = []  # images that somebody has to encode
         self.store = MediaStore(self.jobs.append)
         self.media = MediaRows(context, self.store, components=1, whole=whole_images, batch_tokens=batch_tokens)
-        options = LoopOptions(batch_tokens=batch_tokens, verify=True)
         threads = ComputeThreads(lambda *_: None, threads=1, keeps_lone=False)
         pool = SamplingPool(context, vocabulary_size=VOCABULARY, threads=0)
-        self.loop = Loop(context, self.table, listener, options, self.media, threads, pool)
+        self.loop = Loop(
+            context,
+            self.table,
+            listener,
+            BatchedOptions(verify=True),
+            self.media,
+            threads,
+            pool,
+            batch_tokens=batch_tokens,
+        )
         self._ids = 0
 
     def submit(self, inputs: list[int], *, images: tuple[PreparedImage, ...] = (), **fields: Any) -> int:
