@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from common.errors import InvalidRequest, PromptTooLong, RequestCanceled, UnsupportedCapability
 from common.spec.layout import FlashAttention, Layout
 from runner.core.model.model_files import ModelFiles
-from runner.core.sequence.embedding_shelf import KEPT_IMAGES, EmbeddingShelf
 from runner.core.sequence.media import EncodedImage, PreparedImage
+from runner.engine.media.media_store import KEPT_IMAGES, MediaStore
 from runner.measure import measure
 from tests.integration.model_zoo_engine import Vision, loaded
 from tests.integration.runner.harness import Harness, assert_equals_cold, refused, running
@@ -45,7 +45,7 @@ async def seeing(pairs: Path, name: str, **options: Any) -> AsyncIterator[Harnes
     async with running(model, projector=projector, **{"context": 1024, "slots": 2, **options}) as harness:
         yield harness
         await harness.idle()
-        assert shelf_of(harness).live == 0
+        assert images_of(harness).live == 0
 
 
 def prompt(harness: Harness, *parts: str | PreparedImage) -> dict[str, Any]:
@@ -249,12 +249,12 @@ async def test_a_cancelled_request_gives_its_image_back_whenever_that_happens(pa
             image = harness.engine.read_image(image_file(picture(seed, width=320, height=240)))
             stream = harness.open(**prompt(harness, BEFORE, image, AFTER), max_tokens=200, ignore_eos=True)
             if seed % 3 == 1:
-                await harness.until(lambda: shelf_of(harness).live > 0 or stream.freed)  # noqa: B023
+                await harness.until(lambda: images_of(harness).live > 0 or stream.freed)  # noqa: B023
             elif seed % 3 == 2:
                 await decoded(harness, harness.decode_calls + 1)
             harness.streams.close(stream)
             await harness.idle()
-            assert shelf_of(harness).live == 0
+            assert images_of(harness).live == 0
         text = await harness.ask("And a text", max_tokens=3, ignore_eos=True)
         assert len(text.ids) == 3
 
@@ -273,11 +273,11 @@ async def test_two_hundred_images_leave_nothing_behind(pairs: Path) -> None:
         for seed in range(40, 240):
             await ask(seed)
         await harness.idle()
-        assert shelf_of(harness).live == 0
+        assert images_of(harness).live == 0
         gc.collect()
         alive = gc.get_objects()
         encoded = sum(isinstance(value, EncodedImage) for value in alive)
-        assert encoded == shelf_of(harness).kept == KEPT_IMAGES
+        assert encoded == images_of(harness).kept == KEPT_IMAGES
         assert sum(isinstance(value, PreparedImage) for value in alive) <= 1
         assert resident_bytes() - after_warm_up < 4 * 1024 * 1024
         assert harness.encoded == 240
@@ -294,11 +294,11 @@ def held_by(harness: Harness, slot_id: int) -> list[int]:
     return harness.engine._loop._slots.slots[slot_id].held
 
 
-def shelf_of(harness: Harness) -> EmbeddingShelf:
+def images_of(harness: Harness) -> MediaStore:
     """The images that sequences use."""
     assert harness.engine._loop is not None
     assert harness.engine._loop.media is not None
-    return harness.engine._loop.media.store.shelf
+    return harness.engine._loop.media.store
 
 
 def resident_bytes() -> int:
@@ -375,7 +375,7 @@ async def test_a_storm_of_images_texts_and_cancels_ends_with_everything_free(pai
 
         await asyncio.gather(*(client(number) for number in range(6)))
         await harness.idle()
-        assert shelf_of(harness).live == 0
+        assert images_of(harness).live == 0
         image = images[0]
         warm = await harness.logits(**prompt(harness, BEFORE, image, AFTER))
         assert_equals_cold(warm, await harness.logits(**prompt(harness, BEFORE, image, AFTER), cache_prompt=False))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.sequence.embedding_shelf import EmbeddingShelf
 from runner.core.sequence.requests import GenerationRequest, TokenizedPrompt, check_request
 from runner.core.sequence.slots import (
     MemoryRules,
@@ -19,6 +18,8 @@ from runner.core.sequence.slots import (
     common_prefix_tokens,
 )
 from runner.engine.contract.engine import Freed
+from runner.engine.media.media_encoder import EncodingDone, EncodingJob
+from runner.engine.media.media_store import MediaStore
 from tests.unit.runner.fake_images import encoded, image
 from tests.unit.runner.simulated_context import VOCABULARY, Simulation
 
@@ -122,15 +123,16 @@ def test_over_any_history_no_more_is_cached_than_requests_of_the_same_salt_have_
 
 
 def test_rows_of_an_image_are_computed_again_for_another_salt() -> None:
-    shelf = EmbeddingShelf()
+    jobs: list[EncodingJob] = []
+    store = MediaStore(jobs.append)
     picture = image("one")
     assert picture.salted("") is picture
     mine, theirs = picture.salted("a"), picture.salted("b")
     assert (mine.inputs, mine.units) == (picture.inputs, picture.units)
     for number, one in enumerate((picture, mine, theirs)):
-        assert shelf.use(one.hash, number) is None
-        assert shelf.put(one.hash, encoded(one))
-    assert shelf.use(picture.salted("a").hash, 9) is not None
+        assert store.unit(one, 0, number) is None
+        store.take_in(EncodingDone(jobs[number], encoded(one), None))
+    assert store.unit(picture.salted("a"), 0, 9) is not None
 
 
 def test_a_salt_without_end_is_refused() -> None:

@@ -69,7 +69,7 @@ def test_rows_are_split_over_calls_and_take_turns_with_tokens() -> None:
     assert [len(simulation.context.calls[index]) for index in calls] == [4, 4, 4]
     assert all(later - earlier == 2 for earlier, later in pairwise(calls))
     assert len(simulation.recorder.tokens(big)) == 1
-    assert simulation.store.shelf.live == 0
+    assert simulation.store.live == 0
 
 
 @pytest.mark.behaviour("B-102")
@@ -121,7 +121,7 @@ def test_a_cancel_while_an_image_is_encoded_leaves_nothing_behind() -> None:
     # It was too late to stop: the rows arrive and nobody keeps them.
     simulation.loop.take_encoded(EncodingDone(job, encoded(job.image), None))
     simulation.run()
-    assert (simulation.store.shelf.live, simulation.store.shelf.kept) == (0, 0)
+    assert (simulation.store.live, simulation.store.kept) == (0, 0)
     again = ask(simulation, 1, image("one"), 3, max_tokens=1)
     simulation.run()
     deliver(simulation)
@@ -144,7 +144,7 @@ def test_a_cancel_inside_an_image_leaves_a_slot_that_can_be_used() -> None:
     deliver(simulation)
     simulation.run()
     assert simulation.recorder.tokens(again) == [10]
-    assert simulation.store.shelf.live == 0
+    assert simulation.store.live == 0
 
 
 def test_an_image_that_cannot_be_had_fails_its_sequences_and_no_other() -> None:
@@ -157,7 +157,7 @@ def test_an_image_that_cannot_be_had_fails_its_sequences_and_no_other() -> None:
     simulation.run()
     assert [error.args for error in simulation.recorder.failures().values()] == [("an image is damaged",)]
     assert simulation.recorder.freed == {bad, good}
-    assert simulation.store.shelf.live == 0
+    assert simulation.store.live == 0
 
 
 @pytest.mark.behaviour("B-53")
