@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -85,10 +84,7 @@ def _read_nvidia_card(index: int, driver: str) -> GpuMemory | None:
 
 def read_amd(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[GpuMemory]:
     """Every AMD card. The VRAM figures count all processes, which HIP's own do not."""
-    return list(_amd_cards(sysfs, proc))
-
-
-def _amd_cards(sysfs: Path, proc: Path) -> Iterator[GpuMemory]:
+    cards: list[GpuMemory] = []
     processes: AmdProcesses | None = None
     driver = f"amdgpu {_text(sysfs / 'module/amdgpu/version') or os.uname().release}"
     for card in sorted(path.parent for path in (sysfs / "bus/pci/devices").glob("*/mem_info_vram_total")):
@@ -99,17 +95,20 @@ def _amd_cards(sysfs: Path, proc: Path) -> Iterator[GpuMemory]:
             shared_used_bytes = int(_text(card / "mem_info_gtt_used") or 0)
             serial = _text(card / "unique_id")
             processes = processes or read_amd_processes(sysfs, proc)
-            yield GpuMemory(
-                pci_id=normal_pci_id(card.name),
-                uuid=f"GPU-{serial}" if serial else "",  # as ROCm names it
-                total_bytes=total_bytes,
-                free_bytes=max(0, total_bytes - used_bytes),
-                source="sysfs",
-                driver=driver,
-                shared_total_bytes=shared_total_bytes,
-                shared_free_bytes=max(0, shared_total_bytes - shared_used_bytes),
-                processes=processes.on(normal_pci_id(card.name)),
+            cards.append(
+                GpuMemory(
+                    pci_id=normal_pci_id(card.name),
+                    uuid=f"GPU-{serial}" if serial else "",  # as ROCm names it
+                    total_bytes=total_bytes,
+                    free_bytes=max(0, total_bytes - used_bytes),
+                    source="sysfs",
+                    driver=driver,
+                    shared_total_bytes=shared_total_bytes,
+                    shared_free_bytes=max(0, shared_total_bytes - shared_used_bytes),
+                    processes=processes.on(normal_pci_id(card.name)),
+                )
             )
+    return cards
 
 
 def _text(path: Path) -> str:

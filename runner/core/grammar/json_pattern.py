@@ -26,22 +26,10 @@ _WIDE_SPACE: Ranges = (
     *((0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x180E, 0x180E)),
     *((0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
 )
-_NARROW_CLASSES = {
-    "d": _DIGIT,
-    "D": complement(_WIDE_DIGIT),
-    "w": _WORD,
-    "W": complement(_WIDE_WORD),
-    "s": _SPACE,
-    "S": complement(_WIDE_SPACE),
-}
-_WIDE_CLASSES = {
-    "d": _WIDE_DIGIT,
-    "D": complement(_DIGIT),
-    "w": _WIDE_WORD,
-    "W": complement(_WORD),
-    "s": _WIDE_SPACE,
-    "S": complement(_SPACE),
-}
+_NARROW = {"d": _DIGIT, "w": _WORD, "s": _SPACE}
+_WIDE = {"d": _WIDE_DIGIT, "w": _WIDE_WORD, "s": _WIDE_SPACE}
+_NARROW_CLASSES = _NARROW | {name.upper(): complement(ranges) for name, ranges in _WIDE.items()}
+_WIDE_CLASSES = _WIDE | {name.upper(): complement(ranges) for name, ranges in _NARROW.items()}
 _ESCAPED_CHARACTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 _JSON_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\b": "\\b"}
 # What JSON strings hold only behind a backslash, and DEL, which the grammar of strings leaves out.

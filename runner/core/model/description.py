@@ -8,8 +8,6 @@ from enum import IntEnum, StrEnum
 from common.chat_templates import granted_capabilities
 from common.fill_in import fill_in_tokens
 
-METADATA_ITEMS_MAX = 5
-
 Scalar = str | int | float | bool
 Value = Scalar | Sequence[Scalar]
 
@@ -156,7 +154,7 @@ def describe(
         bos_token=named_token("tokenizer.ggml.bos_token_id"),
         eos_token=named_token("tokenizer.ggml.eos_token_id"),
         special_tokens=special_texts,
-        metadata={key: _short(value) for key, value in metadata.items()},
+        metadata=metadata,
     )
 
 
@@ -193,12 +191,6 @@ def _quantization(metadata: Mapping[str, Value], tensors: Sequence[TensorFacts])
         if tensor.dimension_count > 1:  # vectors (norms, biases) stay in f32 whatever the quantization
             elements[tensor.type_name] += tensor.element_count
     return elements.most_common(1)[0][0].upper() if elements else ""
-
-
-def _short(value: Value) -> Value:
-    if isinstance(value, (str, int, float)):
-        return value
-    return value if len(value) <= METADATA_ITEMS_MAX else ()
 
 
 def _text(metadata: Mapping[str, Value], key: str) -> str:

@@ -40,8 +40,7 @@ def check_split(file_name: str, metadata: Mapping[str, object], *, position: int
     """
     says_number, says_count = split_keys(metadata)
     if says_count != count:
-        whole = "a whole model" if says_count == 1 else f"one of {says_count} files of its model"
-        raise BadModelFile(f"{file_name}: it is {whole}; {count} {'file is' if count == 1 else 'files are'} here")
+        raise _wrong_count(file_name, says_count, count)
     if says_number != position:
         raise BadModelFile(f"{file_name}: it is file {says_number + 1} of its model, not {position + 1}")
 
@@ -75,11 +74,13 @@ def in_order(parts: Sequence[tuple[str, Mapping[str, object]]]) -> list[int]:
     for index, (name, metadata) in enumerate(parts):
         number, count = split_keys(metadata)
         if count != len(parts):
-            whole = "a whole model" if count == 1 else f"one of {count} files of its model"
-            raise BadModelFile(
-                f"{name}: it is {whole}; {len(parts)} {'file is' if len(parts) == 1 else 'files are'} here"
-            )
+            raise _wrong_count(name, count, len(parts))
         if number in places:
             raise BadModelFile(f"{name}: it is file {number + 1} of its model, as {parts[places[number]][0]} is")
         places[number] = index
     return [places[number] for number in sorted(places)]
+
+
+def _wrong_count(file_name: str, says_count: int, count: int) -> BadModelFile:
+    whole = "a whole model" if says_count == 1 else f"one of {says_count} files of its model"
+    return BadModelFile(f"{file_name}: it is {whole}; {count} {'file is' if count == 1 else 'files are'} here")

@@ -8,7 +8,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Sequence
-from ctypes import c_int, c_size_t, c_void_p
+from ctypes import POINTER, c_int, c_size_t, c_void_p
 from typing import Any, ClassVar, TypeVar
 
 from runner.engine.bindings import ggml
@@ -44,13 +44,21 @@ class Map(ctypes.Structure):
 assert ctypes.sizeof(Map) == 48
 
 
-def maps_can_be_returned() -> bool:
-    """Return True if a function that returns a map can be called on this platform."""
-    return sys.platform == "linux" and platform.machine() == "x86_64"
+def bind(library: ctypes.CDLL, symbol: str, *arguments: Any) -> ggml.Function | None:
+    """Return a function that answers with a map; None where this platform cannot call it, or the library lacks it."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    try:
+        function: ggml.Function = ctypes.CFUNCTYPE(c_void_p, POINTER(Map), *arguments)((symbol, library))
+    except AttributeError:
+        return None
+    return function
 
 
-def take_elements(answer: Map, node_type: type[AnyNode], *, nodes_max: int) -> list[AnyNode] | None:
-    """Copy a map's elements and free its memory. None: this C++ library lays maps out in another way."""
+def call(function: ggml.Function, node_type: type[AnyNode], *arguments: Any, nodes_max: int) -> list[AnyNode] | None:
+    """Return the elements of a function's map. None: this C++ library lays maps out in another way."""
+    answer = Map()
+    function(ctypes.byref(answer), *arguments)
     pending = [answer.root] if answer.root else []
     addresses: list[int] = []
     elements: list[AnyNode] = []

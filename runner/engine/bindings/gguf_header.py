@@ -10,10 +10,11 @@ from pathlib import Path
 
 from common.errors import BadModelFile
 from common.paths import open_regular
-from runner.core.model.description import METADATA_ITEMS_MAX, Scalar, TensorFacts, TokenType, Value
+from runner.core.model.description import Scalar, TensorFacts, TokenType, Value
 from runner.core.model.gguf_check import BLOCKS_MAX, BadGguf, BlockFormat, check_gguf
 from runner.engine.bindings import ggml
 
+METADATA_ITEMS_MAX = 5
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TOKEN_TYPES_KEY = "tokenizer.ggml.token_type"  # noqa: S105  # a key of the file format, no secret
 

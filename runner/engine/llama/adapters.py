@@ -8,9 +8,12 @@ import ctypes
 from pathlib import Path
 
 from common.errors import BadModelFile
+from runner.core.layout.refusals import MemoryClass, find_refusal
 from runner.core.model.model_files import AdapterFile
 from runner.engine.bindings import ggml
 from runner.engine.bindings.library import engine_log
+from runner.engine.llama.launch import Launch
+from runner.engine.llama.model import Model, launch_failure
 
 _LINES_SHOWN = 3
 _adapter_init = ggml.bind("llama_adapter_lora_init", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
@@ -20,18 +23,14 @@ _adapters_set = ggml.bind(
 )
 
 
-class AdapterRefused(Exception):
-    """The engine did not load an adapter; `engine_log.errors` says why."""
-
-
-def load_adapters(model_pointer: int, adapters: tuple[AdapterFile, ...]) -> list[int]:
-    """Return the engine's adapter for each file, in order.
+def load_adapters(launch: Launch, model: Model) -> list[int]:
+    """Return the engine's adapter for each file of a launch, in order.
 
     Raises:
-        AdapterRefused: of another model, or no memory for it.
-        BadModelFile: an adapter that is not for every token.
+        BadModelFile: one of another model, or one that is not for every token.
+        InsufficientMemory, DeviceMemoryExhausted: no memory for one.
     """
-    return [_load(model_pointer, adapter.path) for adapter in adapters]
+    return [_load(launch, model.pointer, adapter.path) for adapter in launch.files.adapters]
 
 
 def set_adapters(context_pointer: int, pointers: list[int], adapters: tuple[AdapterFile, ...]) -> None:
@@ -43,11 +42,13 @@ def set_adapters(context_pointer: int, pointers: list[int], adapters: tuple[Adap
     assert failed == 0, "adapters of this model"
 
 
-def _load(model_pointer: int, path: Path) -> int:
+def _load(launch: Launch, model_pointer: int, path: Path) -> int:
     engine_log.clear()
     pointer: int | None = _adapter_init(model_pointer, str(path).encode())
     if not pointer:
-        raise AdapterRefused(f"{path.name}: " + "; ".join(list(engine_log.errors)[-_LINES_SHOWN:]))
+        if find_refusal(engine_log.errors, phase=MemoryClass.ADAPTERS) is not None:
+            raise launch_failure(launch, MemoryClass.ADAPTERS)
+        raise BadModelFile(f"{path.name}: " + "; ".join(list(engine_log.errors)[-_LINES_SHOWN:]))
     if _adapter_start_tokens(pointer):
         raise BadModelFile(f"{path.name}: adapters that begin at certain tokens are not supported")
     return pointer

@@ -5,9 +5,8 @@ nothing is counted: models are placed by estimates, and a runner that loaded one
 Source: `llama_get_memory_breakdown` in llama-ext.h of llama.cpp.
 """
 
-import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, c_size_t, c_void_p
+from ctypes import c_size_t, c_void_p
 
 from runner.core.layout.memory_report import BufferUse, ClassBytes
 from runner.engine.bindings import cpp_map, ggml
@@ -29,11 +28,6 @@ class _Node(cpp_map.MapNode):
         ("cache_bytes", c_size_t),
         ("graph_bytes", c_size_t),
     )
-
-
-def can_read_breakdown() -> bool:
-    """Return True if `read_breakdown` works with this build."""
-    return cpp_map.maps_can_be_returned() and _breakdown_function() is not None
 
 
 def buffer_types(context: int) -> list[int]:
@@ -63,19 +57,13 @@ def read_breakdown(
 
 
 def _read_nodes(context: int) -> list[_Node]:
-    function = _breakdown_function()
-    if function is None or not can_read_breakdown():
+    function = cpp_map.bind(ggml.library, _SYMBOL, c_void_p)
+    if function is None:
         raise BreakdownUnavailable("the engine cannot count memory on this machine")
-    result = cpp_map.Map()
-    function(ctypes.byref(result), context)
-    nodes = cpp_map.take_elements(result, _Node, nodes_max=_NODES_MAX)
+    nodes = cpp_map.call(function, _Node, context, nodes_max=_NODES_MAX)
     if nodes is None:
         raise BreakdownUnavailable("the C++ library lays out std::map in an unknown way")
     return nodes
-
-
-def _breakdown_function() -> ggml.Function | None:
-    return ggml.bind_optional(_SYMBOL, c_void_p, POINTER(cpp_map.Map), c_void_p)
 
 
 def _to_use(node: _Node, device_ids: Mapping[int, str] | None, graphs: Mapping[int, int] | None) -> BufferUse:

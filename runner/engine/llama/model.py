@@ -13,6 +13,7 @@ from runner.core.layout.refusals import BufferRefusal, MemoryClass, find_refusal
 from runner.engine.bindings import ggml
 from runner.engine.bindings.gguf_header import check_model_file
 from runner.engine.bindings.library import engine_log
+from runner.engine.llama.launch import Launch
 from runner.engine.llama.parameters import ModelParameters, model_parameters
 from runner.engine.llama.vocabulary import Vocabulary
 
@@ -118,6 +119,11 @@ def load_failure(
     if any(word in text for word in _LAYOUT_WORDS):
         return InvalidRequest(f"{path.name}: {text}", param="layout")
     return BadModelFile(f"{path.name}: {text}")
+
+
+def launch_failure(launch: Launch, phase: MemoryClass) -> PunaError:
+    """Return the error of a launch whose last allocation was refused."""
+    return load_failure(launch.files.model, phase=phase, device_pointers=launch.device_pointers)
 
 
 def _refused(path: Path, refusal: BufferRefusal, device_pointers: Mapping[str, int], text: str) -> PunaError:

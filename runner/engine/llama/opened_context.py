@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from common.errors import BadModelFile, PunaError
 from common.spec.layout import FlashAttention, Layout
 from common.telemetry.logs import get_logger
 from runner.core.layout.layout import cache_cells
 from runner.core.layout.load_notes import parse_notes
 from runner.core.layout.memory_report import MemoryUse
-from runner.core.layout.refusals import MemoryClass, find_refusal
+from runner.core.layout.refusals import MemoryClass
 from runner.engine.bindings.library import engine_log
 from runner.engine.llama.accounting import (
     Count,
@@ -19,11 +18,11 @@ from runner.engine.llama.accounting import (
     output_row_bytes,
     report_layers,
 )
-from runner.engine.llama.adapters import AdapterRefused, load_adapters, set_adapters
+from runner.engine.llama.adapters import load_adapters, set_adapters
 from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.memory import BreakdownUnavailable
-from runner.engine.llama.model import Model, load_failure
+from runner.engine.llama.model import Model, launch_failure
 
 log = get_logger()
 
@@ -48,12 +47,7 @@ def open_context(launch: Launch, model: Model, parameters: Any, kind: type[Conte
         InvalidRequest: the engine cannot compute in the way that the layout asks for.
         BadModelFile: an adapter is not for this model.
     """
-    try:
-        adapters = load_adapters(model.pointer, launch.files.adapters)
-    except AdapterRefused as error:
-        if find_refusal(engine_log.errors, phase=MemoryClass.ADAPTERS) is None:
-            raise BadModelFile(str(error)) from None
-        raise launch_failure(launch, MemoryClass.ADAPTERS) from None
+    adapters = load_adapters(launch, model)
     engine_log.clear()
     try:
         context = kind(model.pointer, parameters, vocabulary_size=model.vocabulary.size)
@@ -103,8 +97,3 @@ def with_layers(
         launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra, count_again=count_again
     )
     return CountedMemory(use=use, copies_bytes=copies)
-
-
-def launch_failure(launch: Launch, phase: MemoryClass) -> PunaError:
-    """Return the error of a launch whose last allocation was refused."""
-    return load_failure(launch.files.model, phase=phase, device_pointers=launch.device_pointers)

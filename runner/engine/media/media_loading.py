@@ -7,7 +7,7 @@ Source: `mtmd_get_memory_usage` in mtmd.h and `clip_get_mem_usage` in clip.h of 
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, c_size_t, c_void_p
+from ctypes import c_size_t, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,11 @@ def planned_bytes(path: Path, *, device: int | None) -> dict[int | None, int]:
 
     The graph is that of mtmd's own first image, which for encoders of any image size is smaller than the largest one.
     """
-    function = _bind(_PLANNED, [ctypes.c_char_p, mtmd.mtmd_context_params])
+    function = cpp_map.bind(mtmd._libmtmd, _PLANNED, ctypes.c_char_p, mtmd.mtmd_context_params)
     if function is not None:
         parameters = projector_parameters(device, threads=1)
         parameters.warmup = True  # sizes the graph; with these functions nothing is allocated
-        counted = _by_device(_call(function, str(path).encode(), parameters))
+        counted = _by_device(function, str(path).encode(), parameters)
         if counted:
             return counted
     return {device: round(path.stat().st_size * (1 + GRAPH_MARGIN))}
@@ -63,36 +63,21 @@ def planned_bytes(path: Path, *, device: int | None) -> dict[int | None, int]:
 
 def held_bytes(projector: Projector) -> dict[int | None, int]:
     """Return the bytes of a loaded projector after its largest image was encoded. By ggml device; None is host RAM."""
-    function = _bind(_LOADED, [c_void_p])
+    function = cpp_map.bind(mtmd._libmtmd, _LOADED, c_void_p)
     if function is not None:
         encoder = c_void_p.from_address(projector.pointer).value  # the first member of mtmd_context
-        counted = _by_device(_call(function, encoder))
+        counted = _by_device(function, encoder)
         if sum(counted.values()) >= projector.path.stat().st_size // 2:  # else the member has moved
             return counted
     return planned_bytes(projector.path, device=projector.device)
 
 
-def _bind(symbol: str, arguments: list[Any]) -> Any:
-    if not cpp_map.maps_can_be_returned():
-        return None
-    try:
-        return ctypes.CFUNCTYPE(c_void_p, POINTER(cpp_map.Map), *arguments)((symbol, mtmd._libmtmd))
-    except AttributeError:
-        return None
-
-
-def _call(function: Any, *arguments: Any) -> dict[int, int]:
-    result = cpp_map.Map()
-    function(ctypes.byref(result), *arguments)
-    return {node.device: node.bytes for node in cpp_map.take_elements(result, _Node, nodes_max=_NODES_MAX) or ()}
-
-
-def _by_device(counted: dict[int, int]) -> dict[int | None, int]:
+def _by_device(function: ggml.Function, *arguments: Any) -> dict[int | None, int]:
     """CPU memory of any kind is host RAM."""
     result: dict[int | None, int] = {}
-    for device, size in counted.items():
-        key = None if ggml.device_type(device) == ggml.DEVICE_TYPE_CPU else device
-        result[key] = result.get(key, 0) + size
+    for node in cpp_map.call(function, _Node, *arguments, nodes_max=_NODES_MAX) or ():
+        key = None if ggml.device_type(node.device) == ggml.DEVICE_TYPE_CPU else node.device
+        result[key] = result.get(key, 0) + node.bytes
     return result
 
 

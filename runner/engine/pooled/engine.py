@@ -24,8 +24,8 @@ from runner.engine.llama.context import Context
 from runner.engine.llama.launch import Launch
 from runner.engine.llama.llama_engine import LlamaEngine, system_facts
 from runner.engine.llama.memory import BreakdownUnavailable
-from runner.engine.llama.model import Model
-from runner.engine.llama.opened_context import launch_failure, open_context
+from runner.engine.llama.model import Model, launch_failure
+from runner.engine.llama.opened_context import open_context
 from runner.engine.llama.special_tokens import read_frame, read_pair_tokens, read_rerank_template
 from runner.engine.pooled.pooled_context import PooledContext, output_bytes, pooled_context_parameters
 from runner.engine.pooled.pooled_loop import Job, PooledLoop

@@ -82,11 +82,6 @@ def test_special_tokens_are_texts_once_each_in_their_order() -> None:
     assert (description.bos_token, description.eos_token) == ("<s>", "")
 
 
-def test_long_lists_are_left_out_of_the_metadata() -> None:
-    metadata = described(long=list(range(6)), short=[1, 2]).metadata
-    assert (metadata["long"], metadata["short"]) == ((), [1, 2])
-
-
 def test_values_of_the_wrong_kind_are_not_given() -> None:
     description = described(general__name=7, llama__context_length="many", llama__block_count=-1)
     assert (description.title, description.context_tokens, description.layer_count) == ("", 0, 0)
