@@ -158,19 +158,17 @@ class RunnerProcess(EngineListener):
         self._outcome = outcome
         self._settings = settings
         self._args = args
-        self._board = StatusBoard(SystemClock())
         self._windows = DecodeWindows()
         layout = self._layout = parse_layout(args.layout)
         self._files = files_of(args)
         engine = self._engine = open_engine(self._files, layout, _engine_options(args, settings))
-        pooled: PooledService | None = None
-        self._requests: RequestTable
-        streams = self._requests = StreamTable(engine, on_change=self._board.changed)
-        if isinstance(engine, PooledLlamaEngine):  # it refuses every stream
-            embeddings = self._requests = EmbeddingTable(engine, on_change=self._board.changed)
-            pooled = PooledService(engine, embeddings, self._board)
-        self._board.requests = self._requests
-        self._threads = self._board.threads = ThreadSetting(engine, asked=layout.threads)
+        streams = StreamTable(engine)
+        # A pooled engine refuses every stream.
+        embeddings = EmbeddingTable(engine) if isinstance(engine, PooledLlamaEngine) else None
+        self._requests: RequestTable = embeddings or streams
+        self._threads = ThreadSetting(engine, asked=layout.threads)
+        self._board = StatusBoard(SystemClock(), self._requests, self._threads)
+        pooled = PooledService(embeddings, self._board) if embeddings is not None else None
         self._planned = _parse_planned(args.planned)
         self._lent = LentConnections(self._server_gone)
         self._prefetch = Prefetch(wanted_files(settings.prefetch, self._files.all))

@@ -17,7 +17,7 @@ from runner.core.model.description import Pooling
 from runner.core.pooled.embedding_inputs import frame_input
 from runner.core.pooled.rerank_prompt import IdsPart, Place, fill_ids, fill_text, plain_parts, split_template
 from runner.engine.contract.engine import TokenTable
-from runner.engine.contract.pooling import PooledEngine, PooledModel, PooledTimes
+from runner.engine.contract.pooling import PooledModel, PooledTimes
 from runner.serve.embedding_table import Computed, EmbeddingTable, Inputs
 from runner.serve.prompts import tokenize_prompt
 from runner.serve.status import StatusBoard
@@ -95,8 +95,8 @@ class PairPrompt:
 class PooledService:
     """Answers for a pooled model."""
 
-    def __init__(self, engine: PooledEngine, table: EmbeddingTable, board: StatusBoard) -> None:
-        self._engine = engine
+    def __init__(self, table: EmbeddingTable, board: StatusBoard) -> None:
+        self._engine = table.engine
         self._table = table
         self._board = board
 

@@ -1,16 +1,16 @@
 """The embedding and ranking requests of a runner as its event loop sees them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import PunaError, RequestCanceled
+from common.errors import RequestCanceled
 from runner.engine.contract.engine import StepReport
-from runner.engine.contract.pooling import PooledEngine, PooledReport, PooledTimes
+from runner.engine.contract.pooling import PooledEnd, PooledEngine, PooledReport, PooledTimes
 from runner.serve.streams import RequestTable, check_place
 
 Inputs = Sequence[Sequence[int]]
@@ -29,17 +29,16 @@ class _Request:
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     vectors: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    error: PunaError | None = None
-    times: PooledTimes | None = None
+    end: PooledEnd | None = None
 
 
 class EmbeddingTable(RequestTable):
     """Every embedding or ranking request."""
 
-    def __init__(self, engine: PooledEngine, *, on_change: Callable[[], None]) -> None:
-        """See `RequestTable`."""
-        super().__init__(on_change)
-        self._engine = engine
+    def __init__(self, engine: PooledEngine) -> None:
+        """`engine` computes vectors."""
+        super().__init__()
+        self.engine = engine
         self._requests: dict[int, _Request] = {}
 
     @property
@@ -57,19 +56,20 @@ class EmbeddingTable(RequestTable):
         check_place(self)
         self._next_id += 1
         request_id, request = self._next_id, _Request()
-        self._engine.submit_inputs(request_id, inputs)
+        self.engine.submit_inputs(request_id, inputs)
         self._requests[request_id] = request
         self._accept()
         try:
             await request.ended.wait()
         finally:
             if not request.ended.is_set():
-                self._engine.cancel(request_id)
-        if request.error is not None:
-            raise request.error
+                self.engine.cancel(request_id)
+        assert request.end is not None, "how it ended"
+        if request.end.error is not None:
+            raise request.end.error
         if len(request.vectors) < len(inputs):
             raise RequestCanceled("request canceled")  # the engine was stopped
-        return Computed([request.vectors[index] for index in range(len(inputs))], request.times)
+        return Computed([request.vectors[index] for index in range(len(inputs))], request.end.times)
 
     def apply(self, report: StepReport) -> None:
         """Hand out the vectors of one call."""
@@ -78,7 +78,7 @@ class EmbeddingTable(RequestTable):
             self._requests[vector.request_id].vectors[vector.input_index] = vector.values
         for end in report.ends:
             request = self._requests.pop(end.request_id)
-            request.error, request.times = end.error, end.times
+            request.end = end
             request.ended.set()
         if not self._requests:
             self.idle.set()

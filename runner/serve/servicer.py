@@ -144,7 +144,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         """Change how many threads compute."""
         self._check_placement(request)
         threads = self._board.threads
-        if threads is None or not threads.now:
+        if not threads.now:
             raise ModelLoading("the model is still loading", retry_after_s=1.0)
         used = threads.use(request.threads)
         self._board.changed()

@@ -23,8 +23,11 @@ _UNREAD_MAX = 256
 class StatusBoard:
     """The runner's state. Owned by the event loop."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, requests: RequestTable, threads: ThreadSetting) -> None:
         self._clock = clock
+        self._requests = requests
+        self._requests.on_change = self.changed
+        self.threads = threads
         self._state = cluster_pb2.RUNNER_STATE_LOADING
         self._draining = False
         self._loaded = LoadProgress(0.0, 0, 0)
@@ -32,8 +35,6 @@ class StatusBoard:
         self._watchers: set[_Watcher] = set()
         self.error_told = asyncio.Event()
         self.error: cluster_pb2.RunnerError | None = None
-        self.requests: RequestTable | None = None
-        self.threads: ThreadSetting | None = None
         self._keep_alive_ms: int | None = None
         self._keep_alive_wishes = 0
         self.memory: cluster_pb2.MemoryReport | None = None
@@ -83,7 +84,7 @@ class StatusBoard:
 
     def changed(self) -> None:
         """Tell everyone who watches."""
-        if self.requests is not None and self.requests.slots_busy:
+        if self._requests.slots_busy:
             self._busy_until_s = self._clock.now_s()
         status = self.snapshot()
         for watcher in self._watchers:
@@ -106,30 +107,29 @@ class StatusBoard:
 
     def snapshot(self) -> cluster_pb2.RunnerStatus:
         """Return the status now."""
-        requests = self.requests
-        busy = requests.slots_busy if requests is not None else 0
+        requests = self._requests
         idle_ms = 0
-        if self._state == cluster_pb2.RUNNER_STATE_READY and (requests is None or requests.inside == 0):
+        if self._state == cluster_pb2.RUNNER_STATE_READY and requests.inside == 0:
             idle_ms = round((self._clock.now_s() - self._busy_until_s) * MS_PER_S)
         return cluster_pb2.RunnerStatus(
-            state=self._shown_state(busy),
+            state=self._shown_state(),
             load_fraction=self._loaded.fraction,
             load_bytes_done=self._loaded.bytes_done,
             load_bytes_total=self._loaded.bytes_total,
-            slots_total=requests.slots if requests is not None else 0,
-            slots_busy=busy,
-            queued=requests.waiting if requests is not None else 0,
+            slots_total=requests.slots,
+            slots_busy=requests.slots_busy,
+            queued=requests.waiting,
             idle_ms=idle_ms,
             keep_alive_ms=self._keep_alive_ms,
             keep_alive_wishes=self._keep_alive_wishes,
-            requests_total=requests.accepted if requests is not None else 0,
+            requests_total=requests.accepted,
             memory=self.memory,
             error=self.error,
             held_prompt_ms=self._held_prompt_ms(),
             prompt_tokens_per_s=self._prompt_tokens_per_s(),
             decode_window=self.decode_window,
-            threads=self.threads.now if self.threads is not None else 0,
-            threads_max=self.threads.most if self.threads is not None else 0,
+            threads=self.threads.now,
+            threads_max=self.threads.most,
         )
 
     async def watch(self) -> AsyncIterator[cluster_pb2.RunnerStatus]:
@@ -156,18 +156,18 @@ class StatusBoard:
 
     def _held_prompt_ms(self) -> int:
         """Return the time to compute again all that the slots hold, at the speed seen so far."""
-        if self.requests is None or not self._evaluated_tokens:
+        if not self._evaluated_tokens:
             return 0
-        return round(self.requests.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
+        return round(self._requests.held_inputs * self._evaluated_ns / self._evaluated_tokens / NS_PER_MS)
 
     def _prompt_tokens_per_s(self) -> float:
         return self._evaluated_tokens * NS_PER_S / self._evaluated_ns if self._evaluated_ns else 0.0
 
-    def _shown_state(self, busy: int) -> cluster_pb2.RunnerState.ValueType:
+    def _shown_state(self) -> cluster_pb2.RunnerState.ValueType:
         if self._state == cluster_pb2.RUNNER_STATE_READY:
             if self._draining:
                 return cluster_pb2.RUNNER_STATE_DRAINING
-            if self.requests is not None and busy >= self.requests.slots > 0:
+            if self._requests.slots_busy >= self._requests.slots > 0:
                 return cluster_pb2.RUNNER_STATE_NO_SLOTS
         return self._state
 

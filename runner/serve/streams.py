@@ -107,9 +107,10 @@ class Stream:
 class RequestTable(ABC):
     """Requests inside the runner, as status and shutdown need them. Owned by the event loop."""
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when busy slots, waiting requests or the prompts that are held changed."""
-        self._on_change = on_change
+    def __init__(self) -> None:
+        """Empty."""
+        # Called when busy slots, waiting requests or the prompts that are held changed.
+        self.on_change: Callable[[], None] = lambda: None
         self._next_id = 0
         self.slots = 0
         self.slots_busy = 0
@@ -139,7 +140,7 @@ class RequestTable(ABC):
             self.slots_busy, self.waiting = report.slots_busy, report.waiting
             metrics.SLOTS_BUSY.set(report.slots_busy)
             metrics.QUEUE_DEPTH.set(report.waiting)
-            self._on_change()
+            self.on_change()
 
 
 def check_place(requests: RequestTable) -> None:
@@ -155,9 +156,9 @@ def check_place(requests: RequestTable) -> None:
 class StreamTable(RequestTable):
     """Every request of a model that generates."""
 
-    def __init__(self, engine: Engine, *, on_change: Callable[[], None]) -> None:
-        """See `RequestTable`."""
-        super().__init__(on_change)
+    def __init__(self, engine: Engine) -> None:
+        """`engine` generates."""
+        super().__init__()
         self._engine = engine
         self._streams: dict[int, Stream] = {}
         self.held = HeldPrefixes()

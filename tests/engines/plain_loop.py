@@ -19,7 +19,7 @@ from common.clock import NS_PER_S
 from common.errors import PunaError
 from runner.core.grammar.token_grammar import NO_TOKEN
 from runner.core.sequence.batching import BatchRow, plan_batch
-from runner.core.sequence.context_shift import ShiftMethod, plan_context_shift
+from runner.core.sequence.context_shift import plan_context_shift
 from runner.core.sequence.endings import CONTEXT_FULL, END_TOKEN, LENGTH
 from runner.core.sequence.slots import MemoryRules, SlotPolicy, SlotView, choose_slot
 from runner.engine.contract.engine import Ended, EngineListener, Failed, Freed, Progressed, Sampled, StepReport
@@ -230,7 +230,7 @@ class PlainLoop:
             return
         assert plan is not None, "a full context always has something to drop"
         del slot.held[plan.drop_start : plan.drop_stop]
-        if plan.method is ShiftMethod.RECOMPUTE:
+        if not plan.moves:
             sequence.pending = slot.held + sequence.pending
             slot.held = []
             sequence.generating = False

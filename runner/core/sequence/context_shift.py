@@ -5,18 +5,10 @@ Positions are token indices of one sequence; ranges are half-open [start, stop).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from common.errors import InvalidRequest
 from runner.core.sequence.inputs import groups_in
 from runner.core.sequence.truncation import Group
-
-
-class ShiftMethod(Enum):
-    """Method by which the engine carries out a shift."""
-
-    MOVE = "move"  # erase the range, renumber what follows
-    RECOMPUTE = "recompute"  # evaluate what stays again: the memory cannot move these cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +17,7 @@ class ContextShift:
 
     drop_start: int
     drop_stop: int
-    method: ShiftMethod
+    moves: bool  # True: what follows is renumbered; False: evaluated again, the memory cannot move these cells
 
 
 def kept_head_tokens(*, keep_tokens: int, prompt_tokens: int, context_tokens: int, adds_bos: bool) -> int:
@@ -99,11 +91,10 @@ def plan_context_shift(
     if discarded == 0:
         return None
     drop_stop = kept_tokens + discarded
-    moves = can_move and shared_tokens <= drop_stop
     return ContextShift(
         drop_start=kept_tokens,
         drop_stop=drop_stop,
-        method=ShiftMethod.MOVE if moves else ShiftMethod.RECOMPUTE,
+        moves=can_move and shared_tokens <= drop_stop,
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from common.telemetry.logs import get_logger
 from runner.core.sequence.batching import BatchRow
 from runner.core.sequence.checkpoints import best_checkpoint, plan_checkpoints, surplus_checkpoints
-from runner.core.sequence.context_shift import ContextShift, ShiftMethod
+from runner.core.sequence.context_shift import ContextShift
 from runner.core.sequence.decode_windows import LoneStep
 from runner.core.sequence.inputs import excess_rows, holds_media, whole_units
 from runner.core.sequence.slots import (
@@ -260,7 +260,7 @@ class SlotTable:
     def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
         """Make room in a full context; what must be computed again goes in front of what is pending."""
         slot.shifted = True
-        if plan.method is ShiftMethod.MOVE and self._context.erase(slot.id, plan.drop_start, plan.drop_stop):
+        if plan.moves and self._context.erase(slot.id, plan.drop_start, plan.drop_stop):
             distance = plan.drop_start - plan.drop_stop
             self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)
             del slot.held[plan.drop_start : plan.drop_stop]

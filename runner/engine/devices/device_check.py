@@ -51,7 +51,6 @@ _expand = ggml.bind("ggml_build_forward_expand", None, c_void_p, c_void_p)
 _open_backend = ggml.bind("ggml_backend_dev_init", c_void_p, c_void_p, c_void_p)
 _close_backend = ggml.bind("ggml_backend_free", None, c_void_p)
 _allocate = ggml.bind("ggml_backend_alloc_ctx_tensors", c_void_p, c_void_p, c_void_p)
-_free_buffer = ggml.bind("ggml_backend_buffer_free", None, c_void_p)
 _clear_buffer = ggml.bind("ggml_backend_buffer_clear", None, c_void_p, ctypes.c_uint8)
 _write = ggml.bind("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)
 _read = ggml.bind("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
@@ -153,7 +152,7 @@ def _allocated(context: int, backend: int) -> Iterator[int]:
     try:
         yield buffer
     finally:
-        _free_buffer(buffer)
+        ggml.free_buffer(buffer)
 
 
 def _graph_of(context: int, result: int) -> int:

@@ -87,16 +87,13 @@ def open_layout_devices(layout: Layout, rpc_endpoints: Sequence[str] = ()) -> di
     if not layout.devices:
         return {}
     try:
-        return _open_layout_devices(layout, rpc_endpoints)
+        # A card that two backends list has one id: the better backend's entry is the last one to be noted.
+        opened = sorted(open_devices(rpc_endpoints), key=lambda device: -backend_rank(device.facts.backend))
+        addresses = {device.rpc_address for device in layout.devices} - {""}
+        lent = {address: _add_rpc_server(address) for address in addresses}
     except ValueError as error:
         raise InvalidRequest(str(error), param="devices") from error
-
-
-def _open_layout_devices(layout: Layout, rpc_endpoints: Sequence[str]) -> dict[str, int]:
-    # A card that two backends list has one id: the better backend's entry is the last one to be noted.
-    opened = sorted(open_devices(rpc_endpoints), key=lambda device: -backend_rank(device.facts.backend))
     pointers = {device.identity.id: device.pointer for device in opened}
-    lent = {address: _add_rpc_server(address) for address in {device.rpc_address for device in layout.devices} - {""}}
     for device in layout.devices:
         if device.rpc_address:
             numbered = lent[device.rpc_address]

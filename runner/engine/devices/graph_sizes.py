@@ -26,8 +26,6 @@ _ALLOCATE = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t)
 _MAPS = Path("/proc/self/maps")
 
 _graph_reserve = ggml.bind_optional(_SYMBOL, c_void_p, c_void_p, c_uint32, c_uint32, c_uint32)
-# Of no bytes: a buffer that holds nothing, of any type.
-_allocate = ggml.bind("ggml_backend_buft_alloc_buffer", c_void_p, c_void_p, c_size_t)
 
 
 def reserve_graphs(context: int, buffer_types: Iterable[int], *, outputs_max: int) -> dict[int, int] | None:
@@ -65,7 +63,7 @@ def _noting(buffer_type: int, asked: dict[int, int]) -> Iterator[None]:
 
     def note(kind: int, size_bytes: int) -> int | None:
         asked[kind] = asked.get(kind, 0) + size_bytes
-        empty: int | None = _allocate(kind, 0)
+        empty: int | None = ggml.allocate_buffer(kind, 0)  # of no bytes: it holds nothing, of any type
         return empty
 
     slot = c_void_p.from_address(buffer_type + _ALLOCATE_SLOT * _POINTER_BYTES)

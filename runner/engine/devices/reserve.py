@@ -13,9 +13,7 @@ from runner.engine.bindings import ggml
 # A larger buffer than the device takes in one piece is tried in pieces; fewer than this many, whatever it says.
 PIECES_MAX = 1024
 
-_allocate = ggml.bind("ggml_backend_buft_alloc_buffer", c_void_p, c_void_p, c_size_t)
 _largest = ggml.bind("ggml_backend_buft_get_max_size", c_size_t, c_void_p)
-_free = ggml.bind("ggml_backend_buffer_free", None, c_void_p)
 
 
 def try_reservation(
@@ -36,14 +34,14 @@ def try_reservation(
                     return BufferRefusal(buffer=device_id, size_bytes=size_bytes, what=what)
     finally:
         for buffer in held:
-            _free(buffer)
+            ggml.free_buffer(buffer)
     return None
 
 
 def _hold(buffer_type: int, size_bytes: int, held: list[int]) -> bool:
     piece_bytes = max(_largest(buffer_type), size_bytes // PIECES_MAX, 1)
     while size_bytes > 0:
-        buffer = _allocate(buffer_type, min(size_bytes, piece_bytes))
+        buffer = ggml.allocate_buffer(buffer_type, min(size_bytes, piece_bytes))
         if not buffer:
             return False
         held.append(buffer)

@@ -82,7 +82,7 @@ class Harness(EngineListener):
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[LoadedModel] = self._loop.create_future()
         self.started = asyncio.Event()
-        self.streams = StreamTable(engine, on_change=lambda: None)
+        self.streams = StreamTable(engine)
         self._stepped = asyncio.Event()
         self._bridge = Bridge(self._loop, self, overlap=overlap)
 

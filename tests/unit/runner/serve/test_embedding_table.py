@@ -31,7 +31,7 @@ class QuietEngine:
 
 def make_table(*, slots: int = 2) -> tuple[EmbeddingTable, QuietEngine]:
     engine: Any = QuietEngine()
-    table = EmbeddingTable(engine, on_change=lambda: None)
+    table = EmbeddingTable(engine)
     table.slots = slots
     return table, engine
 

@@ -1,11 +1,14 @@
 """Status of a runner as it reports it."""
 
+from typing import cast
+
 import pytest
 
 from common.clock import SystemClock
 from common.errors import BadModelFile, ModelLoading, ShuttingDown
 from protos import cluster_pb2
-from runner.engine.contract.engine import StepReport, weights_progress
+from runner.engine.contract.engine import Engine, StepReport, weights_progress
+from runner.serve.compute_threads import ThreadSetting
 from runner.serve.status import StatusBoard
 from runner.serve.streams import RequestTable
 
@@ -16,16 +19,15 @@ class Requests(RequestTable):
     inside = 0
 
     def __init__(self) -> None:
-        super().__init__(lambda: None)
+        super().__init__()
         self.slots = 2
 
     def apply(self, report: StepReport) -> None: ...
 
 
 def board() -> tuple[StatusBoard, Requests]:
-    made, requests = StatusBoard(SystemClock()), Requests()
-    made.requests = requests
-    return made, requests
+    requests, engine = Requests(), object()
+    return StatusBoard(SystemClock(), requests, ThreadSetting(cast(Engine, engine), asked=0)), requests
 
 
 def state(of: StatusBoard) -> str:

@@ -5,7 +5,6 @@ import pytest
 from common.errors import InvalidRequest
 from runner.core.sequence.context_shift import (
     ContextShift,
-    ShiftMethod,
     discarded_tokens,
     kept_head_tokens,
     plan_context_shift,
@@ -50,7 +49,7 @@ def test_a_kept_head_that_fills_the_context_is_refused() -> None:
 @pytest.mark.behaviour("B-52")
 def test_shift_keeps_the_head_and_frees_half_of_the_rest() -> None:
     plan = plan_context_shift(held_tokens=100, context_tokens=100, kept_tokens=10, can_move=True)
-    assert plan == ContextShift(drop_start=10, drop_stop=55, method=ShiftMethod.MOVE)
+    assert plan == ContextShift(drop_start=10, drop_stop=55, moves=True)
 
 
 def test_nothing_is_dropped_while_there_is_room() -> None:
@@ -61,18 +60,18 @@ def test_nothing_is_dropped_while_there_is_room() -> None:
 def test_a_memory_that_cannot_move_computes_again() -> None:
     plan = plan_context_shift(held_tokens=100, context_tokens=100, kept_tokens=10, can_move=False)
     assert plan is not None
-    assert plan.method is ShiftMethod.RECOMPUTE
+    assert not plan.moves
 
 
 @pytest.mark.behaviour("B-42")
 @pytest.mark.parametrize(
-    ("shared", "method"),
-    [(0, ShiftMethod.MOVE), (55, ShiftMethod.MOVE), (56, ShiftMethod.RECOMPUTE), (100, ShiftMethod.RECOMPUTE)],
+    ("shared", "moves"),
+    [(0, True), (55, True), (56, False), (100, False)],
 )
-def test_cells_that_another_slot_uses_are_not_moved(shared: int, method: ShiftMethod) -> None:
+def test_cells_that_another_slot_uses_are_not_moved(shared: int, moves: bool) -> None:
     plan = plan_context_shift(held_tokens=100, context_tokens=100, kept_tokens=10, can_move=True, shared_tokens=shared)
     assert plan is not None
-    assert plan.method is method
+    assert plan.moves is moves
 
 
 @pytest.mark.behaviour("B-52")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidRequest
-from runner.core.sequence.context_shift import ShiftMethod, plan_context_shift, replay_context, whole_head_tokens
+from runner.core.sequence.context_shift import plan_context_shift, replay_context, whole_head_tokens
 from runner.core.sequence.inputs import (
     MediaUnit,
     excess_rows,
@@ -153,7 +153,7 @@ def test_a_shift_that_begins_to_drop_an_image_drops_all_of_it() -> None:
             held_tokens=len(held), context_tokens=context, kept_tokens=kept, can_move=True, groups=groups
         )
         assert plan is not None
-        assert plan.method is ShiftMethod.MOVE
+        assert plan.moves
         return plan.drop_start, plan.drop_stop
 
     assert dropped(0) == (0, 17)  # half of the context would end inside the image
