@@ -12,16 +12,9 @@ from protos import cluster_pb2, runner_pb2
 from runner.core.devices.devices import CPU_ID
 from runner.core.layout.memory_report import ClassBytes, MemoryUse
 from runner.core.sequence.decode_windows import StepReads, Window
-from runner.core.sequence.endings import EndReason
 from runner.core.sequence.requests import KEEP_TOKENS_DEFAULT, GenerationRequest, TokenizedPrompt
 from runner.core.sequence.text_stream import TextToken
 from runner.serve.constraints import EngineConstraints
-
-DONE_REASONS = {
-    EndReason.END_TOKEN: runner_pb2.DONE_REASON_END_TOKEN,
-    EndReason.STOP_STRING: runner_pb2.DONE_REASON_STOP_STRING,
-    EndReason.LENGTH: runner_pb2.DONE_REASON_LENGTH,
-}
 
 
 def parse_layout(text: str) -> Layout:

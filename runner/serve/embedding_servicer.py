@@ -17,8 +17,8 @@ from runner.core.model.description import Pooling
 from runner.core.pooled.embedding_inputs import frame_input
 from runner.core.pooled.rerank_prompt import IdsPart, Place, fill_ids, fill_text, plain_parts, split_template
 from runner.engine.contract.engine import TokenTable
-from runner.engine.contract.pooling import PooledModel, PooledTimes
-from runner.serve.embedding_table import Computed, EmbeddingTable, Inputs
+from runner.engine.contract.pooling import PooledModel
+from runner.serve.embedding_table import NO_TIMES, Computed, EmbeddingTable, Inputs
 from runner.serve.prompts import tokenize_prompt
 from runner.serve.status import StatusBoard
 from runner.serve.streams import check_place
@@ -135,14 +135,13 @@ class PooledService:
         check_place(self._table)
         inputs = await self._prepared(rerank_inputs, request, model)
         computed = await self._compute(inputs)
-        prompt_ns, queue_ns = _durations(computed.times)
         return runner_pb2.RerankResponse(
             scores=[
                 runner_pb2.RerankScore(score=float(vector[0]), prompt_tokens=len(tokens))
                 for vector, tokens in zip(computed.vectors, inputs, strict=True)
             ],
-            prompt_duration_ns=prompt_ns,
-            queue_duration_ns=queue_ns,
+            prompt_duration_ns=computed.times.compute_ns,
+            queue_duration_ns=computed.times.queue_ns,
         )
 
     async def _prepared(
@@ -172,28 +171,27 @@ class PooledService:
             raise
         finally:
             metrics.REQUESTS.labels(reason=outcome).inc()
-            prompt_ns, queue_ns = _durations(computed.times if computed is not None else None)
+            times = computed.times if computed is not None else NO_TIMES
             log.info(
                 "request.done",
                 reason=outcome,
                 inputs=len(inputs),
                 prompt_tokens=sum(len(tokens) for tokens in inputs),
                 cached_tokens=0,
-                queue_ms=round(queue_ns / NS_PER_MS, 3),
-                prompt_ms=round(prompt_ns / NS_PER_MS, 3),
+                queue_ms=round(times.queue_ns / NS_PER_MS, 3),
+                prompt_ms=round(times.compute_ns / NS_PER_MS, 3),
             )
         return computed
 
 
 def _embed_response(inputs: Inputs, computed: Computed) -> runner_pb2.EmbedResponse:
-    prompt_ns, queue_ns = _durations(computed.times)
     return runner_pb2.EmbedResponse(
         embeddings=[
             runner_pb2.Embedding(vector=vector.tolist(), prompt_tokens=len(tokens))
             for vector, tokens in zip(computed.vectors, inputs, strict=True)
         ],
-        prompt_duration_ns=prompt_ns,
-        queue_duration_ns=queue_ns,
+        prompt_duration_ns=computed.times.compute_ns,
+        queue_duration_ns=computed.times.queue_ns,
     )
 
 
@@ -252,7 +250,3 @@ def _limit(asked_tokens: int | None, model: PooledModel) -> int:
     if asked_tokens == 0:
         raise InvalidRequest("context_tokens must be at least 1", param="context_tokens")
     return min(asked_tokens or model.input_tokens_max, model.input_tokens_max)
-
-
-def _durations(times: PooledTimes | None) -> tuple[int, int]:
-    return (times.compute_ns, times.queue_ns) if times is not None else (0, 0)

@@ -14,13 +14,14 @@ from runner.engine.contract.pooling import PooledEnd, PooledEngine, PooledReport
 from runner.serve.streams import RequestTable, check_place
 
 Inputs = Sequence[Sequence[int]]
+NO_TIMES = PooledTimes(queue_ns=0, compute_ns=0)  # no input was in a call
 
 
 class Computed(NamedTuple):
     """The vectors of one request, in the order of its inputs."""
 
     vectors: list[NDArray[np.float32]]
-    times: PooledTimes | None
+    times: PooledTimes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class EmbeddingTable(RequestTable):
             raise request.end.error
         if len(request.vectors) < len(inputs):
             raise RequestCanceled("request canceled")  # the engine was stopped
-        return Computed([request.vectors[index] for index in range(len(inputs))], request.end.times)
+        return Computed([request.vectors[index] for index in range(len(inputs))], request.end.times or NO_TIMES)
 
     def apply(self, report: StepReport) -> None:
         """Hand out the vectors of one call."""

@@ -20,7 +20,6 @@ from runner.core.sequence.text_stream import Release, check_stop_strings
 from runner.engine.contract.engine import Engine, Progressed, SequenceTimes
 from runner.serve.constraints import ConstraintReader
 from runner.serve.converters import (
-    DONE_REASONS,
     request_from_proto,
     token_to_proto,
 )
@@ -233,7 +232,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
 def _final(finished: Finished) -> runner_pb2.Final:
     times = finished.times
     final = runner_pb2.Final(
-        reason=DONE_REASONS[finished.ending.reason],
+        reason=runner_pb2.DoneReason.Value(f"DONE_REASON_{finished.ending.reason.name}"),
         stop_string=finished.ending.stop_string,
         generated_tokens=finished.generated_tokens,
         detail=finished.ending.detail,

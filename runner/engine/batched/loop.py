@@ -144,7 +144,7 @@ class Loop(EngineLoop):
         """Give the slot back. `unheld_tokens` of the generated ones never reached the cache."""
         slot = self._slots.slots[sequence.slot_id]
         slot.generated_held = max(0, sequence.rules.generated - unheld_tokens)
-        self._slots.free(slot)
+        slot.sequence = None  # its content stays for the next prompt that begins the same
         del self._running[sequence.id]
         if sequence.images and self.media is not None:
             self.media.store.forget(sequence.request.prompt.images, sequence.id)
@@ -167,8 +167,7 @@ class Loop(EngineLoop):
         while self._waiting and self._slots.busy < self._context.slots:
             sequence = self._waiting.popleft()
             sequence.slot_ns = time.monotonic_ns()
-            slot = self._slots.take(sequence, reuse=sequence.request.cache_prompt)
-            assert slot is not None, "a slot was free"
+            self._slots.take(sequence, reuse=sequence.request.cache_prompt)
             self._running[sequence.id] = sequence
             if sequence.media_ahead and self.media is not None:
                 self.media.begin(sequence)
@@ -229,7 +228,7 @@ class Loop(EngineLoop):
                 context_tokens=sequence.prepared.context_tokens,
                 kept_tokens=sequence.prepared.kept_tokens,
                 can_move=self._slots.rules.can_move,
-                shared_tokens=self._slots.shared_tokens(slot),
+                shared_tokens=self._slots.shared.shared_tokens(slot.id),
                 groups=groups_in(slot.held) if sequence.images else (),
             )
         except PunaError as error:
@@ -346,7 +345,7 @@ class Loop(EngineLoop):
                 done = total - len(sequence.pending)
                 report.outcomes.append(Progressed(sequence.id, done, total, sequence.cached_prompt_tokens))
             if sequence.checkpoints and len(slot.held) == sequence.checkpoints[0]:
-                self._slots.save_checkpoint(slot)
+                self._slots.checkpoints.save(slot.id, len(slot.held))
                 sequence.checkpoints = sequence.checkpoints[1:]
         if output < 0:
             return

@@ -132,12 +132,12 @@ class SlotTable:
         """Checkpoints are taken only of memory that cannot go back; prompts are parked only from memory that can."""
         goes_back = rules.erases_tail and rules.window_tokens == 0
         parks = goes_back and policy is SlotPolicy.BEST  # the other policy never copies a prefix
-        self._checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else copies_bytes_max)
+        self.checkpoints = CheckpointStore(context, bytes_max=0 if goes_back else copies_bytes_max)
         self._parking = ParkingLot(context, bytes_max=copies_bytes_max if parks else 0)
         self._context = context
         self._policy = policy
         self.rules = rules
-        self._shared = SharedCells()
+        self.shared = SharedCells()
         self._uses = 0
         self.has_parked = False  # since the last report of held prompts
         self.slots = [Slot(id=slot_id) for slot_id in range(context.slots)]
@@ -180,12 +180,11 @@ class SlotTable:
 
         return max(rows, key=age)
 
-    def take(self, sequence: Sequence, *, reuse: bool) -> Slot | None:
-        """Give a sequence the slot that the policy chooses and set what is still to be computed; None: all busy."""
+    def take(self, sequence: Sequence, *, reuse: bool) -> Slot:
+        """Give a sequence the slot that the policy chooses and set what is still to be computed. One is free."""
         inputs, salt = sequence.prepared.inputs, sequence.request.cache_salt
         choice = choose_slot(self._views(), inputs, policy=self._policy, rules=self.rules, reuse=reuse, salt=salt)
-        if choice is None:
-            return None
+        assert choice is not None, "a slot is free"
         slot = self.slots[choice.slot_id]
         assert slot.sequence is None, "a busy slot was chosen"
         slot.sequence = sequence
@@ -221,10 +220,6 @@ class SlotTable:
             self._fill(slot, sequence, choice)
         return False
 
-    def free(self, slot: Slot) -> None:
-        """Free the slot; its content stays for the next prompt that begins the same."""
-        slot.sequence = None
-
     def erase_tail(self, slot: Slot, kept_tokens: int) -> None:
         """Forget inputs from `kept_tokens` on; more where the memory can only go back to a checkpoint."""
         if kept_tokens >= len(slot.held):
@@ -233,14 +228,10 @@ class SlotTable:
             kept_tokens = self._go_back(slot, kept_tokens)
         self._forget(slot, kept_tokens)
 
-    def save_checkpoint(self, slot: Slot) -> None:
-        """Keep a copy of what this slot's memory could not go back to."""
-        self._checkpoints.save(slot.id, len(slot.held))
-
     def _go_back(self, slot: Slot, kept_tokens: int) -> int:
         """Restore the latest checkpoint within the first inputs, else erase all; return how many inputs are left."""
-        place = best_checkpoint(self._checkpoints.places(slot.id), prefix_tokens=kept_tokens)
-        restored = place > 0 and self._checkpoints.restore(slot.id, source_id=slot.id, tokens=place)
+        place = best_checkpoint(self.checkpoints.places(slot.id), prefix_tokens=kept_tokens)
+        restored = place > 0 and self.checkpoints.restore(slot.id, source_id=slot.id, tokens=place)
         if restored and self._context.erase(slot.id, _position(slot, place)):
             return place
         self._context.erase(slot.id, 0)
@@ -250,12 +241,8 @@ class SlotTable:
         """Book what was erased."""
         del slot.held[kept_tokens:]
         slot.excess = excess_rows(slot.held) if slot.excess else 0
-        self._shared.cut(slot.id, kept_tokens)
-        self._checkpoints.cut(slot.id, kept_tokens)
-
-    def shared_tokens(self, slot: Slot) -> int:
-        """Return the number of inputs at the start whose cells another slot uses too."""
-        return self._shared.shared_tokens(slot.id)
+        self.shared.cut(slot.id, kept_tokens)
+        self.checkpoints.cut(slot.id, kept_tokens)
 
     def shift(self, slot: Slot, sequence: Sequence, plan: ContextShift) -> None:
         """Make room in a full context; what must be computed again goes in front of what is pending."""
@@ -264,8 +251,8 @@ class SlotTable:
             distance = plan.drop_start - plan.drop_stop
             self._context.move(slot.id, plan.drop_stop, len(slot.held), distance)
             del slot.held[plan.drop_start : plan.drop_stop]
-            self._shared.cut(slot.id, plan.drop_start)
-            self._checkpoints.cut(slot.id, plan.drop_start)
+            self.shared.cut(slot.id, plan.drop_start)
+            self.checkpoints.cut(slot.id, plan.drop_start)
             return
         before = list(slot.held)
         if self.rules.window_tokens:  # it may have lost what the first input after the head has to see
@@ -325,7 +312,7 @@ class SlotTable:
                 busy=slot.sequence is not None,
                 last_used=slot.last_used,
                 first_position=max(0, self._context.first_position(slot.id)) if windowed else 0,
-                checkpoints=self._checkpoints.places(slot.id),
+                checkpoints=self.checkpoints.places(slot.id),
                 excess=slot.excess,
                 salt=slot.salt,
             )
@@ -357,7 +344,7 @@ class SlotTable:
             sequence.media_ahead = holds_media(inputs[prefix:])
         sequence.pending = inputs[prefix:]
         sequence.cached_tokens = prefix
-        if self._checkpoints.enabled:
+        if self.checkpoints.enabled:
             planned = plan_checkpoints(
                 held_tokens=prefix, prompt_tokens=len(inputs), boundaries=sequence.prepared.boundaries
             )
@@ -376,13 +363,13 @@ class SlotTable:
             return
         self._context.copy(choice.source_id, slot.id, stop)
         if choice.restores:
-            restored = self._checkpoints.restore(slot.id, source_id=choice.source_id, tokens=prefix)
+            restored = self.checkpoints.restore(slot.id, source_id=choice.source_id, tokens=prefix)
             if not restored or not self._context.erase(slot.id, stop):
                 self._context.erase(slot.id, 0)
                 return
         if self._context.shares_cells:
-            self._shared.fork(choice.source_id, slot.id, prefix)
-        self._checkpoints.fork(choice.source_id, slot.id, prefix)
+            self.shared.fork(choice.source_id, slot.id, prefix)
+        self.checkpoints.fork(choice.source_id, slot.id, prefix)
         slot.held = inputs[:prefix]
         log.info("slot.forked", source=choice.source_id, slot=slot.id, tokens=prefix)
 

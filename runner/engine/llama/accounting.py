@@ -68,22 +68,12 @@ def count_memory(
     device_ids.update({launch.device_pointers[device.device_id]: device.device_id for device in launch.layout.devices})
     buffers = read_breakdown(context, device_ids, graphs=graphs)
     mapped = any(buffer.device_id is None and _MAPPED in buffer.buffer_type for buffer in buffers)
-    buffers += projector_buffers(projector_bytes or {}, device_ids)
+    for pointer, size in (projector_bytes or {}).items():
+        device_id = None if pointer is None else device_ids.get(pointer, "")
+        buffers.append(BufferUse(buffer_type="projector", device_id=device_id, bytes=ClassBytes(projector_bytes=size)))
     return Count(
         use=sum_by_device(buffers, device_ids=[device.device_id for device in launch.layout.devices]), mapped=mapped
     )
-
-
-def projector_buffers(sizes: Mapping[int | None, int], device_ids: Mapping[int, str]) -> list[BufferUse]:
-    """Return a projector's bytes by ggml device (None: host RAM) as lines of a breakdown."""
-    return [
-        BufferUse(
-            buffer_type="projector",
-            device_id=None if pointer is None else device_ids.get(pointer, ""),
-            bytes=ClassBytes(projector_bytes=size),
-        )
-        for pointer, size in sizes.items()
-    ]
 
 
 def report_layers(
