@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import json_format
@@ -85,25 +84,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="check the slots against the engine after every step")
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The process's exit status, decided while it runs."""
-
-    status: int = 0
-
-
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a drain, 1 if it cannot start, 3 if the model cannot be loaded."""
-    outcome = Outcome()
+    status = 0
 
     async def serve(settings: RunnerSettings, stop: asyncio.Event) -> None:
+        nonlocal status
         try:
-            runner = RunnerProcess(args, settings, outcome)
+            runner = RunnerProcess(args, settings)
         except InvalidRequest as error:
             raise StartupError(" ".join(error.message.split())) from error
-        await runner.serve(stop)
+        status = await runner.serve(stop)
 
-    return run_service("runner", RunnerSettings, serve) or outcome.status
+    return run_service("runner", RunnerSettings, serve) or status
 
 
 class Bridge(EngineListener):
@@ -154,8 +147,7 @@ class Bridge(EngineListener):
 class RunnerProcess(EngineListener):
     """Wires the engine to the server."""
 
-    def __init__(self, args: argparse.Namespace, settings: RunnerSettings, outcome: Outcome) -> None:
-        self._outcome = outcome
+    def __init__(self, args: argparse.Namespace, settings: RunnerSettings) -> None:
         self._settings = settings
         self._args = args
         self._windows = DecodeWindows()
@@ -184,8 +176,8 @@ class RunnerProcess(EngineListener):
         self._servicer = RunnerServicer(self._engine, streams, self._board, info, pooled)
         self._load_ended = asyncio.Event()
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Listen, say where, load, serve until `stop`, drain."""
+    async def serve(self, stop: asyncio.Event) -> int:
+        """Listen, say where, load, serve until `stop`, drain; return the exit status."""
         server = bind_server(
             self._args.listen,
             register=lambda server: runner_pb2_grpc.add_RunnerServicer_to_server(self._servicer, server),
@@ -204,10 +196,12 @@ class RunnerProcess(EngineListener):
             await server.set_serving(True)
             await self._describe()
             await stop.wait()
+        status = 0
         if self._board.error is not None:
             await _first(stop.wait(), asyncio.sleep(ERROR_SHOWN_S), self._board.error_told.wait())
-            self._outcome.status = EXIT_LOAD_FAILED
+            status = EXIT_LOAD_FAILED
         await self._shut_down(server)
+        return status
 
     async def _load(self, bridge: Bridge) -> None:
         """Let the engine load, unless the layout cannot be reserved here."""
@@ -250,8 +244,10 @@ class RunnerProcess(EngineListener):
         self._board.progressed(progress)
 
     def died(self, error: BaseException) -> None:
-        """End the process at once."""
-        die(error)
+        """End the process at once, whatever else goes on in it: the engine's state is unknown."""
+        log.critical("engine.died", kind=type(error).__name__, text=str(error), exc_info=error)
+        sys.stderr.flush()
+        os._exit(EXIT_ENGINE_DIED)
 
     def stepped(self, report: StepReport) -> None:
         """Hand a step's outcomes to the requests."""
@@ -259,7 +255,7 @@ class RunnerProcess(EngineListener):
             self._requests.apply(report)
             self._see_decode(report)
         except Exception as error:  # noqa: BLE001  # streams would hang silently
-            die(error)
+            self.died(error)
 
     def _see_decode(self, report: StepReport) -> None:
         """Add a full window of decode steps to the next status: it is not urgent."""
@@ -296,7 +292,7 @@ class RunnerProcess(EngineListener):
         error = RunnerLost(f"the RPC server {address}, whose devices the model is on, is gone")
         log.critical("engine.server_gone", server=address)
         self._board.failed(error)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, die, error)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self.died, error)
 
     def load_failed(self, error: PunaError) -> None:
         """Report the failure, with the sizes of a layout that did not fit."""
@@ -349,13 +345,6 @@ def _engine_options(args: argparse.Namespace, settings: RunnerSettings) -> Engin
         ),
         fake=parse_fake_options(args.engine_options or settings.engine_options),
     )
-
-
-def die(error: BaseException) -> None:
-    """End the process at once, whatever else goes on in it: the engine's state is unknown."""
-    log.critical("engine.died", kind=type(error).__name__, text=str(error), exc_info=error)
-    sys.stderr.flush()
-    os._exit(EXIT_ENGINE_DIED)
 
 
 async def _first(*awaitables: Coroutine[Any, Any, object]) -> None:

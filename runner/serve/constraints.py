@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,13 +51,16 @@ class TenantCache(Generic[Key, Value]):
         """Return a tenant's value for a key, or None."""
         return self._kept.get((salt, key))
 
-    def put(self, salt: str, key: Key, value: Value) -> None:
-        """Keep it."""
-        self._kept[salt, key] = value
-        if len(self._kept) > self._most:
-            counts = Counter(kept_salt for kept_salt, _ in self._kept)
-            highest = max(counts.values())
-            del self._kept[next(one for one in self._kept if counts[one[0]] == highest)]
+    def get_or_make(self, salt: str, key: Key, make: Callable[[], Value]) -> Value:
+        """Return a tenant's value for a key; a new one is kept."""
+        known = self.get(salt, key)
+        if known is None:
+            known = self._kept[salt, key] = make()
+            if len(self._kept) > self._most:
+                counts = Counter(kept_salt for kept_salt, _ in self._kept)
+                highest = max(counts.values())
+                del self._kept[next(one for one in self._kept if counts[one[0]] == highest)]
+        return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,25 +149,28 @@ class ConstraintReader:
         salt: str = "",
     ) -> EngineConstraints:
         """As `read`, in the caller's thread. `resumed` tokens are followed here, so that the engine need not."""
-        grammar = self._grammar(key, vocabulary, resumed, salt) if key is not None else None
-        found = self._find_breakers(breakers, vocabulary, salt) if breakers else None
+        grammar: TokenGrammar | None = None
+        found: Breakers | None = None
+        with self._lock:
+            if key is not None:
+                grammar = self._grammars.get_or_make(salt, key, partial(self._new_grammar, key, vocabulary, resumed))
+            if breakers:
+                tokenize = partial(vocabulary.tokenize, parse_special=False)
+                made = partial(find_breakers, breakers, pieces=vocabulary.pieces, tokenize=tokenize)
+                found = self._breakers.get_or_make(salt, breakers, made)
         return EngineConstraints(grammar=grammar, breakers=found)
 
-    def _grammar(
-        self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...], salt: str
-    ) -> TokenGrammar:
-        with self._lock:
-            known = self._grammars.get(salt, key)
-            if known is None:
-                grammar = Grammar(_rules_of(key))
-                trie = self._trie(key.token_ids, vocabulary)
-                known = TokenGrammar(
-                    grammar, trie, pieces=vocabulary.pieces, end_tokens=vocabulary.end_tokens, param=key.kind
-                )
-                if resumed and max(resumed) < vocabulary.size:
-                    _ = GrammarCursor(known, resumed=resumed).complete
-                self._grammars.put(salt, key, known)
-            return known
+    def _new_grammar(self, key: ConstraintText, vocabulary: TokenTable, resumed: tuple[int, ...]) -> TokenGrammar:
+        made = TokenGrammar(
+            Grammar(_rules_of(key)),
+            self._trie(key.token_ids, vocabulary),
+            pieces=vocabulary.pieces,
+            end_tokens=vocabulary.end_tokens,
+            param=key.kind,
+        )
+        if resumed and max(resumed) < vocabulary.size:
+            _ = GrammarCursor(made, resumed=resumed).complete
+        return made
 
     def _trie(self, token_ids: frozenset[int], vocabulary: TokenTable) -> TokenTrie:
         known = self._tries.get(token_ids)
@@ -176,15 +182,6 @@ class ConstraintReader:
             if len(self._tries) > TRIES_MAX:
                 self._tries.popitem(last=False)
         return known
-
-    def _find_breakers(self, texts: tuple[str, ...], vocabulary: TokenTable, salt: str) -> Breakers:
-        with self._lock:
-            known = self._breakers.get(salt, texts)
-            if known is None:
-                tokenize = partial(vocabulary.tokenize, parse_special=False)
-                known = find_breakers(texts, pieces=vocabulary.pieces, tokenize=tokenize)
-                self._breakers.put(salt, texts, known)
-            return known
 
 
 def budget_of(request: runner_pb2.GenerateRequest, vocabulary: TokenTable) -> ReasoningBudget:
