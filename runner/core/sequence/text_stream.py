@@ -4,6 +4,7 @@ Text leaves in whole tokens, so that the ids that were sent are exactly the ids 
 another runner from them.
 """
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,14 +15,7 @@ from runner.core.sequence.logprobs import TokenLogprobs
 
 STOP_STRINGS_MAX = 64
 STOP_STRING_BYTES_MAX = 4096
-_CONTINUATION = range(0x80, 0xC0)
-# The second byte after these is limited further: no overlong forms, no surrogates, nothing above U+10FFFF.
-_SECOND_BYTES = {
-    0xE0: range(0xA0, 0xC0),
-    0xED: range(0x80, 0xA0),
-    0xF0: range(0x90, 0xC0),
-    0xF4: range(0x80, 0x90),
-}
+_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TextToken(NamedTuple):
@@ -60,25 +54,13 @@ def check_stop_strings(stops: Sequence[str]) -> tuple[bytes, ...]:
 
 def incomplete_tail_bytes(data: bytes) -> int:
     """Return the number of bytes at the end that begin an incomplete UTF-8 character (0 to 3)."""
-    for length in range(1, min(3, len(data)) + 1):
-        lead = data[-length]
-        if lead in _CONTINUATION:
-            continue
-        needed = _character_bytes(lead)
-        if length >= needed:
-            return 0
-        second_is_wrong = length > 1 and data[1 - length] not in _SECOND_BYTES.get(lead, _CONTINUATION)
-        return 0 if second_is_wrong else length
-    return 0
-
-
-def _character_bytes(lead: int) -> int:
-    """Length of the character that a byte begins; 0 if no character begins with it."""
-    if 0xC2 <= lead <= 0xDF:
-        return 2
-    if 0xE0 <= lead <= 0xEF:
-        return 3
-    return 4 if 0xF0 <= lead <= 0xF4 else 0
+    if data[-1:] < b"\x80":
+        return 0
+    decoder = _Decoder("replace")
+    decoder.decode(data[-3:])
+    tail, _ = decoder.getstate()
+    # The decoder waits for the end of a surrogate, which no character begins with.
+    return 0 if tail[:1] == b"\xed" and tail[1:] >= b"\xa0" else len(tail)
 
 
 def find_stop(data: bytes, stops: Sequence[bytes]) -> tuple[int, bytes] | None:
