@@ -141,7 +141,9 @@ def _count_cells(launch: Launch, model: Any, *, projector: PlannedProjector) -> 
     cells = cache_cells(launch.layout)
     if cells <= CELLS_COUNTED_MAX:
         return _count(launch, model, launch.layout, projector=projector)
-    small, large = (_with_cells(launch.layout, CELLS_COUNTED_MAX // part) for part in (2, 1))
+    small, large = (
+        replace(launch.layout, context_tokens=CELLS_COUNTED_MAX // part // launch.layout.slots) for part in (2, 1)
+    )
     use = extrapolate(
         _count(launch, model, small, projector=projector).use,
         _count(launch, model, large, projector=projector).use,
@@ -186,21 +188,14 @@ def _count(
     if not context:
         if find_refusal(engine_log.errors, phase=MemoryClass.CACHE) is not None:
             raise load_failure(launch.files.model, phase=MemoryClass.CACHE, device_pointers=launch.device_pointers)
-        raise InvalidRequest(f"the engine refuses the layout: {_last_errors()}", param="layout")
+        reasons = "; ".join(engine_log.errors) or "no reason given"
+        raise InvalidRequest(f"the engine refuses the layout: {reasons}", param="layout")
     try:
         outputs_max = 0 if llama.llama_model_has_encoder(model) else parameters.n_outputs_max
         graphs = reserve_graphs(context, buffer_types(context), outputs_max=outputs_max)
         return count_memory(launch, context, projector_bytes=projector.memory, graphs=graphs)
     finally:
         llama.llama_free(context)
-
-
-def _with_cells(layout: Layout, cells: int) -> Layout:
-    return replace(layout, context_tokens=cells // layout.slots)
-
-
-def _last_errors() -> str:
-    return "; ".join(engine_log.errors) or "no reason given"
 
 
 def _refuse(message: str, status: int) -> int:

@@ -58,7 +58,11 @@ def run(args: argparse.Namespace) -> int:
         start_engine()
         here = {device.identity.id: device.pointer for device in open_devices()}
         pointers = [here[device_id] for device_id in args.device]
-        caps = _watch_devices(args.device, here, dict(args.max_bytes), say)
+        limits = dict(args.max_bytes)
+        caps = [
+            DeviceCap(here[device_id], max_bytes=limits.get(device_id, 0), on_change=partial(say.used, index))
+            for index, device_id in enumerate(args.device)
+        ]
         threads = automatic_threads(physical_cores=computing_cores(), weights_bytes=args.weights_bytes)
         for _ in range(LISTEN_ATTEMPTS):
             port = _free_port()
@@ -93,13 +97,6 @@ class _Facts:
     def _write(self, fact: dict[str, object]) -> None:
         with contextlib.suppress(OSError):  # the parent process is gone, and our end is near
             os.write(self._output, orjson.dumps(fact) + b"\n")
-
-
-def _watch_devices(device_ids: list[str], here: dict[str, int], limits: dict[str, int], say: _Facts) -> list[DeviceCap]:
-    return [
-        DeviceCap(here[device_id], max_bytes=limits.get(device_id, 0), on_change=partial(say.used, index))
-        for index, device_id in enumerate(device_ids)
-    ]
 
 
 def _announce(port: int, say: _Facts) -> None:

@@ -34,6 +34,8 @@ log = get_logger()
 # Tokenizing less text than this takes less time than a thread switch.
 INLINE_TEXT_BYTES = 2048
 
+Admitted = runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest
+
 
 class RunnerServicer(runner_pb2_grpc.RunnerServicer):
     """One loaded model."""
@@ -149,7 +151,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self._board.changed()
         return runner_pb2.UseThreadsResponse(threads=used)
 
-    def _admit(self, request: runner_pb2.GenerateRequest | runner_pb2.EmbedRequest | runner_pb2.RerankRequest) -> None:
+    def _admit(self, request: Admitted) -> None:
         """Refuse what is not for this runner or comes at the wrong time, and note that it was used."""
         self._check_placement(request)
         self._board.check_accepting()
@@ -157,13 +159,7 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         if request.HasField("keep_alive_ms"):
             self._board.note_keep_alive(request.keep_alive_ms)
 
-    def _check_placement(
-        self,
-        request: runner_pb2.GenerateRequest
-        | runner_pb2.EmbedRequest
-        | runner_pb2.RerankRequest
-        | runner_pb2.UseThreadsRequest,
-    ) -> None:
+    def _check_placement(self, request: Admitted | runner_pb2.UseThreadsRequest) -> None:
         if not request.HasField("placement"):
             return
         asked, own = request.placement, self.info.placement

@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from common.errors import PunaError, QueueFull, RequestCanceled
@@ -43,22 +43,22 @@ class Finished:
 StreamEvent = Progressed | Release | Finished
 
 
+@dataclass(eq=False)
 class Stream:
     """One request: takes outcomes in, gives events out. Lives on the event loop."""
 
-    def __init__(self, sequence_id: int, request: GenerationRequest, text: TextStream, visible: frozenset[int]) -> None:
-        self.id = sequence_id
-        self.request = request
-        self.text = text
-        self.visible = visible
-        self.error: PunaError | None = None
-        self.ending: Ending | None = None
-        self.freed = False
-        self.times: SequenceTimes | None = None
-        self.paused = False
-        self.backlog_tokens = 0
-        self._events: deque[Progressed | Release] = deque()
-        self._changed = asyncio.Event()
+    id: int
+    request: GenerationRequest
+    text: TextStream
+    visible: frozenset[int]
+    error: PunaError | None = None
+    ending: Ending | None = None
+    freed: bool = False
+    times: SequenceTimes | None = None
+    paused: bool = False
+    backlog_tokens: int = 0
+    _events: deque[Progressed | Release] = field(default_factory=deque)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, event: Progressed | Release) -> None:
         """Queue an event for the reader; the newest progress replaces an older one."""
