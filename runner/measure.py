@@ -167,7 +167,7 @@ def _report_pooled(launch: Launch, model: Any, pooling: Pooling) -> MemoryUse:
         layout,
         count(launch, model),
         cells=padded(layout.context_tokens),
-        host_extra_bytes=output_bytes(model, tokens=layout.batch_tokens).cache_bytes,
+        host_extra_bytes=output_bytes(model, tokens=layout.batch_tokens),
         count_again=_with_moved(launch, count),
     )
 

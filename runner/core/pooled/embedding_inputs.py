@@ -17,9 +17,7 @@ class Frame:
     tail: tuple[int, ...] = ()
 
 
-def frame_input(
-    ids: Sequence[int], *, frame: Frame, context_tokens: int, truncate: bool, param: str = "input"
-) -> tuple[int, ...]:
+def frame_input(ids: Sequence[int], *, frame: Frame, context_tokens: int, truncate: bool) -> tuple[int, ...]:
     """Return the tokens to evaluate: the first ones of the input that fit, inside the frame.
 
     An input that brings a part of the frame along does not get it twice, and never loses it to the cut.
@@ -29,7 +27,6 @@ def frame_input(
         frame: what the vocabulary adds.
         context_tokens: the least of the runner's, the trained and the asked context.
         truncate: False refuses instead of cutting.
-        param: the request's field, for errors.
 
     Raises:
         InvalidRequest: nothing to evaluate, or the frame alone fills the context.
@@ -38,11 +35,11 @@ def frame_input(
     content = _without_frame(ids, frame)
     frame_tokens = len(frame.head) + len(frame.tail)
     if not content and not frame_tokens:
-        raise InvalidRequest(EMPTY, param=param)
+        raise InvalidRequest(EMPTY, param="input")
     if (tokens := len(content) + frame_tokens) > context_tokens:
         if not truncate:
-            raise too_long(tokens, context_tokens, param=param)
-        content = cut_head(content, limit=context_tokens - frame_tokens, param=param)
+            raise too_long(tokens, context_tokens, param="input")
+        content = cut_head(content, limit=context_tokens - frame_tokens, param="input")
     return (*frame.head, *content, *frame.tail)
 
 

@@ -80,14 +80,10 @@ def _is_as_known(buffer_type: int) -> bool:
     """Return True if the struct begins as it did when this was written, and may be changed."""
     slots = (c_void_p * 2).from_address(buffer_type)
     name, allocate = slots[_NAME_SLOT], slots[_ALLOCATE_SLOT]
-    if not name or not allocate or not _is_writable(buffer_type + _ALLOCATE_SLOT * _POINTER_BYTES):
+    if not name or not allocate or not _rights(buffer_type + _ALLOCATE_SLOT * _POINTER_BYTES).startswith("rw"):
         return False
     is_code = _rights(name).startswith("r-x") and _rights(allocate).startswith("r-x")
     return is_code and _NAME(name)(buffer_type) == ggml.buffer_type_name(buffer_type)
-
-
-def _is_writable(address: int) -> bool:
-    return _rights(address).startswith("rw")
 
 
 def _rights(address: int) -> str:

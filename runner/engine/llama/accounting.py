@@ -19,12 +19,6 @@ from runner.engine.llama.memory import BreakdownUnavailable, read_breakdown
 log = get_logger()
 
 _MAPPED = "Mapped"  # in the names of buffers that are the mapped file
-_ROW_VALUE_BYTES = 4
-
-
-def output_row_bytes(layout: Layout, *, vocabulary_size: int) -> int:
-    """Return the buffer of logits rows in host RAM, which the engine's own counts leave out."""
-    return layout.slots * vocabulary_size * _ROW_VALUE_BYTES
 
 
 def copies_bytes(use: MemoryUse) -> int:

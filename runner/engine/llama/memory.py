@@ -40,13 +40,13 @@ def buffer_types(context: int) -> list[int]:
 
 
 def read_breakdown(
-    context: int, device_ids: Mapping[int, str] | None = None, *, graphs: Mapping[int, int] | None = None
+    context: int, device_ids: Mapping[int, str], *, graphs: Mapping[int, int] | None = None
 ) -> list[BufferUse]:
     """Return the buffers of a llama_context, also of one whose model was loaded with `no_alloc`.
 
     Args:
         context: address of the llama_context; its engine thread must not be in a call.
-        device_ids: id of each device pointer; without it the engine's names are used. CPU memory of any kind, also
+        device_ids: id of each device pointer; others have the engine's names. CPU memory of any kind, also
             pinned memory of GPUs, is host RAM.
         graphs: bytes of graphs by buffer type, where they are known better than the engine counts them.
 
@@ -66,7 +66,7 @@ def _read_nodes(context: int) -> list[_Node]:
     return nodes
 
 
-def _to_use(node: _Node, device_ids: Mapping[int, str] | None, graphs: Mapping[int, int] | None) -> BufferUse:
+def _to_use(node: _Node, device_ids: Mapping[int, str], graphs: Mapping[int, int] | None) -> BufferUse:
     name = ggml.buffer_type_name(node.buffer_type) or b""
     device = ggml.buffer_type_device(node.buffer_type)
     in_host = (
@@ -74,7 +74,7 @@ def _to_use(node: _Node, device_ids: Mapping[int, str] | None, graphs: Mapping[i
     )
     device_id = None
     if not in_host:
-        device_id = (device_ids or {}).get(device) or (ggml.device_name(device) or b"").decode()
+        device_id = device_ids.get(device) or (ggml.device_name(device) or b"").decode()
     return BufferUse(
         buffer_type=name.decode(),
         device_id=device_id,

@@ -15,7 +15,6 @@ from runner.engine.llama.accounting import (
     CountAgain,
     copies_bytes,
     count_memory,
-    output_row_bytes,
     report_layers,
 )
 from runner.engine.llama.adapters import load_adapters, set_adapters
@@ -28,6 +27,7 @@ log = get_logger()
 
 ContextT = TypeVar("ContextT", bound=Context)
 
+_ROW_VALUE_BYTES = 4
 PIPELINE_DROPPED = "the devices have no memory for a pipeline; it is off"
 
 
@@ -92,7 +92,8 @@ def with_layers(
 ) -> CountedMemory:
     """Count per layer, with what lies in host RAM beside the engine's caches. `count_again`: see `report_layers`."""
     copies = copies_bytes(count.use)
-    extra = copies + output_row_bytes(layout, vocabulary_size=vocabulary_size)
+    # The buffer of logits rows in host RAM, which the engine's own counts leave out.
+    extra = copies + layout.slots * vocabulary_size * _ROW_VALUE_BYTES
     use = report_layers(
         launch, layout, count, cells=cache_cells(layout), host_extra_bytes=extra, count_again=count_again
     )

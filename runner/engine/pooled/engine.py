@@ -135,7 +135,7 @@ def _memory_in_use(launch: Launch, model: Model, context: PooledContext, layout:
     except BreakdownUnavailable as error:
         log.info("engine.memory_unknown", text=str(error))
         return None
-    rows = output_bytes(model.pointer, tokens=context.batch_tokens).cache_bytes
+    rows = output_bytes(model.pointer, tokens=context.batch_tokens)
     return report_layers(launch, layout, count, cells=context.cells, host_extra_bytes=rows)
 
 

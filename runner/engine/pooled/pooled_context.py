@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.spec.layout import Layout
-from runner.core.layout.memory_report import ClassBytes
 from runner.core.model.description import Pooling
 from runner.engine.bindings import library
 from runner.engine.llama.batch import Batch
@@ -32,14 +31,14 @@ def pooled_context_parameters(layout: Layout, pooling: Pooling) -> Any:
     return struct
 
 
-def output_bytes(model_pointer: int, *, tokens: int) -> ClassBytes:
-    """Return the engine's output buffer for a call of so many tokens; it has logits too, although they are never read.
+def output_bytes(model_pointer: int, *, tokens: int) -> int:
+    """Return the bytes of the output buffer for a call of so many tokens; it has logits too, although never read.
 
     It grows with the largest call, and the engine's own counts leave it out.
     """
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model_pointer))
-    row = vocabulary + llama.llama_model_n_embd_out(model_pointer)
-    return ClassBytes(cache_bytes=tokens * row * _FLOAT_BYTES)
+    values: int = vocabulary + llama.llama_model_n_embd_out(model_pointer)
+    return tokens * values * _FLOAT_BYTES
 
 
 class PooledContext(Context):
