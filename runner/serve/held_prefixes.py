@@ -35,6 +35,15 @@ class HeldPrefixes:
         self.version += 1
         return True
 
+    def completed(self, status: cluster_pb2.RunnerStatus, *, known_version: int) -> cluster_pb2.RunnerStatus:
+        """Return the status, with what is held if the reader knows another version. The given one is not changed."""
+        if known_version == self.version:
+            return status
+        own = cluster_pb2.RunnerStatus()
+        own.CopyFrom(status)
+        own.held_prefixes.CopyFrom(self.tell())
+        return own
+
     def tell(self) -> cluster_pb2.HeldPrefixes:
         """Every name, each once: the newest first, and those in slots before those that are parked."""
         in_slots = self._of(sorted(self._holders, reverse=True), besides={})  # numbers grow
@@ -47,21 +56,3 @@ class HeldPrefixes:
                 if name not in besides and len(found) + len(besides) < NAMES_MAX:
                     found[name] = None
         return found
-
-
-class HeldPrefixesWatch:
-    """Held prefixes that one watcher of a runner's status has received."""
-
-    def __init__(self, held: HeldPrefixes) -> None:
-        self._held = held
-        self._told = -1
-
-    def completed(self, status: cluster_pb2.RunnerStatus) -> cluster_pb2.RunnerStatus:
-        """Return the status, with what is held if that has changed. The given one is shared and not changed."""
-        if self._told == self._held.version:
-            return status
-        self._told = self._held.version
-        own = cluster_pb2.RunnerStatus()
-        own.CopyFrom(status)
-        own.held_prefixes.CopyFrom(self._held.tell())
-        return own

@@ -24,7 +24,6 @@ from runner.serve.converters import (
     token_to_proto,
 )
 from runner.serve.embedding_servicer import NO_EMBEDDINGS, NO_RANKING, PooledService
-from runner.serve.held_prefixes import HeldPrefixesWatch
 from runner.serve.prompts import check_ids, tokenize_prompt
 from runner.serve.status import StatusBoard
 from runner.serve.streams import Finished, Stream, StreamTable
@@ -135,9 +134,13 @@ class RunnerServicer(runner_pb2_grpc.RunnerServicer):
         self, request: runner_pb2.WatchLoadRequest, context: aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[cluster_pb2.RunnerStatus]:
         """Status now and on every change."""
-        watch = HeldPrefixesWatch(self._streams.held) if request.held_prefixes else None
+        held, known_version = self._streams.held, -1
         async for status in self._board.watch():
-            yield status if watch is None else watch.completed(status)
+            if not request.held_prefixes:
+                yield status
+                continue
+            whole, known_version = held.completed(status, known_version=known_version), held.version
+            yield whole
 
     async def UseThreads(
         self, request: runner_pb2.UseThreadsRequest, context: aio.ServicerContext[Any, Any]

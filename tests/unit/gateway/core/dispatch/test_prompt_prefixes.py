@@ -12,7 +12,7 @@ from gateway.core.prepare.literals import Literal, Text
 from gateway.core.prepare.prompt import prompt_of
 from protos import cluster_pb2, runner_pb2
 from runner.serve.held_prefixes import NAMES_MAX as HELD_MAX
-from runner.serve.held_prefixes import HeldPrefixes, HeldPrefixesWatch
+from runner.serve.held_prefixes import HeldPrefixes
 
 CONTENT = st.binary(max_size=3000)
 
@@ -112,16 +112,16 @@ def test_a_full_holder_is_not_waited_for() -> None:
 
 
 def test_a_runner_tells_the_names_of_what_its_slots_hold_once_for_each_change() -> None:
-    held = HeldPrefixes()
-    watch, shared = HeldPrefixesWatch(held), cluster_pb2.RunnerStatus(slots_total=2)
+    held, shared = HeldPrefixes(), cluster_pb2.RunnerStatus(slots_total=2)
     for number, names in ((1, [11, 12]), (2, [11, 22])):
         held.note(number, runner_pb2.GenerateRequest(prefix_names=names))
     assert held.see((1, 2), (), inside=[2])
     assert not held.see((1, 2), (), inside=[])
-    assert list(watch.completed(shared).held_prefixes.names) == [11, 22, 12]
-    assert not watch.completed(shared).HasField("held_prefixes")
+    assert list(held.completed(shared, known_version=-1).held_prefixes.names) == [11, 22, 12]
+    known = held.version
+    assert not held.completed(shared, known_version=known).HasField("held_prefixes")
     assert held.see((2,), (), inside=[])
-    assert list(watch.completed(shared).held_prefixes.names) == [11, 22]
+    assert list(held.completed(shared, known_version=known).held_prefixes.names) == [11, 22]
     assert not shared.HasField("held_prefixes")
 
 
