@@ -6,7 +6,6 @@ A process leaves such a list when its driver has let go of its memory, which may
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,36 +33,28 @@ def nvidia_processes(handle: Any) -> tuple[tuple[int, int], ...] | None:  # the 
     return tuple(sorted(held.items()))
 
 
-@dataclass(slots=True)
-class AmdProcesses:
-    """Bytes by PCI address and process id."""
+def read_amd_processes(sysfs: Path, proc: Path) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Process ids and bytes by PCI address; a process that two lists have on a card holds the larger figure.
 
-    by_card: dict[str, dict[int, int]] = field(default_factory=dict)
+    Compute processes stay listed until their memory is back; clients that draw come from their descriptors.
+    """
+    found: dict[str, dict[int, int]] = {}
 
-    def add(self, pci_id: str, pid: int, count: int) -> None:
-        """One list has this process on this card."""
-        held = self.by_card.setdefault(pci_id, {})
+    def add(pci_id: str, pid: int, count: int) -> None:
+        held = found.setdefault(pci_id, {})
         held[pid] = max(held.get(pid, 0), count)
 
-    def on(self, pci_id: str) -> tuple[tuple[int, int], ...]:
-        """Return the processes on a card, with the bytes that each holds."""
-        return tuple(sorted(self.by_card.get(pci_id, {}).items()))
-
-
-def read_amd_processes(sysfs: Path, proc: Path) -> AmdProcesses:
-    """Of every card: compute processes first, which stay listed until their memory is back, then clients that draw."""
-    found = AmdProcesses()
     cards = dict(_compute_cards(sysfs / "class/kfd/kfd/topology/nodes"))
     for file in (sysfs / "class/kfd/kfd/proc").glob("*/vram_*"):
         with contextlib.suppress(OSError, ValueError):
             count, gpu_id = int(file.read_text()), file.name.removeprefix("vram_")
             if count and gpu_id in cards:
-                found.add(cards[gpu_id], int(file.parent.name), count)
+                add(cards[gpu_id], int(file.parent.name), count)
     for entry in proc.iterdir():
         if entry.name.isdecimal() and _is_ours(entry):
             for pci_id, count in _clients(entry / "fdinfo"):
-                found.add(pci_id, int(entry.name), count)
-    return found
+                add(pci_id, int(entry.name), count)
+    return {pci_id: tuple(sorted(held.items())) for pci_id, held in found.items()}
 
 
 def _compute_cards(nodes: Path) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import orjson
 import pynvml
 
-from runner.card_processes import AmdProcesses, nvidia_processes, read_amd_processes
+from runner.card_processes import nvidia_processes, read_amd_processes
 from runner.core.devices.gpu_memory import GpuMemory, has_moved, normal_pci_id
 from runner.core.host.environment import CARDS
 
@@ -85,7 +85,7 @@ def _read_nvidia_card(index: int, driver: str) -> GpuMemory | None:
 def read_amd(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[GpuMemory]:
     """Every AMD card. The VRAM figures count all processes, which HIP's own do not."""
     cards: list[GpuMemory] = []
-    processes: AmdProcesses | None = None
+    processes: dict[str, tuple[tuple[int, int], ...]] | None = None
     driver = f"amdgpu {_text(sysfs / 'module/amdgpu/version') or os.uname().release}"
     for card in sorted(path.parent for path in (sysfs / "bus/pci/devices").glob("*/mem_info_vram_total")):
         with contextlib.suppress(OSError, ValueError):
@@ -94,7 +94,7 @@ def read_amd(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Gpu
             shared_total_bytes = int(_text(card / "mem_info_gtt_total") or 0)
             shared_used_bytes = int(_text(card / "mem_info_gtt_used") or 0)
             serial = _text(card / "unique_id")
-            processes = processes or read_amd_processes(sysfs, proc)
+            processes = read_amd_processes(sysfs, proc) if processes is None else processes
             cards.append(
                 GpuMemory(
                     pci_id=normal_pci_id(card.name),
@@ -105,7 +105,7 @@ def read_amd(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> list[Gpu
                     driver=driver,
                     shared_total_bytes=shared_total_bytes,
                     shared_free_bytes=max(0, shared_total_bytes - shared_used_bytes),
-                    processes=processes.on(normal_pci_id(card.name)),
+                    processes=processes.get(normal_pci_id(card.name), ()),
                 )
             )
     return cards
