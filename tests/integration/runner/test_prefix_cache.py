@@ -234,7 +234,7 @@ async def test_checkpoints_are_bounded_in_bytes(zoo: Zoo) -> None:
             await engine.ask(ids(40 + number, 200), max_tokens=2, ignore_eos=True)
         loop = engine.engine._loop
         assert loop is not None
-        saved = [data for places in loop._slots._checkpoints._saved.values() for data in places.values()]
+        saved = [data for places in loop._slots.checkpoints._saved.values() for data in places.values()]
         assert saved
         assert sum(data.size for data in saved) <= 1_500_000
 
