@@ -1,7 +1,7 @@
 """Client of the inventory: one stream, renewed while the caller listens."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from common.errors import ModelUnavailable, PunaError
@@ -20,19 +20,6 @@ log = get_logger()
 SILENCE_S_MAX = 2.5
 
 
-def watch_inventory(
-    addresses: str, *, on_connection: Callable[[bool], None] = lambda _connected: None
-) -> AsyncGenerator[discovery_pb2.Inventory, None]:
-    """Iterate over the inventory on connect and after every change; ends only when the caller stops iterating.
-
-    `addresses` as in common/grpc/addresses.py: one of them is watched, another one when it is gone.
-    While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
-    Models come with their details once (common/model_details.py).
-    `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
-    """
-    return _messages(addresses, discovery_pb2.WatchInventoryRequest(), on_connection)
-
-
 async def watch_changes(
     addresses: str,
     *,
@@ -41,8 +28,7 @@ async def watch_changes(
 ) -> AsyncGenerator[SeenInventory, None]:
     """Yield the inventory after every change for a caller that keeps it: only news are sent."""
     laid, known_models = Laid(), 0
-    request = discovery_pb2.WatchInventoryRequest(changes_only=True)
-    async with aclosing(_messages(addresses, request, on_connection, silence_s_max=SILENCE_S_MAX)) as messages:
+    async with aclosing(watch_inventory(addresses, on_connection=on_connection, changes_only=True)) as messages:
         async for message in messages:
             seen = laid.take(message)
             if seen.models_changes != known_models:
@@ -51,40 +37,38 @@ async def watch_changes(
             yield seen
 
 
-async def _heard(
-    messages: AsyncIterator[discovery_pb2.Inventory], silence_s_max: float | None
-) -> AsyncIterator[discovery_pb2.Inventory]:
-    """Yield messages of one stream; a process that hangs counts as gone."""
-    while True:
-        try:
-            async with asyncio.timeout(silence_s_max):
-                message = await anext(messages, None)
-        except TimeoutError as error:
-            raise ModelUnavailable(f"service unreachable: silent for {silence_s_max} s") from error
-        if message is None:
-            return
-        yield message
-
-
-async def _messages(
+async def watch_inventory(
     addresses: str,
-    request: discovery_pb2.WatchInventoryRequest,
-    on_connection: Callable[[bool], None],
     *,
-    silence_s_max: float | None = None,
+    on_connection: Callable[[bool], None] = lambda _connected: None,
+    changes_only: bool = False,
 ) -> AsyncGenerator[discovery_pb2.Inventory, None]:
+    """Iterate over the inventory on connect and after every change; ends only when the caller stops iterating.
+
+    `addresses` as in common/grpc/addresses.py: one of them is watched, another one when it is gone.
+    While discovery is unreachable nothing is yielded: what was seen last stays true until it is contradicted.
+    Models come with their details once (common/model_details.py).
+    `on_connection` hears False when the stream breaks and True with the first inventory of the next one.
+    `changes_only`: messages lay over those before, and a process that hangs counts as gone.
+    """
     turn = 0
     channels = Channels(addresses)
+    request = discovery_pb2.WatchInventoryRequest(changes_only=changes_only)
+    silence_s_max = SILENCE_S_MAX if changes_only else None
 
     async def stream() -> AsyncGenerator[discovery_pb2.Inventory, None]:
         known = await channels.get()
         stub = discovery_pb2_grpc.DiscoveryStub(known[turn % len(known)])
-        call = stub.WatchInventory(request, metadata=call_metadata())
-        try:
-            async for inventory in _heard(received(call), silence_s_max):
+        async with aclosing(received(stub.WatchInventory(request, metadata=call_metadata()))) as inventories:
+            while True:
+                try:
+                    async with asyncio.timeout(silence_s_max):
+                        inventory = await anext(inventories, None)
+                except TimeoutError as error:
+                    raise ModelUnavailable(f"service unreachable: silent for {silence_s_max} s") from error
+                if inventory is None:
+                    return
                 yield inventory
-        finally:
-            call.cancel()
 
     def lose(error: PunaError | None, failures: int) -> None:
         nonlocal turn

@@ -62,15 +62,11 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
     for name, value in (("node_id", message.node_id), ("incarnation", message.incarnation)):
         if not value or len(value) > ID_LENGTH_MAX:
             raise InvalidRequest(f"{name} must have 1 to {ID_LENGTH_MAX} characters", param=name)
-    sections: dict[NodeSection, object] = {}
-    if message.HasField("facts"):
-        sections[NodeSection.FACTS] = message.facts
-    if message.HasField("devices"):
-        sections[NodeSection.DEVICES] = message.devices
-    if message.HasField("models"):
+    sections: dict[NodeSection, object] = {
+        section: getattr(message, section) for section in NodeSection if message.HasField(section.value)
+    }
+    if NodeSection.MODELS in sections:
         sections[NodeSection.MODELS] = Models.of(message.models)
-    if message.HasField("runners"):
-        sections[NodeSection.RUNNERS] = message.runners
     if len(message.models.models) > NODE_ITEMS_MAX or len(message.runners.runners) > NODE_ITEMS_MAX:
         raise InvalidRequest(f"more than {NODE_ITEMS_MAX} models or runners on one node")
     return Report(
@@ -115,15 +111,9 @@ def to_node(node: Member, models: Models, fresh: set[str] | None, *, now_s: floa
     """Return a node with its present age. `fresh`: ids of details that it must carry; None: without its models."""
     facts = _section(node.sections, NodeSection.FACTS, discovery_pb2.HostFacts)
     return cluster_pb2.Node(
+        **{field.name: getattr(facts, field.name) for field in facts.DESCRIPTOR.fields},
         id=node.node_id,
         incarnation=node.incarnation,
-        address=facts.address,
-        metrics_address=facts.metrics_address,
-        engine_build=facts.engine_build,
-        rpc_enabled=facts.rpc_enabled,
-        tunnel_certificate=facts.tunnel_certificate,
-        models_free_bytes=facts.models_free_bytes,
-        models_total_bytes=facts.models_total_bytes,
         devices=_section(node.sections, NodeSection.DEVICES, discovery_pb2.DeviceList).devices,
         models=() if fresh is None else models.with_details(fresh) if fresh else models.brief.models,
         models_version=models.version,

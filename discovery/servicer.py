@@ -1,24 +1,28 @@
-"""puna.v1.Discovery over gRPC."""
+"""puna.v1.Discovery over gRPC.
+
+A watcher gets the whole inventory first, then only changes if it asked for them. In a cluster of a hundred idle hosts
+nearly everything stays as it is, and most of it is models. A node that has not reported since the message before is
+left out, and so are the models of one whose models are the same.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from grpc import aio
 
 from common.clock import Clock
-from common.errors import InvalidRequest, PlacementMismatch, QueueFull
+from common.errors import InvalidRequest
+from common.model_details import SentDetails
 from common.telemetry.skipped_rows import BAD_NAME, SkippedRows
 from discovery import metrics
-from discovery.converters import Models, to_report
-from discovery.core.membership import IncompleteReport, NodeSection, ReplacedByNewer, TooManyNodes
+from discovery.converters import Models, models_of, to_node, to_report
+from discovery.core.membership import Member, Membership, NodeSection
 from discovery.registry import NodeRegistry
-from discovery.sending import Sending
 from protos import discovery_pb2, discovery_pb2_grpc
 
 REPORT_INTERVAL_MS = 1000
-FULL_RETRY_S = 10.0
 # A burst of reports (many hosts, one instant) becomes one inventory.
 INVENTORY_INTERVAL_S_MIN = 0.02
 # Figures that only moved a little are sent so often. With the time between two reports they stay below the two seconds
@@ -26,6 +30,47 @@ INVENTORY_INTERVAL_S_MIN = 0.02
 FIGURES_INTERVAL_S = 0.5
 # A watcher of changes gets a message so often: silence means that this process hangs.
 HEARTBEAT_S = 1.0
+
+
+class Sending:
+    """State of one watcher's stream."""
+
+    def __init__(self, *, changes_only: bool, started_at_s: float) -> None:
+        """`started_at_s`: when this discovery process began."""
+        self._changes_only = changes_only
+        self._started_at_s = started_at_s
+        self._details = SentDetails()
+        self._nodes: dict[str, Member] = {}  # as they were sent last
+        self._models: dict[str, Models] = {}
+
+    def next(self, membership: Membership, now_s: float) -> discovery_pb2.Inventory:
+        """Return the next message, with ages computed now."""
+        is_partial = self._changes_only and bool(self._nodes)
+        models = {node_id: models_of(node) for node_id, node in membership.nodes.items()}
+        fresh: set[str] = set()
+        if not is_partial or self._has_other_models(models):
+            lists = (models[node_id] for node_id in sorted(models))
+            fresh = self._details.must_send(model for one in lists for model in one.brief.models)
+        sent = sorted(membership.nodes)
+        if is_partial:
+            sent = [node_id for node_id in sent if self._nodes.get(node_id) is not membership.nodes[node_id]]
+        inventory = discovery_pb2.Inventory(
+            version=membership.version,
+            uptime_ms=round((now_s - self._started_at_s) * 1000),
+            is_partial=is_partial,
+            gone_node_ids=sorted(self._nodes.keys() - membership.nodes.keys()) if is_partial else (),
+        )
+        for node_id in sent:
+            is_known = is_partial and self._models.get(node_id) is models[node_id]
+            node = membership.nodes[node_id]
+            inventory.nodes.append(to_node(node, models[node_id], None if is_known else fresh, now_s=now_s))
+        self._nodes, self._models = dict(membership.nodes), models
+        return inventory
+
+    def _has_other_models(self, models: Mapping[str, Models]) -> bool:
+        return models.keys() != self._models.keys() or any(
+            self._models[node_id] is not one for node_id, one in models.items()
+        )
 
 
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
@@ -98,11 +143,5 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServicer):
             models = report.sections.get(NodeSection.MODELS)
             if isinstance(models, Models):
                 self._skipped.note("models", dict.fromkeys(models.skipped, BAD_NAME), node=report.node_id)
-        except IncompleteReport as error:
-            raise InvalidRequest(f"the first report lacks {error}") from error
-        except ReplacedByNewer as error:
-            raise PlacementMismatch(f"a newer host process speaks for this node: {error}") from error
-        except TooManyNodes as error:
-            raise QueueFull(str(error), retry_after_s=FULL_RETRY_S) from error
         finally:
             metrics.REPORTS.labels(result=result).inc()

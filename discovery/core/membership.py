@@ -15,8 +15,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from common.errors import InvalidRequest, PlacementMismatch, QueueFull
+
 # What one inventory message and one scheduler can sensibly hold.
 NODES_MAX = 1000
+FULL_RETRY_S = 10.0
 
 
 class NodeSection(StrEnum):
@@ -26,18 +29,6 @@ class NodeSection(StrEnum):
     DEVICES = "devices"
     MODELS = "models"
     RUNNERS = "runners"
-
-
-class IncompleteReport(Exception):
-    """The first report of a stream lacks a section. The host's move: send everything. Names what is missing."""
-
-
-class TooManyNodes(Exception):
-    """The inventory is full. The host's move: try again later, and tell the operator."""
-
-
-class ReplacedByNewer(Exception):
-    """A newer host process speaks for this node. The host's move: end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +43,9 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Report):
     """One registered node. `sections` holds every Section."""
 
-    node_id: str
-    incarnation: str
-    started_at_unix_ms: int
-    stream: int
-    sections: Mapping[NodeSection, object]
     reported_at_s: float
     suspect: bool = False
 
@@ -76,9 +62,9 @@ def apply_report(membership: Membership, report: Report, *, now_s: float) -> Mem
     """Take in one report.
 
     Raises:
-        IncompleteReport: a node cannot be added from parts.
-        ReplacedByNewer: another, newer process of this host is registered.
-        TooManyNodes: there is no place for another one.
+        InvalidRequest: a node cannot be added from parts; the host sends everything.
+        PlacementMismatch: another, newer process of this host is registered; the host ends.
+        QueueFull: the inventory has no place for another one; the host tries again later.
     """
     known = membership.nodes.get(report.node_id)
     if known is None or known.stream != report.stream:
@@ -117,17 +103,17 @@ def next_check_s(membership: Membership, *, silence_s_max: float) -> float | Non
 
 
 def _register(membership: Membership, known: Member | None, report: Report, *, now_s: float) -> Membership:
-    if known is not None and known.incarnation != report.incarnation:
-        if report.started_at_unix_ms <= known.started_at_unix_ms:
-            raise ReplacedByNewer(known.incarnation)
-    elif known is not None and report.stream < known.stream:
+    if known is not None:
+        is_same_host = known.incarnation == report.incarnation
         # A message of the stream before the present one, still under way when the host dialled again.
-        raise ReplacedByNewer(known.incarnation)
-    if known is None and len(membership.nodes) >= NODES_MAX:
-        raise TooManyNodes(f"{NODES_MAX} nodes are registered")
+        is_late = is_same_host and report.stream < known.stream
+        if is_late or (not is_same_host and report.started_at_unix_ms <= known.started_at_unix_ms):
+            raise PlacementMismatch(f"a newer host process speaks for this node: {known.incarnation}")
+    elif len(membership.nodes) >= NODES_MAX:
+        raise QueueFull(f"{NODES_MAX} nodes are registered", retry_after_s=FULL_RETRY_S)
     missing = [section.value for section in NodeSection if section not in report.sections]
     if missing:
-        raise IncompleteReport(", ".join(missing))
+        raise InvalidRequest(f"the first report lacks {', '.join(missing)}")
     node = Member(
         node_id=report.node_id,
         incarnation=report.incarnation,

@@ -6,7 +6,7 @@ from common.model_details import KeptDetails
 from common.seen_inventory import Laid, SeenInventory
 from discovery.converters import to_report
 from discovery.core.membership import Membership, apply_disconnect, apply_report, apply_time
-from discovery.sending import Sending
+from discovery.servicer import Sending
 from protos import cluster_pb2, discovery_pb2
 
 

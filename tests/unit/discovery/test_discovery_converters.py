@@ -5,7 +5,7 @@ import pytest
 from common.errors import InvalidRequest
 from discovery.converters import ID_LENGTH_MAX, Models, to_report
 from discovery.core.membership import Membership, NodeSection, apply_report
-from discovery.sending import Sending
+from discovery.servicer import Sending
 from protos import cluster_pb2, discovery_pb2
 
 

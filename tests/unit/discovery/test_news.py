@@ -3,7 +3,7 @@
 import pytest
 
 from discovery.core.membership import NodeSection
-from discovery.news import FREE_BYTES_MOVED, is_news
+from discovery.registry import FREE_BYTES_MOVED, is_news
 from protos import cluster_pb2, discovery_pb2
 
 FREE = 8 * 1024**3

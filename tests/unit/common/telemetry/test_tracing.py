@@ -50,7 +50,7 @@ def test_the_check_costs_next_to_nothing() -> None:
 
 def test_no_process_imports_the_exporter_unless_it_traces() -> None:
     code = """
-import sys, gateway.app, scheduler.app, discovery.app, runner.host.app
+import sys, gateway.app, scheduler.app, discovery.__main__, runner.host.app
 names = ("common.telemetry.otlp", "opentelemetry.exporter", "opentelemetry.sdk.trace.export")
 print([name for name in names if name in sys.modules])
 """

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import InvalidRequest, PlacementMismatch, QueueFull
 from discovery.core.membership import (
     NODES_MAX,
-    IncompleteReport,
     Membership,
     NodeSection,
-    ReplacedByNewer,
     Report,
-    TooManyNodes,
     apply_disconnect,
     apply_report,
     apply_time,
@@ -48,7 +46,7 @@ def test_a_node_is_in_the_inventory_after_its_first_report() -> None:
 
 
 def test_a_first_report_without_every_section_is_refused_and_names_what_lacks() -> None:
-    with pytest.raises(IncompleteReport, match="devices, models, runners"):
+    with pytest.raises(InvalidRequest, match="devices, models, runners"):
         apply_report(Membership(), report(facts="f"), now_s=0.0)
 
 
@@ -81,19 +79,19 @@ def test_a_newer_host_process_replaces_an_older_one() -> None:
 
 
 def test_an_older_host_process_is_refused_while_a_newer_one_is_registered() -> None:
-    with pytest.raises(ReplacedByNewer):
+    with pytest.raises(PlacementMismatch):
         apply_report(registered(), report(stream=2, incarnation="y", started=50), now_s=1.0)
 
 
 def test_a_replaced_host_cannot_come_back_through_its_still_open_stream() -> None:
     membership = apply_report(registered(), report(stream=2, incarnation="y", started=200), now_s=1.0)
-    with pytest.raises(ReplacedByNewer):
+    with pytest.raises(PlacementMismatch):
         apply_report(membership, report(stream=1), now_s=2.0)
 
 
 def test_a_message_of_the_stream_before_a_redial_is_refused() -> None:
     membership = apply_report(registered(), report(stream=2), now_s=1.0)
-    with pytest.raises(ReplacedByNewer):
+    with pytest.raises(PlacementMismatch):
         apply_report(membership, report(stream=1, devices="old"), now_s=2.0)
 
 
@@ -119,7 +117,7 @@ def test_the_next_check_is_due_when_the_longest_silent_node_could_become_suspect
 def test_the_inventory_takes_so_many_nodes_and_no_more() -> None:
     node = registered().nodes["a"]
     full = Membership(nodes={str(number): node for number in range(NODES_MAX)})
-    with pytest.raises(TooManyNodes):
+    with pytest.raises(QueueFull):
         apply_report(full, report(), now_s=0.0)
     assert len(apply_report(full, report(node_id="7", stream=2), now_s=0.0).nodes) == NODES_MAX
 
@@ -139,7 +137,7 @@ def test_versions_never_fall_and_every_node_is_complete(events: list[tuple[str, 
                 membership = apply_report(
                     membership, replace(report(stream=stream), node_id=node_id), now_s=float(now_s)
                 )
-            except ReplacedByNewer:
+            except PlacementMismatch:
                 assert before.nodes[node_id].stream > stream
         elif kind == "disconnect":
             membership = apply_disconnect(membership, node_id=node_id, stream=stream)
