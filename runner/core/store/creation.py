@@ -1,12 +1,12 @@
 """Checks of the options of a new model: all those of a Create that need no file. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 import orjson
 
 from common.errors import InvalidRequest
-from runner.core.store.go_template import check_template
 
 TEXT_BYTES_MAX = 1024 * 1024  # of any text; a longer one could not be read back
 FILES_MAX = 1000
@@ -14,6 +14,10 @@ FILE_NAME_CHARACTERS_MAX = 255
 PARAMETERS_MAX = 200
 MESSAGES_MAX = 1000
 FAMILY_CHARACTERS_MAX = 80
+_ACTION = re.compile(r"\{\{-?\s*(/\*.*?\*/|.*?)\s*-?\}\}", re.DOTALL)
+_STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|`[^`]*`')
+_OPENING = frozenset({"if", "range", "with", "define", "block"})
+BLOCKS_DEEP_MAX = 100
 
 
 def check_texts(texts: Mapping[str, str]) -> None:
@@ -27,6 +31,46 @@ def check_texts(texts: Mapping[str, str]) -> None:
             raise InvalidRequest(f"{field} has more than {TEXT_BYTES_MAX} bytes", param=field)
     if texts.get("template"):
         check_template(texts["template"])
+
+
+def check_template(text: str) -> None:
+    """Check the outline of a Go template: actions close, and blocks end. It is shown and never run.
+
+    Raises:
+        InvalidRequest: an action or a block does not end, or one ends that never began.
+    """
+    blanked = _STRING.sub(
+        lambda found: '"' + "_" * (len(found[0]) - 2) + '"' if _is_inside(text, found.start()) else found[0], text
+    )
+    open_blocks: list[str] = []
+    for action in _ACTION.finditer(blanked):
+        word = action[1].split(maxsplit=1)[0] if action[1] else ""
+        if word in _OPENING:
+            open_blocks.append(word)
+        elif word == "else" and not open_blocks:
+            raise _bad("else without a block that it belongs to")
+        elif word == "end":
+            if not open_blocks:
+                raise _bad("end without a block that it ends")
+            open_blocks.pop()
+        elif not word:
+            raise _bad("an action without words")
+        if len(open_blocks) > BLOCKS_DEEP_MAX:
+            raise _bad(f"more than {BLOCKS_DEEP_MAX} blocks in each other")
+    rest = _ACTION.sub("", blanked)
+    if "{{" in rest:
+        raise _bad("an action does not end")
+    if open_blocks:
+        raise _bad(f"{open_blocks[-1]} without an end")
+
+
+def _is_inside(text: str, position: int) -> bool:
+    """Return True if a position lies in an action: after the last opening there is no closing."""
+    return text.rfind("{{", 0, position) > text.rfind("}}", 0, position)
+
+
+def _bad(text: str) -> InvalidRequest:
+    return InvalidRequest(f"template error: {text}", param="template")
 
 
 def check_word(field: str, text: str) -> None:

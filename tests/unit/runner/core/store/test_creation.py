@@ -5,7 +5,7 @@ import pytest
 
 from common.errors import InvalidRequest
 from runner.core.store import creation
-from runner.core.store.go_template import BLOCKS_DEEP_MAX, check_template
+from runner.core.store.creation import BLOCKS_DEEP_MAX, check_template
 
 
 @pytest.mark.parametrize(
