@@ -1,6 +1,7 @@
 """Client of hosts for the scheduler: one channel per address, domain errors instead of gRPC ones."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 
 from common.grpc.client import ChannelBook, call_metadata
 from common.grpc.errors import domain_errors, received
@@ -16,11 +17,8 @@ STOP_EXTRA_S = 20.0
 RESET_TIMEOUT_S = 65.0
 
 
-class HostClient:
+class HostClient(ChannelBook):
     """Commands to hosts by address. Channels are opened when first used and closed by `close` or `forget`."""
-
-    def __init__(self) -> None:
-        self._channels = ChannelBook()
 
     async def measure(
         self,
@@ -55,12 +53,9 @@ class HostClient:
             DeviceMemoryExhausted: less free memory than planned; plan again.
             PlacementMismatch, ModelNotFound, BadModelFile, InvalidRequest: as their docstrings say.
         """
-        call = self._stub(address).Start(request, metadata=call_metadata())
-        try:
-            async for event in received(call):
+        async with aclosing(received(self._stub(address).Start(request, metadata=call_metadata()))) as events:
+            async for event in events:
                 yield event.runner
-        finally:
-            call.cancel()
 
     async def stop(self, address: str, request: host_pb2.StopRequest) -> None:
         """Drain and stop a runner; returns when its process is gone.
@@ -102,13 +97,5 @@ class HostClient:
             )
         return response.device
 
-    async def forget(self, address: str) -> None:
-        """Close the channel to a host that left."""
-        await self._channels.forget(address)
-
-    async def close(self) -> None:
-        """Close every channel."""
-        await self._channels.close()
-
     def _stub(self, address: str) -> "host_pb2_grpc.HostAsyncStub":
-        return host_pb2_grpc.HostStub(self._channels.channel(address))
+        return host_pb2_grpc.HostStub(self.channel(address))

@@ -1,7 +1,7 @@
 """Client of a node's model store for gateways and other hosts: domain errors instead of gRPC ones."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from common.errors import InvalidRequest
 from common.grpc.client import ChannelBook, call_metadata
@@ -15,27 +15,19 @@ CHUNK_BYTES = 1024 * 1024
 TAKES_KEY = "puna-takes"
 
 
-class StoreClient:
+class StoreClient(ChannelBook):
     """Commands to stores by address. Channels are opened when first used and closed by `close` or `forget`."""
 
-    def __init__(self) -> None:
-        self._channels = ChannelBook()
-
-    async def pull(self, address: str, request: store_pb2.PullRequest) -> AsyncIterator[store_pb2.StoreProgress]:
+    def pull(self, address: str, request: store_pb2.PullRequest) -> AsyncGenerator[store_pb2.StoreProgress, None]:
         """Have the node fetch a model; its progress until "success". Leaving the iteration stops listening only.
 
         Raises:
             PermissionDenied, ModelNotFound, InvalidRequest, RegistryFailed, DigestMismatch, DiskFull: as they say.
             ModelUnavailable: the node cannot be reached; try another one.
         """
-        call = self._stub(address).Pull(request, metadata=call_metadata())
-        try:
-            async for progress in received(call):
-                yield progress
-        finally:
-            call.cancel()
+        return received(self._stub(address).Pull(request, metadata=call_metadata()))
 
-    async def create(self, address: str, request: store_pb2.CreateRequest) -> AsyncIterator[store_pb2.StoreProgress]:
+    def create(self, address: str, request: store_pb2.CreateRequest) -> AsyncGenerator[store_pb2.StoreProgress, None]:
         """Have the node make a model; its progress until "success".
 
         Raises:
@@ -43,12 +35,7 @@ class StoreClient:
             InvalidRequest, DiskFull: as they say.
             ModelUnavailable: the node cannot be reached; try another one.
         """
-        call = self._stub(address).Create(request, metadata=call_metadata())
-        try:
-            async for progress in received(call):
-                yield progress
-        finally:
-            call.cancel()
+        return received(self._stub(address).Create(request, metadata=call_metadata()))
 
     async def copy(self, address: str, *, source: str, destination: str) -> None:
         """Give a model of the node a second name.
@@ -123,22 +110,17 @@ class StoreClient:
             begun.set()
             call.cancel()
 
-    async def read_blob(
+    def read_blob(
         self, address: str, digest: str, *, offset: int = 0, max_bytes: int = 0
-    ) -> AsyncIterator[store_pb2.BlobChunk]:
-        """Yield a blob from an offset on. The first chunk has its whole size.
+    ) -> AsyncGenerator[store_pb2.BlobChunk, None]:
+        """Return a stream of a blob from an offset on. The first chunk has its whole size.
 
         Raises:
             ModelNotFound: the node does not have it.
             InvalidRequest: the offset lies beyond its end, or no digest.
         """
         request = store_pb2.ReadBlobRequest(digest=digest, offset=offset, max_bytes=max_bytes)
-        call = self._stub(address).ReadBlob(request, metadata=call_metadata())
-        try:
-            async for chunk in received(call):
-                yield chunk
-        finally:
-            call.cancel()
+        return received(self._stub(address).ReadBlob(request, metadata=call_metadata()))
 
     async def read_header(self, address: str, digest: str) -> bytes:
         """Return the header of a model or blob as JSON {"metadata", "tensors"}.
@@ -163,13 +145,5 @@ class StoreClient:
             )
         return bytes(response.manifest)
 
-    async def forget(self, address: str) -> None:
-        """Close the channel to a host that left."""
-        await self._channels.forget(address)
-
-    async def close(self) -> None:
-        """Close every channel."""
-        await self._channels.close()
-
     def _stub(self, address: str) -> "store_pb2_grpc.ModelStoreAsyncStub":
-        return store_pb2_grpc.ModelStoreStub(self._channels.channel(address))
+        return store_pb2_grpc.ModelStoreStub(self.channel(address))

@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Protocol, cast
+from typing import Protocol
 
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError, RegistryFailed
-from protos import store_pb2
 from runner.core.registry.parts import RangeAnswer, judge_answer, range_header
 from runner.core.store.digests import qualified
 from runner.host.registry.client import RegistryClient
@@ -125,7 +124,7 @@ class PeerSource:
         is_first = True
         chunks = self._stores.read_blob(self._address, digest, offset=start, max_bytes=stop - start)
         try:
-            async with contextlib.aclosing(cast(AsyncGenerator[store_pb2.BlobChunk, None], chunks)) as received:
+            async with contextlib.aclosing(chunks) as received:
                 async for chunk in received:
                     if is_first and chunk.size_bytes != size:
                         raise BlobChangedError(f"{self._address}: {chunk.size_bytes} bytes, {size} were announced")

@@ -25,10 +25,9 @@ from runner.host.processes.children import runner_command
 from runner.host.processes.process import ProcessHandle, read_log_tail, spawn_runner, start_ticks, take_lock
 from runner.host.processes.stopping import REAP_TIMEOUT_S, DrainDeadline, kill_process, stop_process, wait_until_gone
 from runner.host.runners.load_progress import FetchProgress, Preparation, PrepareFiles, show_last_error
-from runner.host.runners.runner_link import is_placement, watch_pings, watch_status
+from runner.host.runners.runner_link import HUNG_AFTER_S, Silence, is_placement, watch_pings, watch_status
 from runner.host.runners.runner_notes import RunnerNote, write_note
 from runner.host.runners.runner_spec import RunnerSpec, advertised
-from runner.host.runners.silence import HUNG_AFTER_S, Silence
 
 log = get_logger()
 

@@ -1,4 +1,4 @@
-"""Calls of a host to one of its runners: status, signs of life, and its identity at an adoption."""
+"""Calls of a host to one of its runners: status, signs of life and their absence, and its identity at an adoption."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from common.grpc.client import open_channel
 from common.grpc.errors import domain_errors, received
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
+from runner.host.processes.process import ProcessHandle
 
 log = get_logger()
 
@@ -19,6 +20,58 @@ HANDSHAKE_TIMEOUT_S = 5.0
 PING_INTERVAL_S = 1.0
 PING_TIMEOUT_S = 1.0
 RECONNECT_S = 0.1
+SILENCE_LOOK_INTERVAL_S = 0.5
+SILENT_AFTER_S = 2.5  # two missed pings
+HUNG_AFTER_S = 10.0
+
+
+class Silence:
+    """Duration of one runner's silence. Slow runners answer pings and are left alone."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heard = False  # since the last look
+        self._silence_s = 0.0
+
+    def hear(self) -> None:
+        """Note that the runner said something."""
+        self._heard = True
+
+    @property
+    def is_long(self) -> bool:
+        """Nothing more should be asked of it."""
+        return self._silence_s > SILENT_AFTER_S
+
+    async def grows_too_long(self, process: ProcessHandle, *, placement_id: str, changed: Callable[[], None]) -> bool:
+        """Listen until the process has gone, or has answered nothing for HUNG_AFTER_S: then True."""
+        was_long, looked_at_s = False, self._clock.now_s()
+        while not process.exited.is_set():
+            await asyncio.sleep(SILENCE_LOOK_INTERVAL_S)
+            now_s = self._clock.now_s()
+            self._silence_s = lengthen_silence(
+                self._silence_s,
+                elapsed_s=now_s - looked_at_s,
+                heard=self._heard,
+                look_interval_s=SILENCE_LOOK_INTERVAL_S,
+            )
+            self._heard, looked_at_s = False, now_s
+            if self.is_long != was_long:
+                was_long = not was_long
+                log.warning("runner.silent" if was_long else "runner.answers", placement=placement_id)
+                changed()
+            if self._silence_s > HUNG_AFTER_S:
+                log.error("runner.hung", placement=placement_id, silence_s=HUNG_AFTER_S)
+                return True
+        return False
+
+
+def lengthen_silence(silence_s: float, *, elapsed_s: float, heard: bool, look_interval_s: float) -> float:
+    """Return the silence after another look, `elapsed_s` after the last one; a look counts for two intervals at most.
+
+    The time during which the listener itself did not run (stopped, starved, suspended) proves nothing about the other
+    side and is not counted: a host that wakes after a minute must not kill its healthy runners.
+    """
+    return 0.0 if heard else silence_s + min(elapsed_s, 2 * look_interval_s)
 
 
 async def watch_status(address: str, *, take: Callable[[cluster_pb2.RunnerStatus], None], gone: asyncio.Event) -> None:
@@ -26,16 +79,14 @@ async def watch_status(address: str, *, take: Callable[[cluster_pb2.RunnerStatus
     async with open_channel(address) as channel:
         stub = runner_pb2_grpc.RunnerStub(channel)
         while not gone.is_set():
-            call = stub.WatchLoad(runner_pb2.WatchLoadRequest())
             try:
-                async for status in received(call):
-                    take(status)
-                    if _has_drained(status):
-                        return  # nothing more will be said, and a server that ends waits for its open streams
+                async with contextlib.aclosing(received(stub.WatchLoad(runner_pb2.WatchLoadRequest()))) as statuses:
+                    async for status in statuses:
+                        take(status)
+                        if _has_drained(status):
+                            return  # nothing more will be said, and a server that ends waits for its open streams
             except PunaError as error:
                 log.debug("runner.watch_broken", address=address, text=error.message)
-            finally:
-                call.cancel()
             await asyncio.sleep(RECONNECT_S)
 
 

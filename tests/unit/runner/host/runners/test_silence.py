@@ -1,6 +1,6 @@
 """Silence of a runner, and a listener that was away itself."""
 
-from runner.host.runners.silence import lengthen_silence
+from runner.host.runners.runner_link import lengthen_silence
 
 
 def test_silence_grows_by_the_time_between_looks() -> None:
