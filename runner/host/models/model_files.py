@@ -163,7 +163,7 @@ class NodeModels:
         sizes = {blob: self.blobs.size(blob) or 0 for blob in blobs}
         before, total = 0, sum(sizes.values())
         for blob, size in sizes.items():
-            await self.verifier.verify(blob, _behind(before, total, on_progress))
+            await self.verifier.verify(blob, shifted(on_progress, before, total))
             before += size
             on_progress(before, total)
 
@@ -361,6 +361,6 @@ def _with_projector(file: NodeModel, projectors: Mapping[Path, cluster_pb2.Model
     return model
 
 
-def _behind(before: int, total: int, on_progress: OnProgress) -> Callable[[int], None]:
+def shifted(on_progress: OnProgress, before: int, total: int) -> Callable[[int], None]:
     """Shift the progress of one blob to that of all."""
     return lambda done: on_progress(before + done, total)

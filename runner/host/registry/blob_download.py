@@ -49,10 +49,17 @@ class BlobDownload:
     """One blob on its way. `run` once."""
 
     def __init__(
-        self, file: PartialFile, *, digest: str, size_bytes: int, sources: Sequence[BlobSource], pace: Pace
+        self,
+        file: PartialFile,
+        *,
+        digest: str,
+        size_bytes: int,
+        sources: Sequence[BlobSource],
+        pace: Pace,
+        changes: Changes,
     ) -> None:
         """Ask `sources` in this order; each has the blob, in this size, as far as it is known."""
-        self.changes = Changes()
+        self._changes = changes
         self._file = file
         self._digest = digest
         self._size_bytes = size_bytes
@@ -103,7 +110,7 @@ class BlobDownload:
     def _restart(self, parts: Sequence[Part]) -> None:
         self._file.begin()
         self._parts = list(parts)
-        self.changes.notify()
+        self._changes.notify()
 
     async def _fetch_and_hash(self) -> None:
         pending = iter([index for index, part in enumerate(self._parts) if not part.is_done])
@@ -193,24 +200,24 @@ class BlobDownload:
         buffer.clear()
         await self._file.write(data, part.next)
         part = self._parts[index] = part.grown(len(data))
-        self.changes.notify()
+        self._changes.notify()
         return part
 
     async def _hash(self) -> None:
         """Follow the bytes as they become complete from the front."""
         hashed = 0
         while hashed < self._size_bytes:
-            seen = self.changes.version
+            seen = self._changes.version
             ready = min(frontier(self._parts), hashed + HASH_STEP_BYTES)
             if ready == hashed:
-                await self.changes.beyond(seen)
+                await self._changes.beyond(seen)
                 continue
             await self._file.hash_range(hashed, ready)
             hashed = ready
 
     async def _save_now_and_then(self) -> None:
-        seen = self.changes.version
+        seen = self._changes.version
         while True:
-            seen = await self.changes.beyond(seen)
+            seen = await self._changes.beyond(seen)
             await self._file.save(list(self._parts))
             await asyncio.sleep(self._pace.save_interval_s)

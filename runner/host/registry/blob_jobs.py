@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from common.changes import Changes
 from common.errors import DiskFull, InternalError, PunaError
 from common.telemetry.logs import get_logger
+from runner.core.store.manifest import Layer
 from runner.host import metrics
 from runner.host.files.blobs import BlobStore
 from runner.host.registry.blob_download import BlobDownload, Pace
@@ -24,9 +25,14 @@ class BlobJob:
     digest: str
     size_bytes: int
     changes: Changes = field(default_factory=Changes)
-    completed_bytes: int = 0
+    download: BlobDownload | None = None
     users: int = 0
     task: asyncio.Task[None] | None = None
+
+    @property
+    def completed_bytes(self) -> int:
+        """Return the number of bytes on disk."""
+        return self.download.completed_bytes if self.download is not None else 0
 
     @property
     def is_over(self) -> bool:
@@ -64,8 +70,35 @@ class BlobJobs:
         """Return True if the blob is on its way."""
         return digest in self._jobs
 
+    async def check_room(self, layers: Iterable[Layer]) -> None:
+        """Check that the disk has room for the missing bytes of all these blobs.
+
+        Raises:
+            DiskFull: it has not.
+        """
+        wanted = list(layers)
+
+        def check() -> None:
+            self._blobs.check_room(sum(self.missing_bytes(layer.digest, layer.size_bytes) for layer in wanted))
+
+        await asyncio.to_thread(check)
+
+    async def fetch(self, layer: Layer, sources: Sequence[BlobSource], on_progress: Callable[[int], None]) -> None:
+        """Have a blob in the store; `on_progress` gets the number of its bytes that are here.
+
+        Raises:
+            PunaError: see `BlobDownload.run`.
+        """
+        async with self._fetching(layer.digest, layer.size_bytes, sources) as job:
+            seen = -1
+            while not job.is_over:
+                seen = await job.changes.beyond(seen)
+                on_progress(job.completed_bytes)
+            job.check()
+            on_progress(layer.size_bytes)
+
     @contextlib.asynccontextmanager
-    async def fetching(self, digest: str, size_bytes: int, sources: Sequence[BlobSource]) -> AsyncIterator[BlobJob]:
+    async def _fetching(self, digest: str, size_bytes: int, sources: Sequence[BlobSource]) -> AsyncIterator[BlobJob]:
         """Join or start the job that fetches this blob. It is stopped when its last user leaves the context.
 
         The sources of the first caller are used; the bytes are the same everywhere.
@@ -111,31 +144,22 @@ class BlobJobs:
 
     async def _fetch(self, job: BlobJob, sources: Sequence[BlobSource]) -> None:
         if self._blobs.size(job.digest) == job.size_bytes:
-            job.completed_bytes = job.size_bytes
             return
         self._blobs.check_room(self.missing_bytes(job.digest, job.size_bytes))
         partial = self._blobs.partial_path(job.digest)
         file = PartialFile(partial, digest=job.digest, size_bytes=job.size_bytes)
         try:
-            download = BlobDownload(
-                file, digest=job.digest, size_bytes=job.size_bytes, sources=sources, pace=self._pace
+            job.download = BlobDownload(
+                file,
+                digest=job.digest,
+                size_bytes=job.size_bytes,
+                sources=sources,
+                pace=self._pace,
+                changes=job.changes,
             )
-            following = asyncio.create_task(_follow(download, job))
-            try:
-                await download.run()
-            finally:
-                following.cancel()
-                job.completed_bytes = download.completed_bytes
+            await job.download.run()
             await asyncio.to_thread(self._blobs.commit, job.digest, partial)
             file.forget()
         finally:
             await file.close()
         log.info("blob.fetched", digest=job.digest[:12], bytes=job.size_bytes)
-
-
-async def _follow(download: BlobDownload, job: BlobJob) -> None:
-    seen = -1
-    while True:
-        seen = await download.changes.beyond(seen)
-        job.completed_bytes = download.completed_bytes
-        job.changes.notify()

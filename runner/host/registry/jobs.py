@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from common.changes import Changes
 from common.errors import DiskFull, PunaError, ShuttingDown
 from common.telemetry.logs import get_logger
 from protos import store_pb2
@@ -17,8 +16,9 @@ from runner.host import metrics
 from runner.host.registry.blob_download import Pace
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import RegistryClient, Secrets
-from runner.host.registry.pull import Pull, StoreParts
+from runner.host.registry.pull import Pull
 from runner.host.registry.sources import PeerSource
+from runner.host.store.store import Store
 from runner.host.store_client import StoreClient
 
 log = get_logger()
@@ -42,7 +42,6 @@ class PullSettings:
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
     pull: Pull
-    changes: Changes
     peers: StoreClient
     listeners: int = 0
     task: asyncio.Task[None] | None = None
@@ -52,13 +51,13 @@ class _Job:
 class PullJobs:
     """Owner of all pulls of a node."""
 
-    def __init__(self, settings: PullSettings, store: StoreParts, blob_jobs: BlobJobs) -> None:
+    def __init__(self, settings: PullSettings, store: Store, blob_jobs: BlobJobs) -> None:
         self._settings = settings
         self._store = store
         self._blob_jobs = blob_jobs
         self._jobs: dict[StoreName, _Job] = {}
         timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=settings.pace.stall_s, pool=None)
-        self.http = httpx.AsyncClient(timeout=timeout, headers={"User-Agent": USER_AGENT}, follow_redirects=False)
+        self._http = httpx.AsyncClient(timeout=timeout, headers={"User-Agent": USER_AGENT}, follow_redirects=False)
         self._closed = False
 
     async def pull(
@@ -74,26 +73,20 @@ class PullJobs:
         wanted = StoreName.parse(name)
         job = self._join(wanted, insecure=insecure, sources=sources)
         try:
-            sent = 0
+            board, sent = job.pull.board, 0
             while True:
                 assert job.task is not None
                 is_over = job.task.done()
-                seen = job.changes.version
-                lines = list(job.pull.board.since(sent))
-                sent = job.pull.board.version
+                seen, lines = board.changes.version, list(board.since(sent))
                 for line in lines:
-                    yield store_pb2.StoreProgress(
-                        status=line.status,
-                        digest=line.digest,
-                        total_bytes=line.total_bytes,
-                        completed_bytes=line.completed_bytes,
-                    )
+                    yield line
+                sent = seen
                 if is_over:
                     if job.task.cancelled():
                         raise ShuttingDown("the pull was stopped")
                     job.task.result()
                     return
-                await job.changes.beyond(seen)
+                await board.changes.beyond(seen)
                 if not job.task.done():
                     await asyncio.sleep(PROGRESS_INTERVAL_S)
         finally:
@@ -106,7 +99,16 @@ class PullJobs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.http.aclose()
+        await self._http.aclose()
+
+    def client(self, name: StoreName, *, insecure: bool) -> RegistryClient:
+        """Return a client of the registry of a name.
+
+        Raises:
+            PermissionDenied: the registry is not on the list, or not without TLS.
+        """
+        registry = find_registry(self._settings.registries, name.host)
+        return RegistryClient(self._http, registry, name, self._settings.secrets, insecure=insecure)
 
     def _join(self, name: StoreName, *, insecure: bool, sources: Sequence[str]) -> _Job:
         key = name.key
@@ -122,13 +124,10 @@ class PullJobs:
     def _start(self, name: StoreName, *, insecure: bool, sources: Sequence[str]) -> _Job:
         if self._closed or len(self._jobs) >= JOBS_MAX:
             raise ShuttingDown("this node takes no more pulls now", retry_after_s=1.0)
-        registry = find_registry(self._settings.registries, name.host)
-        client = RegistryClient(self.http, registry, name, self._settings.secrets, insecure=insecure)
-        changes = Changes()
+        client = self.client(name, insecure=insecure)
         stores = StoreClient()
         peers = [PeerSource(stores, address) for address in dict.fromkeys(sources)]
-        pull = Pull(name, client=client, peers=peers, store=self._store, jobs=self._blob_jobs, changed=changes.notify)
-        job = _Job(pull=pull, changes=changes, peers=stores)
+        job = _Job(pull=Pull(name, client=client, peers=peers, store=self._store, jobs=self._blob_jobs), peers=stores)
         job.task = asyncio.create_task(self._run(name, job))
         return job
 
@@ -149,7 +148,7 @@ class PullJobs:
                 job.ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await job.peers.close()
-            asyncio.get_running_loop().call_soon(job.changes.notify)
+            asyncio.get_running_loop().call_soon(job.pull.board.changes.notify)
 
     def _leave(self, key: StoreName, job: _Job) -> None:
         job.listeners -= 1

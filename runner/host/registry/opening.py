@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import StartupError
-from runner.core.registry.allowed import find_registry, parse_registries
+from runner.core.registry.allowed import parse_registries
 from runner.core.registry.credentials import Credentials, parse_credentials
-from runner.core.store.names import StoreName
-from runner.host.registry.blob_download import Pace
 from runner.host.registry.blob_jobs import BlobJobs
-from runner.host.registry.client import RegistryClient, Secrets
+from runner.host.registry.client import Secrets
 from runner.host.registry.headers import HeaderFiles
 from runner.host.registry.jobs import PullJobs, PullSettings
 from runner.host.registry.origin import Origins
-from runner.host.registry.pull import StoreParts
-from runner.host.registry.sources import RegistrySource
 from runner.host.settings import HostSettings
 from runner.host.store.store import Store
 
@@ -31,35 +27,19 @@ class Fetching:
     origins: Origins
 
 
-def open_fetching(settings: HostSettings, store: Store, cache_directory: Path, *, pace: Pace | None = None) -> Fetching:
+def open_fetching(settings: HostSettings, store: Store, cache_directory: Path) -> Fetching:
     """Both share the blobs that are on their way.
 
     Raises:
         StartupError: the file with credentials cannot be used.
     """
-    pace = pace or Pace()
     secrets = Secrets(
         by_host=_credentials(settings.registry_auth_file), hub_token=os.environ.get(HUB_TOKEN_NAME, "").strip()
     )
-    pulling = PullSettings(registries=parse_registries(settings.registries), secrets=secrets, pace=pace)
-    parts = StoreParts(
-        blobs=store.blobs,
-        manifests=store.manifests,
-        inspect=store.inspect,
-        write_manifest=store.write_manifest,
-        pinned=store.pinned,
-    )
-    jobs = BlobJobs(store.blobs, pace)
-    pulls = PullJobs(pulling, parts, jobs)
-
-    def registry(name: StoreName) -> RegistrySource:
-        found = find_registry(pulling.registries, name.host)
-        return RegistrySource(RegistryClient(pulls.http, found, name, secrets, insecure=False))
-
-    origins = Origins(
-        parts, jobs, HeaderFiles(cache_directory / "headers"), registry=registry, appeared=store.models.scan
-    )
-    return Fetching(pulls=pulls, origins=origins)
+    pulling = PullSettings(registries=parse_registries(settings.registries), secrets=secrets)
+    jobs = BlobJobs(store.blobs, pulling.pace)
+    pulls = PullJobs(pulling, store, jobs)
+    return Fetching(pulls=pulls, origins=Origins(store, jobs, HeaderFiles(cache_directory / "headers"), pulls))
 
 
 def _credentials(path: Path | None) -> Mapping[str, Credentials]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -23,17 +23,17 @@ from runner.core.model import model_files as core_files
 from runner.core.store.digests import digest_of
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
 from runner.core.store.names import StoreName
-from runner.host.models.model_files import OnProgress
+from runner.host.models.model_files import OnProgress, shifted
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.headers import HeaderFiles
-from runner.host.registry.pull import StoreParts
-from runner.host.registry.sources import BlobSource, PeerSource
+from runner.host.registry.jobs import PullJobs
+from runner.host.registry.sources import BlobSource, PeerSource, RegistrySource
+from runner.host.store.store import Store
 from runner.host.store_client import StoreClient
 
 log = get_logger()
 
 SOURCES_MAX = 16
-RegistrySources = Callable[[StoreName], BlobSource | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +50,12 @@ class _Origin:
 class Origins:
     """Fetches from other hosts into the store of this one."""
 
-    def __init__(
-        self,
-        store: StoreParts,
-        jobs: BlobJobs,
-        headers: HeaderFiles,
-        *,
-        registry: RegistrySources,
-        appeared: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`registry` is asked last, where it has the name; `appeared` makes what was written known to this node."""
+    def __init__(self, store: Store, jobs: BlobJobs, headers: HeaderFiles, pulls: PullJobs) -> None:
+        """Ask the registries of `pulls` last, where they have the name."""
         self._store = store
         self._jobs = jobs
         self._headers = headers
-        self._registry = registry
-        self._appeared = appeared
+        self._pulls = pulls
 
     async def fetch(self, origin: host_pb2.ModelOrigin, on_progress: OnProgress) -> None:
         """Fetch the whole model into the store, under its name.
@@ -77,7 +68,7 @@ class Origins:
             with self._store.pinned([layer.digest for layer in found.manifest.blobs()]):
                 await self._fetch_blobs(origin, found, on_progress)
                 await self._store.write_manifest(self._free_name(origin, found), found.content)
-        await self._appeared()
+        await self._store.models.scan()
         log.info("model.fetched", model=origin.name, digests=[digest[:12] for digest in origin.blob_digests])
 
     async def headers(self, origin: host_pb2.ModelOrigin, *, projector_digest: str) -> core_files.ModelFiles:
@@ -133,26 +124,18 @@ class Origins:
     async def _fetch_blobs(self, origin: host_pb2.ModelOrigin, found: _Origin, on_progress: OnProgress) -> None:
         blobs = found.manifest.blobs()
         total = sum(layer.size_bytes for layer in blobs)
-        await asyncio.to_thread(self._check_room, blobs)
+        await self._jobs.check_room(blobs)
         sources: list[BlobSource] = list(found.peers)
         if found.is_stored:
             with contextlib.suppress(PermissionDenied, InvalidRequest):
-                registry = self._registry(StoreName.parse(origin.name))
-                sources += [registry] if registry is not None else []
+                client = self._pulls.client(StoreName.parse(origin.name), insecure=False)
+                sources.append(RegistrySource(client))
         before = 0
         for layer in blobs:
             if self._store.blobs.size(layer.digest) != layer.size_bytes:
-                async with self._jobs.fetching(layer.digest, layer.size_bytes, sources) as job:
-                    seen = -1
-                    while not job.is_over:
-                        seen = await job.changes.beyond(seen)
-                        on_progress(before + job.completed_bytes, total)
-                    job.check()
+                await self._jobs.fetch(layer, sources, shifted(on_progress, before, total))
             before += layer.size_bytes
             on_progress(before, total)
-
-    def _check_room(self, blobs: Sequence[Layer]) -> None:
-        self._store.blobs.check_room(sum(self._jobs.missing_bytes(one.digest, one.size_bytes) for one in blobs))
 
     def _free_name(self, origin: host_pb2.ModelOrigin, found: _Origin) -> StoreName:
         """Return the name that the model has there, unless it stands for another one here."""

@@ -2,42 +2,49 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 
+from common.changes import Changes
 from common.errors import BadModelFile, InvalidRequest, PunaError, RegistryFailed
 from common.telemetry.logs import get_logger
-from runner.core.registry import progress
-from runner.core.registry.progress import Board, Line
-from runner.core.store.digests import digest_of
+from protos import store_pb2
+from runner.core.store.digests import digest_of, qualified
 from runner.core.store.manifest import Layer, Manifest, MediaType, is_safetensors, parse_manifest
 from runner.core.store.names import StoreName
-from runner.host.files.blobs import BlobStore
-from runner.host.files.manifests import ManifestStore
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import RegistryClient
 from runner.host.registry.sources import BlobSource, PeerSource, RegistrySource
+from runner.host.store.store import Store
 
 log = get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreParts:
-    """Parts of its node's store that a pull uses."""
+class Board:
+    """Progress of one pull for its listeners, in Ollama's words.
 
-    blobs: BlobStore
-    manifests: ManifestStore
-    # A GGUF by its digest, looked at in a throw-away process. Raises BadModelFile.
-    inspect: Callable[[str], Awaitable[None]]
-    # Have a name stand for this manifest, show it, and drop what only its former content needed.
-    write_manifest: Callable[[StoreName, bytes], Awaitable[None]]
-    # Blobs that stay although no manifest names them yet.
-    pinned: Callable[[Iterable[str]], AbstractContextManager[None]]
+    Lines are kept in the order in which they first appeared; a listener that comes late, or reads slowly, gets the
+    newest state of each, never a backlog.
+    """
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self._lines: dict[str, tuple[int, store_pb2.StoreProgress]] = {}
+
+    def show(self, line: store_pb2.StoreProgress) -> None:
+        """Add a line, or the news of one that is there."""
+        known = self._lines.get(line.status)
+        if known is None or known[1] != line:
+            self._lines[line.status] = (self.changes.version + 1, line)
+            self.changes.notify()
+
+    def since(self, version: int) -> Iterator[store_pb2.StoreProgress]:
+        """Yield the lines that changed after a version, in their order."""
+        return (line for changed, line in self._lines.values() if changed > version)
 
 
 class Pull:
-    """One model. `board` is what listeners see; `changed` is called with every news."""
+    """One model. `board` is what listeners see."""
 
     def __init__(
         self,
@@ -45,9 +52,8 @@ class Pull:
         *,
         client: RegistryClient,
         peers: Sequence[PeerSource],
-        store: StoreParts,
+        store: Store,
         jobs: BlobJobs,
-        changed: Callable[[], None],
     ) -> None:
         self.board = Board()
         self._name = name
@@ -55,7 +61,6 @@ class Pull:
         self._peers = peers
         self._store = store
         self._jobs = jobs
-        self._changed = changed
 
     async def run(self) -> None:
         """Have the model in the store, complete.
@@ -63,20 +68,20 @@ class Pull:
         Raises:
             ModelNotFound, InvalidRequest, RegistryFailed, DigestMismatch, DiskFull: nothing new has the name.
         """
-        self._show(Line(status=progress.PULLING_MANIFEST))
+        self._show("pulling manifest")
         content = await self._manifest()
         manifest = _checked(content)
         with self._store.pinned([layer.digest for layer in manifest.blobs()]):
             await self._fetch(manifest)
-            self._show(Line(status=progress.VERIFYING))
+            self._show("verifying sha256 digest")
             await self._inspect(manifest)
-            self._show(Line(status=progress.WRITING_MANIFEST))
+            self._show("writing manifest")
             former = await asyncio.to_thread(self._former)
             if former is not None and former != content:
-                self._show(Line(status=progress.REMOVING_UNUSED))
+                self._show("removing unused layers")
             await self._store.write_manifest(self._name, content)
         log.info("model.pulled", model=self._name.short(), manifest=digest_of(content)[:12])
-        self._show(Line(status=progress.SUCCESS))
+        self._show("success")
 
     async def _manifest(self) -> bytes:
         """Return the registry's manifest, the newest one; another host's where the registry is not reached."""
@@ -95,16 +100,12 @@ class Pull:
         for layer in manifest.blobs():
             is_here = self._store.blobs.size(layer.digest) == layer.size_bytes
             wanted.append((layer, [] if is_here else await self._sources(layer)))
-        await asyncio.to_thread(self._check_room, [layer for layer, sources in wanted if sources])
+        await self._jobs.check_room(layer for layer, sources in wanted if sources)
         for layer, sources in wanted:
             if sources:
-                await self._fetch_blob(layer, sources)
+                await self._jobs.fetch(layer, sources, partial(self._show_blob, layer))
             else:
                 self._show_blob(layer, layer.size_bytes)
-
-    def _check_room(self, layers: Sequence[Layer]) -> None:
-        missing = sum(self._jobs.missing_bytes(layer.digest, layer.size_bytes) for layer in layers)
-        self._store.blobs.check_room(missing)
 
     async def _sources(self, layer: Layer) -> list[BlobSource]:
         """Return the sources of a blob in the announced size: other hosts first, the registry last.
@@ -134,14 +135,6 @@ class Pull:
             return found
         return [*found, registry]
 
-    async def _fetch_blob(self, layer: Layer, sources: Sequence[BlobSource]) -> None:
-        async with self._jobs.fetching(layer.digest, layer.size_bytes, sources) as job:
-            seen = -1
-            while not job.is_over:
-                seen = await job.changes.beyond(seen)
-                self._show_blob(layer, job.completed_bytes)
-            job.check()
-
     async def _inspect(self, manifest: Manifest) -> None:
         for kind in (MediaType.MODEL, MediaType.PROJECTOR, MediaType.ADAPTER):
             for layer in manifest.of(kind):
@@ -159,11 +152,16 @@ class Pull:
             return None
 
     def _show_blob(self, layer: Layer, completed_bytes: int) -> None:
-        self._show(progress.pulling(layer.digest, total_bytes=layer.size_bytes, completed_bytes=completed_bytes))
-
-    def _show(self, line: Line) -> None:
+        line = store_pb2.StoreProgress(
+            status=f"pulling {layer.digest[:12]}",
+            digest=qualified(layer.digest),
+            total_bytes=layer.size_bytes,
+            completed_bytes=completed_bytes,
+        )
         self.board.show(line)
-        self._changed()
+
+    def _show(self, status: str) -> None:
+        self.board.show(store_pb2.StoreProgress(status=status))
 
 
 def _checked(content: bytes) -> Manifest:

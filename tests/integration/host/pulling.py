@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from protos import store_pb2
@@ -11,13 +11,12 @@ from runner.core.registry.allowed import parse_registries
 from runner.core.registry.parts import PartSizes
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
-from runner.host.files.blobs import BlobStore
-from runner.host.files.manifests import ManifestStore
+from runner.host.models.model_files import NodeModels
 from runner.host.registry.blob_download import Pace
 from runner.host.registry.blob_jobs import BlobJobs
 from runner.host.registry.client import Secrets
 from runner.host.registry.jobs import PullJobs, PullSettings
-from runner.host.registry.pull import StoreParts
+from runner.host.store.store import Store as NodeStore
 
 KIB = 1024
 # Parts that are small enough for a blob of a megabyte to have several.
@@ -34,7 +33,7 @@ def random_bytes(count: int, *, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(count)
 
 
-class Store:
+class Store(NodeStore):
     """A store and what its pulls did to it."""
 
     def __init__(
@@ -46,38 +45,26 @@ class Store:
         secrets: Secrets | None = None,
         linger_s: float = 30.0,
     ) -> None:
-        self.blobs = BlobStore(directory / "blobs")
-        self.manifests = ManifestStore(directory / "manifests")
+        super().__init__(NodeModels(directory, directory / "cache"), blob_bytes_max=2**40, prunes=True)
         self.inspected: list[str] = []
-        self.pinned: set[str] = set()
         self.refusal: Exception | None = None
-        parts = StoreParts(
-            blobs=self.blobs,
-            manifests=self.manifests,
-            inspect=self._inspect,
-            write_manifest=self._write,
-            pinned=self._pin,
-        )
         settings = PullSettings(
             registries=parse_registries(registries), secrets=secrets or Secrets(), pace=pace, linger_s=linger_s
         )
         self.blob_jobs = BlobJobs(self.blobs, pace)
-        self.jobs = PullJobs(settings, parts, self.blob_jobs)
+        self.jobs = PullJobs(settings, self, self.blob_jobs)
 
-    async def _inspect(self, digest: str) -> None:
+    async def inspect(self, digest: str) -> None:
+        """Note the digest; random bytes are no GGUF."""
         assert self.blobs.has(digest)
         self.inspected.append(digest)
         if self.refusal is not None:
             raise self.refusal
 
-    async def _write(self, name: StoreName, content: bytes) -> None:
-        assert all(layer.digest in self.pinned for layer in parse_manifest(content).blobs())
+    async def write_manifest(self, name: StoreName, content: bytes) -> None:
+        """Write what is pinned alone."""
+        assert all(self._pinned[layer.digest] > 0 for layer in parse_manifest(content).blobs())
         self.manifests.write(name, content)
-
-    @contextlib.contextmanager
-    def _pin(self, digests: Iterable[str]) -> Iterator[None]:
-        self.pinned = set(digests)
-        yield
 
     async def pull(
         self, name: str, *, insecure: bool = True, sources: Sequence[str] = ()

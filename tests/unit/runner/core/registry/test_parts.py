@@ -18,7 +18,6 @@ from runner.core.registry.parts import (
     plan_parts,
     range_header,
 )
-from runner.core.registry.progress import Board, Line, pulling
 
 DIGEST = "ab" * 32
 
@@ -100,20 +99,6 @@ def test_an_answer_is_judged_by_status_and_range(status: int, content_range: str
     assert judge_answer(status, content_range, start=10, stop=20, size=100) is expected
 
 
-def test_a_late_listener_sees_each_line_once_as_it_is_now() -> None:
-    board = Board()
-    board.show(Line(status="pulling manifest"))
-    for completed in (1, 2, 2, 3):
-        board.show(pulling(DIGEST, total_bytes=3, completed_bytes=completed))
-    assert [line.status for line in board.since(0)] == ["pulling manifest", f"pulling {DIGEST[:12]}"]
-    seen = board.version
-    assert list(board.since(seen)) == []
-    board.show(Line(status="success"))
-    assert [line.status for line in board.since(seen)] == ["success"]
-    last = list(board.since(0))[1]
-    assert (last.digest, last.completed_bytes, last.total_bytes) == (f"sha256:{DIGEST}", 3, 3)
-
-
 def test_the_largest_blob_has_no_more_parts_than_a_state_can_hold() -> None:
     parts = plan_parts(10 * PARTS_MAX + 1, PartSizes(min_bytes=1, max_bytes=1))
     assert len(parts) <= PARTS_MAX
@@ -126,12 +111,3 @@ def test_a_state_of_another_version_is_worthless() -> None:
     newer = state.replace(b'"version": 1', b'"version": 2')
     assert newer != state
     assert decode_state(newer, digest="d", size_bytes=10) is None
-
-
-def test_a_line_that_says_nothing_new_wakes_nobody() -> None:
-    board = Board()
-    board.show(Line(status="pulling manifest"))
-    version = board.version
-    board.show(Line(status="pulling manifest"))
-    assert board.version == version
-    assert list(board.since(version)) == []
