@@ -29,10 +29,10 @@ from runner.host.fence_store import FenceStore
 from runner.host.home import HostHome
 from runner.host.lending.borrowing import Borrower
 from runner.host.lending.lending import Lender
-from runner.host.lending.tunnel import open_tunnel, run_tunnel
+from runner.host.lending.tunnel_listener import open_tunnel
 from runner.host.models.model_files import NodeModels
 from runner.host.registry.opening import open_fetching
-from runner.host.reporter import HostIdentity, Registrations, Sections
+from runner.host.reporter import Registrations, Sections
 from runner.host.runners.core_shares import CoreShares
 from runner.host.runners.device_users import DeviceUsers
 from runner.host.runners.measurements import Measurements
@@ -76,7 +76,7 @@ async def serve(settings: HostSettings, stop: asyncio.Event) -> None:
 
 async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Event) -> None:
     clock = SystemClock()
-    identity = HostIdentity(
+    identity = discovery_pb2.HostReport(
         node_id=home.node_id(settings.node_id),
         incarnation=new_incarnation(),
         started_at_unix_ms=round(clock.wall_unix_s() * MS_PER_S),
@@ -116,8 +116,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     )
     speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
     shares = CoreShares(clock, cores=computing_cores())
-    measurements = Measurements(models, borrower, devices, fetching.origins)
-    servicer = HostServicer(supervisor, measurements, devices, tunnel)
+    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, fetching.origins), tunnel)
     stores = ModelStoreServicer(store, fetching.pulls.pull)
 
     def register(grpc_server: aio.Server) -> None:
@@ -144,7 +143,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         address=settings.node_advertise or server.address,
         metrics_address=metrics_address,
         rpc_enabled=tunnel is not None,
-        tunnel_certificate=tunnel.certificate if tunnel is not None else b"",
+        tunnel_certificate=tunnel.identity.certificate if tunnel is not None else b"",
     )
     changes = Changes()
 
@@ -165,18 +164,19 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         await asyncio.gather(_first_listing(devices, finding), _first_scan(models))
         await server.start()
         registrations = Registrations(settings.discovery_address, identity, snapshot, changes)
-        tasks += [
-            asyncio.create_task(run_tunnel(tunnel)),
-            *(
-                asyncio.create_task(_forward(source.changes, changes))
-                for source in (devices, models, supervisor, lender)
-            ),
-        ]
         reporting = asyncio.create_task(registrations.run())
         knowing = asyncio.create_task(
             _say_ready(server, finding, node=identity.node_id, address=server.address, metrics_address=metrics_address)
         )
-        tasks += [reporting, knowing]
+        tasks += [
+            *([asyncio.create_task(tunnel.run())] if tunnel is not None else []),
+            *(
+                asyncio.create_task(_forward(source.changes, changes))
+                for source in (devices, models, supervisor, lender)
+            ),
+            reporting,
+            knowing,
+        ]
         await _until(stop, reporting, knowing)
     finally:
         await fetching.pulls.close()

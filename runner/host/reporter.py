@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from common.changes import Changes
 from common.errors import PlacementMismatch, PunaError
@@ -21,17 +21,7 @@ REPORT_INTERVAL_S = 1.0
 REPORT_INTERVAL_S_MIN = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostIdentity:
-    """Identity of the host process in reports."""
-
-    node_id: str
-    incarnation: str
-    started_at_unix_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sections:
+class Sections(NamedTuple):
     """Content of a report. A part that is the same object as before is not compared again."""
 
     facts: discovery_pb2.HostFacts
@@ -41,10 +31,10 @@ class Sections:
 
 
 class Reporter:
-    """`snapshot` reads the four sections as they are now; `changes` wakes the reporter."""
+    """`identity` is a report without sections; `snapshot` reads the four sections as they are now; `changes` wakes the reporter."""
 
     def __init__(
-        self, address: str, identity: HostIdentity, snapshot: Callable[[], Sections], changes: Changes
+        self, address: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes
     ) -> None:
         self._address = address
         self._identity = identity
@@ -94,20 +84,13 @@ class Reporter:
 
     def _difference(self, sent: Sections | None, current: Sections) -> discovery_pb2.HostReport:
         """Ids and the sections that differ from what was sent on this stream; an empty list is a section, too."""
-        report = discovery_pb2.HostReport(
-            node_id=self._identity.node_id,
-            incarnation=self._identity.incarnation,
-            started_at_unix_ms=self._identity.started_at_unix_ms,
-        )
-        if sent is None or sent.facts != current.facts:
-            report.facts.CopyFrom(current.facts)
-        if sent is None or sent.devices != current.devices:
-            report.devices.CopyFrom(current.devices)
-        # By identity first: descriptions of many models are long, and the list is made anew only when it changed.
-        if sent is None or (sent.models is not current.models and sent.models != current.models):
-            report.models.CopyFrom(current.models)
-        if sent is None or sent.runners != current.runners:
-            report.runners.CopyFrom(current.runners)
+        report = discovery_pb2.HostReport()
+        report.CopyFrom(self._identity)
+        for name, now in current._asdict().items():
+            before = getattr(sent, name, None)
+            # By identity first: descriptions of many models are long, and the list is made anew only when it changed.
+            if before is not now and before != now:
+                getattr(report, name).CopyFrom(now)
         return report
 
 
@@ -115,7 +98,7 @@ class Registrations:
     """One reporter for each address behind the setting. Owned by its `run` task."""
 
     def __init__(
-        self, addresses: str, identity: HostIdentity, snapshot: Callable[[], Sections], changes: Changes
+        self, addresses: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes
     ) -> None:
         self._addresses = addresses
         self._identity = identity

@@ -9,9 +9,8 @@ from grpc import aio
 from common.errors import NotSupported
 from common.telemetry import tracing
 from protos import host_pb2, host_pb2_grpc
-from runner.host.devices.devices import Devices
 from runner.host.lending.lending import lend_response
-from runner.host.lending.tunnel import Tunnel
+from runner.host.lending.tunnel_listener import TunnelListener
 from runner.host.runners.measurements import Measurements
 from runner.host.runners.supervisor import RunnerSupervisor
 
@@ -23,26 +22,16 @@ Context = aio.ServicerContext[Any, Any]
 class HostServicer(host_pb2_grpc.HostServicer):
     """Commands in, outcomes out; everything is decided elsewhere."""
 
-    def __init__(
-        self, supervisor: RunnerSupervisor, measurements: Measurements, devices: Devices, tunnel: Tunnel | None
-    ) -> None:
+    def __init__(self, supervisor: RunnerSupervisor, measurements: Measurements, tunnel: TunnelListener | None) -> None:
         """Without a tunnel nothing is lent."""
         self._supervisor = supervisor
         self._measurements = measurements
-        self._devices = devices
         self._tunnel = tunnel
 
     async def Measure(self, request: host_pb2.MeasureRequest, context: Context) -> host_pb2.MeasureResponse:
         """Count bytes without loading."""
         with tracing.begin("measure", {"puna.digest": request.model_digest}, kind=tracing.SpanKind.SERVER):
-            report = await self._measurements.measure(
-                model_digest=request.model_digest,
-                layout=request.layout,
-                engine_build=self._devices.engine_build,
-                peers=request.peers,
-                origin=request.origin if request.HasField("origin") else None,
-            )
-        return host_pb2.MeasureResponse(report=report)
+            return host_pb2.MeasureResponse(report=await self._measurements.measure(request))
 
     async def Start(self, request: host_pb2.StartRequest, context: Context) -> AsyncIterator[host_pb2.StartEvent]:
         """Start or attach, and report until the load is over. The runner does not notice who listens."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from common.errors import DiskFull
 from common.paths import open_regular
 from runner.core.store.digests import file_name
+from runner.host.home import sync_directory
 
 PARTIAL_SUFFIX = ".puna-partial"  # others mark theirs otherwise; those are left alone
 # Left free for everything else on the disk: logs, Redis, the system.
@@ -160,15 +161,6 @@ class BlobStore:
             return 0
         self.path(digest).unlink(missing_ok=True)
         return size
-
-
-def sync_directory(directory: Path) -> None:
-    """Names in it survive a crash from here on."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _headroom(total_bytes: int) -> int:

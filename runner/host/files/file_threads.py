@@ -5,11 +5,10 @@ thread of its own, which says where it is; the process does not wait for it when
 """
 
 import asyncio
-import contextlib
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,13 +75,13 @@ class FileThreads:
             raise FileStandsStill(path)
         if len(stuck) >= STUCK_MAX:
             raise FileStandsStill(path, f"not read while {len(stuck)} other files do not answer")
-        step, done = FileStep(path), asyncio.get_running_loop().create_future()
-        thread = threading.Thread(target=_run, args=(work, step, done), name=f"file {printable(path)}", daemon=True)
+        step, result = FileStep(path), Future[Result]()
+        thread = threading.Thread(target=_run, args=(work, step, result), name=f"file {printable(path)}", daemon=True)
         thread.start()
+        done = asyncio.wrap_future(result)
         try:
             await self._watch(step, done)
-            result: Result = done.result()
-            return result
+            return done.result()
         finally:
             if not done.done():
                 step.is_left = True
@@ -115,20 +114,9 @@ def _read_first(path: Path) -> None:
         os.close(descriptor)
 
 
-def _run(work: Callable[[FileStep], Result], step: FileStep, done: "asyncio.Future[Result]") -> None:
+def _run(work: Callable[[FileStep], Result], step: FileStep, done: "Future[Result]") -> None:
+    done.set_running_or_notify_cancel()  # from here on it is settled by this thread alone
     try:
-        settle = partial(_succeed, done, work(step))
+        done.set_result(work(step))
     except Exception as error:  # noqa: BLE001  # raised again where it is waited for
-        settle = partial(_fail, done, error)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-        done.get_loop().call_soon_threadsafe(settle)
-
-
-def _succeed(done: "asyncio.Future[Result]", result: Result) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _fail(done: "asyncio.Future[Result]", error: Exception) -> None:
-    if not done.done():
         done.set_exception(error)

@@ -10,7 +10,7 @@ from common.errors import InvalidRequest
 from common.paths import open_regular
 from runner.core.store.manifest import MANIFEST_BYTES_MAX
 from runner.core.store.names import StoreName
-from runner.host.files.blobs import sync_directory
+from runner.host.home import sync_directory
 
 NAMES_MAX = 10_000
 _DEPTH = 4

@@ -10,9 +10,10 @@ from pathlib import Path
 from common.errors import BadModelFile
 from common.telemetry.logs import get_logger
 from runner.core.store.digests import file_name, parse_digest, qualified
-from runner.host.files.blobs import BlobStore, sync_directory
+from runner.host.files.blobs import BlobStore
 from runner.host.files.file_digests import FileDigests
 from runner.host.files.plain_files import FileStamp
+from runner.host.home import sync_directory
 
 log = get_logger()
 

@@ -6,12 +6,14 @@ import socket
 from collections.abc import Mapping
 
 from common.errors import StartupError
-from common.network import split_host_port
+from common.network import UNIX_PREFIX, split_host_port
 from common.telemetry.logs import get_logger
 from runner.core.host.tunnel import BadLine, Opening, Purpose, answer_line, read_opening
-from runner.host.lending.lease import DeviceLease
-from runner.host.lending.tunnel_identity import TunnelIdentity
+from runner.host.home import HostHome
+from runner.host.lending.lease import DeviceLease, Leases
+from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity
 from runner.host.lending.tunnel_streams import BROKEN, TunnelStream, accept_tls, carry, watch_peer
+from runner.host.settings import HostSettings
 
 log = get_logger()
 
@@ -19,6 +21,7 @@ OPENING_TIMEOUT_S = 5.0
 SERVER_TIMEOUT_S = 5.0
 BACKLOG = 16
 CONNECTIONS_MAX = 256
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class TunnelListener:
@@ -26,7 +29,8 @@ class TunnelListener:
 
     def __init__(self, identity: TunnelIdentity, leases: Mapping[str, DeviceLease]) -> None:
         """`leases`: the current ones, by placement id."""
-        self._identity = identity
+        self.identity = identity
+        self.address = ""  # under which others reach it
         self._leases = leases
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,7 +74,7 @@ class TunnelListener:
         borrowers = {lease.terms.borrower_certificate for lease in self._leases.values()}
         try:
             watch_peer(connection)
-            stream = await accept_tls(connection, self._identity.listening(borrowers), timeout_s=OPENING_TIMEOUT_S)
+            stream = await accept_tls(connection, self.identity.listening(borrowers), timeout_s=OPENING_TIMEOUT_S)
         except (*BROKEN, TimeoutError) as error:
             log.warning("tunnel.refused", peer=address, text=str(error))
             return
@@ -139,3 +143,38 @@ async def _answer(stream: TunnelStream, refusal: str) -> None:
         with contextlib.suppress(*BROKEN):
             stream.writer.close()
             await stream.writer.wait_closed()
+
+
+def open_tunnel(settings: HostSettings, home: HostHome, *, node_id: str, leases: Leases) -> TunnelListener | None:
+    """Open the tunnel if this node lends and borrows; None if not.
+
+    Raises:
+        StartupError: the address is taken, or others could not dial it.
+    """
+    if not settings.rpc:
+        return None
+    identity = make_identity(home.directory / "tunnel.pem", node_id=node_id)
+    listener = TunnelListener(identity, leases)
+    listener.address = _advertised(listener.listen(settings.tunnel_listen or _beside(settings.node_listen)), settings)
+    return listener
+
+
+def _beside(node_listen: str) -> str:
+    """Return an address with a free port on the host's own interface, so that others reach both alike."""
+    if node_listen.startswith(UNIX_PREFIX):
+        return "127.0.0.1:0"
+    host = split_host_port(node_listen)[0]
+    return f"[{host}]:0" if ":" in host else f"{host}:0"
+
+
+def _advertised(bound: str, settings: HostSettings) -> str:
+    host, port = split_host_port(bound)
+    wanted = settings.tunnel_advertise
+    if not wanted and settings.node_advertise:
+        wanted = split_host_port(settings.node_advertise)[0]
+    if not wanted and host in _WILDCARDS:
+        raise StartupError(
+            f"others cannot dial {bound}; set PUNA_TUNNEL_ADVERTISE to the host name under which they reach this node"
+        )
+    wanted = wanted or host
+    return f"[{wanted}]:{port}" if ":" in wanted else f"{wanted}:{port}"

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from common.errors import DiskFull
 from runner.core.registry.parts import Part, decode_state, encode_state
+from runner.host.home import write_durably
 
 STATE_SUFFIX = ".state"
 HASH_BYTES = 1024 * 1024
@@ -145,9 +146,4 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
 
 def _save(descriptor: int, path: Path, content: bytes) -> None:
     os.fdatasync(descriptor)
-    temporary = path.with_name(path.name + "-new")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_durably(path, content)

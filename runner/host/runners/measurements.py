@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from google.protobuf import json_format
 
@@ -34,16 +33,8 @@ class Measurements:
         # While it runs, a measurement holds a context on each device: one at a time per node.
         self._turn = asyncio.Lock()
 
-    async def measure(
-        self,
-        *,
-        model_digest: str,
-        layout: cluster_pb2.Layout,
-        engine_build: str,
-        peers: Sequence[host_pb2.Peer] = (),
-        origin: host_pb2.ModelOrigin | None = None,
-    ) -> cluster_pb2.MemoryReport:
-        """Bytes that the model takes with the layout, with the devices that the peers lend.
+    async def measure(self, request: host_pb2.MeasureRequest) -> cluster_pb2.MemoryReport:
+        """Return the bytes that the model takes with the layout, with the devices that the peers lend.
 
         Raises:
             ModelNotFound, BadModelFile: no usable file here, of the model, its projector or an adapter.
@@ -52,8 +43,9 @@ class Measurements:
             ModelUnavailable: the measurement crashed or ran over its time, or a peer does not lend; estimate instead.
             NotSupported: this node uses no devices of other nodes.
         """
-        key = _cache_key(model_digest, layout, engine_build)
-        files = await self._files(model_digest, layout, origin)
+        layout = request.layout
+        key = _cache_key(request.model_digest, layout, self._devices.engine_build)
+        files = await self._files(request)
         async with self._turn:
             known = self._reports.get(key)
             if known is not None:
@@ -63,7 +55,7 @@ class Measurements:
             device_ids = [device.device_id for device in layout.devices if not device.node_id]
             if self._devices.serves_somebody(device_ids):
                 raise ModelUnavailable("a device serves a runner and cannot be measured on", retry_after_s=1.0)
-            borrowed = await self._borrower.borrow(peers, Purpose.MEASURE)
+            borrowed = await self._borrower.borrow(request.peers, Purpose.MEASURE)
             try:
                 arguments = [*file_arguments(files), "--layout", to_argument(addressed(layout, borrowed))]
                 with metrics.MEASURE_SECONDS.time(), self._devices.measuring(device_ids):
@@ -86,16 +78,14 @@ class Measurements:
                 self._reports.popitem(last=False)
             return report
 
-    async def _files(
-        self, model_digest: str, layout: cluster_pb2.Layout, origin: host_pb2.ModelOrigin | None
-    ) -> core_files.ModelFiles:
+    async def _files(self, request: host_pb2.MeasureRequest) -> core_files.ModelFiles:
         """Return the files that are here, else their headers from where they are."""
         try:
-            return self._models.files_of(model_digest, layout)
+            return self._models.files_of(request.model_digest, request.layout)
         except ModelNotFound:
-            if origin is None:
+            if not request.HasField("origin"):
                 raise
-        return await self._origins.headers(origin, projector_digest=layout.projector_digest)
+        return await self._origins.headers(request.origin, projector_digest=request.layout.projector_digest)
 
 
 def _failure(exit_code: int | None, text: str) -> BadModelFile | InvalidRequest | ModelUnavailable:

@@ -17,7 +17,7 @@ from runner.core.store.digests import parse_digest, qualified
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
 from runner.host import metrics
-from runner.host.files.blobs import sync_directory
+from runner.host.home import sync_directory
 from runner.host.models.model_files import NodeModel, NodeModels
 from runner.host.store.access import writing
 from runner.host.store.uploads import Uploads

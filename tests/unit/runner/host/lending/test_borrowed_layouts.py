@@ -5,7 +5,7 @@ import pytest
 from common.errors import ModelUnavailable, StartupError
 from protos import cluster_pb2
 from runner.host.lending.borrowing import addressed, lent_name, renamed
-from runner.host.lending.tunnel import _advertised, _beside
+from runner.host.lending.tunnel_listener import _advertised, _beside
 from runner.host.settings import HostSettings
 
 
