@@ -8,7 +8,7 @@ from typing import TypeVar
 from common.errors import InvalidRequest
 from common.model_details import name_details, without_details
 from common.model_names import is_model_name
-from common.telemetry.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
+from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.metrics import Sample
 from discovery import metrics
 from discovery.core.membership import Member, Membership, NodeSection, Report
@@ -83,17 +83,7 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
     for node in membership.nodes.values():
         report_age_s = max(0.0, now_s - node.reported_at_s)
         for device in _section(node.sections, NodeSection.DEVICES, discovery_pb2.DeviceList).devices:
-            yield DeviceRow(
-                labels=(node.node_id, device.id),
-                total_bytes=device.total_bytes,
-                free_bytes=device.free_bytes,
-                source=device.free_source,
-                trust=TRUST_NAMES.get(device.trust, "unknown"),
-                age_s=device.free_age_ms / 1000 + report_age_s,
-                state=STATE_NAMES.get(device.state, "unknown"),
-                speed_bytes_s=device.speed_bytes_s,
-                decode_bytes_s=device.decode_bytes_s,
-            )
+            yield DeviceRow.of(device, node.node_id, device.id, report_age_s=report_age_s)
 
 
 def report_ages(membership: Membership, *, now_s: float) -> Iterator[Sample]:

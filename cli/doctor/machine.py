@@ -46,8 +46,7 @@ from runner.core.store.manifest import MediaType, parse_manifest
 from runner.host.files.blobs import BlobStore
 from runner.host.files.file_threads import FileStandsStill, FileThreads
 from runner.host.files.manifests import ManifestStore
-from runner.host.models.finding import Finder
-from runner.host.models.sources import ModelSource
+from runner.host.models.sources import Finder, ModelSource
 from runner.host.settings import HostSettings
 
 _PORT_ANSWERS_WITHIN_S = 2.0

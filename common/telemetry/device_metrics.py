@@ -34,6 +34,21 @@ class DeviceRow:
     speed_bytes_s: int = 0  # of a copy
     decode_bytes_s: int = 0  # as replicas showed
 
+    @classmethod
+    def of(cls, device: cluster_pb2.Device, *labels: str, report_age_s: float = 0.0) -> "DeviceRow":
+        """Return the row of a device; its figures are older than they say by the age of the report."""
+        return cls(
+            labels=labels,
+            total_bytes=device.total_bytes,
+            free_bytes=device.free_bytes,
+            source=device.free_source,
+            trust=TRUST_NAMES.get(device.trust, "unknown"),
+            age_s=device.free_age_ms / 1000 + report_age_s,
+            state=STATE_NAMES.get(device.state, "unknown"),
+            speed_bytes_s=device.speed_bytes_s,
+            decode_bytes_s=device.decode_bytes_s,
+        )
+
 
 class DeviceGauges:
     """`PREFIX_device_…`, read from rows when the page is asked for."""

@@ -15,13 +15,13 @@ from common.grpc.server import GrpcServer, bind_server
 from common.ids import new_incarnation
 from common.network import UNIX_PREFIX, is_private_listener
 from common.service import run_service
+from common.telemetry.device_metrics import DeviceRow
 from common.telemetry.logs import get_logger
 from common.telemetry.metrics import serve_metrics
 from protos import cluster_pb2, discovery_pb2, host_pb2, host_pb2_grpc, store_pb2, store_pb2_grpc
 from runner.core.host.environment import limits_set
 from runner.cores import computing_cores
 from runner.host import metrics
-from runner.host.converters import to_row
 from runner.host.devices.decode_speeds import DecodeSpeeds
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
@@ -136,7 +136,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     def shown_devices() -> list[cluster_pb2.Device]:
         return speeds.mark(devices.devices(), devices.engine_build)
 
-    metrics.DEVICES.read_from(lambda: map(to_row, shown_devices()))
+    metrics.DEVICES.read_from(lambda: (DeviceRow.of(device, device.id) for device in shown_devices()))
     metrics.STORE_GAUGES.read_from(store.samples)
     metrics_address = serve_metrics(settings.metrics_listen, service="host")
     facts = discovery_pb2.HostFacts(

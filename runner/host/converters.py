@@ -1,7 +1,6 @@
 """Protos to the core's values."""
 
 from common.errors import InvalidRequest
-from common.telemetry.device_metrics import STATE_NAMES, TRUST_NAMES, DeviceRow
 from protos import cluster_pb2, host_pb2
 from runner.core.devices.devices import CPU_ID
 from runner.core.host.leases import Share, Terms
@@ -47,21 +46,6 @@ def to_terms(request: host_pb2.LendRequest) -> Terms:
             )
             for share in request.devices
         ),
-    )
-
-
-def to_row(device: cluster_pb2.Device) -> DeviceRow:
-    """Convert a device to a row of the metrics page."""
-    return DeviceRow(
-        labels=(device.id,),
-        total_bytes=device.total_bytes,
-        free_bytes=device.free_bytes,
-        source=device.free_source,
-        trust=TRUST_NAMES.get(device.trust, "unknown"),
-        age_s=device.free_age_ms / 1000,
-        state=STATE_NAMES.get(device.state, "unknown"),
-        speed_bytes_s=device.speed_bytes_s,
-        decode_bytes_s=device.decode_bytes_s,
     )
 
 

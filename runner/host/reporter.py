@@ -31,7 +31,11 @@ class Sections(NamedTuple):
 
 
 class Reporter:
-    """`identity` is a report without sections; `snapshot` reads the four sections as they are now; `changes` wakes the reporter."""
+    """Registration at one discovery.
+
+    `identity` is a report without sections, `snapshot` reads the four sections as they are now, and `changes` wakes the
+    reporter.
+    """
 
     def __init__(
         self, address: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes

@@ -25,9 +25,8 @@ from runner.host.files.inspection import Inspector, is_projector, sees
 from runner.host.files.manifests import ManifestStore
 from runner.host.files.plain_files import FILES_MAX
 from runner.host.files.verification import Verifier
-from runner.host.models.finding import Finder
 from runner.host.models.rows import Weights, bare_row, look_at
-from runner.host.models.sources import ModelSource
+from runner.host.models.sources import Finder, ModelSource
 
 log = get_logger()
 

@@ -1,6 +1,9 @@
-"""Models on disk as stamps of files, cheap enough to read every two seconds."""
+"""Models on disk as stamps of files, cheap enough to read every two seconds.
 
-from collections.abc import Iterator, Sequence
+The look has a deadline: what does not answer is passed by, and everything else is found.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from runner.core.model.file_names import NameClaim, distinct_names, is_own_name,
 from runner.core.store.manifest import parse_manifest
 from runner.core.store.names import StoreName
 from runner.host.files.blobs import BlobStore
+from runner.host.files.file_threads import SILENCE_S, STUCK_MAX, FileStandsStill, FileStep, FileThreads
 from runner.host.files.manifests import ManifestStore
 from runner.host.files.plain_files import FileStamp, PlainModel, Walk, find_files, plain_models
 
@@ -48,23 +52,75 @@ class ModelSource:
         )
 
 
+class Finder:
+    """One model directory. Owned by the event loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        manifests: ManifestStore,
+        blobs: BlobStore,
+        *,
+        silence_s: float = SILENCE_S,
+        on_silence: Callable[[FileStandsStill], None] = lambda _error: None,
+    ) -> None:
+        """`on_silence` hears of each path that is passed by, once for as long as it does not answer."""
+        self._directory = directory
+        self._manifests = manifests
+        self._blobs = blobs
+        self._threads = FileThreads(silence_s=silence_s)
+        self._on_silence = on_silence
+        self.room = (0, 0)  # free and total bytes, as of the last look
+
+    def stuck_count(self) -> int:
+        """Return how many paths do not answer."""
+        return len(self._threads.stuck())
+
+    async def find(self, known: Sequence[ModelSource]) -> list[ModelSource] | None:
+        """Return every model that there may be; None while too much does not answer to tell.
+
+        `known` are those of the look before: a file that does not answer now is as it was then, or has a trouble.
+        """
+
+        def look(step: FileStep) -> tuple[list[ModelSource], tuple[int, int]]:
+            sources = find_sources(self._directory, self._manifests, self._blobs, stuck=stuck, at=step.at, known=known)
+            step.at(self._directory)
+            return sources, self._blobs.offered()
+
+        for _ in range(STUCK_MAX):
+            stuck = self._threads.stuck()
+            if self._directory in stuck or len(stuck) >= STUCK_MAX:
+                break
+            try:
+                sources, self.room = await self._threads.run(self._directory, look)
+            except FileStandsStill as error:
+                self._on_silence(error)
+            else:
+                return sources
+        return None
+
+
 def find_sources(
     directory: Path,
     manifests: ManifestStore,
     blobs: BlobStore,
     *,
-    walk: Walk | None = None,
+    stuck: frozenset[Path] = frozenset(),
+    at: Callable[[Path], None] = lambda _path: None,
     known: Sequence[ModelSource] = (),
 ) -> list[ModelSource]:
     """Every model that there may be, sorted, each with a name of its own.
 
-    `known` are those of the look before: what does not answer now is as it was then.
+    `known` are those of the look before: what does not answer now (`stuck`) is as it was then.
     """
-    walk = walk or Walk()
+    walk = Walk(
+        skipped=frozenset((manifests.directory, blobs.directory, directory / "quarantine")),
+        stuck=stuck,
+        known={stamp.path: stamp for source in known if source.is_plain for stamp in source.files},
+        at=at,
+    )
     stored = list(_stored(manifests, blobs, walk, known))
-    skipped = frozenset((manifests.directory, blobs.directory, directory / "quarantine"))
-    stamps = {stamp.path: stamp for source in known if source.is_plain for stamp in source.files}
-    found = find_files(directory, Walk(skipped=skipped, stuck=walk.stuck, known=stamps, at=walk.at))
+    found = find_files(directory, walk)
     plain = list(plain_models(found))
     claims = [_claim(model, directory) for model in plain]
     names = distinct_names(claims, [source.name for source in stored])
