@@ -10,7 +10,6 @@
 """
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from common.errors import PlacementMismatch
 
@@ -23,29 +22,19 @@ class Running:
     spec: bytes
 
 
-class StartAction(Enum):
-    """Action that a Start leads to."""
-
-    SPAWN = auto()
-    ATTACH = auto()
-    REPLACE = auto()
-
-
-def decide_start(running: Running | None, *, generation: int, spec: bytes) -> StartAction:
-    """See the table above.
+def attaches(running: Running | None, *, generation: int, spec: bytes) -> bool:
+    """Return True if a Start means the runner that is here; else one is spawned, in place of a lower generation.
 
     Raises:
         PlacementMismatch: the caller's view is old, or it uses one generation for two specs.
     """
-    if running is None:
-        return StartAction.SPAWN
-    if generation > running.generation:
-        return StartAction.REPLACE
+    if running is None or generation > running.generation:
+        return False
     if generation < running.generation:
         raise PlacementMismatch(f"generation {running.generation} of this placement runs, {generation} is older")
     if spec != running.spec:
         raise PlacementMismatch(f"generation {generation} of this placement runs with another model or layout")
-    return StartAction.ATTACH
+    return True
 
 
 def check_stop(running: Running, *, generation: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from common.errors import PlacementMismatch
+from runner.core.host.promises import MemoryNeed
 
 RPC_ID_PREFIX = "RPC:"
 
@@ -25,6 +26,13 @@ class Terms:
 
     borrower_certificate: bytes
     shares: tuple["Share", ...]
+
+    def need(self) -> MemoryNeed:
+        """Return the bytes of all shares."""
+        return MemoryNeed(
+            weights_bytes={share.device_id: share.weights_bytes for share in self.shares},
+            later_bytes={share.device_id: share.later_bytes for share in self.shares},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from runner.host.home import write_durably
 log = get_logger()
 
 DEVICES_MAX = 256
-_KEPT_CONDITIONS = frozenset({Condition.WORN})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class DeviceNote:
 
     def take_health(self, health: DeviceHealth) -> None:
         """Keep the part of its health that a restart must not clear."""
-        worn = health.condition in _KEPT_CONDITIONS
+        worn = health.condition is Condition.WORN
         self.errors_at_unix_s = list(health.errors_at_unix_s)
         self.worn_reason, self.worn_driver = (health.reason, health.driver) if worn else ("", "")
 

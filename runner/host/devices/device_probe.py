@@ -1,4 +1,4 @@
-"""The first pass: what the engine lists.
+"""The two passes of a probe: what the engine lists, and whether every device alone computes in a process of its own.
 
 A backend that kills the listing, or hangs it, does not take the others with it; nor does one card those of its own
 backend.
@@ -18,24 +18,21 @@ from runner.core.devices.devices import CPU_ID, HOST_POOL
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.host.environment import CARDS, HIDING, VisibleDevice, cards_left, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
-from runner.host.devices.device_checks import failure_of
-from runner.host.processes.children import run_child
+from runner.host.processes.children import RunnerChildResult, run_child
 
 log = get_logger()
 
 # The backend whose visibility hides a card of a driver.
 _BACKEND_OF = {"nvml": "CUDA", "sysfs": "ROCm"}
 
-Answer = tuple[probe_pb2.ProbeReport | None, CheckFailure | None]  # one of the two
+Answer = probe_pb2.ProbeReport | CheckFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDevices:
     """Result of a listing. `broken` killed the listing when seen alone; a `failure` means that nothing works."""
 
-    engine_build: str = ""
-    backends: tuple[str, ...] = ()
-    devices: tuple[cluster_pb2.Device, ...] = ()
+    report: probe_pb2.ProbeReport = field(default_factory=probe_pb2.ProbeReport)
     broken: Mapping[str, CheckFailure] = field(default_factory=dict)  # by device id
     hidden: tuple[str, ...] = ()  # backends that no process may meet
     failure: CheckFailure | None = None
@@ -43,14 +40,11 @@ class FoundDevices:
 
 async def probe_engine(environment: Mapping[str, str], *, timeout_s: float) -> FoundDevices:
     """List everything."""
-    report, failure = await _list(environment, timeout_s)
-    if report is None:
-        assert failure is not None  # one of the two
-        log.error("devices.probe_failed", text=failure.reason)
-        return FoundDevices(failure=failure)
-    return FoundDevices(
-        engine_build=report.engine_build, backends=tuple(report.backends), devices=tuple(report.devices)
-    )
+    answer = await _list(environment, timeout_s)
+    if isinstance(answer, probe_pb2.ProbeReport):
+        return FoundDevices(report=answer)
+    log.error("devices.probe_failed", text=answer.reason)
+    return FoundDevices(failure=answer)
 
 
 async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, timeout_s: float) -> FoundDevices:
@@ -62,54 +56,46 @@ async def probe_apart(cards: Sequence[GpuMemory], failure: CheckFailure, *, time
         *(_only(cards, [_backend_of(card)], [card]) for card in cards),
     ]
     base, *others = await asyncio.gather(*(_list(environment, timeout_s) for environment in environments))
-    if base[0] is None:  # it was none of those that can be hidden
+    if isinstance(base, CheckFailure):  # it was none of those that can be hidden
         return FoundDevices(failure=failure)
     by_backend = dict(zip(HIDING, others, strict=False))
     by_card = dict(zip((card.pci_id for card in cards), others[len(HIDING) :], strict=True))
-    return _put_together(base[0], by_backend, by_card, cards)
+    return _put_together(base, by_backend, by_card, cards)
 
 
 def _put_together(
-    base: probe_pb2.ProbeReport,
+    report: probe_pb2.ProbeReport,
     by_backend: Mapping[str, Answer],
     by_card: Mapping[str, Answer],
     cards: Sequence[GpuMemory],
 ) -> FoundDevices:
-    backends, devices = list(base.backends), list(base.devices)
-    known = {(device.id, device.backend) for device in devices}
+    """Add what the other listings have to the report of the one without any backend that can be hidden."""
+    known = {(device.id, device.backend) for device in report.devices}
     broken: dict[str, CheckFailure] = {}
     hidden: list[str] = []
-    for backend, (report, failure) in by_backend.items():
-        if report is not None:
-            backends += [name for name in report.backends if name not in backends]
-            devices += [device for device in report.devices if (device.id, device.backend) not in known]
+    for backend, answer in by_backend.items():
+        if isinstance(answer, probe_pb2.ProbeReport):
+            report.backends.extend(name for name in answer.backends if name not in report.backends)
+            report.devices.extend(device for device in answer.devices if (device.id, device.backend) not in known)
             continue
-        assert failure is not None  # one of the two
         its_cards = _cards_of(backend, cards)
         alone = [_card_alone(card, by_card[card.pci_id]) for card in its_cards]
-        for device, reason in alone or [(_stand_in(backend), failure)]:
-            devices.append(device)
+        for device, reason in alone or [(_stand_in(backend), answer)]:
+            report.devices.append(device)
             if reason is not None:
                 broken[device.id] = reason
         if not any(reason is None for _, reason in alone):
             hidden.append(backend)
-            log.error("devices.backend_hidden", backend=backend, text=failure.reason)
-        elif backend not in backends:
-            backends.append(backend)
-    return FoundDevices(
-        engine_build=base.engine_build,
-        backends=tuple(backends),
-        devices=tuple(devices),
-        broken=broken,
-        hidden=tuple(hidden),
-    )
+            log.error("devices.backend_hidden", backend=backend, text=answer.reason)
+        elif backend not in report.backends:
+            report.backends.append(backend)
+    return FoundDevices(report=report, broken=broken, hidden=tuple(hidden))
 
 
 def _card_alone(card: GpuMemory, answer: Answer) -> tuple[cluster_pb2.Device, CheckFailure | None]:
-    report, failure = answer
-    if report is None:
-        return _broken_device(card), failure
-    listed = next((device for device in report.devices if device.pci_id == card.pci_id), None)
+    if isinstance(answer, CheckFailure):
+        return _broken_device(card), answer
+    listed = next((device for device in answer.devices if device.pci_id == card.pci_id), None)
     if listed is not None:
         return listed, None
     return _broken_device(card), CheckFailure(reason="the engine does not list it when it sees this card alone")
@@ -145,15 +131,22 @@ def _only(cards: Sequence[GpuMemory], backends: Sequence[str], shown: Sequence[G
 
 async def _list(environment: Mapping[str, str], timeout_s: float) -> Answer:
     result = await run_child("probe", [], timeout_s=timeout_s, environment=environment)
-    if result.exit_code != 0:
-        return None, failure_of(result, "the probe failed")
-    try:
-        report = json_format.Parse(result.output, probe_pb2.ProbeReport())
-    except json_format.ParseError as error:
-        return None, CheckFailure(reason=f"the probe said nothing that can be read: {error}")
-    if result.last_errors:
+    answer = _read(result, "the probe")
+    if isinstance(answer, probe_pb2.ProbeReport) and result.last_errors:
         log.warning("devices.probe_warning", text=result.last_errors)
-    return report, None
+    return answer
+
+
+def _read(result: RunnerChildResult, title: str) -> Answer:
+    """Return the report of a child in probe mode, or why there is none; `title` names the child."""
+    if result.exit_code != 0:
+        return CheckFailure(
+            reason=f"{title} failed: {result.failure()}", exit_code=result.exit_code, last_line=result.last_line[:500]
+        )
+    try:
+        return json_format.Parse(result.output, probe_pb2.ProbeReport())
+    except json_format.ParseError as error:
+        return CheckFailure(reason=f"{title} said nothing that can be read: {error}")
 
 
 def _broken_device(card: GpuMemory) -> cluster_pb2.Device:
@@ -200,3 +193,63 @@ def bare_cpu() -> cluster_pb2.Device:
         pool_id=HOST_POOL,
         id_stable=True,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """One device to test. `environment` hides all others from the child."""
+
+    device_id: str
+    backend: str
+    rpc_address: str  # empty: a device of this machine
+    environment: Mapping[str, str]
+    speed: bool  # time a copy, too
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Two backends may list one card."""
+        return self.backend, self.device_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """`device` is the engine's own word on a device that passed."""
+
+    failure: CheckFailure | None
+    device: cluster_pb2.Device | None = None
+
+
+async def check_devices(requests: Sequence[CheckRequest], *, timeout_s: float) -> dict[tuple[str, str], CheckResult]:
+    """Test all at once, those of one RPC server one after another, because it serves one client at a time.
+
+    `timeout_s` is for all of them together.
+    """
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    turns: dict[str, list[CheckRequest]] = {}
+    for request in requests:
+        turns.setdefault(request.rpc_address or str(request.key), []).append(request)
+    results: dict[tuple[str, str], CheckResult] = {}
+
+    async def check_in_turn(turn: Sequence[CheckRequest]) -> None:
+        for request in turn:
+            results[request.key] = await _check(request, deadline_s)
+
+    async with asyncio.TaskGroup() as group:
+        for turn in turns.values():
+            group.create_task(check_in_turn(turn))
+    return results
+
+
+async def _check(request: CheckRequest, deadline_s: float) -> CheckResult:
+    arguments = ["--check", request.device_id, "--backend", request.backend]
+    arguments += ["--rpc", request.rpc_address] if request.rpc_address else []
+    arguments += [] if request.speed else ["--no-speed"]
+    left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+    result = await run_child("probe", arguments, timeout_s=left_s, environment=request.environment)
+    answer = _read(result, "its test")
+    if isinstance(answer, probe_pb2.ProbeReport):
+        if answer.devices:
+            return CheckResult(failure=None, device=answer.devices[0])
+        answer = CheckFailure(reason="the engine lists nothing when it sees this device alone")
+    log.warning("device.check_failed", device=request.device_id, text=answer.reason)
+    return CheckResult(failure=answer)

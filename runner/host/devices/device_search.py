@@ -12,11 +12,10 @@ from runner.core.devices.device_settings import DeviceSettings
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.host.environment import CARDS, device_environment, hide, limit_visibility
 from runner.gpu_memory import cards_as_json
-from runner.host.devices.device_checks import CheckRequest, check_devices
 from runner.host.devices.device_entry import Entry
 from runner.host.devices.device_figures import DeviceFigures
 from runner.host.devices.device_notes import DeviceNotes
-from runner.host.devices.device_probe import probe_apart, probe_engine
+from runner.host.devices.device_probe import CheckRequest, check_devices, probe_apart, probe_engine
 from runner.host.devices.device_table import DeviceTable
 from runner.host.processes.children import run_child
 from runner.ram import read_host_memory
@@ -69,14 +68,14 @@ class DeviceSearch:
         self.wants_listing = self._table.take_cards(self.cards) or self.wants_listing
         self._table.assume_used([entry for entry in self._table.entries if self._figures.is_used(entry)], ram)
         if not self.listed.is_set():  # later some of ours may only be about to take what they were promised
-            self._figures.take_listed(self._table.entries, found.devices)
+            self._figures.take_listed(self._table.entries, found.report.devices)
         self._figures.predict(self._table.entries)
         if found.failure is None:
             await self.ask_servers()
         log.info(
             "devices.found",
-            build=found.engine_build,
-            backends=list(found.backends),
+            build=found.report.engine_build,
+            backends=list(found.report.backends),
             devices=[f"{entry.device.name} {entry.id}" for entry in self._table.shown],
         )
 

@@ -12,11 +12,10 @@ from runner.core.devices.device_settings import DeviceSettings, RpcServer
 from runner.core.devices.gpu_memory import GpuMemory, find_by_address
 from runner.core.devices.memory import HostMemory
 from runner.engine.devices.rpc_hello import RpcMemory
-from runner.host.devices.device_checks import CheckResult
 from runner.host.devices.device_entry import Entry
 from runner.host.devices.device_notes import DeviceNotes
-from runner.host.devices.device_probe import FoundDevices, bare_cpu
-from runner.host.devices.rpc_servers import ServerAnswer, lent_device_id, to_device
+from runner.host.devices.device_probe import CheckResult, FoundDevices, bare_cpu
+from runner.host.devices.rpc_servers import ServerAnswer, lent_device_id, to_device, unseen_device
 
 log = get_logger()
 
@@ -67,7 +66,7 @@ class DeviceTable:
         """Apply a listing of the engine: entries stay, appear, return and get lost."""
         before = {(entry.id, entry.device.backend): entry for entry in self.entries if entry.server is None}
         local = []
-        for device in found.devices or (bare_cpu(),):
+        for device in found.report.devices or (bare_cpu(),):
             entry = before.pop((device.id, device.backend), None) or self._new_entry(device)
             entry.device.name, entry.device.description = device.name, device.description
             if entry.is_cpu and entry.health.condition is Condition.UNCHECKED:
@@ -87,7 +86,8 @@ class DeviceTable:
             self.set_health(entry, health.lose(entry.health, "the engine does not list it any more"))
         lent = [entry for entry in self.entries if entry.server is not None] or self._unseen_lent()
         self.entries = [*local, *left, *lent]
-        self.engine_build, self.backends, self.hidden = found.engine_build, found.backends, found.hidden
+        self.engine_build, self.backends = found.report.engine_build, tuple(found.report.backends)
+        self.hidden = found.hidden
         self.choose()
 
     def take_cards(self, cards: list[GpuMemory]) -> bool:
@@ -233,14 +233,7 @@ class DeviceTable:
         ]
 
     def _unseen_entry(self, server: RpcServer, number: int) -> Entry:
-        device = cluster_pb2.Device(
-            id=lent_device_id(server, number),
-            name=f"RPC {server.address}/{number}",
-            backend="RPC",
-            type=cluster_pb2.DEVICE_TYPE_GPU,
-            pool_id=f"RPC:{server.address}",
-        )
-        entry = self._new_entry(device, server, number)
+        entry = self._new_entry(unseen_device(server, number), server, number)
         entry.health = health.lose(entry.health, f"{server.address} has not answered yet")
         return entry
 

@@ -4,8 +4,8 @@ One owner: everything here runs on the event loop. Whatever touches a driver or 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from common.changes import Changes
 from common.clock import Clock
@@ -129,11 +129,9 @@ class Devices:
         entries = [self._table.find(device_id) for device_id in device_ids]
         return any(entry is not None and entry.server is not None and self._figures.is_used(entry) for entry in entries)
 
-    @contextmanager
-    def measuring(self, device_ids: Iterable[str]) -> Iterator[None]:
+    def measuring(self, device_ids: Iterable[str]) -> AbstractContextManager[None]:
         """Keep all others from asking these devices during a measurement."""
-        with self._figures.measuring(device_ids):
-            yield
+        return self._figures.measuring(device_ids)
 
     # -- events -----------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from common.network import split_host_port
 from protos import cluster_pb2
-from runner.core.devices.device_settings import RpcServer
-from runner.core.devices.devices import HOST_POOL, DeviceType, EngineDevice, identify
+from runner.core.devices.device_settings import RpcPool, RpcServer
+from runner.core.devices.devices import HOST_POOL
 from runner.core.devices.free_figures import lent_figure, shares_ram
 from runner.core.devices.memory import HostMemory
 from runner.engine.devices.rpc_hello import RpcMemory, RpcUnusable, rpc_hello
@@ -40,34 +40,26 @@ def lent_device_id(server: RpcServer, number: int) -> str:
     return f"{RPC_BACKEND}:{server.address}/{number}"
 
 
-def to_device(server: RpcServer, number: int, memory: RpcMemory, ram: HostMemory) -> cluster_pb2.Device:
-    """Return a lent device as the node reports it, before its test."""
-    facts = EngineDevice(
+def unseen_device(server: RpcServer, number: int) -> cluster_pb2.Device:
+    """Return a lent device as far as its address tells."""
+    return cluster_pb2.Device(
+        id=lent_device_id(server, number),
         name=f"{RPC_BACKEND} {server.address}/{number}",
         backend=RPC_BACKEND,
-        description=f"lent by {server.address}",
-        pci_id="",
-        type=DeviceType.GPU,
-        total_bytes=memory.total_bytes,
-        free_bytes=memory.free_bytes,
-        endpoint=server.address,
-        lent_number=number,
-    )
-    figure = lent_figure(memory.total_bytes, memory.free_bytes, server.pool, ram)
-    identity = identify(facts)
-    whole = shares_ram(memory.total_bytes, server.pool, ram)
-    own = server.pool.value == "own"
-    return cluster_pb2.Device(
-        id=identity.id,
-        name=facts.name,
-        backend=facts.backend,
-        description=facts.description,
         type=cluster_pb2.DEVICE_TYPE_GPU,
-        total_bytes=figure.total_bytes,
-        free_bytes=figure.free_bytes,
-        free_source=figure.source,
-        trust=cluster_pb2.TRUST_MEASURED,
-        pool_id=HOST_POOL if whole else identity.pool_id,
-        backing_pool_id="" if whole or own else HOST_POOL,
-        id_stable=False,
+        pool_id=f"{RPC_BACKEND}:{server.address}",
     )
+
+
+def to_device(server: RpcServer, number: int, memory: RpcMemory, ram: HostMemory) -> cluster_pb2.Device:
+    """Return a lent device as the node reports it, before its test."""
+    device = unseen_device(server, number)
+    device.description = f"lent by {server.address}"
+    figure = lent_figure(memory.total_bytes, memory.free_bytes, server.pool, ram)
+    device.total_bytes, device.free_bytes, device.free_source = figure.total_bytes, figure.free_bytes, figure.source
+    device.trust = cluster_pb2.TRUST_MEASURED
+    if shares_ram(memory.total_bytes, server.pool, ram):
+        device.pool_id = HOST_POOL
+    elif server.pool is not RpcPool.OWN:
+        device.backing_pool_id = HOST_POOL
+    return device

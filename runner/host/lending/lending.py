@@ -51,22 +51,23 @@ class Lender:
         self._leases = leases
         self._lives: set[asyncio.Task[None]] = set()
 
-    def decide(self, placement_id: str, generation: int, terms: Terms) -> LendAction:
-        """Decide the action for a Lend.
+    async def find(self, placement_id: str, generation: int, terms: Terms) -> DeviceLease | None:
+        """Return the lease that a Lend means; None if one has to be made, after the end of the one that it replaces.
 
         Raises:
             PlacementMismatch: as `decide_lend`.
             DeviceMemoryExhausted: too many leases.
+            ModelUnavailable: as `end`.
         """
         known = self._leases.get(placement_id)
-        action = decide_lend(None if known is None else known.as_lent(), generation=generation, terms=terms)
-        if action is LendAction.MAKE and len(self._leases) >= LEASES_MAX:
-            raise DeviceMemoryExhausted(f"this node already lends to {LEASES_MAX} placements")
-        return action
-
-    def find(self, placement_id: str) -> DeviceLease | None:
-        """Return the lease of a placement."""
-        return self._leases.get(placement_id)
+        match decide_lend(None if known is None else known.as_lent(), generation=generation, terms=terms):
+            case LendAction.KEEP:
+                return known
+            case LendAction.REPLACE:
+                await self.end(placement_id, generation=generation)
+            case LendAction.MAKE if len(self._leases) >= LEASES_MAX:
+                raise DeviceMemoryExhausted(f"this node already lends to {LEASES_MAX} placements")
+        return None
 
     def make(self, placement_id: str, generation: int, terms: Terms, *, borrower_node_id: str) -> DeviceLease:
         """Lend; the lease is usable once it is `ready` without a `failure`."""

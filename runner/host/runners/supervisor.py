@@ -20,10 +20,10 @@ from common.errors import (
 )
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, host_pb2
-from runner.core.host.commands import Running, StartAction, check_stop, decide_start
+from runner.core.host.commands import Running, attaches, check_stop
 from runner.core.host.exits import blamed_devices
 from runner.core.host.fences import Fence
-from runner.core.host.leases import LendAction, servers_of
+from runner.core.host.leases import servers_of
 from runner.core.host.promises import MemoryNeed, OutstandingLoad, find_excess, find_shortfall
 from runner.core.model import model_files as core_files
 from runner.host import converters, metrics
@@ -113,8 +113,8 @@ class RunnerSupervisor:
                 planned=request.planned,
                 peers=tuple(request.peers),
             )
-            action = decide_start(_running(known), generation=generation, spec=spec.fingerprint())
-            if action is StartAction.ATTACH:
+            running = None if known is None else _running(known)
+            if attaches(running, generation=generation, spec=spec.fingerprint()):
                 assert known is not None  # there is nothing else to attach to
                 metrics.RUNNER_STARTS.labels(result="attached").inc()
                 return known
@@ -132,18 +132,9 @@ class RunnerSupervisor:
         async with self._commands:
             self._refuse_if_closing()
             await asyncio.to_thread(self._fences.accept, fence)
-            lease = self._lender.find(placement_id)
-            match self._lender.decide(placement_id, generation, terms):
-                case LendAction.REPLACE:
-                    await self._lender.end(placement_id, generation=generation)
-                    lease = None
-                case LendAction.MAKE | LendAction.KEEP:
-                    pass
+            lease = await self._lender.find(placement_id, generation, terms)
             if lease is None:
-                need = MemoryNeed(
-                    weights_bytes={share.device_id: share.weights_bytes for share in terms.shares},
-                    later_bytes={share.device_id: share.later_bytes for share in terms.shares},
-                )
+                need = terms.need()
                 self._check_servers(need.total_bytes())
                 self._check_free(need)
                 self._check_limits(need)
@@ -167,7 +158,7 @@ class RunnerSupervisor:
             runner = self._users.runners.get(placement_id)
             if runner is None:
                 return
-            check_stop(_known_running(runner), generation=generation)
+            check_stop(_running(runner), generation=generation)
         log.info("runner.stopping", placement=placement_id, drain_ms=request.drain_ms)
         await runner.stop(drain_s=request.drain_ms / 1000)
 
@@ -342,11 +333,7 @@ class RunnerSupervisor:
             raise ShuttingDown("this node is going down")
 
 
-def _running(runner: HostRunner | None) -> Running | None:
-    return None if runner is None else _known_running(runner)
-
-
-def _known_running(runner: HostRunner) -> Running:
+def _running(runner: HostRunner) -> Running:
     return Running(generation=runner.spec.generation, spec=runner.spec.fingerprint())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 import pytest
 
-from runner.host.devices import device_checks, device_probe
+from runner.host.devices import device_probe
 from runner.host.processes.children import RunnerChildResult, run_child
 
 HUNG_S = 1.0
@@ -19,5 +19,4 @@ def hurry(monkeypatch: pytest.MonkeyPatch, hung: str) -> None:
         sees = hung in environment.get("CUDA_VISIBLE_DEVICES", hung)
         return run_child(mode, arguments, timeout_s=HUNG_S if sees else timeout_s, environment=environment)
 
-    for module in (device_checks, device_probe):
-        monkeypatch.setattr(module, "run_child", run)
+    monkeypatch.setattr(device_probe, "run_child", run)

@@ -3,33 +3,33 @@
 import pytest
 
 from common.errors import PlacementMismatch
-from runner.core.host.commands import Running, StartAction, check_stop, decide_start
+from runner.core.host.commands import Running, attaches, check_stop
 
 RUNNING = Running(generation=2, spec=b"spec")
 
 
 def test_an_unknown_placement_is_spawned() -> None:
-    assert decide_start(None, generation=1, spec=b"spec") is StartAction.SPAWN
+    assert not attaches(None, generation=1, spec=b"spec")
 
 
 @pytest.mark.behaviour("B-86")
 def test_the_same_start_again_attaches_to_the_running_one() -> None:
-    assert decide_start(RUNNING, generation=2, spec=b"spec") is StartAction.ATTACH
+    assert attaches(RUNNING, generation=2, spec=b"spec")
 
 
 @pytest.mark.behaviour("B-86")
 def test_another_spec_under_the_same_generation_is_refused() -> None:
     with pytest.raises(PlacementMismatch):
-        decide_start(RUNNING, generation=2, spec=b"other")
+        attaches(RUNNING, generation=2, spec=b"other")
 
 
 def test_a_higher_generation_replaces_the_running_one() -> None:
-    assert decide_start(RUNNING, generation=3, spec=b"other") is StartAction.REPLACE
+    assert not attaches(RUNNING, generation=3, spec=b"other")
 
 
 def test_a_lower_generation_is_refused() -> None:
     with pytest.raises(PlacementMismatch):
-        decide_start(RUNNING, generation=1, spec=b"spec")
+        attaches(RUNNING, generation=1, spec=b"spec")
 
 
 def test_a_stop_needs_the_same_or_a_higher_generation() -> None:
