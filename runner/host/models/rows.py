@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -111,14 +111,8 @@ def _present(layer: Layer, blobs: BlobStore, verifier: Verifier) -> Path:
 class Texts:
     """Content of a manifest besides its weights, each part checked against its digest."""
 
-    system: str = ""
-    template: str = ""
-    parameters_json: str = ""
-    messages_json: str = ""
-    licenses: tuple[str, ...] = ()
-    parser: str = ""
+    row: cluster_pb2.Model = field(default_factory=cluster_pb2.Model)  # texts, parser and parent
     renderer: str = ""
-    parent_model: str = ""
     model_format: str = ""
 
 
@@ -136,17 +130,16 @@ def read_texts(manifest: Manifest, blobs: BlobStore) -> Texts:
     config = read_small(manifest.config, blobs) if manifest.config is not None else None
     says = _object(config)
     parents = [layer.parent for layer in manifest.of(MediaType.MODEL) if _is_name(layer.parent)]
-    return Texts(
+    row = cluster_pb2.Model(
         system="\n".join(texts(MediaType.SYSTEM)),
         template=next(iter(texts(MediaType.TEMPLATE)), ""),
         parameters_json=_json(texts(MediaType.PARAMETERS), dict),
         messages_json=_json(texts(MediaType.MESSAGES), list),
-        licenses=tuple(texts(MediaType.LICENSE)),
+        licenses=texts(MediaType.LICENSE),
         parser=_text(says, "parser"),
-        renderer=_text(says, "renderer"),
         parent_model=next(iter(parents), ""),
-        model_format=_text(says, "model_format"),
     )
+    return Texts(row=row, renderer=_text(says, "renderer"), model_format=_text(says, "model_format"))
 
 
 def read_small(layer: Layer, blobs: BlobStore) -> bytes | None:
@@ -223,10 +216,7 @@ async def look_at(
     if len(model) == 1 and not manifest.of(MediaType.ADAPTER):
         row.digest = model[0].digest  # known whatever becomes of the file, so that a load says what is wrong with it
     texts = await asyncio.to_thread(read_texts, manifest, blobs)
-    row.system, row.template = texts.system, texts.template
-    row.parameters_json, row.messages_json = texts.parameters_json, texts.messages_json
-    row.licenses.extend(texts.licenses)
-    row.parser, row.parent_model = texts.parser, texts.parent_model
+    row.MergeFrom(texts.row)
     if texts.model_format not in ("", "gguf"):
         raise BadModelFile(f"{texts.model_format[:40]} weights cannot be loaded, only GGUF files")
     weights = await resolve_weights(manifest, blobs, inspector, verifier)

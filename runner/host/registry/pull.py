@@ -76,7 +76,7 @@ class Pull:
             self._show("verifying sha256 digest")
             await self._inspect(manifest)
             self._show("writing manifest")
-            former = await asyncio.to_thread(self._former)
+            former = await asyncio.to_thread(self._store.former, self._name)
             if former is not None and former != content:
                 self._show("removing unused layers")
             await self._store.write_manifest(self._name, content)
@@ -144,12 +144,6 @@ class Pull:
                     raise InvalidRequest(
                         f"{self._name.short()} cannot be used: {error.message}", param="model"
                     ) from error
-
-    def _former(self) -> bytes | None:
-        try:
-            return self._store.manifests.read(self._name)
-        except OSError:
-            return None
 
     def _show_blob(self, layer: Layer, completed_bytes: int) -> None:
         line = store_pb2.StoreProgress(

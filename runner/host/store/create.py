@@ -1,15 +1,15 @@
 """Makes a model: of another one, or of blobs that are here. Ollama's steps, in its words."""
 
 import asyncio
-import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.errors import BadModelFile, InvalidRequest, ModelNotFound
 from common.telemetry.logs import get_logger
+from protos import store_pb2
 from runner.core.store import creation
 from runner.core.store.digests import digest_of, qualified
 from runner.core.store.manifest import CONFIG_TYPE, Layer, Manifest, MediaType, parse_manifest, write_manifest
@@ -27,45 +27,6 @@ SUCCESS = "success"
 NOTHING_NAMED = "neither 'from' or 'files' was specified"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateOptions:
-    """Parameters of a new model. None: as in the model that it is made from."""
-
-    name: StoreName
-    from_model: StoreName | None = None
-    files: Mapping[str, str] = field(default_factory=dict)  # name to digest
-    adapters: Mapping[str, str] = field(default_factory=dict)
-    adapter_scales: Mapping[str, float] = field(default_factory=dict)
-    template: str | None = None
-    system: str | None = None
-    licenses: tuple[str, ...] = ()
-    parameters_json: str = ""
-    messages_json: str = ""
-    renderer: str = ""
-    parser: str = ""
-
-    def check(self) -> None:
-        """Everything that can be said without a look at the disk.
-
-        Raises:
-            InvalidRequest: what is wrong, and with which field.
-        """
-        if self.from_model is None and not self.files:
-            raise InvalidRequest(NOTHING_NAMED, param="from")
-        if self.from_model is not None and self.files:
-            raise InvalidRequest("only one of 'from' and 'files' can be given", param="files")
-        creation.check_file_names(self.files, param="files")
-        creation.check_file_names(self.adapters, param="adapters")
-        texts = {"template": self.template or "", "system": self.system or ""}
-        creation.check_texts(texts | {"license": "".join(self.licenses)})
-        creation.check_word("renderer", self.renderer)
-        creation.check_word("parser", self.parser)
-        creation.merged_parameters(self.parameters_json, "")
-        creation.checked_messages(self.messages_json)
-        if set(self.adapter_scales) - set(self.adapters):
-            raise InvalidRequest("a scale is given for a file that is no adapter", param="adapter_scales")
-
-
 @dataclass(slots=True, kw_only=True)
 class _Base:
     """Parts of a model before the parameters are applied."""
@@ -74,15 +35,21 @@ class _Base:
     adapters: list[Layer] = field(default_factory=list)
     others: list[Layer] = field(default_factory=list)  # of types that mean nothing to us
     texts: Texts = field(default_factory=Texts)
-    renderer: str = ""
 
 
 class Creation:
     """One model that is being made. `digests` are the blobs that it needs, for as long as no manifest names them."""
 
-    def __init__(self, store: Store, options: CreateOptions) -> None:
+    def __init__(self, store: Store, request: store_pb2.CreateRequest) -> None:
+        """Read the names.
+
+        Raises:
+            InvalidRequest: one is none.
+        """
         self._store = store
-        self._options = options
+        self._request = request
+        self._name = StoreName.parse(request.name)
+        self._from = StoreName.parse(request.from_model) if request.from_model else None
 
     async def run(self) -> AsyncIterator[str]:
         """Make it; yields what is being done, "success" last.
@@ -92,15 +59,15 @@ class Creation:
             InvalidRequest: not a GGUF that can be used, or options that cannot be met.
             DiskFull, PermissionDenied: the store cannot be written.
         """
-        options = self._options
-        options.check()
+        request = self._request
+        self._check()
         yield "gathering model components"
-        named = [parse_wanted(digest) for digest in (*options.files.values(), *options.adapters.values())]
+        named = [parse_wanted(digest) for digest in (*request.files.values(), *request.adapters.values())]
         with self._store.pinned(named):
-            if options.from_model is None:
+            if self._from is None:
                 yield "parsing GGUF"
-            base = await (self._of_model(options.from_model) if options.from_model is not None else self._of_files())
-            base.adapters += [await self._adapter(name) for name in options.adapters]
+            base = await (self._of_model(self._from) if self._from is not None else self._of_files())
+            base.adapters += [await self._adapter(name) for name in request.adapters]
             with self._store.pinned(layer.digest for layer in (*base.weights, *base.adapters, *base.others)):
                 weights = await self._checked(base)
                 layers = [*base.weights, *base.adapters, *base.others]
@@ -113,12 +80,35 @@ class Creation:
                     yield "writing manifest"
                     config = await self._write_config(weights, base, [*layers, *texts])
                     with self._store.pinned([config.digest]):
-                        await self._store.write_manifest(options.name, write_manifest(config, [*layers, *texts]))
-        log.info("model.created", model=options.name.short(), source="model" if options.from_model else "files")
+                        await self._store.write_manifest(self._name, write_manifest(config, [*layers, *texts]))
+        log.info("model.created", model=self._name.short(), source="model" if self._from else "files")
         yield SUCCESS
 
+    def _check(self) -> None:
+        """Check everything that needs no look at the disk.
+
+        Raises:
+            InvalidRequest: what is wrong, and with which field.
+        """
+        request = self._request
+        if self._from is None and not request.files:
+            raise InvalidRequest(NOTHING_NAMED, param="from")
+        if self._from is not None and request.files:
+            raise InvalidRequest("only one of 'from' and 'files' can be given", param="files")
+        creation.check_file_names(request.files, param="files")
+        creation.check_file_names(request.adapters, param="adapters")
+        creation.check_texts(
+            {"template": request.template, "system": request.system, "license": "".join(request.licenses)}
+        )
+        creation.check_word("renderer", request.renderer)
+        creation.check_word("parser", request.parser)
+        creation.merged_parameters(request.parameters_json, "")
+        creation.checked_messages(request.messages_json)
+        if set(request.adapter_scales) - set(request.adapters):
+            raise InvalidRequest("a scale is given for a file that is no adapter", param="adapter_scales")
+
     async def _of_model(self, name: StoreName) -> _Base:
-        stored = await asyncio.to_thread(self._read, name)
+        stored = await asyncio.to_thread(self._store.former, name)
         if stored is not None:
             return await asyncio.to_thread(self._base_of, parse_manifest(stored), name)
         plain = self._store.plain(name)
@@ -128,11 +118,6 @@ class Creation:
             raise InvalidRequest(plain.model.error, param="from")
         weights = await adopt_plain(self._store, plain)
         return _Base(weights=[replace(layer, parent=name.short()) for layer in weights])
-
-    def _read(self, name: StoreName) -> bytes | None:
-        with contextlib.suppress(OSError):
-            return self._store.manifests.read(name)
-        return None
 
     def _base_of(self, manifest: Manifest, name: StoreName) -> _Base:
         """Read the parts of another model."""
@@ -154,12 +139,11 @@ class Creation:
             adapters=list(manifest.of(MediaType.ADAPTER)),
             others=[layer for layer in manifest.layers if layer.media_type not in known],
             texts=texts,
-            renderer=texts.renderer,
         )
 
     async def _of_files(self) -> _Base:
         weights = []
-        for name, digest in self._options.files.items():
+        for name, digest in self._request.files.items():
             layer, kind = await self._gguf(name, digest)
             if kind == ADAPTER_KIND:
                 raise InvalidRequest(f"{name!r} is an adapter; give it as one", param="files")
@@ -167,19 +151,16 @@ class Creation:
         return _Base(weights=weights)
 
     async def _adapter(self, name: str) -> Layer:
-        layer, kind = await self._gguf(name, self._options.adapters[name])
+        layer, kind = await self._gguf(name, self._request.adapters[name])
         if kind != ADAPTER_KIND:
             raise InvalidRequest(f"{name!r} is no adapter", param="adapters")
-        return replace(layer, media_type=MediaType.ADAPTER, scale=self._options.adapter_scales.get(name, 1.0))
+        return replace(layer, media_type=MediaType.ADAPTER, scale=self._request.adapter_scales.get(name, 1.0))
 
     async def _gguf(self, name: str, digest: str) -> tuple[Layer, str]:
         """Return a blob as a layer, and what kind of file it is."""
         digits = parse_wanted(digest)
         plain = self._store.models.plain_file(digits)
-        if plain is not None:
-            with writing(self._store.models.directory):
-                await asyncio.to_thread(_adopt, self._store, plain, digits)
-        size = self._store.blobs.size(digits)
+        size = self._store.blobs.size(digits) if plain is None else await _adopt(self._store, plain, digits)
         if size is None:
             raise ModelNotFound(f"{name!r}: blob {qualified(digits)} is not here", param="files")
         try:
@@ -199,16 +180,16 @@ class Creation:
         except BadModelFile as error:
             raise InvalidRequest(f"these files make no model: {error.message}", param="files") from error
 
-    async def _write_texts(self, former: Texts) -> tuple[list[Layer], list[str]]:
-        options = self._options
+    async def _write_texts(self, texts: Texts) -> tuple[list[Layer], list[str]]:
+        request, former = self._request, texts.row
         wanted: list[tuple[MediaType, bytes]] = [
-            (MediaType.TEMPLATE, (former.template if options.template is None else options.template).encode()),
-            (MediaType.SYSTEM, (former.system if options.system is None else options.system).encode()),
-            *((MediaType.LICENSE, text.encode()) for text in options.licenses or former.licenses),
-            (MediaType.PARAMETERS, creation.merged_parameters(options.parameters_json, former.parameters_json)),
+            (MediaType.TEMPLATE, (request if request.HasField("template") else former).template.encode()),
+            (MediaType.SYSTEM, (request if request.HasField("system") else former).system.encode()),
+            *((MediaType.LICENSE, text.encode()) for text in request.licenses or former.licenses),
+            (MediaType.PARAMETERS, creation.merged_parameters(request.parameters_json, former.parameters_json)),
             (
                 MediaType.MESSAGES,
-                creation.checked_messages(options.messages_json) or former.messages_json.encode(),
+                creation.checked_messages(request.messages_json) or former.messages_json.encode(),
             ),
         ]
         layers, statuses = [], []
@@ -226,8 +207,8 @@ class Creation:
             architecture=described.architecture,
             parameter_count=described.parameter_count,
             quantization=described.quantization,
-            renderer=self._options.renderer or base.renderer,
-            parser=self._options.parser or base.texts.parser,
+            renderer=self._request.renderer or base.texts.renderer,
+            parser=self._request.parser or base.texts.row.parser,
             layers=[qualified(layer.digest) for layer in layers],
         )
         return (await self._write_small(CONFIG_TYPE, content))[0]
@@ -254,24 +235,26 @@ async def adopt_plain(store: Store, plain: NodeModel) -> list[Layer]:
     """
     layers = []
     for path, digest in zip(plain.paths, plain.model.blob_digests, strict=False):
-        with writing(store.models.directory):
-            await asyncio.to_thread(_adopt, store, path, digest)
-        size = store.blobs.size(digest)
+        size = await _adopt(store, path, digest)
         if size is None:
             raise InvalidRequest(f"{path.name} changed while it was taken into the store", param="from")
         layers.append(Layer(media_type=MediaType.MODEL, digest=digest, size_bytes=size))
     projector = plain.model.projector_digest
     file = store.models.projector_path(projector) if projector else None
     if file is not None:
-        with writing(store.models.directory):
-            await asyncio.to_thread(_adopt, store, file, projector)
-        layers.append(
-            Layer(media_type=MediaType.PROJECTOR, digest=projector, size_bytes=store.blobs.size(projector) or 0)
-        )
+        size = await _adopt(store, file, projector)
+        layers.append(Layer(media_type=MediaType.PROJECTOR, digest=projector, size_bytes=size or 0))
     return layers
 
 
-def _adopt(store: Store, path: Path, digest: str) -> None:
+async def _adopt(store: Store, path: Path, digest: str) -> int | None:
+    """Return the size of the blob that the file is from now on; None if it is not one."""
+    with writing(store.models.directory):
+        await asyncio.to_thread(_link, store, path, digest)
+    return store.blobs.size(digest)
+
+
+def _link(store: Store, path: Path, digest: str) -> None:
     if store.blobs.has(digest):
         return
     store.blobs.make_directory()

@@ -7,10 +7,10 @@ from typing import Any
 
 from grpc import aio
 
-from common.errors import InvalidRequest, ModelNotFound, NotSupported, PunaError
+from common.errors import InvalidRequest, ModelNotFound, PunaError
 from protos import store_pb2, store_pb2_grpc
 from runner.core.store.names import StoreName
-from runner.host.store.create import CreateOptions, Creation
+from runner.host.store.create import Creation
 from runner.host.store.store import CHUNK_BYTES, Store, parse_wanted
 from runner.host.store_client import TAKES_KEY
 
@@ -25,15 +25,12 @@ Puller = Callable[[str, bool, Sequence[str]], AsyncGenerator[store_pb2.StoreProg
 class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
     """Requests to the store's own words and back."""
 
-    def __init__(self, store: Store, pull: Puller | None = None) -> None:
-        """Without `pull` models come in by other ways only."""
+    def __init__(self, store: Store, pull: Puller) -> None:
         self._store = store
         self._pull = pull
 
     async def Pull(self, request: store_pb2.PullRequest, context: Context) -> AsyncIterator[store_pb2.StoreProgress]:
         """Fetch a model."""
-        if self._pull is None:
-            raise NotSupported("this node pulls no models")
         async with contextlib.aclosing(self._pull(request.name, request.insecure, list(request.sources))) as steps:
             async for progress in steps:
                 yield progress
@@ -42,7 +39,7 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         self, request: store_pb2.CreateRequest, context: Context
     ) -> AsyncIterator[store_pb2.StoreProgress]:
         """Make a model."""
-        async for status in Creation(self._store, to_options(request)).run():
+        async for status in Creation(self._store, request).run():
             yield store_pb2.StoreProgress(status=status)
 
     async def Copy(self, request: store_pb2.CopyRequest, context: Context) -> store_pb2.CopyResponse:
@@ -51,7 +48,8 @@ class ModelStoreServicer(store_pb2_grpc.ModelStoreServicer):
         try:
             content = await self._store.manifest(source)
         except ModelNotFound:
-            async for _ in Creation(self._store, CreateOptions(name=target, from_model=source)).run():
+            copy = store_pb2.CreateRequest(name=request.destination, from_model=request.source)
+            async for _ in Creation(self._store, copy).run():
                 pass  # a plain file has no manifest yet
         else:
             await self._store.write_manifest(target, content)
@@ -129,25 +127,3 @@ async def _drain(request_iterator: AsyncIterator[store_pb2.PutBlobRequest]) -> N
                 left -= len(request.data)
                 if left < 0:
                     return
-
-
-def to_options(request: store_pb2.CreateRequest) -> CreateOptions:
-    """Convert a Create to its parameters.
-
-    Raises:
-        InvalidRequest: a bad name.
-    """
-    return CreateOptions(
-        name=StoreName.parse(request.name),
-        from_model=StoreName.parse(request.from_model) if request.from_model else None,
-        files=dict(request.files),
-        adapters=dict(request.adapters),
-        adapter_scales=dict(request.adapter_scales),
-        template=request.template if request.HasField("template") else None,
-        system=request.system if request.HasField("system") else None,
-        licenses=tuple(request.licenses),
-        parameters_json=request.parameters_json,
-        messages_json=request.messages_json,
-        renderer=request.renderer,
-        parser=request.parser,
-    )

@@ -74,7 +74,7 @@ class Store:
         """
         async with self.turn:
             with writing(self.models.directory):
-                former = await asyncio.to_thread(self._former, name)
+                former = await asyncio.to_thread(self.former, name)
                 await asyncio.to_thread(self.manifests.write, name, content)
                 if former is not None and former != content:
                     await asyncio.to_thread(self._prune, former)
@@ -171,7 +171,7 @@ class Store:
         Raises:
             ModelNotFound: nothing of this name, or a plain file.
         """
-        content = await asyncio.to_thread(self._former, name)
+        content = await asyncio.to_thread(self.former, name)
         if content is None:
             raise not_found(name)
         return content
@@ -206,14 +206,15 @@ class Store:
         needed = self._needed() if old else None
         return sorted(old - needed) if needed is not None else []
 
-    def _former(self, name: StoreName) -> bytes | None:
+    def former(self, name: StoreName) -> bytes | None:
+        """Return the manifest that a name has now; None if there is none that can be read."""
         try:
             return self.manifests.read(name)
         except OSError:
             return None
 
     def _delete_stored(self, name: StoreName) -> int | None:
-        content = self._former(name)
+        content = self.former(name)
         if not self.manifests.delete(name):
             return None
         return self._prune(content) if content is not None else 0
