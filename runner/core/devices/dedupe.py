@@ -26,42 +26,22 @@ class Listed:
     usable: bool = True  # its check has passed, or was not made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
-    """An entry that is left out, and the one that stands for the same card."""
+def choose_entries(listed: Sequence[Listed]) -> dict[int, int]:
+    """Choose one entry for each card; return the index of the chosen one by the index of each entry.
 
-    device: EngineDevice
-    kept: EngineDevice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """`kept` in the order of the probes."""
-
-    kept: tuple[EngineDevice, ...]
-    duplicates: tuple[Duplicate, ...] = ()
-
-
-def choose_entries(listed: Sequence[Listed]) -> Choice:
-    """Choose one entry for each card. Entries of one backend are always different cards."""
-    rest = [one for one in listed if not _has_no_memory(one.device)]
-    order = sorted(
-        range(len(rest)), key=lambda index: (not rest[index].usable, backend_rank(rest[index].device.backend), index)
-    )
-    kept: list[int] = []
-    duplicates: list[Duplicate] = []
+    Entries of one backend are always different cards. Cards without memory are left out.
+    """
+    chosen: dict[int, int] = {}
     # Backends that a kept card has met already: two cards of one backend are never the same card.
     met: dict[int, set[str]] = {}
+    order = [index for index, one in enumerate(listed) if not _has_no_memory(one.device)]
+    order.sort(key=lambda index: (not listed[index].usable, backend_rank(listed[index].device.backend)))
     for index in order:
-        backend = rest[index].device.backend
-        twin = next((one for one in kept if backend not in met[one] and _same_card(rest[one], rest[index])), None)
-        if twin is None:
-            kept.append(index)
-            met[index] = {backend}
-        else:
-            met[twin].add(backend)
-            duplicates.append(Duplicate(device=rest[index].device, kept=rest[twin].device))
-    return Choice(kept=tuple(rest[index].device for index in sorted(kept)), duplicates=tuple(duplicates))
+        backend = listed[index].device.backend
+        twins = (one for one in met if backend not in met[one] and _same_card(listed[one], listed[index]))
+        chosen[index] = next(twins, index)
+        met.setdefault(chosen[index], set()).add(backend)
+    return chosen
 
 
 def normal_name(description: str) -> str:

@@ -5,7 +5,6 @@ limited by both.
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from runner.core.devices.device_settings import RpcPool
 from runner.core.devices.gpu_memory import GpuMemory
@@ -16,13 +15,6 @@ _WHOLE_RAM_SHARE = 0.9
 PROMISED = "promised"
 
 
-class FigureTrust(StrEnum):
-    """As puna.v1.Trust; staleness is a matter of age, and not decided here."""
-
-    MEASURED = "measured"
-    PREDICTED = "predicted"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """Bytes that a new allocation could get. `source` names the origin of the figure."""
@@ -30,7 +22,7 @@ class Figure:
     total_bytes: int
     free_bytes: int
     source: str
-    trust: FigureTrust = FigureTrust.MEASURED
+    is_predicted: bool = False  # else it was measured; staleness is a matter of age, and not decided here
 
 
 def ram_figure(ram: HostMemory) -> Figure:
@@ -73,4 +65,4 @@ def lent_figure(total_bytes: int, free_bytes: int, pool: RpcPool, ram: HostMemor
 def predicted_figure(*, total_bytes: int, unused_free_bytes: int, promised_bytes: int) -> Figure:
     """Device that cannot be asked: what was free when nothing of ours was on it, less what is."""
     free_bytes = max(0, min(total_bytes, unused_free_bytes) - promised_bytes)
-    return Figure(total_bytes=total_bytes, free_bytes=free_bytes, source=PROMISED, trust=FigureTrust.PREDICTED)
+    return Figure(total_bytes=total_bytes, free_bytes=free_bytes, source=PROMISED, is_predicted=True)

@@ -14,12 +14,12 @@ from runner.core.model.description import Value
 # ggml's blocks: bytes for each value. q8_0 has 34 bytes for 32 values, q4_0 18.
 _VALUE_BYTES = {"f16": Fraction(2), "q8_0": Fraction(34, 32), "q4_0": Fraction(18, 32)}
 _STATE_VALUE_BYTES = 4
-_CELL_STEP = 256
+CELL_STEP = 256  # llama.cpp pads contexts to this
 
 
 def padded(cells: int) -> int:
     """Cells as llama.cpp pads them."""
-    return -(-cells // _CELL_STEP) * _CELL_STEP
+    return -(-cells // CELL_STEP) * CELL_STEP
 
 
 class ModelNumbers:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import InvalidRequest
 from common.spec.layout import FlashAttention, Layout, SplitMode
+from runner.core.layout.cache_sizes import CELL_STEP, padded
 
 DEFAULT_CONTEXT_TOKENS = 4096
 DEFAULT_SLOTS = 8
@@ -17,7 +18,6 @@ DEVICES_MAX = 15  # the engine's scheduler takes 16 backends, and one is the CPU
 # cannot go back is kept eight times for each slot (`checkpoints.py`), and a copy has a few bytes of its own.
 COPIES_BYTES_MAX = 256 * 1024 * 1024
 COPIES_MAX = 10
-_CELL_STEP = 256  # llama.cpp pads contexts to this
 _CELLS_MAX = 2**31 - 1  # positions and cells are numbered by 32-bit integers
 
 
@@ -54,7 +54,7 @@ def resolve_layout(
     context_tokens = layout.context_tokens
     if context_tokens == 0:
         context_tokens = min(DEFAULT_CONTEXT_TOKENS, trained_context_tokens or DEFAULT_CONTEXT_TOKENS)
-    if context_tokens * slots > _CELLS_MAX - _CELL_STEP:
+    if context_tokens * slots > _CELLS_MAX - CELL_STEP:
         raise InvalidRequest(
             f"{slots} slots of {context_tokens} tokens are more cells than the engine can number",
             param="context_tokens",
@@ -131,8 +131,7 @@ def batch_sizes(layout: Layout) -> tuple[int, int]:
 
 def cache_cells(layout: Layout) -> int:
     """Cells of the unified cache: one context for each slot, padded as llama.cpp pads it."""
-    wanted = layout.context_tokens * layout.slots
-    return -(-wanted // _CELL_STEP) * _CELL_STEP
+    return padded(layout.context_tokens * layout.slots)
 
 
 def slot_context_tokens(cells: int, slots: int) -> int:

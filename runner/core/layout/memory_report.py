@@ -1,8 +1,9 @@
 """Puts what the engine counts per buffer together as bytes per device and class. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,8 @@ class ClassBytes:
 
     def plus(self, other: "ClassBytes") -> "ClassBytes":
         """Class by class."""
-        return ClassBytes(
-            weights_bytes=self.weights_bytes + other.weights_bytes,
-            cache_bytes=self.cache_bytes + other.cache_bytes,
-            graph_bytes=self.graph_bytes + other.graph_bytes,
-            layer_weights_bytes=_add(self.layer_weights_bytes, other.layer_weights_bytes),
-            layer_cache_bytes=_add(self.layer_cache_bytes, other.layer_cache_bytes),
-            input_weights_bytes=self.input_weights_bytes + other.input_weights_bytes,
-            projector_bytes=self.projector_bytes + other.projector_bytes,
-        )
+        names = (one.name for one in fields(self))
+        return ClassBytes(**{name: _add(getattr(self, name), getattr(other, name)) for name in names})
 
     @property
     def total_bytes(self) -> int:
@@ -42,8 +36,10 @@ class ClassBytes:
         return self.weights_bytes + self.cache_bytes + self.graph_bytes + self.projector_bytes
 
 
-def _add(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
+def _add(first: Any, second: Any) -> Any:
+    if isinstance(first, tuple):
+        return tuple(one + other for one, other in zip_longest(first, second, fillvalue=0))
+    return first + second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

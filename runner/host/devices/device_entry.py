@@ -8,16 +8,12 @@ from protos import cluster_pb2
 from runner.core.devices.device_health import Condition, DeviceHealth
 from runner.core.devices.device_settings import DeviceSettings, IntegratedGpus, RpcServer, amount_for
 from runner.core.devices.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
-from runner.core.devices.free_figures import Figure, FigureTrust
+from runner.core.devices.free_figures import Figure
 from runner.core.devices.holders import Holder
 from runner.core.host.environment import VisibleDevice
 from runner.host.devices.device_probe import is_stand_in
 
 STALE_AFTER_S = 2.0
-_TRUSTS = {
-    FigureTrust.MEASURED: cluster_pb2.TRUST_MEASURED,
-    FigureTrust.PREDICTED: cluster_pb2.TRUST_PREDICTED,
-}
 _STATES = {
     Condition.UNCHECKED: cluster_pb2.DEVICE_STATE_SUSPECT,
     Condition.OK: cluster_pb2.DEVICE_STATE_OK,
@@ -25,11 +21,6 @@ _STATES = {
     Condition.FAILED: cluster_pb2.DEVICE_STATE_EXCLUDED,
     Condition.WORN: cluster_pb2.DEVICE_STATE_EXCLUDED,
     Condition.BARRED: cluster_pb2.DEVICE_STATE_EXCLUDED,
-}
-_TYPES = {
-    cluster_pb2.DEVICE_TYPE_CPU: DeviceType.CPU,
-    cluster_pb2.DEVICE_TYPE_GPU: DeviceType.GPU,
-    cluster_pb2.DEVICE_TYPE_INTEGRATED: DeviceType.INTEGRATED,
 }
 NO_INTEGRATED = "integrated; PUNA_INTEGRATED_GPUS=on uses it beside a discrete GPU"
 NEVER_INTEGRATED = "integrated, and PUNA_INTEGRATED_GPUS=off"
@@ -82,7 +73,7 @@ class Entry:
             backend=device.backend,
             description=device.description,
             pci_id=device.pci_id,
-            type=_TYPES.get(device.type, DeviceType.ACCELERATOR),
+            type=DeviceType(device.type or DeviceType.ACCELERATOR),
             total_bytes=device.total_bytes,
             free_bytes=device.free_bytes,
             endpoint=self.server.address if self.server is not None else "",
@@ -94,7 +85,8 @@ class Entry:
         """Store a newer figure."""
         device = self.device
         device.total_bytes, device.free_bytes = figure.total_bytes, figure.free_bytes
-        device.free_source, device.trust = figure.source, _TRUSTS[figure.trust]
+        device.free_source = figure.source
+        device.trust = cluster_pb2.TRUST_PREDICTED if figure.is_predicted else cluster_pb2.TRUST_MEASURED
         self.read_at_s = now_s
 
     def overhead_bytes(self, settings: DeviceSettings) -> int | None:

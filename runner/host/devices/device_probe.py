@@ -6,7 +6,9 @@ backend.
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from google.protobuf import json_format
@@ -205,11 +207,6 @@ class CheckRequest:
     environment: Mapping[str, str]
     speed: bool  # time a copy, too
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """Two backends may list one card."""
-        return self.backend, self.device_id
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
@@ -219,25 +216,21 @@ class CheckResult:
     device: cluster_pb2.Device | None = None
 
 
-async def check_devices(requests: Sequence[CheckRequest], *, timeout_s: float) -> dict[tuple[str, str], CheckResult]:
+async def check_devices(requests: Sequence[CheckRequest], *, timeout_s: float) -> list[CheckResult]:
     """Test all at once, those of one RPC server one after another, because it serves one client at a time.
 
     `timeout_s` is for all of them together.
     """
     deadline_s = asyncio.get_running_loop().time() + timeout_s
-    turns: dict[str, list[CheckRequest]] = {}
-    for request in requests:
-        turns.setdefault(request.rpc_address or str(request.key), []).append(request)
-    results: dict[tuple[str, str], CheckResult] = {}
+    turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by RPC server
 
-    async def check_in_turn(turn: Sequence[CheckRequest]) -> None:
-        for request in turn:
-            results[request.key] = await _check(request, deadline_s)
+    async def check_in_turn(request: CheckRequest) -> CheckResult:
+        async with turns[request.rpc_address] if request.rpc_address else nullcontext():
+            return await _check(request, deadline_s)
 
     async with asyncio.TaskGroup() as group:
-        for turn in turns.values():
-            group.create_task(check_in_turn(turn))
-    return results
+        tasks = [group.create_task(check_in_turn(request)) for request in requests]
+    return [task.result() for task in tasks]
 
 
 async def _check(request: CheckRequest, deadline_s: float) -> CheckResult:

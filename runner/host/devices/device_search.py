@@ -131,8 +131,8 @@ class DeviceSearch:
         requests = [self._check_request(entry) for entry in entries]
         with self._figures.measuring(entry.id for entry in entries):
             results = await check_devices(requests, timeout_s=self._settings.probe_timeout_s)
-        for entry, request in zip(entries, requests, strict=True):
-            self._table.take_check(entry, results[request.key])
+        for entry, result in zip(entries, results, strict=True):
+            self._table.take_check(entry, result)
 
     def _check_request(self, entry: Entry) -> CheckRequest:
         return CheckRequest(

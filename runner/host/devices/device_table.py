@@ -177,17 +177,20 @@ class DeviceTable:
 
     def choose(self) -> None:
         """One entry for each card; one that works stands before one that does not."""
-        facts = [(entry, entry.facts()) for entry in self.entries]
-        choice = choose_entries(
-            [Listed(device=device, usable=entry.health.condition is Condition.OK) for entry, device in facts]
+        chosen = choose_entries(
+            [Listed(device=entry.facts(), usable=entry.health.condition is Condition.OK) for entry in self.entries]
         )
-        kept = {id(device) for device in choice.kept}
         # A lent device that has not answered yet has no size, nor has a stand-in; they are shown all the same.
         self.shown = [
-            entry for entry, device in facts if id(device) in kept or entry.server is not None or entry.is_stand_in
+            entry
+            for index, entry in enumerate(self.entries)
+            if chosen.get(index) == index or entry.server is not None or entry.is_stand_in
         ]
-        for duplicate in choice.duplicates:
-            log.info("device.duplicate", device=duplicate.device.name, used=duplicate.kept.name)
+        for index, used in chosen.items():
+            if used != index:
+                log.info(
+                    "device.duplicate", device=self.entries[index].device.name, used=self.entries[used].device.name
+                )
 
     def set_health(self, entry: Entry, after: DeviceHealth) -> None:
         """Every change of state passes here, is logged, and kept if a restart must not forget it."""

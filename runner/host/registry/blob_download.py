@@ -48,21 +48,12 @@ class Pace:
 class BlobDownload:
     """One blob on its way. `run` once."""
 
-    def __init__(
-        self,
-        file: PartialFile,
-        *,
-        digest: str,
-        size_bytes: int,
-        sources: Sequence[BlobSource],
-        pace: Pace,
-        changes: Changes,
-    ) -> None:
+    def __init__(self, file: PartialFile, *, sources: Sequence[BlobSource], pace: Pace, changes: Changes) -> None:
         """Ask `sources` in this order; each has the blob, in this size, as far as it is known."""
         self._changes = changes
         self._file = file
-        self._digest = digest
-        self._size_bytes = size_bytes
+        self._digest = file.digest
+        self._size_bytes = file.size_bytes
         self._sources = sources
         self._pace = pace
         self._refused: dict[str, PunaError] = {}  # by name of the source

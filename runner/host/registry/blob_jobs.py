@@ -149,14 +149,7 @@ class BlobJobs:
         partial = self._blobs.partial_path(job.digest)
         file = PartialFile(partial, digest=job.digest, size_bytes=job.size_bytes)
         try:
-            job.download = BlobDownload(
-                file,
-                digest=job.digest,
-                size_bytes=job.size_bytes,
-                sources=sources,
-                pace=self._pace,
-                changes=job.changes,
-            )
+            job.download = BlobDownload(file, sources=sources, pace=self._pace, changes=job.changes)
             await job.download.run()
             await asyncio.to_thread(self._blobs.commit, job.digest, partial)
             file.forget()

@@ -44,27 +44,27 @@ class PartialFile:
             OSError: neither is possible; a link is not followed.
         """
         self.path = path
-        self._digest = digest
-        self._size_bytes = size_bytes
+        self.digest = digest
+        self.size_bytes = size_bytes
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="blob")
         self._sha256 = hashlib.sha256()
 
     def resume(self) -> tuple[Part, ...] | None:
         """Return the parts that an earlier process left; None: nothing that can be used."""
-        if os.fstat(self._descriptor).st_size != self._size_bytes:
+        if os.fstat(self._descriptor).st_size != self.size_bytes:
             return None
         try:
             content = state_path(self.path).read_bytes()
         except OSError:
             return None
-        return decode_state(content, digest=self._digest, size_bytes=self._size_bytes)
+        return decode_state(content, digest=self.digest, size_bytes=self.size_bytes)
 
     def begin(self) -> None:
         """Forget everything: a sparse file of the final size."""
         state_path(self.path).unlink(missing_ok=True)
         os.ftruncate(self._descriptor, 0)
-        os.ftruncate(self._descriptor, self._size_bytes)
+        os.ftruncate(self._descriptor, self.size_bytes)
         self.rehash()
 
     def rehash(self) -> None:
@@ -94,7 +94,7 @@ class PartialFile:
         Raises:
             DiskFull, OSError: as `write`.
         """
-        content = encode_state(parts, digest=self._digest, size_bytes=self._size_bytes)
+        content = encode_state(parts, digest=self.digest, size_bytes=self.size_bytes)
         await self._apart(_save, self._descriptor, state_path(self.path), content)
 
     async def close(self) -> None:

@@ -28,14 +28,13 @@ def card(backend: str = "CUDA", **changes: object) -> EngineDevice:
 
 
 def kept(*listed: Listed) -> list[str]:
-    return [device.name for device in choose_entries(listed).kept]
+    return [listed[index].device.name for index, used in sorted(choose_entries(listed).items()) if index == used]
 
 
 def test_cuda_stands_for_a_card_that_vulkan_lists_too_whatever_the_order() -> None:
     vulkan, cuda = card("Vulkan", pci_id="0000:01:00.0"), card("CUDA", pci_id="0000:01:00.0")
-    choice = choose_entries([Listed(device=vulkan), Listed(device=cuda)])
-    assert choice.kept == (cuda,)
-    assert [(one.device, one.kept) for one in choice.duplicates] == [(vulkan, cuda)]
+    assert choose_entries([Listed(device=vulkan), Listed(device=cuda)]) == {0: 1, 1: 1}
+    assert choose_entries([Listed(device=cuda), Listed(device=vulkan)]) == {0: 0, 1: 0}
 
 
 def test_a_backend_that_failed_its_check_gives_way_to_one_that_works() -> None:
@@ -64,8 +63,7 @@ def test_equal_cards_of_one_backend_are_all_kept() -> None:
 
 def test_cards_without_memory_are_dropped_and_helpers_are_not() -> None:
     helper = card("BLAS", name="BLAS", type=DeviceType.ACCELERATOR, total_bytes=0)
-    choice = choose_entries([Listed(device=card(total_bytes=0)), Listed(device=helper)])
-    assert choice.kept == (helper,)
+    assert choose_entries([Listed(device=card(total_bytes=0)), Listed(device=helper)]) == {1: 1}
 
 
 def test_lent_devices_are_never_taken_for_one_another() -> None:
@@ -108,11 +106,12 @@ def test_no_card_is_lost_and_none_is_kept_twice(entries: list[tuple[str, int, bo
         )
         for backend, number, address, usable in entries
     ]
-    choice = choose_entries(listed)
-    cards = [device.description for device in choice.kept]
+    chosen = choose_entries(listed)
+    kept = [listed[index] for index in set(chosen.values())]
+    cards = [one.device.description for one in kept]
     assert sorted(set(cards)) == sorted({one.device.description for one in listed})
     assert len(cards) == len(set(cards))
-    for device in choice.kept:
-        if not next(one.usable for one in listed if one.device is device):
-            assert not any(one.usable for one in listed if one.device.description == device.description)
-    assert len(choice.kept) + len(choice.duplicates) == len(listed)
+    for one in kept:
+        if not one.usable:
+            assert not any(other.usable for other in listed if other.device.description == one.device.description)
+    assert sorted(chosen) == list(range(len(listed)))

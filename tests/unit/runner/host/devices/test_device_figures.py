@@ -8,7 +8,6 @@ from runner.core.devices.device_health import DeviceHealth, pass_check
 from runner.core.devices.device_settings import DeviceSettings, IntegratedGpus, RpcPool, RpcServer, parse_amounts
 from runner.core.devices.devices import CPU_ID, HOST_POOL
 from runner.core.devices.free_figures import (
-    FigureTrust,
     card_figure,
     lent_figure,
     predicted_figure,
@@ -49,7 +48,7 @@ def report(of: Entry, now_s: float, settings: DeviceSettings | None = None) -> c
 def test_a_card_with_a_driver_is_as_the_driver_says() -> None:
     card = GpuMemory(pci_id="p", uuid="", total_bytes=80, free_bytes=33, source="nvml")
     figure = card_figure(card, RAM, integrated=False)
-    assert (figure.total_bytes, figure.free_bytes, figure.source, figure.trust) == (80, 33, "nvml", "measured")
+    assert (figure.total_bytes, figure.free_bytes, figure.source, figure.is_predicted) == (80, 33, "nvml", False)
 
 
 def test_a_card_without_memory_of_its_own_uses_ram() -> None:
@@ -86,7 +85,7 @@ def test_a_server_with_less_has_a_pool_of_its_own_that_ram_limits_too() -> None:
 
 def test_what_nobody_can_read_is_what_was_free_before_less_what_was_promised_and_says_so() -> None:
     figure = predicted_figure(total_bytes=80, unused_free_bytes=60, promised_bytes=50)
-    assert (figure.free_bytes, figure.source, figure.trust) == (10, "promised", FigureTrust.PREDICTED)
+    assert (figure.free_bytes, figure.source, figure.is_predicted) == (10, "promised", True)
     assert predicted_figure(total_bytes=80, unused_free_bytes=60, promised_bytes=90).free_bytes == 0
 
 
