@@ -1,13 +1,17 @@
 """Set-up of every gRPC channel of Puna, and the request id that a call carries."""
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from grpc import aio
 
+from common.grpc.errors import domain_errors
 from common.grpc.server import MESSAGE_BYTES_MAX, REQUEST_ID_KEY
 from common.telemetry import tracing
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 # Silent loss of a peer is noticed within 8 s, also on a channel without calls.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -51,6 +55,18 @@ class ChannelBook:
     async def close(self) -> None:
         """Close every channel; running calls end."""
         await asyncio.gather(*(self.forget(address) for address in list(self._channels)))
+
+
+async def ask(
+    method: "aio.UnaryUnaryMultiCallable[Request, Response]", request: Request, *, timeout_s: float
+) -> Response:
+    """Return the answer to one call, which carries the id of the request that is being served.
+
+    Raises:
+        PunaError: what the other side raised, or the nearest one for an error of the transport.
+    """
+    with domain_errors():
+        return await method(request, timeout=timeout_s, metadata=call_metadata())
 
 
 def call_metadata() -> tuple[tuple[str, str], ...]:

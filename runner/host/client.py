@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from common.grpc.client import ChannelBook, call_metadata
-from common.grpc.errors import domain_errors, received
+from common.grpc.client import ChannelBook, ask, call_metadata
+from common.grpc.errors import received
 from protos import cluster_pb2, host_pb2, host_pb2_grpc
 
 # A host answers a measurement within its own limit of 20 s, or after one that is already running.
@@ -37,11 +37,7 @@ class HostClient(ChannelBook):
             ModelUnavailable, RequestTimeout: the host cannot be reached or does not answer; try another one.
         """
         request = host_pb2.MeasureRequest(model_digest=model_digest, layout=layout, peers=peers, origin=origin)
-        with domain_errors():
-            response: host_pb2.MeasureResponse = await self._stub(address).Measure(
-                request, timeout=MEASURE_TIMEOUT_S, metadata=call_metadata()
-            )
-        return response.report
+        return (await ask(self._stub(address).Measure, request, timeout_s=MEASURE_TIMEOUT_S)).report
 
     async def start(self, address: str, request: host_pb2.StartRequest) -> AsyncIterator[cluster_pb2.RunnerRecord]:
         """Start a runner or attach to the one that runs; yields its record until READY, NO_SLOTS or ERROR.
@@ -64,9 +60,7 @@ class HostClient(ChannelBook):
             StaleFence: another scheduler leads; stop acting.
             PlacementMismatch: a newer generation runs; look again.
         """
-        timeout_s = request.drain_ms / 1000 + STOP_EXTRA_S
-        with domain_errors():
-            await self._stub(address).Stop(request, timeout=timeout_s, metadata=call_metadata())
+        await ask(self._stub(address).Stop, request, timeout_s=request.drain_ms / 1000 + STOP_EXTRA_S)
 
     async def lend(self, address: str, request: host_pb2.LendRequest) -> host_pb2.LendResponse:
         """Have a host lend devices to a placement of another node; returns once they can be reached.
@@ -78,11 +72,7 @@ class HostClient(ChannelBook):
             PlacementMismatch, InvalidRequest: as their docstrings say.
             ModelUnavailable, RequestTimeout: the host cannot be reached, or could not start what lends; try without it.
         """
-        with domain_errors():
-            response: host_pb2.LendResponse = await self._stub(address).Lend(
-                request, timeout=LEND_TIMEOUT_S, metadata=call_metadata()
-            )
-        return response
+        return await ask(self._stub(address).Lend, request, timeout_s=LEND_TIMEOUT_S)
 
     async def reset_device(self, address: str, request: host_pb2.ResetDeviceRequest) -> cluster_pb2.Device:
         """Have an excluded device tested again; the device as it is then.
@@ -91,11 +81,7 @@ class HostClient(ChannelBook):
             StaleFence: another scheduler leads; stop acting.
             DeviceNotFound: the node has no such device.
         """
-        with domain_errors():
-            response: host_pb2.ResetDeviceResponse = await self._stub(address).ResetDevice(
-                request, timeout=RESET_TIMEOUT_S, metadata=call_metadata()
-            )
-        return response.device
+        return (await ask(self._stub(address).ResetDevice, request, timeout_s=RESET_TIMEOUT_S)).device
 
     def _stub(self, address: str) -> "host_pb2_grpc.HostAsyncStub":
         return host_pb2_grpc.HostStub(self.channel(address))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from common.errors import InvalidRequest
-from common.grpc.client import ChannelBook, call_metadata
+from common.grpc.client import ChannelBook, ask, call_metadata
 from common.grpc.errors import domain_errors, received
 from protos import store_pb2, store_pb2_grpc
 
@@ -44,8 +44,7 @@ class StoreClient(ChannelBook):
             ModelNotFound, InvalidRequest: as they say.
         """
         request = store_pb2.CopyRequest(source=source, destination=destination)
-        with domain_errors():
-            await self._stub(address).Copy(request, timeout=CALL_TIMEOUT_S, metadata=call_metadata())
+        await ask(self._stub(address).Copy, request, timeout_s=CALL_TIMEOUT_S)
 
     async def delete(self, address: str, name: str) -> int:
         """Have the node forget a name; the bytes that this freed.
@@ -53,11 +52,8 @@ class StoreClient(ChannelBook):
         Raises:
             ModelNotFound, InvalidRequest: as they say.
         """
-        with domain_errors():
-            response = await self._stub(address).Delete(
-                store_pb2.DeleteRequest(name=name), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
-            )
-        return int(response.freed_bytes)
+        request = store_pb2.DeleteRequest(name=name)
+        return (await ask(self._stub(address).Delete, request, timeout_s=CALL_TIMEOUT_S)).freed_bytes
 
     async def stat_blob(self, address: str, digest: str) -> int | None:
         """Return the size of a blob; None if the node does not have it.
@@ -65,11 +61,9 @@ class StoreClient(ChannelBook):
         Raises:
             InvalidRequest: no digest.
         """
-        with domain_errors():
-            response = await self._stub(address).StatBlob(
-                store_pb2.StatBlobRequest(digest=digest), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
-            )
-        return int(response.size_bytes) if response.present else None
+        request = store_pb2.StatBlobRequest(digest=digest)
+        response = await ask(self._stub(address).StatBlob, request, timeout_s=CALL_TIMEOUT_S)
+        return response.size_bytes if response.present else None
 
     async def put_blob(
         self, address: str, digest: str, content: AsyncIterable[bytes], *, size_bytes: int = 0
@@ -139,11 +133,8 @@ class StoreClient(ChannelBook):
         Raises:
             ModelNotFound: the node has none.
         """
-        with domain_errors():
-            response = await self._stub(address).ReadManifest(
-                store_pb2.ReadManifestRequest(name=name), timeout=CALL_TIMEOUT_S, metadata=call_metadata()
-            )
-        return bytes(response.manifest)
+        request = store_pb2.ReadManifestRequest(name=name)
+        return (await ask(self._stub(address).ReadManifest, request, timeout_s=CALL_TIMEOUT_S)).manifest
 
     def _stub(self, address: str) -> "store_pb2_grpc.ModelStoreAsyncStub":
         return store_pb2_grpc.ModelStoreStub(self.channel(address))

@@ -21,10 +21,10 @@ STEPS = 1024
 class BlobStore:
     """`directory` is made when something is first written."""
 
-    def __init__(self, directory: Path, on_commit: Callable[[str], None] = lambda _digest: None) -> None:
-        """`directory` is blobs/ of the store; `on_commit` hears the digest of each blob that is complete."""
+    def __init__(self, directory: Path) -> None:
+        """`directory` is blobs/ of the store."""
         self.directory = directory
-        self.on_commit = on_commit
+        self.on_commit: Callable[[str], None] = lambda _digest: None  # hears the digest of each complete blob
 
     def path(self, digest: str) -> Path:
         """Return the path of a blob, present or not.

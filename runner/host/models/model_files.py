@@ -15,7 +15,7 @@ from protos import cluster_pb2
 from runner.core.model import model_files as core_files
 from runner.core.model.description import Capability
 from runner.core.model.file_names import file_stem
-from runner.core.store.digests import combined, parse_digest
+from runner.core.store.digests import combined, digest_of, parse_digest
 from runner.core.store.names import StoreName
 from runner.host import metrics
 from runner.host.files.blobs import BlobStore
@@ -25,7 +25,7 @@ from runner.host.files.inspection import Inspector, is_projector, sees
 from runner.host.files.manifests import ManifestStore
 from runner.host.files.plain_files import FILES_MAX
 from runner.host.files.verification import Verifier
-from runner.host.models.rows import Weights, bare_row, look_at
+from runner.host.models.rows import Weights, look_at
 from runner.host.models.sources import Finder, ModelSource
 
 log = get_logger()
@@ -254,7 +254,8 @@ class NodeModels:
         row = cluster_pb2.Model(name=name.short())
         try:
             content = await asyncio.to_thread(self.manifests.read, name) or b""
-            row = bare_row(name, content, modified_ns=source.files[0].modified_ns)
+            row.manifest_digest = digest_of(content)
+            row.modified_at_unix_s = source.files[0].modified_ns // NS_PER_S
             weights = await look_at(row, content, self.blobs, self.inspector, self.verifier)
             log.info("model.found", model=row.name, digest=row.digest[:12], manifest=row.manifest_digest[:12])
             return NodeModel(model=row, is_stored=True, weights=weights, paths=weights.files(self.blobs).weights)

@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 
 from common.chat_templates import GRANTED_BY_TEMPLATES, granted_capabilities, is_jinja
-from common.clock import NS_PER_S
 from common.errors import BadModelFile, InvalidRequest
 from protos import cluster_pb2
 from runner.core.model.description import Capability
@@ -191,13 +190,6 @@ def _json(texts: Sequence[str], kind: type) -> str:
 def _text(says: dict[str, object], key: str) -> str:
     value = says.get(key)
     return value if isinstance(value, str) else ""
-
-
-def bare_row(name: StoreName, content: bytes, *, modified_ns: int) -> cluster_pb2.Model:
-    """Build the row of a model from its manifest alone."""
-    return cluster_pb2.Model(
-        name=name.short(), manifest_digest=digest_of(content), modified_at_unix_s=modified_ns // NS_PER_S
-    )
 
 
 async def look_at(

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import orjson
 
@@ -34,6 +35,7 @@ from runner.host.store_client import StoreClient
 log = get_logger()
 
 SOURCES_MAX = 16
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,34 +163,39 @@ class Origins:
 
 async def _stored(origin: host_pb2.ModelOrigin, peers: Sequence[PeerSource]) -> _Origin:
     """Read the manifest from the first node that still has it."""
-    errors = []
-    for peer in peers:
-        try:
-            content = await peer.manifest(origin.name)
-            if digest_of(content) != origin.manifest_digest:
-                raise ModelNotFound(f"{origin.name} stands for something else by now")
-            manifest = parse_manifest(content)
-        except PunaError as error:
-            errors.append(f"{peer.name}: {error.message}")
-            continue
-        order = {digest: index for index, digest in enumerate(origin.blob_digests)}
-        # A projector may be listed as a model, as hubs do: what is loaded as weights comes first in the list of blobs.
-        weights = [one for one in manifest.of(MediaType.MODEL) if one.digest != origin.projector_digest]
-        weights.sort(key=lambda one: order.get(one.digest, len(order)))
-        if not weights:
-            raise BadModelFile("the manifest names no model")
-        return _Origin(peers=peers, manifest=manifest, content=content, is_stored=True, weights=tuple(weights))
-    raise RegistryFailed(f"{origin.name} could not be fetched: {'; '.join(errors) or 'no node has it'}")
+
+    async def read(peer: PeerSource) -> tuple[bytes, Manifest]:
+        content = await peer.manifest(origin.name)
+        if digest_of(content) != origin.manifest_digest:
+            raise ModelNotFound(f"{origin.name} stands for something else by now")
+        return content, parse_manifest(content)
+
+    content, manifest = await _first_answer(peers, origin.name, read)
+    order = {digest: index for index, digest in enumerate(origin.blob_digests)}
+    # A projector may be listed as a model, as hubs do: what is loaded as weights comes first in the list of blobs.
+    weights = [one for one in manifest.of(MediaType.MODEL) if one.digest != origin.projector_digest]
+    weights.sort(key=lambda one: order.get(one.digest, len(order)))
+    if not weights:
+        raise BadModelFile("the manifest names no model")
+    return _Origin(peers=peers, manifest=manifest, content=content, is_stored=True, weights=tuple(weights))
 
 
 async def _size(peers: Sequence[PeerSource], digest: str) -> int:
+    return await _first_answer(peers, f"blob {digest[:12]}", lambda peer: peer.size(digest))
+
+
+async def _first_answer(
+    peers: Sequence[PeerSource], title: str, ask: Callable[[PeerSource], Awaitable[Answer]]
+) -> Answer:
+    """Return the answer of the first node that has one.
+
+    Raises:
+        RegistryFailed: none has; `title` names what was asked for.
+    """
     errors = []
     for peer in peers:
         try:
-            size = await peer.size(digest)
+            return await ask(peer)
         except PunaError as error:
             errors.append(f"{peer.name}: {error.message}")
-            continue
-        if size is not None:
-            return size
-    raise RegistryFailed(f"blob {digest[:12]} could not be fetched: {'; '.join(errors) or 'no node has it'}")
+    raise RegistryFailed(f"{title} could not be fetched: {'; '.join(errors) or 'no node has it'}")

@@ -101,7 +101,7 @@ class PeerSource:
         """Its address."""
         return self._address
 
-    async def size(self, digest: str) -> int | None:
+    async def size(self, digest: str) -> int:
         """As the protocol says."""
         async with _answering(self._address):
             size = await self._stores.stat_blob(self._address, digest)

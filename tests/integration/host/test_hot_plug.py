@@ -14,8 +14,7 @@ from common.clock import SystemClock
 from runner.core.devices.card_changes import CardChanges
 from runner.host.devices import hot_plug
 from runner.host.devices.devices import Devices
-from runner.host.devices.hot_plug import HotPlug, SleepWatch, read_pci_cards
-from runner.host.devices.uevents import hearing, open_uevents
+from runner.host.devices.hot_plug import HotPlug, SleepWatch, hearing, open_uevents, read_pci_cards
 from tests.fake_nvml import FakeNvml
 from tests.fake_pci import plug_in, pull_out
 from tests.integration.host.fake_build import CPU, GIB, LOST, OK, Engine, by_id, card, gpu

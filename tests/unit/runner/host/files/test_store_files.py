@@ -29,7 +29,8 @@ def manifests(tmp_path: Path) -> ManifestStore:
 
 def test_a_committed_blob_is_read_only_and_announced(tmp_path: Path) -> None:
     heard: list[str] = []
-    blobs = BlobStore(tmp_path / "blobs", heard.append)
+    blobs = BlobStore(tmp_path / "blobs")
+    blobs.on_commit = heard.append
     partial = blobs.partial_path(DIGEST)
     partial.write_bytes(CONTENT)
     assert not blobs.has(DIGEST)
