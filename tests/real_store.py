@@ -6,7 +6,8 @@ from pathlib import Path
 from common.grpc.server import GrpcServer, bind_server
 from protos import store_pb2, store_pb2_grpc
 from runner.host.models.model_files import NodeModels
-from runner.host.registry.opening import Fetching, open_fetching
+from runner.host.registry.jobs import PullJobs
+from runner.host.registry.opening import open_fetching
 from runner.host.settings import HostSettings
 from runner.host.store.servicer import ModelStoreServicer
 from runner.host.store.store import Store
@@ -21,7 +22,7 @@ class RealStore:
     """Open from `open_store` to `close`."""
 
     server: GrpcServer
-    fetching: Fetching
+    pulls: PullJobs
 
     @property
     def address(self) -> str:
@@ -29,21 +30,21 @@ class RealStore:
         return self.server.address
 
     async def close(self) -> None:
-        """Stop its server and its fetching."""
+        """Stop its server and its pulls."""
         await self.server.server.stop(None)
-        await self.fetching.pulls.close()
+        await self.pulls.close()
 
 
 async def open_store(directory: Path) -> RealStore:
     """An empty store in a directory of its own."""
     settings = HostSettings(registries=NO_REGISTRY)
     store = Store(NodeModels(directory / "models", directory / "cache"), blob_bytes_max=BLOB_BYTES_MAX, prunes=True)
-    fetching = open_fetching(settings, store, directory / "cache")
-    stores = ModelStoreServicer(store, fetching.pulls.pull)
+    pulls, _ = open_fetching(settings, store, directory / "cache")
+    stores = ModelStoreServicer(store, pulls.pull)
     server = bind_server(
         "127.0.0.1:0",
         register=lambda grpc_server: store_pb2_grpc.add_ModelStoreServicer_to_server(stores, grpc_server),
         services=[store_pb2.DESCRIPTOR.services_by_name["ModelStore"].full_name],
     )
     await server.start()
-    return RealStore(server=server, fetching=fetching)
+    return RealStore(server=server, pulls=pulls)

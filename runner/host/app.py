@@ -97,7 +97,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     models = NodeModels(settings.models_directory, home.cache_directory)
     store = Store(models, blob_bytes_max=settings.blob_max_bytes, prunes=not settings.noprune)
     store.uploads.remove_leftovers()
-    fetching = open_fetching(settings, store, home.cache_directory)
+    pulls, origins = open_fetching(settings, store, home.cache_directory)
     lender = Lender(home, clock, users.leases, environment=devices.environment, crashed=devices.see_crash)
     tunnel = open_tunnel(settings, home, node_id=identity.node_id, leases=users.leases)
     borrower = Borrower(tunnel.identity if tunnel is not None else None)
@@ -112,12 +112,12 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         runner_advertise=settings.runner_advertise,
         lender=lender,
         borrower=borrower,
-        origins=fetching.origins,
+        origins=origins,
     )
     speeds = DecodeSpeeds(notes, clock, lent=users.leases.device_ids)
     shares = CoreShares(clock, cores=computing_cores())
-    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, fetching.origins), tunnel)
-    stores = ModelStoreServicer(store, fetching.pulls.pull)
+    servicer = HostServicer(supervisor, Measurements(models, borrower, devices, origins), tunnel)
+    stores = ModelStoreServicer(store, pulls.pull)
 
     def register(grpc_server: aio.Server) -> None:
         host_pb2_grpc.add_HostServicer_to_server(servicer, grpc_server)
@@ -179,7 +179,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
         ]
         await _until(stop, reporting, knowing)
     finally:
-        await fetching.pulls.close()
+        await pulls.close()
         await supervisor.close()
         for task in tasks:
             task.cancel()

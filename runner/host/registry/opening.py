@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import StartupError
@@ -19,16 +18,8 @@ from runner.host.store.store import Store
 HUB_TOKEN_NAME = "HF_TOKEN"  # noqa: S105  # the name of a variable; the hub's own tools read it, too
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetching:
-    """Pulls by name, and models that other nodes have."""
-
-    pulls: PullJobs
-    origins: Origins
-
-
-def open_fetching(settings: HostSettings, store: Store, cache_directory: Path) -> Fetching:
-    """Both share the blobs that are on their way.
+def open_fetching(settings: HostSettings, store: Store, cache_directory: Path) -> tuple[PullJobs, Origins]:
+    """Open pulls by name, and fetches from other nodes; both share the blobs that are on their way.
 
     Raises:
         StartupError: the file with credentials cannot be used.
@@ -39,7 +30,7 @@ def open_fetching(settings: HostSettings, store: Store, cache_directory: Path) -
     pulling = PullSettings(registries=parse_registries(settings.registries), secrets=secrets)
     jobs = BlobJobs(store.blobs, pulling.pace)
     pulls = PullJobs(pulling, store, jobs)
-    return Fetching(pulls=pulls, origins=Origins(store, jobs, HeaderFiles(cache_directory / "headers"), pulls))
+    return pulls, Origins(store, jobs, HeaderFiles(cache_directory / "headers"), pulls)
 
 
 def _credentials(path: Path | None) -> Mapping[str, Credentials]:
