@@ -22,19 +22,14 @@ class FenceStore:
             StartupError: the file is there and unreadable. Guessing a low fence would let an old leader command.
         """
         self._path = path
-        self._highest = NO_FENCE
+        self.highest = NO_FENCE
         try:
             kept = orjson.loads(path.read_bytes())
-            self._highest = Fence(number=int(kept["number"]), leader_id=str(kept["leader_id"]))
+            self.highest = Fence(number=int(kept["number"]), leader_id=str(kept["leader_id"]))
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StartupError(f"cannot read the fence kept in {path}: {error}") from error
-
-    @property
-    def highest(self) -> Fence:
-        """The highest fence seen."""
-        return self._highest
 
     def accept(self, fence: Fence) -> None:
         """Check a command's fence and remember it durably.
@@ -42,10 +37,10 @@ class FenceStore:
         Raises:
             StaleFence: another scheduler leads by now.
         """
-        if not is_accepted(fence, highest=self._highest):
-            raise StaleFence(f"fence {fence.number} is not valid any more, the highest seen is {self._highest.number}")
-        if fence == self._highest:
+        if not is_accepted(fence, highest=self.highest):
+            raise StaleFence(f"fence {fence.number} is not valid any more, the highest seen is {self.highest.number}")
+        if fence == self.highest:
             return
         write_durably(self._path, orjson.dumps({"number": fence.number, "leader_id": fence.leader_id}))
-        self._highest = fence
+        self.highest = fence
         log.info("fence.raised", number=fence.number, leader=fence.leader_id)

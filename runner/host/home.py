@@ -5,7 +5,6 @@ import fcntl
 import os
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from common.errors import StartupError
@@ -51,9 +50,7 @@ class HostHome:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
     def node_id(self, wanted: str) -> str:

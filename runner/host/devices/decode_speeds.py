@@ -18,8 +18,8 @@ log = get_logger()
 
 LOOK_INTERVAL_S = 0.2
 HOUR_S = 3600
-_LOADING = (cluster_pb2.RUNNER_STATE_LAUNCHED, cluster_pb2.RUNNER_STATE_LOADING)
-_SERVING = (
+LOADING = (cluster_pb2.RUNNER_STATE_LAUNCHED, cluster_pb2.RUNNER_STATE_LOADING)
+SERVING = (
     cluster_pb2.RUNNER_STATE_READY,
     cluster_pb2.RUNNER_STATE_NO_SLOTS,
     cluster_pb2.RUNNER_STATE_DRAINING,
@@ -131,7 +131,7 @@ def _users(records: Iterable[cluster_pb2.RunnerRecord], by_id: dict[str, cluster
     users: dict[str, int] = {}
     for record in records:
         status = record.status
-        if status.state in _LOADING or (status.state in _SERVING and status.slots_busy):
+        if status.state in LOADING or (status.state in SERVING and status.slots_busy):
             used = [by_id[device_id] for device_id in _device_ids(record) if device_id in by_id]
             for pool in {pool for device in used for pool in _pools(device)}:
                 users[pool] = users.get(pool, 0) + 1

@@ -15,16 +15,15 @@ import orjson
 
 from common.changes import Changes
 from common.clock import Clock
-from common.errors import DeviceMemoryExhausted, InternalError, ModelUnavailable
+from common.errors import DeviceMemoryExhausted, ModelUnavailable
 from common.telemetry.logs import get_logger
 from protos import host_pb2
-from runner.core.host.environment import child_environment
 from runner.core.host.leases import LendAction, Share, Terms, decide_lend, plan_channels
 from runner.host import metrics
 from runner.host.home import HostHome
 from runner.host.lending.lease import DeviceLease, Leases
 from runner.host.processes.children import runner_command
-from runner.host.processes.process import ProcessHandle
+from runner.host.processes.process import spawn, take_pipe
 from runner.host.processes.stopping import REAP_TIMEOUT_S, kill_process, wait_until_gone
 
 log = get_logger()
@@ -68,26 +67,9 @@ class LenderProcess:
         Raises:
             InternalError: the system refuses to start processes.
         """
-        try:
-            with log_path.open("ab") as log_file:
-                child = subprocess.Popen(
-                    runner_command("rpc", arguments),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log_file,
-                    env={**child_environment(os.environ), **environment},
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise InternalError(f"cannot start an rpc runner: {error}") from error
-        assert child.stdin is not None  # asked for above
-        assert child.stdout is not None
-        # Both stay ours alone: duplicates, so that Popen's files can be closed here and now.
-        self._stdin, self._facts = os.dup(child.stdin.fileno()), os.dup(child.stdout.fileno())
-        child.stdin.close()
-        child.stdout.close()
-        self.process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
-        child.returncode = 0  # RunnerProcess reaps
+        command = runner_command("rpc", arguments)
+        self.process, child = spawn(command, log_path=log_path, environment=environment, stdin=subprocess.PIPE)
+        self._stdin, self._facts = take_pipe(child.stdin), take_pipe(child.stdout)
         self._on_fact = on_fact
         self._pending = bytearray()
         asyncio.get_running_loop().add_reader(self._facts, self._read)

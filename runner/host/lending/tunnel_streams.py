@@ -103,11 +103,9 @@ async def dial_tls(host: str, port: int, context: ssl.SSLContext, *, timeout_s: 
     return TunnelStream(reader, writer)
 
 
-def _nothing() -> None:
-    """Ignore the end."""
-
-
-async def carry(plain: TunnelStream, framed: TunnelStream, *, plain_ended_first: Callable[[], None] = _nothing) -> None:
+async def carry(
+    plain: TunnelStream, framed: TunnelStream, *, plain_ended_first: Callable[[], None] = lambda: None
+) -> None:
     """Carry bytes between an ordinary connection and the tunnel until both directions ended or one of them broke.
 
     Each side reads only as fast as the other takes. An end in one direction is passed on, the other direction goes on.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from common.errors import InternalError, PlacementMismatch
 from runner.core.host.environment import child_environment
@@ -137,8 +137,15 @@ class SpawnedRunner:
         return bytes(line)
 
 
-def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int, environment: Mapping[str, str]) -> SpawnedRunner:
-    """Start a runner in a session of its own, so that it survives this host. The lock passes to it.
+def spawn(
+    command: Sequence[str],
+    *,
+    log_path: Path,
+    environment: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+) -> tuple[ProcessHandle, subprocess.Popen[bytes]]:
+    """Start a runner in a session of its own, with a pipe for what it says.
 
     `environment` is set beside what every child gets.
 
@@ -149,25 +156,40 @@ def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int, environme
         with log_path.open("ab") as log_file:
             child = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
                 env={**child_environment(os.environ), **environment},
-                pass_fds=[lock],
+                pass_fds=pass_fds,
                 start_new_session=True,
             )
     except OSError as error:
         raise InternalError(f"cannot start a runner: {error}") from error
+    process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
+    child.returncode = 0  # ProcessHandle reaps; without this Popen would try, too, when it is collected
+    return process, child
+
+
+def take_pipe(pipe: IO[bytes] | None) -> int:
+    """Return a descriptor of our own for a pipe to a child; Popen's file is closed here and now."""
+    assert pipe is not None, "the child was started with it"
+    with pipe:
+        return os.dup(pipe.fileno())
+
+
+def spawn_runner(command: Sequence[str], *, log_path: Path, lock: int, environment: Mapping[str, str]) -> SpawnedRunner:
+    """Start a runner that survives this host. The lock passes to it.
+
+    Raises:
+        InternalError: as `spawn`.
+    """
+    try:
+        process, child = spawn(command, log_path=log_path, environment=environment, pass_fds=[lock])
     finally:
         os.close(lock)
-    assert child.stdout is not None  # asked for above
-    hello = os.dup(child.stdout.fileno())
-    child.stdout.close()
-    process = ProcessHandle(child.pid, os.pidfd_open(child.pid), is_child=True)
-    child.returncode = 0  # RunnerProcess reaps; without this Popen would try, too, when it is collected
     with contextlib.suppress(OSError):
         (PROC / str(child.pid) / "oom_score_adj").write_text(str(OOM_SCORE_ADJUSTMENT))
-    return SpawnedRunner(process, hello)
+    return SpawnedRunner(process, take_pipe(child.stdout))
 
 
 def find_runners_of(home: Path) -> dict[str, int]:

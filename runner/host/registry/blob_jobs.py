@@ -66,10 +66,6 @@ class BlobJobs:
             return 0
         return max(0, size_bytes - here_bytes(self._blobs.partial_path(digest)))
 
-    def is_fetching(self, digest: str) -> bool:
-        """Return True if the blob is on its way."""
-        return digest in self._jobs
-
     async def check_room(self, layers: Iterable[Layer]) -> None:
         """Check that the disk has room for the missing bytes of all these blobs.
 

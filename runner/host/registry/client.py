@@ -80,7 +80,7 @@ class RegistryClient:
         url = self._base_url + manifest_path(self._name)
         async with self.open("GET", url, {"Accept": ", ".join(MANIFEST_TYPES)}) as answer:
             if answer.status_code != 200:
-                raise await self._failure(answer, f"manifest of {self._name.short()}")
+                raise await self.failure(answer, f"manifest of {self._name.short()}")
             content = await self._read(answer, MANIFEST_BYTES_MAX)
             announced = answer.headers.get("docker-content-digest", "")
         if announced.startswith("sha256:"):
@@ -97,17 +97,13 @@ class RegistryClient:
         """
         async with self.open("HEAD", self._base_url + blob_path(self._name, digest), {}) as answer:
             if answer.status_code != 200:
-                raise await self._failure(answer, f"blob {digest[:12]}")
+                raise await self.failure(answer, f"blob {digest[:12]}")
             length = answer.headers.get("content-length", "")
         return int(length) if length.isdecimal() else None
 
     def open_blob(self, digest: str, headers: Mapping[str, str]) -> AbstractAsyncContextManager[httpx.Response]:
         """Open an answer with the content of a blob, whatever its status; it is not read yet."""
         return self.open("GET", self._base_url + blob_path(self._name, digest), headers)
-
-    async def blob_failure(self, answer: httpx.Response, digest: str) -> Exception:
-        """Return the error for an answer without content."""
-        return await self._failure(answer, f"blob {digest[:12]}")
 
     @contextlib.asynccontextmanager
     async def open(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
@@ -142,13 +138,10 @@ class RegistryClient:
         sent = {"Accept-Encoding": "identity", **headers}
         if self._authorization and self._may_see(url):
             sent["Authorization"] = self._authorization
-        hint = "; one that speaks no TLS is pulled from with insecure" if self._has_plain_entry else ""
+        tries_tls = self._registry.plain_allowed and not self._insecure
+        hint = "; one that speaks no TLS is pulled from with insecure" if tries_tls else ""
         with _transport_errors(self.host, hint):
             return await self._http.send(self._http.build_request(method, url, headers=sent), stream=True)
-
-    @property
-    def _has_plain_entry(self) -> bool:
-        return self._registry.plain_allowed and not self._insecure
 
     def _may_see(self, url: str) -> bool:
         """Return True if the authorization is for the requested host: never for the target of a redirect."""
@@ -204,23 +197,19 @@ class RegistryClient:
                 raise RegistryFailed(f"{self.host} answers with more than {bytes_max} bytes")
         return bytes(content)
 
-    async def _failure(self, answer: httpx.Response, what: str) -> Exception:
+    async def failure(self, answer: httpx.Response, what: str) -> Exception:
         """Return the error that a status means; the text of a registry is passed on, made printable."""
         text = ""
         with contextlib.suppress(RegistryFailed, httpx.HTTPError):
             text = error_text(await self._read(answer, ERROR_BYTES_MAX))
-        status = answer.status_code
+        status, said = answer.status_code, f": {text}" if text else ""
         if status == 404:
-            return ModelNotFound(f"{self.host} has no {what}" + (f": {text}" if text else ""))
+            return ModelNotFound(f"{self.host} has no {what}{said}")
         if status == 400:
             return InvalidRequest(text or f"{self.host} refuses the {what}", param="model")
         if status in (401, 403):
-            return RegistryFailed(
-                f"{self.host} does not show the {what} (status {status})" + (f": {text}" if text else "")
-            )
-        return RegistryFailed(
-            f"{self.host} answers with status {status} for the {what}" + (f": {text}" if text else "")
-        )
+            return RegistryFailed(f"{self.host} does not show the {what} (status {status}){said}")
+        return RegistryFailed(f"{self.host} answers with status {status} for the {what}{said}")
 
 
 def error_text(content: bytes) -> str:

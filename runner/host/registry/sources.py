@@ -53,12 +53,8 @@ class RegistrySource:
     kind = "registry"
 
     def __init__(self, client: RegistryClient) -> None:
+        self.name = client.host
         self._client = client
-
-    @property
-    def name(self) -> str:
-        """Its host."""
-        return self._client.host
 
     async def size(self, digest: str) -> int | None:
         """As the protocol says."""
@@ -75,7 +71,7 @@ class RegistrySource:
             judged = judge_answer(answer.status_code, content_range, start=start, stop=stop, size=size)
             match judged:
                 case RangeAnswer.REFUSED:
-                    raise await self._client.blob_failure(answer, digest)
+                    raise await self._client.failure(answer, f"blob {digest[:12]}")
                 case RangeAnswer.CHANGED:
                     raise BlobChangedError(f"{self.name}: status {answer.status_code}, {content_range[:100]!r}")
                 case RangeAnswer.WHOLE if not is_whole:
@@ -93,20 +89,15 @@ class PeerSource:
     kind = "node"
 
     def __init__(self, stores: StoreClient, address: str) -> None:
+        self.name = address
         self._stores = stores
-        self._address = address
-
-    @property
-    def name(self) -> str:
-        """Its address."""
-        return self._address
 
     async def size(self, digest: str) -> int:
         """As the protocol says."""
-        async with _answering(self._address):
-            size = await self._stores.stat_blob(self._address, digest)
+        async with _answering(self.name):
+            size = await self._stores.stat_blob(self.name, digest)
         if size is None:
-            raise ModelNotFound(f"{self._address} has no blob {digest[:12]}")
+            raise ModelNotFound(f"{self.name} has no blob {digest[:12]}")
         return size
 
     async def manifest(self, name: str) -> bytes:
@@ -116,22 +107,22 @@ class PeerSource:
             ModelNotFound: it has none.
             ModelUnavailable: it does not answer.
         """
-        async with _answering(self._address):
-            return await self._stores.read_manifest(self._address, name)
+        async with _answering(self.name):
+            return await self._stores.read_manifest(self.name, name)
 
     async def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
         """As the protocol says."""
         is_first = True
-        chunks = self._stores.read_blob(self._address, digest, offset=start, max_bytes=stop - start)
+        chunks = self._stores.read_blob(self.name, digest, offset=start, max_bytes=stop - start)
         try:
             async with contextlib.aclosing(chunks) as received:
                 async for chunk in received:
                     if is_first and chunk.size_bytes != size:
-                        raise BlobChangedError(f"{self._address}: {chunk.size_bytes} bytes, {size} were announced")
+                        raise BlobChangedError(f"{self.name}: {chunk.size_bytes} bytes, {size} were announced")
                     is_first = False
                     yield chunk.data
         except InvalidRequest as error:  # it is shorter than it was
-            raise BlobChangedError(f"{self._address}: {error.message}") from error
+            raise BlobChangedError(f"{self.name}: {error.message}") from error
 
 
 @contextlib.asynccontextmanager

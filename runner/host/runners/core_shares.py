@@ -16,12 +16,12 @@ from common.grpc.errors import domain_errors
 from common.telemetry.logs import get_logger
 from protos import cluster_pb2, runner_pb2, runner_pb2_grpc
 from runner.core.threads.cores import CoreClaim, CoreDivision
+from runner.host.devices.decode_speeds import SERVING
 
 log = get_logger()
 
 LOOK_INTERVAL_S = 0.05  # as often as runners report
 SEND_TIMEOUT_S = 1.0
-_SERVING = (cluster_pb2.RUNNER_STATE_READY, cluster_pb2.RUNNER_STATE_NO_SLOTS, cluster_pb2.RUNNER_STATE_DRAINING)
 
 
 class CoreShares:
@@ -48,7 +48,7 @@ class CoreShares:
         by_id = {
             record.placement.placement_id: record
             for record in records
-            if record.status.state in _SERVING and record.status.threads_max
+            if record.status.state in SERVING and record.status.threads_max
         }
         self._sent = {key: sent for key, sent in self._sent.items() if key in by_id}
         claims = {key: _claim(record) for key, record in by_id.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from protos import cluster_pb2
 from runner.core.host.exits import last_error_line
+from runner.host.devices.decode_speeds import LOADING
 from runner.host.models.model_files import OnProgress
 from runner.host.processes.process import read_log_tail
 from runner.host.runners.runner_spec import RunnerSpec
@@ -23,8 +24,6 @@ class Preparation:
 FETCHING = Preparation("fetching", 0.9)
 # Everything is read twice; the second time much of it is in memory already.
 VERIFYING = Preparation("verifying", 0.5)
-
-_LOADS = (cluster_pb2.RUNNER_STATE_LAUNCHED, cluster_pb2.RUNNER_STATE_LOADING)
 
 # Gets the files ready, and returns the runner's spec with them.
 PrepareFiles = Callable[[OnProgress], Awaitable[RunnerSpec]]
@@ -67,5 +66,5 @@ class FetchProgress:
 
 def show_last_error(status: cluster_pb2.RunnerStatus, log_path: Path) -> None:
     """Fill in the last error line of a load, which explains one that stands still; not after a load."""
-    if status.state in _LOADS:
+    if status.state in LOADING:
         status.last_error_line = last_error_line(read_log_tail(log_path))
