@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.cgroups import cgroups_of
-from runner.core.devices.memory import CgroupMemory, CgroupSwap, HostMemory, combine_limits, parse_meminfo
+from runner.core.devices.memory import CgroupMemory, HostMemory, combine_limits, parse_meminfo
 
 PROC = Path("/proc")
 # Version 1 writes "no limit" as the largest number of pages.
@@ -73,7 +73,7 @@ def _read_cgroup(directory: Path, files: _Files) -> CgroupMemory | None:
         return None
 
 
-def _read_swap(directory: Path, files: _Files) -> CgroupSwap | None:
+def _read_swap(directory: Path, files: _Files) -> CgroupMemory | None:
     """Return the group's limit and use of swap, or None if it has no limit (or swap is not counted)."""
     try:
         limit = (directory / files.swap_limit).read_text().strip()
@@ -85,6 +85,6 @@ def _read_swap(directory: Path, files: _Files) -> CgroupSwap | None:
                 return None
             limit_bytes -= int((directory / files.limit).read_text())
             used_bytes -= int((directory / files.used).read_text())
-        return CgroupSwap(limit_bytes=max(0, limit_bytes), used_bytes=max(0, used_bytes))
+        return CgroupMemory(limit_bytes=max(0, limit_bytes), used_bytes=max(0, used_bytes))
     except (OSError, ValueError):
         return None

@@ -47,15 +47,3 @@ def to_terms(request: host_pb2.LendRequest) -> Terms:
             for share in request.devices
         ),
     )
-
-
-def less(need: MemoryNeed, freed: MemoryNeed) -> MemoryNeed:
-    """Return the need that remains after another runner's memory is free."""
-    return MemoryNeed(
-        weights_bytes={
-            device: max(0, count - freed.weights_bytes.get(device, 0)) for device, count in need.weights_bytes.items()
-        },
-        later_bytes={
-            device: max(0, count - freed.later_bytes.get(device, 0)) for device, count in need.later_bytes.items()
-        },
-    )

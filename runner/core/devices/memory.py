@@ -16,29 +16,16 @@ class SystemMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupMemory:
-    """One cgroup on the path from the process to the root that has a limit."""
+    """One cgroup on the path from the process to the root that has a limit, of RAM or of swap."""
 
     limit_bytes: int
     used_bytes: int
-    inactive_file_bytes: int  # page cache that the kernel drops before it refuses memory
+    inactive_file_bytes: int = 0  # page cache that the kernel drops before it refuses memory
 
     @property
     def headroom_bytes(self) -> int:
         """Return the bytes that the group may still take; page cache that can be dropped does not count as used."""
         return max(0, self.limit_bytes - max(0, self.used_bytes - self.inactive_file_bytes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupSwap:
-    """One cgroup on the path from the process to the root that has a limit of swap."""
-
-    limit_bytes: int
-    used_bytes: int
-
-    @property
-    def headroom_bytes(self) -> int:
-        """Return the bytes that the group may still swap out."""
-        return max(0, self.limit_bytes - self.used_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +74,7 @@ def parse_meminfo(text: str) -> SystemMemory:
 
 
 def combine_limits(
-    system: SystemMemory, cgroups: Iterable[CgroupMemory], swaps: Iterable[CgroupSwap] = ()
+    system: SystemMemory, cgroups: Iterable[CgroupMemory], swaps: Iterable[CgroupMemory] = ()
 ) -> HostMemory:
     """Return the least of the machine and of every cgroup on the path: each of them can refuse. Swap likewise."""
     total_bytes, free_bytes, source = system.total_bytes, system.available_bytes, "meminfo"

@@ -22,6 +22,17 @@ class MemoryNeed:
             device: self.weights_bytes.get(device, 0) + self.later_bytes.get(device, 0) for device in sorted(devices)
         }
 
+    def less(self, freed: "MemoryNeed") -> "MemoryNeed":
+        """Return the need that remains after another runner's memory is free."""
+
+        def left(needed: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
+            return {device: max(0, count - given.get(device, 0)) for device, count in needed.items()}
+
+        return MemoryNeed(
+            weights_bytes=left(self.weights_bytes, freed.weights_bytes),
+            later_bytes=left(self.later_bytes, freed.later_bytes),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutstandingLoad:

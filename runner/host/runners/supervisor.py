@@ -136,8 +136,7 @@ class RunnerSupervisor:
             if lease is None:
                 need = terms.need()
                 self._check_servers(need.total_bytes())
-                self._check_free(need)
-                self._check_limits(need)
+                self._check_need(need)
                 lease = self._lender.make(placement_id, generation, terms, borrower_node_id=request.borrower_node_id)
         await lease.ready.wait()
         if lease.failure:
@@ -221,7 +220,10 @@ class RunnerSupervisor:
         if predecessor is None and len(self._users.runners) >= RUNNERS_MAX:
             raise DeviceMemoryExhausted(f"this node already has {RUNNERS_MAX} runners")
         self._check_servers(own_devices(spec), replaced=predecessor)
-        self._check_memory(request.planned, replaced=predecessor)
+        need = converters.to_need(request.planned)
+        if predecessor is not None:  # what it holds comes back before its successor starts
+            need = need.less(converters.to_need(predecessor.spec.planned))
+        self._check_need(need, replaced=predecessor)
         self._home.prune_logs()
         runner = HostRunner(spec, self._home, self._clock, self._borrower)
         self._enter(runner)
@@ -246,46 +248,31 @@ class RunnerSupervisor:
         await self._models.verify(spec.record.model_digest, spec.record.layout, on_progress)
         return self._with_files(spec)
 
-    def _check_memory(self, planned: cluster_pb2.MemoryReport, *, replaced: HostRunner | None) -> None:
-        """Check the plan against the host's own figures.
+    def _check_need(self, need: MemoryNeed, *, replaced: HostRunner | None = None) -> None:
+        """Check a plan against the host's own figures, and against the operator's limits over all placements.
 
         Raises:
-            DeviceMemoryExhausted: less is free than planned.
+            DeviceMemoryExhausted: less is free than planned, or this placement would pass a limit.
         """
-        need = converters.to_need(planned)
-        if replaced is not None:  # what it holds comes back before its successor starts
-            need = converters.less(need, converters.to_need(replaced.spec.planned))
-        self._check_free(need, replaced=replaced)
-        self._check_limits(need)
-
-    def _check_free(self, need: MemoryNeed, *, replaced: HostRunner | None = None) -> None:
         loading = [
             OutstandingLoad(need=converters.to_need(runner.spec.planned), fraction=runner.load_fraction)
             for runner in self._users.runners.values()
             if runner is not replaced and not runner.is_settled
         ]
         loading += self._users.leases.outstanding()
-        shortfall = find_shortfall(need, free_bytes=self._devices.free_bytes(), loading=loading)
-        if shortfall is not None:
-            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
-            raise DeviceMemoryExhausted(
-                f"device {shortfall.device_id} has {shortfall.available_bytes} bytes free,"
-                f" {shortfall.needed_bytes} are needed"
-            )
-
-    def _check_limits(self, need: MemoryNeed) -> None:
-        """Check the operator's limits of devices, over all placements.
-
-        Raises:
-            DeviceMemoryExhausted: this one would pass it.
-        """
-        excess = find_excess(need, promised_bytes=self._users.promised_bytes(), limits_bytes=self._devices.limits())
-        if excess is not None:
-            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
-            raise DeviceMemoryExhausted(
+        text = ""
+        if short := find_shortfall(need, free_bytes=self._devices.free_bytes(), loading=loading):
+            text = f"device {short.device_id} has {short.available_bytes} bytes free, {short.needed_bytes} are needed"
+        elif excess := find_excess(
+            need, promised_bytes=self._users.promised_bytes(), limits_bytes=self._devices.limits()
+        ):
+            text = (
                 f"placements may take {excess.available_bytes} more bytes of device {excess.device_id}"
                 f" (PUNA_DEVICE_MAX_BYTES), {excess.needed_bytes} are needed"
             )
+        if text:
+            metrics.RUNNER_STARTS.labels(result="no_memory").inc()
+            raise DeviceMemoryExhausted(text)
 
     def _check_servers(self, device_ids: Iterable[str], *, replaced: HostRunner | None = None) -> None:
         """Check that no RPC server gets a second client, which would wait for it without an end.
