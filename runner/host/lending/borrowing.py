@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from common.errors import ModelUnavailable, NotSupported
 from common.network import split_host_port
@@ -44,22 +43,6 @@ class Borrowed:
         self._streams: list[TunnelStream] = []
         self._devices: dict[tuple[str, str], host_pb2.LentDevice] = {}
 
-    @classmethod
-    async def open(cls, identity: TunnelIdentity, peers: Sequence[host_pb2.Peer], purpose: Purpose) -> Self:
-        """Take hold of every lease, and listen for the engine.
-
-        Raises:
-            ModelUnavailable: a lender cannot be reached or refuses; nothing is left open.
-        """
-        borrowed = cls(identity, purpose)
-        try:
-            for peer in peers:
-                await borrowed._take(peer)
-        except BaseException:
-            await borrowed.close()
-            raise
-        return borrowed
-
     def address_of(self, device: cluster_pb2.DeviceLayers) -> tuple[str, int]:
         """Return the engine's address of a device of another node: address, and number there.
 
@@ -83,7 +66,12 @@ class Borrowed:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take(self, peer: host_pb2.Peer) -> None:
+    async def take(self, peer: host_pb2.Peer) -> None:
+        """Take hold of a lease, and listen for the engine.
+
+        Raises:
+            ModelUnavailable: the lender cannot be reached or refuses.
+        """
         try:
             hold = await self._dial(peer, self._purpose, 0)
         except _FAILED as error:
@@ -157,14 +145,21 @@ class Borrower:
         """Take hold of what the peers lend; None if there are none.
 
         Raises:
-            ModelUnavailable: a lender cannot be reached or refuses.
+            ModelUnavailable: a lender cannot be reached or refuses; nothing is left open.
             NotSupported: this node does not use devices of others.
         """
         if not peers:
             return None
         if self._identity is None:
             raise NotSupported("this node uses no devices of other nodes; set PUNA_RPC=1")
-        return await Borrowed.open(self._identity, peers, purpose)
+        borrowed = Borrowed(self._identity, purpose)
+        try:
+            for peer in peers:
+                await borrowed.take(peer)
+        except BaseException:
+            await borrowed.close()
+            raise
+        return borrowed
 
 
 def addressed(layout: cluster_pb2.Layout, borrowed: Borrowed | None) -> cluster_pb2.Layout:

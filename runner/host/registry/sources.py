@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Protocol
 
 from common.errors import InvalidRequest, ModelNotFound, ModelUnavailable, PunaError, RegistryFailed
 from runner.core.registry.parts import RangeAnswer, judge_answer, range_header
@@ -22,33 +21,8 @@ class BlobChangedError(Exception):
     """This source has other bytes than before: what is here of the blob is worthless."""
 
 
-class BlobSource(Protocol):
-    """Possible source of a blob."""
-
-    kind: str  # "node" or "registry", a label of metrics
-
-    @property
-    def name(self) -> str:
-        """For people."""
-
-    async def size(self, digest: str) -> int | None:
-        """Return the bytes of the blob; None: it is there, of unknown size.
-
-        Raises:
-            PunaError: it is not there, or the source does not answer.
-        """
-
-    def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
-        """Bytes [start, stop) of a blob of `size` bytes, in order; fewer if the connection ends early.
-
-        Raises:
-            RangesUnknownError, BlobChangedError: see there.
-            PunaError: not to be had here.
-        """
-
-
 class RegistrySource:
-    """A registry, over HTTP."""
+    """A registry, over HTTP. `kind` is a label of metrics."""
 
     kind = "registry"
 
@@ -57,11 +31,22 @@ class RegistrySource:
         self._client = client
 
     async def size(self, digest: str) -> int | None:
-        """As the protocol says."""
+        """Return the bytes of the blob; None: it is there, of unknown size.
+
+        Raises:
+            PunaError: it is not there, or the registry does not answer.
+        """
         return await self._client.blob_size(digest)
 
     async def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
-        """As the protocol says. A whole blob is asked for without a range."""
+        """Yield bytes [start, stop) of a blob of `size` bytes, in order; fewer if the connection ends early.
+
+        A whole blob is asked for without a range.
+
+        Raises:
+            RangesUnknownError, BlobChangedError: see there.
+            PunaError: not to be had here.
+        """
         is_whole = (start, stop) == (0, size)
         headers = {} if is_whole else {"Range": range_header(start, stop)}
         async with self._client.open_blob(digest, headers) as answer:
@@ -84,7 +69,7 @@ class RegistrySource:
 
 
 class PeerSource:
-    """The store of another host, over gRPC."""
+    """The store of another host, over gRPC. `kind` is a label of metrics."""
 
     kind = "node"
 
@@ -93,7 +78,12 @@ class PeerSource:
         self._stores = stores
 
     async def size(self, digest: str) -> int:
-        """As the protocol says."""
+        """Return the bytes of the blob.
+
+        Raises:
+            ModelNotFound: it is not there.
+            ModelUnavailable: the host does not answer.
+        """
         async with _answering(self.name):
             size = await self._stores.stat_blob(self.name, digest)
         if size is None:
@@ -111,7 +101,7 @@ class PeerSource:
             return await self._stores.read_manifest(self.name, name)
 
     async def read(self, digest: str, *, start: int, stop: int, size: int) -> AsyncGenerator[bytes, None]:
-        """As the protocol says."""
+        """Yield bytes [start, stop) of a blob of `size` bytes, as `RegistrySource.read`."""
         is_first = True
         chunks = self._stores.read_blob(self.name, digest, offset=start, max_bytes=stop - start)
         try:
@@ -123,6 +113,9 @@ class PeerSource:
                     yield chunk.data
         except InvalidRequest as error:  # it is shorter than it was
             raise BlobChangedError(f"{self.name}: {error.message}") from error
+
+
+BlobSource = RegistrySource | PeerSource
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from common.errors import ModelUnavailable
 from protos import cluster_pb2, host_pb2
 from runner.core.host.leases import LentAt, Share, Terms
 from runner.core.host.tunnel import Opening, Purpose, opening_line
-from runner.host.lending.borrowing import Borrowed
+from runner.host.lending.borrowing import Borrowed, Borrower
 from runner.host.lending.lease import DeviceLease
 from runner.host.lending.tunnel_identity import TunnelIdentity, make_identity
 from runner.host.lending.tunnel_listener import TunnelListener
@@ -49,7 +49,8 @@ class Ends:
         return host_pb2.Peer(**parts)  # type: ignore[arg-type]
 
     async def borrow(self, purpose: Purpose = Purpose.SERVE, **changes: object) -> Borrowed:
-        borrowed = await Borrowed.open(self.borrower, [self.peer(**changes)], purpose)
+        borrowed = await Borrower(self.borrower).borrow([self.peer(**changes)], purpose)
+        assert borrowed is not None
         self.borrowed.append(borrowed)
         return borrowed
 
@@ -141,7 +142,7 @@ async def test_a_stranger_does_not_get_past_the_handshake(tmp_path: Path) -> Non
     async with tunnel(tmp_path) as ends:
         stranger = make_identity(tmp_path / "stranger.pem", node_id="borrower")
         with pytest.raises(ModelUnavailable, match="does not lend"):
-            await Borrowed.open(stranger, [ends.peer()], Purpose.SERVE)
+            await Borrower(stranger).borrow([ends.peer()], Purpose.SERVE)
         with pytest.raises(OSError):  # noqa: PT011  # whichever way the refusal arrives
             await _ask_without_certificate(ends.address)
         assert not ends.lease.in_use
