@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+import orjson
+
 from common.changes import Changes
 from common.clock import Clock
 from common.errors import DeviceNotFound
@@ -18,18 +20,22 @@ from runner.core.devices.device_health import Condition
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.devices.gpu_memory import GpuMemory
 from runner.core.devices.holders import HolderProcess, Holders
+from runner.core.host.environment import CARDS, device_environment, hide, limit_visibility
+from runner.gpu_memory import cards_as_json
 from runner.host.devices.device_entry import Entry, is_discrete
 from runner.host.devices.device_figures import DeviceFigures, ReportedFigures
 from runner.host.devices.device_notes import DeviceNotes
-from runner.host.devices.device_search import DeviceSearch
+from runner.host.devices.device_probe import CheckRequest, check_devices, probe_apart, probe_engine
 from runner.host.devices.device_table import DeviceTable
 from runner.host.devices.gpu_watch import Asking, watch_gpus
 from runner.host.devices.hot_plug import HotPlug
+from runner.host.processes.children import run_child
 from runner.ram import read_host_memory
 
 log = get_logger()
 
 LOOK_INTERVAL_S = 0.25
+CARDS_TIMEOUT_S = 10.0
 FREE_PUSH_S = 1.0  # figures that moved by a little
 # How long a start waits for the tests: a device that hangs must not keep the others from being used.
 FIRST_CHECK_WAIT_S = 10.0
@@ -59,7 +65,6 @@ class Devices:
         self._clock = clock
         self._settings = settings or DeviceSettings()
         self._notes = notes or DeviceNotes(None)
-        self._promised_bytes = promised_bytes
         self._unreaped = unreaped
         self._processes = processes
         self._holders = Holders()
@@ -69,7 +74,12 @@ class Devices:
         )
         self._reported = ReportedFigures()
         self._look = asyncio.Event()  # something beside the figures has to be looked at
-        self._search = DeviceSearch(self._table, self._figures, self._notes, self._settings, self.changes)
+        self._cards: list[GpuMemory] = []  # as the drivers tell them
+        self._listed = asyncio.Event()  # the engine has answered, or will not
+        self._tested = asyncio.Event()
+        self._wants_listing = False  # the engine must list again
+        self._listing = asyncio.Lock()  # one listing at a time,
+        self._checking = asyncio.Lock()  # and one round of tests
         self._hot_plug = hot_plug or HotPlug(reprobe_s=self._settings.reprobe_s)
         self._asking_drivers = Asking()
         self._first: asyncio.Task[None] | None = None
@@ -122,7 +132,7 @@ class Devices:
     def environment(self, device_ids: Iterable[str]) -> dict[str, str]:
         """Return the environment of a process on these devices: they alone, with the operator's variables."""
         entries = (self._table.find(device_id) for device_id in device_ids)
-        return self._search.environment_for([entry for entry in entries if entry is not None])
+        return self._environment_for(entry for entry in entries if entry is not None)
 
     def serves_somebody(self, device_ids: Iterable[str]) -> bool:
         """Return True if one of them is lent by an RPC server in use: it would answer no other client."""
@@ -137,16 +147,16 @@ class Devices:
 
     def take_cards(self, cards: list[GpuMemory]) -> None:
         """Apply the drivers' figures, cards and versions."""
-        self._search.cards = cards
+        self._cards = cards
         listed = self._listed_by_drivers()
         self._see_holders()  # before a process that has ended is out of the list
         self._figures.take_cards(self._table.entries, cards, read_host_memory())
         if self._table.take_cards(cards) and not self.is_probing:
-            self._search.wants_listing = True
+            self._wants_listing = True
         self._report_if_moved()
         if listed - self._listed_by_drivers():
             self.changes.notify()  # memory has been freed
-        if not self.is_probing and (self._search.wants_listing or self._search.to_check()):
+        if not self.is_probing and (self._wants_listing or self._to_check()):
             self._look.set()
 
     def see_device_error(self, device_ids: Iterable[str], text: str) -> None:
@@ -203,25 +213,130 @@ class Devices:
     async def start(self) -> None:
         """List the devices, and wait for their tests, but not for one that hangs: it is not used before it passes."""
         self._first = asyncio.create_task(self.probe())
-        await self._search.listed.wait()
+        await self._listed.wait()
         try:
             async with asyncio.timeout(FIRST_CHECK_WAIT_S):
-                await self._search.tested.wait()
+                await self._tested.wait()
         except TimeoutError:
             log.warning("devices.tests_continue", after_s=FIRST_CHECK_WAIT_S)
 
     @property
     def is_probing(self) -> bool:
         """Return True before the engine's first answer: the devices are unknown."""
-        return not self._search.listed.is_set()
+        return not self._listed.is_set()
 
     async def probe(self) -> None:
-        """List and test everything."""
-        await self._search.probe()
+        """Ask a short-lived runner what it can compute on, then test it. A failure leaves the CPU, excluded."""
+        async with self._listing:
+            await self._list()
+        self._listed.set()
+        self.changes.notify()
+        await self.check()
+        self._tested.set()
+        await self._time_cpu()
+
+    async def _list(self) -> None:
+        self._wants_listing = False
+        timeout_s, knows_cards = self._settings.probe_timeout_s, bool(self._cards)
+        self._table.ask_about(self._cards)
+        found, _ = await asyncio.gather(probe_engine(self._environment(), timeout_s=timeout_s), self._read_cards_once())
+        if not knows_cards:
+            self._table.ask_about(self._cards)
+        if found.failure is not None:
+            found = await probe_apart(self._cards, found.failure, timeout_s=timeout_s)
+        self._table.take_found(found)
+        ram = self._figures.read_ram(self._table.entries)
+        self._figures.take_cards(self._table.entries, self._cards, ram)
+        self._wants_listing = self._table.take_cards(self._cards) or self._wants_listing
+        self._table.assume_used([entry for entry in self._table.entries if self._figures.is_used(entry)], ram)
+        if not self._listed.is_set():  # later some of ours may only be about to take what they were promised
+            self._figures.take_listed(self._table.entries, found.report.devices)
+        self._figures.predict(self._table.entries)
+        if found.failure is None:
+            await self._ask_servers()
+        log.info(
+            "devices.found",
+            build=found.report.engine_build,
+            backends=list(found.report.backends),
+            devices=[f"{entry.device.name} {entry.id}" for entry in self._table.shown],
+        )
+
+    async def _read_cards_once(self) -> None:
+        if self._cards:
+            return
+        result = await run_child("gpu-memory", ["--once"], timeout_s=CARDS_TIMEOUT_S)
+        try:
+            if result.exit_code != 0:
+                raise ValueError(result.failure())
+            self._cards = [GpuMemory.from_report(card) for card in orjson.loads(result.output)]
+        except (ValueError, TypeError) as error:
+            log.warning("gpus.unreadable", text=str(error))
+
+    async def _ask_servers(self) -> None:
+        """Ask the RPC servers that serve no client for their memory."""
+        answers = await self._figures.ask_servers(self._table.entries)
+        ram = read_host_memory()
+        for answer in answers:
+            for entry, memory in self._table.take_answer(answer, ram):
+                if not self._figures.is_used(entry):  # a runner may have come meanwhile
+                    self._figures.take_lent(entry, memory, ram)
+        if answers:
+            self._table.choose()
+
+    def _to_check(self) -> list[Entry]:
+        """Return the entries that can be tested now: a lent device in use cannot, a card can."""
+        entries = self._table.to_check()
+        return [entry for entry in entries if entry.server is None or not self._figures.is_used(entry)]
 
     async def check(self) -> None:
-        """Test whatever needs it."""
-        await self._search.check()
+        """Test whatever needs it, one round at a time."""
+        async with self._checking:
+            if any(entry.server is not None for entry in self._table.to_check()):
+                await self._ask_servers()  # one that is gone needs no test
+            waiting = self._to_check()
+            await self._test(waiting)
+            self._table.choose()
+            self._notes.save()
+            if any(entry.server is not None for entry in waiting):
+                await self._ask_servers()  # the tests are over, and the servers can tell again
+        self.changes.notify()
+
+    async def _time_cpu(self) -> None:
+        """Measure the speed of RAM; nothing waits for it."""
+        cpus = [entry for entry in self._table.entries if entry.is_cpu and entry.health.condition is Condition.OK]
+        async with self._checking:
+            await self._test([entry for entry in cpus if not self._table.knows_speed(entry)])
+            self._notes.save()
+        self.changes.notify()
+
+    async def _test(self, entries: Sequence[Entry]) -> None:
+        requests = [self._check_request(entry) for entry in entries]
+        with self._figures.measuring(entry.id for entry in entries):
+            results = await check_devices(requests, timeout_s=self._settings.probe_timeout_s)
+        for entry, result in zip(entries, results, strict=True):
+            self._table.take_check(entry, result)
+
+    def _check_request(self, entry: Entry) -> CheckRequest:
+        return CheckRequest(
+            device_id=entry.id,
+            backend=entry.device.backend,
+            rpc_address=entry.server.address if entry.server is not None else "",
+            environment=self._environment_for([entry]),
+            speed=not self._table.knows_speed(entry),
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {CARDS: cards_as_json(self._cards)} if self._cards else {}
+
+    def _environment_for(self, entries: Iterable[Entry]) -> dict[str, str]:
+        """Return the environment of a child that may use these devices alone."""
+        visible = [entry.visible for entry in entries]
+        return {
+            **self._environment(),
+            **limit_visibility(visible, backends=self._table.backends),
+            **hide(self._table.hidden),
+            **device_environment(visible, self._settings.environment),
+        }
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -267,9 +382,9 @@ class Devices:
     async def _watch_servers(self) -> None:
         while True:
             await asyncio.sleep(FREE_PUSH_S)
-            await self._search.ask_servers()
+            await self._ask_servers()
             self._report_if_moved()
-            if self._search.to_check():
+            if self._to_check():
                 self._look.set()
 
     async def _watch_devices(self) -> None:
@@ -278,12 +393,12 @@ class Devices:
             await self._look.wait()
             self._look.clear()
             if self.is_probing:
-                await self._search.listed.wait()
+                await self._listed.wait()
             now_s = self._clock.wall_unix_s()
             for entry in self._table.entries:
                 if not entry.is_cpu:
                     self._table.set_health(entry, health.see_time(entry.health, now_unix_s=now_s))
-            if self._search.wants_listing or self._table.wants_listing or not self.engine_build:
+            if self._wants_listing or self._table.wants_listing or not self.engine_build:
                 await self.probe()
             else:
                 await self.check()
@@ -293,7 +408,7 @@ class Devices:
         self._asking_drivers.ask()
         self._table.lose_from_bus(changes.gone)
         if changes.came or changes.changed:
-            self._search.wants_listing = True
+            self._wants_listing = True
         self._look.set()
         if changes:
             self.changes.notify()

@@ -10,7 +10,7 @@ from common.clock import SystemClock
 from protos import cluster_pb2
 from runner.core.devices.device_settings import DeviceSettings
 from runner.core.host.environment import HIDING
-from runner.host.devices import device_search, devices, gpu_watch
+from runner.host.devices import devices, gpu_watch
 from runner.host.devices.device_notes import DeviceNotes
 from runner.host.devices.devices import Devices
 from runner.host.devices.hot_plug import HotPlug, SleepWatch
@@ -134,7 +134,7 @@ async def test_a_probe_that_hangs_is_killed_with_everything_it_started(
         "signal.pause()\n"
     )
     monkeypatch.setattr(children, "runner_command", lambda *_: [sys.executable, "-S", "-c", program, str(pids)])
-    monkeypatch.setattr(device_search, "CARDS_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(devices, "CARDS_TIMEOUT_S", 3.0)
     table = Devices(SystemClock(), settings=DeviceSettings(probe_timeout_s=3.0))
     watch = Stopwatch()
     await table.probe()
