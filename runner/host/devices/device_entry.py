@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from common.clock import MS_PER_S
 from protos import cluster_pb2
 from runner.core.devices.device_health import Condition, DeviceHealth
-from runner.core.devices.device_settings import DeviceSettings, IntegratedGpus, RpcServer, amount_for
+from runner.core.devices.device_settings import Amount, DeviceSettings, IntegratedGpus, RpcServer, amount_for
 from runner.core.devices.devices import CPU_ID, HOST_POOL, DeviceType, EngineDevice
 from runner.core.devices.free_figures import Figure
 from runner.core.devices.holders import Holder
 from runner.core.host.environment import VisibleDevice
-from runner.host.devices.device_probe import is_stand_in
 
 STALE_AFTER_S = 2.0
 _STATES = {
@@ -53,7 +52,7 @@ class Entry:
     @property
     def is_stand_in(self) -> bool:
         """It is shown for a backend whose devices cannot be listed. Only another listing can tell more."""
-        return is_stand_in(self.device)
+        return self.device.id == self.device.backend
 
     @property
     def draws_from_ram(self) -> bool:
@@ -91,12 +90,14 @@ class Entry:
 
     def overhead_bytes(self, settings: DeviceSettings) -> int | None:
         """Return the operator's reserve, or None."""
-        amount = amount_for(settings.overheads, self.id, is_cpu=self.is_cpu)
-        return None if amount is None else amount.of(self.device.total_bytes)
+        return self._in_bytes(settings.overheads)
 
     def max_bytes(self, settings: DeviceSettings) -> int | None:
         """Return the operator's limit, or None."""
-        amount = amount_for(settings.caps, self.id, is_cpu=self.is_cpu)
+        return self._in_bytes(settings.caps)
+
+    def _in_bytes(self, amounts: Mapping[str, Amount]) -> int | None:
+        amount = amount_for(amounts, self.id, is_cpu=self.is_cpu)
         return None if amount is None else amount.of(self.device.total_bytes)
 
     def report(

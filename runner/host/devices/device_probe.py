@@ -168,7 +168,7 @@ def _broken_device(card: GpuMemory) -> cluster_pb2.Device:
 
 
 def _stand_in(backend: str) -> cluster_pb2.Device:
-    """For the devices of a backend that cannot be listed."""
+    """For the devices of a backend that cannot be listed: its id is the backend's name."""
     return cluster_pb2.Device(
         id=backend,
         name=backend,
@@ -178,11 +178,6 @@ def _stand_in(backend: str) -> cluster_pb2.Device:
         pool_id=backend,
         id_stable=True,
     )
-
-
-def is_stand_in(device: cluster_pb2.Device) -> bool:
-    """No device: it says that those of its backend cannot be listed."""
-    return device.id == device.backend
 
 
 def bare_cpu() -> cluster_pb2.Device:

@@ -15,7 +15,7 @@ from protos import cluster_pb2
 from runner.core.model import model_files as core_files
 from runner.core.model.description import Capability
 from runner.core.model.file_names import file_stem
-from runner.core.store.digests import combined, digest_of, parse_digest
+from runner.core.store.digests import digest_of, parse_digest
 from runner.core.store.names import StoreName
 from runner.host import metrics
 from runner.host.files.blobs import BlobStore
@@ -25,7 +25,7 @@ from runner.host.files.inspection import Inspector, is_projector, sees
 from runner.host.files.manifests import ManifestStore
 from runner.host.files.plain_files import FILES_MAX
 from runner.host.files.verification import Verifier
-from runner.host.models.rows import Weights, look_at
+from runner.host.models.rows import Weights, look_at, weights_digest
 from runner.host.models.sources import Finder, ModelSource
 
 log = get_logger()
@@ -278,7 +278,7 @@ class NodeModels:
                     await self.digests.check_answers(stamp)
                 ahead = await self.inspector.look_ahead(paths, "+".join(stamp.cache_key() for stamp in stamps))
             digests = [await self.digests.of(stamp) for stamp in stamps]
-            model.digest = digests[0] if len(digests) == 1 else combined(digests)
+            model.digest = weights_digest(digests)
             model.blob_digests.extend(digests)
             description = await self.inspector.describe(paths, model.digest, ahead=ahead)
             if is_projector(description):

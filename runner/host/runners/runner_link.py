@@ -48,12 +48,7 @@ class Silence:
         while not process.exited.is_set():
             await asyncio.sleep(SILENCE_LOOK_INTERVAL_S)
             now_s = self._clock.now_s()
-            self._silence_s = lengthen_silence(
-                self._silence_s,
-                elapsed_s=now_s - looked_at_s,
-                heard=self._heard,
-                look_interval_s=SILENCE_LOOK_INTERVAL_S,
-            )
+            self._silence_s = lengthen_silence(self._silence_s, elapsed_s=now_s - looked_at_s, heard=self._heard)
             self._heard, looked_at_s = False, now_s
             if self.is_long != was_long:
                 was_long = not was_long
@@ -65,13 +60,13 @@ class Silence:
         return False
 
 
-def lengthen_silence(silence_s: float, *, elapsed_s: float, heard: bool, look_interval_s: float) -> float:
+def lengthen_silence(silence_s: float, *, elapsed_s: float, heard: bool) -> float:
     """Return the silence after another look, `elapsed_s` after the last one; a look counts for two intervals at most.
 
     The time during which the listener itself did not run (stopped, starved, suspended) proves nothing about the other
     side and is not counted: a host that wakes after a minute must not kill its healthy runners.
     """
-    return 0.0 if heard else silence_s + min(elapsed_s, 2 * look_interval_s)
+    return 0.0 if heard else silence_s + min(elapsed_s, 2 * SILENCE_LOOK_INTERVAL_S)
 
 
 async def watch_status(address: str, *, take: Callable[[cluster_pb2.RunnerStatus], None], gone: asyncio.Event) -> None:
