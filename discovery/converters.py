@@ -83,7 +83,7 @@ def to_rows(membership: Membership, *, now_s: float) -> Iterator[DeviceRow]:
     for node in membership.nodes.values():
         report_age_s = max(0.0, now_s - node.reported_at_s)
         for device in _section(node.sections, NodeSection.DEVICES, discovery_pb2.DeviceList).devices:
-            yield DeviceRow.of(device, node.node_id, device.id, report_age_s=report_age_s)
+            yield DeviceRow((node.node_id, device.id), device, report_age_s)
 
 
 def report_ages(membership: Membership, *, now_s: float) -> Iterator[Sample]:

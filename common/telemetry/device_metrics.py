@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from common.clock import MS_PER_S
 from common.telemetry.metrics import Family, Sample, ScrapedGauges
 from protos import cluster_pb2
 
@@ -20,34 +21,13 @@ TRUST_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DeviceRow:
     """One device. `labels` say which, in the order of the gauges' label names."""
 
     labels: tuple[str, ...]
-    total_bytes: int
-    free_bytes: int
-    source: str
-    trust: str
-    age_s: float
-    state: str  # of STATE_NAMES
-    speed_bytes_s: int = 0  # of a copy
-    decode_bytes_s: int = 0  # as replicas showed
-
-    @classmethod
-    def of(cls, device: cluster_pb2.Device, *labels: str, report_age_s: float = 0.0) -> "DeviceRow":
-        """Return the row of a device; its figures are older than they say by the age of the report."""
-        return cls(
-            labels=labels,
-            total_bytes=device.total_bytes,
-            free_bytes=device.free_bytes,
-            source=device.free_source,
-            trust=TRUST_NAMES.get(device.trust, "unknown"),
-            age_s=device.free_age_ms / 1000 + report_age_s,
-            state=STATE_NAMES.get(device.state, "unknown"),
-            speed_bytes_s=device.speed_bytes_s,
-            decode_bytes_s=device.decode_bytes_s,
-        )
+    device: cluster_pb2.Device
+    report_age_s: float = 0.0  # its figures are so much older than they say
 
 
 class DeviceGauges:
@@ -78,11 +58,13 @@ class DeviceGauges:
     def samples(self, rows: Iterable[DeviceRow]) -> Iterator[Sample]:
         """All values of all devices."""
         for row in rows:
-            yield Sample(self._total, row.total_bytes, row.labels)
-            yield Sample(self._free, row.free_bytes, (*row.labels, row.source, row.trust))
-            yield Sample(self._age, row.age_s, row.labels)
-            yield Sample(self._speed, row.speed_bytes_s, (*row.labels, "copy"))
-            if row.decode_bytes_s:
-                yield Sample(self._speed, row.decode_bytes_s, (*row.labels, "replicas"))
-            for name in STATE_NAMES.values():
-                yield Sample(self._state, float(name == row.state), (*row.labels, name))
+            device = row.device
+            trust = TRUST_NAMES.get(device.trust, "unknown")
+            yield Sample(self._total, device.total_bytes, row.labels)
+            yield Sample(self._free, device.free_bytes, (*row.labels, device.free_source, trust))
+            yield Sample(self._age, device.free_age_ms / MS_PER_S + row.report_age_s, row.labels)
+            yield Sample(self._speed, device.speed_bytes_s, (*row.labels, "copy"))
+            if device.decode_bytes_s:
+                yield Sample(self._speed, device.decode_bytes_s, (*row.labels, "replicas"))
+            for state, name in STATE_NAMES.items():
+                yield Sample(self._state, float(state == device.state), (*row.labels, name))

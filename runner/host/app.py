@@ -136,7 +136,7 @@ async def _serve_from(home: HostHome, settings: HostSettings, stop: asyncio.Even
     def shown_devices() -> list[cluster_pb2.Device]:
         return speeds.mark(devices.devices(), devices.engine_build)
 
-    metrics.DEVICES.read_from(lambda: (DeviceRow.of(device, device.id) for device in shown_devices()))
+    metrics.DEVICES.read_from(lambda: (DeviceRow((device.id,), device) for device in shown_devices()))
     metrics.STORE_GAUGES.read_from(store.samples)
     metrics_address = serve_metrics(settings.metrics_listen, service="host")
     facts = discovery_pb2.HostFacts(
