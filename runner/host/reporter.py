@@ -108,8 +108,7 @@ class Registrations:
         self._identity = identity
         self._snapshot = snapshot
         self._changes = changes
-        self._reporters: dict[str, Reporter] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, tuple[Reporter, asyncio.Task[None]]] = {}  # by address
 
     async def run(self) -> None:
         """Register and stay registered; runs for ever unless a newer host has replaced this one.
@@ -117,26 +116,23 @@ class Registrations:
         Raises:
             PlacementMismatch: another host process speaks for this node.
         """
-        metrics.CONNECTED.set_function(lambda: sum(reporter.is_registered for reporter in self._reporters.values()))
+        metrics.CONNECTED.set_function(lambda: sum(reporter.is_registered for reporter, _ in self._running.values()))
         try:
             while True:
                 await self._turn_to(await resolve(self._addresses))
-                ended, _ = await asyncio.wait(
-                    self._tasks.values(), timeout=RESOLVE_S, return_when=asyncio.FIRST_COMPLETED
-                )
+                tasks = [task for _, task in self._running.values()]
+                ended, _ = await asyncio.wait(tasks, timeout=RESOLVE_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
                     task.result()
         finally:
             await self._turn_to([])
 
     async def _turn_to(self, addresses: list[str]) -> None:
-        gone = [address for address in self._tasks if address not in addresses]
-        tasks = [self._tasks.pop(address) for address in gone]
-        for address, task in zip(gone, tasks, strict=True):
-            del self._reporters[address]
+        gone = [self._running.pop(address)[1] for address in list(self._running) if address not in addresses]
+        for task in gone:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*gone, return_exceptions=True)
         for address in addresses:
-            if address not in self._tasks:
-                self._reporters[address] = Reporter(address, self._identity, self._snapshot, self._changes)
-                self._tasks[address] = asyncio.create_task(self._reporters[address].run(), name=f"report {address}")
+            if address not in self._running:
+                reporter = Reporter(address, self._identity, self._snapshot, self._changes)
+                self._running[address] = reporter, asyncio.create_task(reporter.run(), name=f"report {address}")

@@ -87,14 +87,6 @@ def decide_lend(lent: Lent | None, *, generation: int, terms: Terms) -> LendActi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
-    """One RPC server of a lease: devices that a process of ours lends, or a server that the node has already."""
-
-    address: str  # "host:port" of the node's own server; empty: a process of ours
-    device_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LentAt:
     """Address at which the borrower finds a device."""
 
@@ -102,24 +94,22 @@ class LentAt:
     rpc_device: int
 
 
-def plan_channels(device_ids: Sequence[str]) -> tuple[tuple[Channel, ...], dict[str, LentAt]]:
-    """Share devices out to RPC servers. What is an RPC device of this node is reached through its own server."""
-    plain = tuple(device_id for device_id in device_ids if rpc_server_of(device_id) is None)
-    channels = [Channel(address="", device_ids=plain)] if plain else []
+def plan_channels(device_ids: Sequence[str]) -> tuple[list[str], dict[str, LentAt]]:
+    """Share devices out to RPC servers; return the address of each channel, and where the borrower finds each device.
+
+    What is an RPC device of this node is reached through its own server, "host:port". All others come first, in one
+    channel without an address: a process of ours.
+    """
+    plain = [device_id for device_id in device_ids if rpc_server_of(device_id) is None]
+    addresses = [""] if plain else []
     found = {device_id: LentAt(channel=0, rpc_device=index) for index, device_id in enumerate(plain)}
-    servers: dict[str, int] = {}
     for device_id in device_ids:
-        server = rpc_server_of(device_id)
-        if server is None:
-            continue
-        address, number = server
-        if address not in servers:
-            servers[address] = len(channels)
-            channels.append(Channel(address=address, device_ids=()))
-        channel = servers[address]
-        channels[channel] = Channel(address=address, device_ids=(*channels[channel].device_ids, device_id))
-        found[device_id] = LentAt(channel=channel, rpc_device=number)
-    return tuple(channels), found
+        if server := rpc_server_of(device_id):
+            address, number = server
+            if address not in addresses:
+                addresses.append(address)
+            found[device_id] = LentAt(channel=addresses.index(address), rpc_device=number)
+    return addresses, found
 
 
 def rpc_server_of(device_id: str) -> tuple[str, int] | None:

@@ -18,7 +18,7 @@ from common.clock import Clock
 from common.errors import DeviceMemoryExhausted, ModelUnavailable
 from common.telemetry.logs import get_logger
 from protos import host_pb2
-from runner.core.host.leases import LendAction, Share, Terms, decide_lend, plan_channels
+from runner.core.host.leases import LendAction, Share, Terms, decide_lend, plan_channels, rpc_server_of
 from runner.host import metrics
 from runner.host.home import HostHome
 from runner.host.lending.lease import DeviceLease, Leases
@@ -202,10 +202,9 @@ class Lender:
         Raises:
             ModelUnavailable: our own one did not come up.
         """
-        channels, devices = plan_channels([share.device_id for share in lease.terms.shares])
-        own = channels[0].device_ids if not channels[0].address else ()
+        addresses, devices = plan_channels([share.device_id for share in lease.terms.shares])
+        own = tuple(device_id for device_id in devices if rpc_server_of(device_id) is None)
         process: LenderProcess | None = None
-        addresses = [channel.address for channel in channels]
         if own:
             process, addresses[0] = await self._spawn(lease, own)
         lease.servers, lease.devices = tuple(addresses), devices

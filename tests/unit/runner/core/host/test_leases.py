@@ -4,7 +4,6 @@ import pytest
 
 from common.errors import PlacementMismatch
 from runner.core.host.leases import (
-    Channel,
     LendAction,
     Lent,
     LentAt,
@@ -54,14 +53,15 @@ def test_an_older_generation_is_refused() -> None:
 
 
 def test_one_process_lends_plain_devices_in_the_order_asked() -> None:
-    channels, found = plan_channels(["gpu-b", "gpu-a"])
-    assert channels == (Channel(address="", device_ids=("gpu-b", "gpu-a")),)
+    addresses, found = plan_channels(["gpu-b", "gpu-a"])
+    assert addresses == [""]
+    assert list(found) == ["gpu-b", "gpu-a"]
     assert found == {"gpu-b": LentAt(channel=0, rpc_device=0), "gpu-a": LentAt(channel=0, rpc_device=1)}
 
 
 def test_devices_of_rpc_servers_are_lent_by_these_servers() -> None:
-    channels, found = plan_channels(["RPC:127.0.0.1:5001/1", "gpu-a", "RPC:127.0.0.1:5002/0", "RPC:127.0.0.1:5001/0"])
-    assert [channel.address for channel in channels] == ["", "127.0.0.1:5001", "127.0.0.1:5002"]
+    addresses, found = plan_channels(["RPC:127.0.0.1:5001/1", "gpu-a", "RPC:127.0.0.1:5002/0", "RPC:127.0.0.1:5001/0"])
+    assert addresses == ["", "127.0.0.1:5001", "127.0.0.1:5002"]
     assert found["gpu-a"] == LentAt(channel=0, rpc_device=0)
     assert found["RPC:127.0.0.1:5001/1"] == LentAt(channel=1, rpc_device=1)
     assert found["RPC:127.0.0.1:5001/0"] == LentAt(channel=1, rpc_device=0)
