@@ -62,9 +62,8 @@ def to_report(message: discovery_pb2.HostReport, *, stream: int) -> Report:
     for name, value in (("node_id", message.node_id), ("incarnation", message.incarnation)):
         if not value or len(value) > ID_LENGTH_MAX:
             raise InvalidRequest(f"{name} must have 1 to {ID_LENGTH_MAX} characters", param=name)
-    sections: dict[NodeSection, object] = {
-        section: getattr(message, section) for section in NodeSection if message.HasField(section.value)
-    }
+    present = {field.name: content for field, content in message.ListFields()}
+    sections: dict[NodeSection, object] = {one: present[one] for one in NodeSection if one in present}
     if NodeSection.MODELS in sections:
         sections[NodeSection.MODELS] = Models.of(message.models)
     if len(message.models.models) > NODE_ITEMS_MAX or len(message.runners.runners) > NODE_ITEMS_MAX:

@@ -8,7 +8,6 @@ import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from google.protobuf import json_format
@@ -217,10 +216,10 @@ async def check_devices(requests: Sequence[CheckRequest], *, timeout_s: float) -
     `timeout_s` is for all of them together.
     """
     deadline_s = asyncio.get_running_loop().time() + timeout_s
-    turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by RPC server
+    turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by RPC server, or device
 
     async def check_in_turn(request: CheckRequest) -> CheckResult:
-        async with turns[request.rpc_address] if request.rpc_address else nullcontext():
+        async with turns[request.rpc_address or f"{request.backend} {request.device_id}"]:
             return await _check(request, deadline_s)
 
     async with asyncio.TaskGroup() as group:

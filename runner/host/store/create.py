@@ -183,8 +183,8 @@ class Creation:
     async def _write_texts(self, texts: Texts) -> tuple[list[Layer], list[str]]:
         request, former = self._request, texts.row
         wanted: list[tuple[MediaType, bytes]] = [
-            (MediaType.TEMPLATE, (request if request.HasField("template") else former).template.encode()),
-            (MediaType.SYSTEM, (request if request.HasField("system") else former).system.encode()),
+            (MediaType.TEMPLATE, (request.template if request.HasField("template") else former.template).encode()),
+            (MediaType.SYSTEM, (request.system if request.HasField("system") else former.system).encode()),
             *((MediaType.LICENSE, text.encode()) for text in request.licenses or former.licenses),
             (MediaType.PARAMETERS, creation.merged_parameters(request.parameters_json, former.parameters_json)),
             (
