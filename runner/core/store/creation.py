@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 import orjson
 
@@ -14,6 +15,7 @@ FILE_NAME_CHARACTERS_MAX = 255
 PARAMETERS_MAX = 200
 MESSAGES_MAX = 1000
 FAMILY_CHARACTERS_MAX = 80
+Json = TypeVar("Json")
 _ACTION = re.compile(r"\{\{-?\s*(/\*.*?\*/|.*?)\s*-?\}\}", re.DOTALL)
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"|`[^`]*`')
 _OPENING = frozenset({"if", "range", "with", "define", "block"})
@@ -109,7 +111,7 @@ def merged_parameters(wanted_json: str, former_json: str) -> bytes:
     Raises:
         InvalidRequest: no object of numbers, texts, truths and lists of texts.
     """
-    wanted = _object(wanted_json) if wanted_json else {}
+    wanted = _parameters(wanted_json)
     if len(wanted) > PARAMETERS_MAX:
         raise InvalidRequest(f"more than {PARAMETERS_MAX} parameters", param="parameters")
     for name, value in wanted.items():
@@ -118,8 +120,7 @@ def merged_parameters(wanted_json: str, former_json: str) -> bytes:
                 f"parameter {name[:80]!r} must be a number, a text, true or false, or a list of texts",
                 param="parameters",
             )
-    former = _object(former_json) if former_json else {}
-    both: dict[str, object] = {**former, **wanted}
+    both = {**_parameters(former_json), **wanted}
     return orjson.dumps(both) if both else b""
 
 
@@ -129,7 +130,7 @@ def checked_messages(messages_json: str) -> bytes:
     Raises:
         InvalidRequest: no list of {role, content}.
     """
-    messages = _list(messages_json) if messages_json else []
+    messages: list[object] = _parsed(messages_json or "[]", list, param="messages", title="list")
     if len(messages) > MESSAGES_MAX:
         raise InvalidRequest(f"more than {MESSAGES_MAX} messages", param="messages")
     for message in messages:
@@ -174,22 +175,15 @@ def _is_option_value(value: object) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
-def _object(text: str) -> dict[str, object]:
-    value = _json(text)
-    if not isinstance(value, dict):
-        raise InvalidRequest("parameters is no JSON object", param="parameters")
-    return value
+def _parameters(text: str) -> dict[str, object]:
+    return _parsed(text or "{}", dict, param="parameters", title="object")
 
 
-def _list(text: str) -> list[object]:
-    value = _json(text)
-    if not isinstance(value, list):
-        raise InvalidRequest("messages is no JSON list", param="messages")
-    return value
-
-
-def _json(text: str) -> object:
+def _parsed(text: str, kind: type[Json], *, param: str, title: str) -> Json:
     try:
-        return orjson.loads(text)
+        value = orjson.loads(text)
     except ValueError:
-        return None
+        value = None
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{param} is no JSON {title}", param=param)
+    return value

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from common.errors import StartupError
-from common.network import UNIX_PREFIX, split_host_port
+from common.network import UNIX_PREFIX, join_host_port, split_host_port
 from common.telemetry.logs import get_logger
 from runner.core.host.tunnel import BadLine, Opening, Purpose, answer_line, read_opening
 from runner.host.home import HostHome
@@ -48,8 +48,7 @@ class TunnelListener:
         except (OSError, ValueError) as error:
             raise StartupError(f"PUNA_TUNNEL_LISTEN: cannot listen on {address}: {error}") from error
         self._socket.setblocking(False)
-        bound = self._socket.getsockname()[1]
-        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        return join_host_port(host, self._socket.getsockname()[1])
 
     async def run(self) -> None:
         """Accept until cancelled."""
@@ -163,8 +162,7 @@ def _beside(node_listen: str) -> str:
     """Return an address with a free port on the host's own interface, so that others reach both alike."""
     if node_listen.startswith(UNIX_PREFIX):
         return "127.0.0.1:0"
-    host = split_host_port(node_listen)[0]
-    return f"[{host}]:0" if ":" in host else f"{host}:0"
+    return join_host_port(split_host_port(node_listen)[0], 0)
 
 
 def _advertised(bound: str, settings: HostSettings) -> str:
@@ -176,5 +174,4 @@ def _advertised(bound: str, settings: HostSettings) -> str:
         raise StartupError(
             f"others cannot dial {bound}; set PUNA_TUNNEL_ADVERTISE to the host name under which they reach this node"
         )
-    wanted = wanted or host
-    return f"[{wanted}]:{port}" if ":" in wanted else f"{wanted}:{port}"
+    return join_host_port(wanted or host, port)

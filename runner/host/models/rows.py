@@ -29,8 +29,7 @@ class Weights:
 
     model: tuple[Layer, ...]  # in order
     adapters: tuple[Layer, ...]
-    projector: Layer | None
-    sees: bool
+    projector: Layer | None  # of images
     description: cluster_pb2.ModelDescription
 
     def digest(self) -> str:
@@ -92,7 +91,6 @@ async def resolve_weights(manifest: Manifest, blobs: BlobStore, inspector: Inspe
         model=model,
         adapters=adapters,
         projector=projector if images else None,
-        sees=images,
         description=described,
     )
 
@@ -220,7 +218,7 @@ async def look_at(
     if weights.projector is not None:
         row.projector_digest = weights.projector.digest
         row.projector_size_bytes = weights.projector.size_bytes
-        if weights.sees and Capability.VISION.value not in row.description.capabilities:
+        if Capability.VISION.value not in row.description.capabilities:
             row.description.capabilities.append(Capability.VISION.value)
     return weights
 
