@@ -82,8 +82,8 @@ class Finder:
         `known` are those of the look before: a file that does not answer now is as it was then, or has a trouble.
         """
 
-        def look(step: FileStep) -> tuple[list[ModelSource], tuple[int, int]]:
-            sources = find_sources(self._directory, self._manifests, self._blobs, stuck=stuck, at=step.at, known=known)
+        def work(step: FileStep) -> tuple[list[ModelSource], tuple[int, int]]:
+            sources = self.look(known, stuck=stuck, at=step.at)
             step.at(self._directory)
             return sources, self._blobs.offered()
 
@@ -92,49 +92,65 @@ class Finder:
             if self._directory in stuck or len(stuck) >= STUCK_MAX:
                 break
             try:
-                sources, self.room = await self._threads.run(self._directory, look)
+                sources, self.room = await self._threads.run(self._directory, work)
             except FileStandsStill as error:
                 self._on_silence(error)
             else:
                 return sources
         return None
 
+    def look(
+        self,
+        known: Sequence[ModelSource] = (),
+        *,
+        stuck: frozenset[Path] = frozenset(),
+        at: Callable[[Path], None] = lambda _path: None,
+    ) -> list[ModelSource]:
+        """Return every model that there may be, sorted, each with a name of its own; without a deadline, in any thread.
 
-def find_sources(
-    directory: Path,
-    manifests: ManifestStore,
-    blobs: BlobStore,
-    *,
-    stuck: frozenset[Path] = frozenset(),
-    at: Callable[[Path], None] = lambda _path: None,
-    known: Sequence[ModelSource] = (),
-) -> list[ModelSource]:
-    """Every model that there may be, sorted, each with a name of its own.
-
-    `known` are those of the look before: what does not answer now (`stuck`) is as it was then.
-    """
-    walk = Walk(
-        skipped=frozenset((manifests.directory, blobs.directory, directory / "quarantine")),
-        stuck=stuck,
-        known={stamp.path: stamp for source in known if source.is_plain for stamp in source.files},
-        at=at,
-    )
-    stored = list(_stored(manifests, blobs, walk, known))
-    found = find_files(directory, walk)
-    plain = list(plain_models(found))
-    claims = [_claim(model, directory) for model in plain]
-    names = distinct_names(claims, [source.name for source in stored])
-    files = [
-        ModelSource(
-            is_plain=True,
-            name=name,
-            files=model.files,
-            wanted=claim.name,
-            trouble=model.trouble,
+        `known` are those of the look before: what does not answer now (`stuck`) is as it was then.
+        """
+        walk = Walk(
+            skipped=frozenset((self._manifests.directory, self._blobs.directory, self._directory / "quarantine")),
+            stuck=stuck,
+            known={stamp.path: stamp for source in known if source.is_plain for stamp in source.files},
+            at=at,
         )
-        for model, claim, name in zip(plain, claims, names, strict=True)
-    ]
-    return sorted([*stored, *files])
+        stored = list(self._stored(walk, known))
+        found = find_files(self._directory, walk)
+        plain = list(plain_models(found))
+        claims = [_claim(model, self._directory) for model in plain]
+        names = distinct_names(claims, [source.name for source in stored])
+        files = [
+            ModelSource(
+                is_plain=True,
+                name=name,
+                files=model.files,
+                wanted=claim.name,
+                trouble=model.trouble,
+            )
+            for model, claim, name in zip(plain, claims, names, strict=True)
+        ]
+        return sorted([*stored, *files])
+
+    def _stored(self, walk: Walk, known: Sequence[ModelSource]) -> Iterator[ModelSource]:
+        manifests, blobs = self._manifests, self._blobs
+        before = [source for source in known if source.stored is not None]
+        if walk.stuck & {manifests.directory, blobs.directory}:
+            yield from before
+            return
+        walk.at(manifests.directory)
+        for name in manifests.names():
+            walk.at(manifests.directory)
+            try:
+                path = manifests.path(name)
+                stamps = [FileStamp.of(path, follow=False)]
+                content = manifests.read(name) or b""
+                walk.at(blobs.directory)
+                stamps += _blob_stamps(content, blobs)
+            except OSError:
+                continue  # deleted in this moment
+            yield ModelSource(is_plain=False, name=name.short(), files=tuple(stamps), stored=name)
 
 
 def _claim(model: PlainModel, directory: Path) -> NameClaim:
@@ -145,27 +161,6 @@ def _claim(model: PlainModel, directory: Path) -> NameClaim:
         is_own=is_own_name(path),
         is_broken=bool(model.trouble),
     )
-
-
-def _stored(
-    manifests: ManifestStore, blobs: BlobStore, walk: Walk, known: Sequence[ModelSource]
-) -> Iterator[ModelSource]:
-    before = [source for source in known if source.stored is not None]
-    if walk.stuck & {manifests.directory, blobs.directory}:
-        yield from before
-        return
-    walk.at(manifests.directory)
-    for name in manifests.names():
-        walk.at(manifests.directory)
-        try:
-            path = manifests.path(name)
-            stamps = [FileStamp.of(path, follow=False)]
-            content = manifests.read(name) or b""
-            walk.at(blobs.directory)
-            stamps += _blob_stamps(content, blobs)
-        except OSError:
-            continue  # deleted in this moment
-        yield ModelSource(is_plain=False, name=name.short(), files=tuple(stamps), stored=name)
 
 
 def _blob_stamps(content: bytes, blobs: BlobStore) -> list[FileStamp]:

@@ -9,7 +9,7 @@ import pytest
 from runner.host.files.blobs import BlobStore
 from runner.host.files.manifests import ManifestStore
 from runner.host.files.plain_files import FileStamp, Walk, find_files
-from runner.host.models.sources import find_sources
+from runner.host.models.sources import Finder
 
 
 def test_only_visible_gguf_files_are_found_also_in_subdirectories(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_only_files_that_were_written_to_count_as_changed(tmp_path: Path) -> Non
         return [source.name for source in sources()]
 
     def sources() -> list:  # type: ignore[type-arg]
-        return find_sources(tmp_path, ManifestStore(tmp_path / "manifests"), BlobStore(tmp_path / "blobs"))
+        return Finder(tmp_path, ManifestStore(tmp_path / "manifests"), BlobStore(tmp_path / "blobs")).look()
 
     first = tmp_path / "a b.gguf"
     first.write_bytes(b"x")
