@@ -29,39 +29,29 @@ VERIFYING = Preparation("verifying", 0.5)
 PrepareFiles = Callable[[OnProgress], Awaitable[RunnerSpec]]
 
 
+@dataclass(slots=True)
 class FetchProgress:
     """Changes what others see of a runner's status, not what the host itself goes by: bytes on devices."""
 
-    def __init__(self) -> None:
-        self._what: Preparation | None = None
-        self._is_over = False
-        self._done_bytes = 0
-        self._total_bytes = 0
-
-    def begin(self, what: Preparation) -> None:
-        """Begin the preparation."""
-        self._what = what
-
-    def end(self) -> None:
-        """End the preparation: from now on the files are loaded."""
-        self._is_over = True
+    what: Preparation
+    is_over: bool = False  # from then on the files are loaded
+    done_bytes: int = 0
+    total_bytes: int = 0
 
     def tell(self, done_bytes: int, total_bytes: int) -> None:
         """So much is done. Another source may have to begin anew: the figure stays where it was."""
-        self._done_bytes, self._total_bytes = max(done_bytes, self._done_bytes), total_bytes
+        self.done_bytes, self.total_bytes = max(done_bytes, self.done_bytes), total_bytes
 
     def show(self, status: cluster_pb2.RunnerStatus) -> None:
         """Change a status to what others see."""
-        what = self._what
-        if what is None:
-            return
-        if self._is_over:
+        what = self.what
+        if self.is_over:
             status.load_fraction = what.share + (1 - what.share) * status.load_fraction
         elif status.state == cluster_pb2.RUNNER_STATE_LAUNCHED:
             status.state = cluster_pb2.RUNNER_STATE_LOADING
             status.load_note = what.note
-            status.load_bytes_total = self._total_bytes
-            status.load_fraction = what.share * self._done_bytes / max(1, self._total_bytes)
+            status.load_bytes_total = self.total_bytes
+            status.load_fraction = what.share * self.done_bytes / max(1, self.total_bytes)
 
 
 def show_last_error(status: cluster_pb2.RunnerStatus, log_path: Path) -> None:

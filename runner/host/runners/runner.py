@@ -6,6 +6,7 @@ All others read `record()` and wait on `changes`.
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -65,7 +66,7 @@ class HostRunner:
         self._silence = Silence(clock)
         self._hung = False
         self._was_ready = False
-        self._progress = FetchProgress()
+        self._progress: FetchProgress | None = None  # of what comes before the engine reads the files
         self._drain = DrainDeadline(clock)
         self._stopping: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
@@ -77,7 +78,8 @@ class HostRunner:
         record = cluster_pb2.RunnerRecord()
         record.CopyFrom(self._record)
         status = record.status
-        self._progress.show(status)
+        if self._progress is not None:
+            self._progress.show(status)
         show_last_error(status, self._log_path)
         if status.state == cluster_pb2.RUNNER_STATE_READY and not status.slots_busy and not status.queued:
             status.idle_ms += max(0, round((self._clock.now_s() - self._status_at_s) * MS_PER_S))
@@ -170,9 +172,9 @@ class HostRunner:
         try:
             if first is not None:
                 what, prepare = first
-                self._progress.begin(what)
-                self.spec = await prepare(self._tell_prepared)
-                self._progress.end()
+                progress = self._progress = FetchProgress(what)
+                self.spec = await prepare(partial(self._tell_prepared, progress))
+                progress.is_over = True
             if predecessor is not None:
                 await predecessor.stop(drain_s=0)
             await self._spawn(listen, advertise)
@@ -313,8 +315,8 @@ class HostRunner:
         if self._socket_path:
             Path(self._socket_path).unlink(missing_ok=True)
 
-    def _tell_prepared(self, done_bytes: int, total_bytes: int) -> None:
-        self._progress.tell(done_bytes, total_bytes)
+    def _tell_prepared(self, progress: FetchProgress, done_bytes: int, total_bytes: int) -> None:
+        progress.tell(done_bytes, total_bytes)
         self.changes.notify()
 
     async def _write_note(self) -> None:

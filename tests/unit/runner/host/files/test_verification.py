@@ -76,15 +76,14 @@ async def test_a_process_that_ends_reads_nothing_to_its_end_and_judges_nothing(
 
 def test_what_is_done_first_is_a_part_of_the_way_and_named() -> None:
     for what in (FETCHING, VERIFYING):
-        progress = FetchProgress()
-        progress.begin(what)
+        progress = FetchProgress(what)
         progress.tell(50, 100)
         status = cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_LAUNCHED)
         progress.show(status)
         assert status.state == cluster_pb2.RUNNER_STATE_LOADING
         assert status.load_note == what.note
         assert status.load_fraction == pytest.approx(what.share / 2)
-        progress.end()
+        progress.is_over = True
         status = cluster_pb2.RunnerStatus(state=cluster_pb2.RUNNER_STATE_LOADING, load_fraction=0.5)
         progress.show(status)
         assert status.load_note == ""
