@@ -74,7 +74,7 @@ class Devices:
         )
         self._reported = ReportedFigures()
         self._look = asyncio.Event()  # something beside the figures has to be looked at
-        self._cards: list[GpuMemory] = []  # as the drivers tell them
+        self._cards: list[GpuMemory] = []  # as the drivers list them
         self._listed = asyncio.Event()  # the engine has answered, or will not
         self._tested = asyncio.Event()
         self._wants_listing = False  # the engine must list again
@@ -298,7 +298,7 @@ class Devices:
             self._table.choose()
             self._notes.save()
             if any(entry.server is not None for entry in waiting):
-                await self._ask_servers()  # the tests are over, and the servers can tell again
+                await self._ask_servers()  # the tests are over, and the servers can be asked again
         self.changes.notify()
 
     async def _time_cpu(self) -> None:

@@ -41,7 +41,7 @@ def lent_device_id(server: RpcServer, number: int) -> str:
 
 
 def unseen_device(server: RpcServer, number: int) -> cluster_pb2.Device:
-    """Return a lent device as far as its address tells."""
+    """Return a lent device as far as its address shows it."""
     return cluster_pb2.Device(
         id=lent_device_id(server, number),
         name=f"{RPC_BACKEND} {server.address}/{number}",
