@@ -61,7 +61,7 @@ class Layout:
     main_device: int = 0  # index into `devices`, for what a row split does not share out
     op_offload: bool | None = None  # large batches compute host weights on a device; None: on
     ubatch_tokens: int = 0  # tokens of one graph; 0: as `batch_tokens`
-    # Not to be requested: see `runner.core.layout.separate_caches`.
+    # Not to be requested: see `runner.core.layout.cache_sizes`.
     separate_caches: bool = field(default=False, metadata={"local": True})
 
     @property

@@ -8,11 +8,10 @@ import llama_cpp.llama_cpp as llama
 
 from common.errors import BadModelFile
 from common.spec.layout import FlashAttention, Layout
-from runner.core.layout.cache_sizes import ModelNumbers
+from runner.core.layout.cache_sizes import ModelNumbers, caches_are_separate
 from runner.core.layout.layer_places import LayerPlaces, place_layers
 from runner.core.layout.layout import ResolvedLayout, automatic_threads, lies_on_devices, resolve_layout
 from runner.core.layout.memory_layers import add_sizes
-from runner.core.layout.separate_caches import caches_are_separate
 from runner.core.model.description import Value
 from runner.core.model.model_files import ModelFiles
 from runner.core.pooled.pooling import pooling_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common.spec.layout import FlashAttention
-from runner.core.layout.separate_caches import SCORES_BYTES_MAX
+from runner.core.layout.cache_sizes import SCORES_BYTES_MAX
 from runner.engine.llama.context import DecodeResult
 from tests.integration.runner.conftest import Zoo
 from tests.integration.runner.harness import CACHES, running, watch_decoding

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from common.spec.layout import DeviceLayers, FlashAttention, Layout
-from runner.core.layout.cache_sizes import ModelNumbers
-from runner.core.layout.separate_caches import WEIGHTS_BYTES_MAX, caches_are_separate
+from runner.core.layout.cache_sizes import WEIGHTS_BYTES_MAX, ModelNumbers, caches_are_separate
 
 LAYOUT = Layout(slots=16, context_tokens=1024, batch_tokens=512, cache_type_k="f16", cache_type_v="f16")
 NUMBERS: dict[str, Any] = {"general.architecture": "llama", "llama.block_count": 8, "llama.attention.head_count": 8}
