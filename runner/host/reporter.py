@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from common.changes import Changes
@@ -30,49 +31,76 @@ class Sections(NamedTuple):
     runners: discovery_pb2.RunnerList
 
 
-class Reporter:
-    """Registration at one discovery.
+class Registrations:
+    """Registration at each discovery behind the setting. Owned by its `run` task.
 
     `identity` is a report without sections, `snapshot` reads the four sections as they are now, and `changes` wakes the
-    reporter.
+    reports.
     """
 
     def __init__(
-        self, address: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes
+        self, addresses: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes
     ) -> None:
-        self._address = address
+        self._addresses = addresses
         self._identity = identity
         self._snapshot = snapshot
         self._changes = changes
-        self._interval_s = REPORT_INTERVAL_S
-        self.is_registered = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by address
+        self._intervals_s: dict[str, float] = {}  # as each discovery asks for
+        self._registered: set[str] = set()
 
     async def run(self) -> None:
-        """Register, and again whenever the stream breaks; runs for ever unless a newer host has replaced this one.
+        """Register and stay registered; runs for ever unless a newer host has replaced this one.
 
         Raises:
             PlacementMismatch: another host process speaks for this node.
         """
-        async with open_channel(self._address) as channel:
+        metrics.CONNECTED.set_function(lambda: len(self._registered))
+        try:
+            while True:
+                await self._turn_to(await resolve(self._addresses))
+                ended, _ = await asyncio.wait(
+                    self._tasks.values(), timeout=RESOLVE_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in ended:
+                    task.result()
+        finally:
+            await self._turn_to([])
+
+    async def _turn_to(self, addresses: list[str]) -> None:
+        gone = [self._tasks.pop(address) for address in list(self._tasks) if address not in addresses]
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        for address in addresses:
+            if address not in self._tasks:
+                self._tasks[address] = asyncio.create_task(self._register(address), name=f"report {address}")
+
+    async def _register(self, address: str) -> None:
+        """Register at one discovery, and again whenever the stream breaks."""
+
+        def note(is_registered: bool) -> None:
+            (self._registered.add if is_registered else self._registered.discard)(address)
+
+        def lose(error: PunaError | None, failures: int) -> None:
+            if isinstance(error, PlacementMismatch):
+                raise error
+            if error is not None and failures == 1:  # once per outage, not once per attempt
+                log.warning("discovery.lost", address=address, text=error.message)
+
+        async with open_channel(address) as channel:
             stub = discovery_pb2_grpc.DiscoveryStub(channel)
-            async for ack in watch(
-                lambda: received(stub.Register(self._reports(), metadata=call_metadata())),
-                on_lost=self._lose,
-                on_connection=self._note_connection,
-            ):
-                self._interval_s = max(REPORT_INTERVAL_S_MIN, ack.report_interval_ms / 1000)
-                log.info("discovery.registered", address=self._address)
+            streams = watch(
+                lambda: received(stub.Register(self._reports(address), metadata=call_metadata())),
+                on_lost=lose,
+                on_connection=note,
+            )
+            async with aclosing(streams) as acks:
+                async for ack in acks:
+                    self._intervals_s[address] = max(REPORT_INTERVAL_S_MIN, ack.report_interval_ms / 1000)
+                    log.info("discovery.registered", address=address)
 
-    def _note_connection(self, is_registered: bool) -> None:
-        self.is_registered = is_registered
-
-    def _lose(self, error: PunaError | None, failures: int) -> None:
-        if isinstance(error, PlacementMismatch):
-            raise error
-        if error is not None and failures == 1:  # once per outage, not once per attempt
-            log.warning("discovery.lost", address=self._address, text=error.message)
-
-    async def _reports(self) -> AsyncIterator[discovery_pb2.HostReport]:
+    async def _reports(self, address: str) -> AsyncIterator[discovery_pb2.HostReport]:
         sent: Sections | None = None
         while True:
             seen = self._changes.version
@@ -80,11 +108,10 @@ class Reporter:
             yield self._difference(sent, current)
             sent = current
             await asyncio.sleep(REPORT_INTERVAL_S_MIN)
-            try:
-                async with asyncio.timeout(self._interval_s - REPORT_INTERVAL_S_MIN):
+            interval_s = self._intervals_s.get(address, REPORT_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s - REPORT_INTERVAL_S_MIN):
                     await self._changes.beyond(seen)
-            except TimeoutError:
-                pass
 
     def _difference(self, sent: Sections | None, current: Sections) -> discovery_pb2.HostReport:
         """Ids and the sections that differ from what was sent on this stream; an empty list is a section, too."""
@@ -96,43 +123,3 @@ class Reporter:
             if before is not now and before != now:
                 getattr(report, name).CopyFrom(now)
         return report
-
-
-class Registrations:
-    """One reporter for each address behind the setting. Owned by its `run` task."""
-
-    def __init__(
-        self, addresses: str, identity: discovery_pb2.HostReport, snapshot: Callable[[], Sections], changes: Changes
-    ) -> None:
-        self._addresses = addresses
-        self._identity = identity
-        self._snapshot = snapshot
-        self._changes = changes
-        self._running: dict[str, tuple[Reporter, asyncio.Task[None]]] = {}  # by address
-
-    async def run(self) -> None:
-        """Register and stay registered; runs for ever unless a newer host has replaced this one.
-
-        Raises:
-            PlacementMismatch: another host process speaks for this node.
-        """
-        metrics.CONNECTED.set_function(lambda: sum(reporter.is_registered for reporter, _ in self._running.values()))
-        try:
-            while True:
-                await self._turn_to(await resolve(self._addresses))
-                tasks = [task for _, task in self._running.values()]
-                ended, _ = await asyncio.wait(tasks, timeout=RESOLVE_S, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    task.result()
-        finally:
-            await self._turn_to([])
-
-    async def _turn_to(self, addresses: list[str]) -> None:
-        gone = [self._running.pop(address)[1] for address in list(self._running) if address not in addresses]
-        for task in gone:
-            task.cancel()
-        await asyncio.gather(*gone, return_exceptions=True)
-        for address in addresses:
-            if address not in self._running:
-                reporter = Reporter(address, self._identity, self._snapshot, self._changes)
-                self._running[address] = reporter, asyncio.create_task(reporter.run(), name=f"report {address}")
